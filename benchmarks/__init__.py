@@ -1,0 +1,1 @@
+"""Torchglass beside its peers, measured in one run."""

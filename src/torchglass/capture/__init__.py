@@ -1,0 +1,1 @@
+"""Watching a live model: the only package, besides whatif, that imports torch."""

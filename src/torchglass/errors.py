@@ -1,0 +1,40 @@
+"""Every error that Torchglass raises on purpose.
+
+* TorchglassError
+  x TargetError        what was asked for is not there, or is nothing we can read
+    + UnsafeFileError  reading it would run code that came with the file
+  x CaptureError       the model could not be observed
+  x StoreError         a run could not be written or read
+    + SchemaError      it was written by another version
+  x ViewError          a view was asked for something it cannot show
+
+An exception of the user's own code is never wrapped in one of these: it passes through as it is.
+"""
+
+
+class TorchglassError(Exception):
+    """The base of all errors that Torchglass raises on purpose."""
+
+
+class TargetError(TorchglassError, ValueError):
+    """What was asked for is not there, or is nothing we can read."""
+
+
+class UnsafeFileError(TargetError):
+    """Reading the file would run code that came with it."""
+
+
+class CaptureError(TorchglassError):
+    """The model could not be observed."""
+
+
+class StoreError(TorchglassError):
+    """A run could not be written or read."""
+
+
+class SchemaError(StoreError):
+    """The run was written by another version of Torchglass."""
+
+
+class ViewError(TorchglassError, ValueError):
+    """A view was asked for something it cannot show."""

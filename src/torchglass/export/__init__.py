@@ -1,0 +1,1 @@
+"""Writing records for another program: one format, one file, one function."""

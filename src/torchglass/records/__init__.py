@@ -1,0 +1,1 @@
+"""Plain frozen data about a model, a pass and a run: what capture writes and all else reads."""

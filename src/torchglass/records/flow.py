@@ -1,0 +1,54 @@
+"""The two seams of the system: where capture writes, and where views read.
+
+A file that is being written and a store in memory are the same thing to both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torchglass.records.model import Model
+from torchglass.records.run import Run
+from torchglass.records.series import Frame, Kind, Points, Series, SeriesId
+
+
+class Sink(Protocol):
+    """Where capture writes. No method waits for a disk or raises into the caller's training."""
+
+    def put_model(self, model: Model) -> None:
+        """Keep the structure; a later one replaces it."""
+
+    def series(self, path: str, name: str, kind: Kind = "scalar") -> SeriesId:
+        """The id of the series with this place and name, made on first use."""
+
+    def put_frame(self, frame: Frame) -> None:
+        """Keep what was measured at one step."""
+
+    def close(self) -> None:
+        """Write what is still waiting, then let go of the store."""
+
+
+class Reader(Protocol):
+    """Where views read, also while a sink is still writing."""
+
+    def run(self) -> Run:
+        """Who recorded this, where and when."""
+
+    def model(self) -> Model:
+        """The structure of the model."""
+
+    def series(self) -> Sequence[Series]:
+        """What was measured, in the order in which it was first seen."""
+
+    def points(self, series: SeriesId, *, after: int = -1) -> Points:
+        """The points of one series at steps above `after`."""
+
+    def last_step(self) -> int:
+        """The latest step there is, -1 before the first."""
+
+    def finished(self) -> bool:
+        """Whether the writer closed the run; False while it goes on, or if it was killed."""
+
+    def close(self) -> None:
+        """Let go of the store."""

@@ -1,0 +1,93 @@
+"""Records to JSON-ready data and back, for the store, the page's API and the exports alike.
+
+    >>> to_plain(TensorSpec(shape=(2, 3), dtype="float32", bytes=24))
+    {'shape': [2, 3], 'dtype': 'float32', 'bytes': 24}
+
+A field at its default is left out, which keeps a large model small; reading puts it back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+_ABSENT = object()
+
+
+def to_plain(record: Any) -> Any:
+    """A record, or any nest of records, as dicts, lists, strings and numbers."""
+    if isinstance(record, (str, int, float, type(None))):
+        return record
+    if dataclasses.is_dataclass(record):
+        plain = {}
+        for name, default in _defaults(typing.cast(Any, type(record))):
+            value = getattr(record, name)
+            if value is not default and value != default:
+                plain[name] = to_plain(value)
+        return plain
+    if isinstance(record, Mapping):
+        return {str(key): to_plain(value) for key, value in record.items()}
+    return [to_plain(item) for item in record]
+
+
+def from_plain(cls: type[R], plain: Any) -> R:
+    """The record of a class from what `to_plain` made of it. Names it does not know are ignored."""
+    decode: Callable[[Any], R] = _decoder(typing.cast(Any, cls))
+    return decode(plain)
+
+
+@cache
+def _defaults(cls: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (
+            field.name,
+            field.default_factory()
+            if field.default_factory is not dataclasses.MISSING
+            else _ABSENT
+            if field.default is dataclasses.MISSING
+            else field.default,
+        )
+        for field in dataclasses.fields(cls)
+    )
+
+
+@cache
+def _decoder(kind: Any) -> Callable[[Any], Any]:
+    """How to read one declared type back."""
+    if isinstance(kind, typing.NewType):
+        return _decoder(kind.__supertype__)
+    if dataclasses.is_dataclass(kind):
+        return _record_decoder(typing.cast(type, kind))
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        (inner,) = (_decoder(argument) for argument in arguments if argument is not type(None))
+        return lambda plain: None if plain is None else inner(plain)
+    if origin is tuple:
+        item = _decoder(arguments[0])
+        if item is _as_it_is:
+            return tuple
+        return lambda plain: tuple(map(item, plain))
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        value = _decoder(arguments[1])
+        return lambda plain: {key: value(item) for key, item in plain.items()}
+    return _as_it_is
+
+
+def _record_decoder(cls: type) -> Callable[[Any], Any]:
+    hints = typing.get_type_hints(cls)
+    decoders = {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(cls)}
+
+    def decode(plain: Mapping[str, Any]) -> Any:
+        return cls(**{name: decoders[name](plain[name]) for name in plain if name in decoders})
+
+    return decode
+
+
+def _as_it_is(plain: Any) -> Any:
+    return plain

@@ -1,0 +1,73 @@
+"""Numbers over the steps of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Literal, NewType
+
+import numpy as np
+import numpy.typing as npt
+
+from torchglass.records.model import join_path
+from torchglass.records.tensors import Stats
+
+SeriesId = NewType("SeriesId", int)
+Kind = Literal["scalar", "stats"]
+Point = float | Stats
+
+FIELDS: Mapping[Kind, tuple[str, ...]] = {
+    "scalar": ("value",),
+    "stats": ("count", "min", "max", "mean", "std", "nan", "inf"),
+}
+"""The numbers of one point of each kind, in the order in which they are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One quantity at one place in the model, over steps."""
+
+    id: SeriesId
+    path: str
+    """The module it belongs to; "" for the model as a whole."""
+    name: str
+    """What is measured there: "loss", "weight", "weight.grad"."""
+    kind: Kind = "scalar"
+
+    @property
+    def label(self) -> str:
+        """Its full name: "encoder.0.weight.grad"."""
+        return join_path(self.path, self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """All that was measured at one step."""
+
+    step: int
+    time_ns: int
+    """Since the epoch."""
+    points: Mapping[SeriesId, Point]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """A stretch of one series: row i of `values` was measured at `steps[i]`."""
+
+    series: Series
+    steps: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+    """One column for each of `FIELDS[series.kind]`."""
+
+    def column(self, field: str) -> npt.NDArray[np.float64]:
+        """One number of each point: `points.column("mean")`."""
+        column: npt.NDArray[np.float64] = self.values[:, FIELDS[self.series.kind].index(field)]
+        return column
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def numbers(point: Point) -> tuple[float, ...]:
+    """A point as the plain numbers of its kind's `FIELDS`."""
+    return tuple(map(float, astuple(point))) if isinstance(point, Stats) else (float(point),)

@@ -1,0 +1,1 @@
+"""Keeping what was captured: a SQLite file, or memory."""

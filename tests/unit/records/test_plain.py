@@ -1,0 +1,40 @@
+"""Records survive the way to JSON and back."""
+
+import json
+
+from tests import make
+from torchglass.records.model import ClassSource, Model
+from torchglass.records.plain import from_plain, to_plain
+from torchglass.records.tensors import TensorSpec
+
+
+def test_a_model_comes_back_from_json_as_it_was() -> None:
+    model = make.model(
+        {"children": {"0": {"class": "torch.nn.Linear", "weight": (3, 2), "extra": "2, 3"}}}
+    )
+    model = Model(
+        name=model.name,
+        modules=model.modules,
+        classes={"torch.nn.Linear": ClassSource(file="linear.py", forward_line=7)},
+    )
+
+    again = from_plain(Model, json.loads(json.dumps(to_plain(model))))
+
+    assert again == model
+    assert again.modules[1].slots[0].spec.shape == (3, 2)
+
+
+def test_fields_at_their_default_are_left_out() -> None:
+    assert to_plain(TensorSpec(shape=(), dtype="float32")) == {"shape": [], "dtype": "float32"}
+
+
+def test_a_shape_that_is_not_known_stays_unknown() -> None:
+    lazy = TensorSpec(shape=None, dtype="float32")
+
+    assert from_plain(TensorSpec, to_plain(lazy)) == lazy
+
+
+def test_a_newer_writers_fields_are_ignored() -> None:
+    plain = {"shape": [1], "dtype": "float32", "colour": "blue"}
+
+    assert from_plain(TensorSpec, plain) == TensorSpec(shape=(1,), dtype="float32")
