@@ -1,0 +1,69 @@
+"""Numbers and shapes as people read them, the same in every view."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def format_shape(shape: Iterable[int] | None) -> str:
+    """Dimensions with a multiplication sign: (3, 224, 224) is "3×224×224"."""
+    return "×".join(str(size) for size in shape) if shape else ""
+
+
+def format_count(count: int) -> str:
+    """A number of things: 1700000 is "1.7M"."""
+    if count < 1_000:
+        return f"{count}"
+    for limit, unit in ((1_000_000, "K"), (1_000_000_000, "M")):
+        if count < limit:
+            return f"{count * 1_000 / limit:.1f}{unit}"
+    return f"{count / 1_000_000_000:.1f}B"
+
+
+def format_bytes(count: float) -> str:
+    """An amount of memory in steps of 1024: 253.5 KB."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KB", "MB", "GB"):
+        count /= 1024
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:.1f} TB"
+
+
+def format_time(seconds: float) -> str:
+    """A duration in the unit that suits it: 0.00123 is "1.23ms"."""
+    if seconds < 1e-6:
+        return f"{seconds * 1e9:.1f}ns"
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.2f}μs"
+    if seconds < 1.0:
+        return f"{seconds * 1e3:.2f}ms"
+    if seconds < 60.0:
+        return f"{seconds:.4f}s" if seconds < 10.0 else f"{seconds:.2f}s"
+    minutes = seconds / 60.0
+    return f"{minutes:.1f}min" if minutes < 60.0 else f"{minutes / 60.0:.1f}h"
+
+
+def format_share(part: float, whole: float) -> str:
+    """A part of a whole in percent, with "<1%" for what rounding would hide."""
+    if not whole:
+        return ""
+    percent = 100 * part / whole
+    return "<1%" if 0 < percent < 1 else f"{percent:.0f}%"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """A row of bars for the last `width` values; what is not finite leaves a gap."""
+    shown = values[-width:]
+    finite = [value for value in shown if math.isfinite(value)]
+    if not finite:
+        return " " * len(shown)
+    low, high = min(finite), max(finite)
+    scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(
+        SPARKS[round((value - low) * scale)] if math.isfinite(value) else " " for value in shown
+    )
