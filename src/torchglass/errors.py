@@ -7,9 +7,13 @@
   x StoreError         a run could not be written or read
     + SchemaError      it was written by another version
   x ViewError          a view was asked for something it cannot show
+  x LookupFailedError  no op, or more than one, has the name that was asked for
 
 An exception of the user's own code is never wrapped in one of these: it passes through as it is.
+What goes wrong on our side inside the user's run is a TorchglassWarning, and stops nothing.
 """
+
+import warnings
 
 
 class TorchglassError(Exception):
@@ -38,3 +42,24 @@ class SchemaError(StoreError):
 
 class ViewError(TorchglassError, ValueError):
     """A view was asked for something it cannot show."""
+
+
+class TorchglassWarning(RuntimeWarning):
+    """Something of ours went wrong inside the user's run, which goes on."""
+
+
+def warn(message: str) -> None:
+    """Say what went wrong without raising, even where warnings are turned into errors."""
+    try:
+        warnings.warn(message, TorchglassWarning, stacklevel=3)
+    except TorchglassWarning:
+        import logging
+
+        logging.getLogger("torchglass").warning(message)
+
+
+class LookupFailedError(TorchglassError, KeyError):
+    """No op, or more than one, has the name that was asked for."""
+
+    # KeyError shows its message quoted, as if it were the key.
+    __str__ = Exception.__str__

@@ -1,0 +1,131 @@
+"""Range, mean and spread of the numbers in a tensor, in one pass and little memory.
+
+>>> Moments.of(torch.tensor([1.0, 2.0, 3.0, float("nan")])).stats()
+Stats(count=4, min=1.0, max=3.0, mean=2.0, std=1.0, nan=1, inf=0)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from torchglass.records.tensors import Stats
+
+_CHUNK = 1 << 16
+"""Elements that stay in a core's cache together with their differences from the mean."""
+_DEVICE_CHUNK = 1 << 24
+"""Elsewhere each chunk costs a wait for the device."""
+_SMALLEST, _LARGEST = 1e-15, 1e15
+"""Where the squares of float32 neither vanish nor overflow."""
+_RANGED = {
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+}
+"""The dtypes that `aminmax` knows."""
+_WIDE = {torch.float64, torch.int64, torch.int32, torch.uint32, torch.uint64}
+
+
+class Moments:
+    """What is known of the numbers added so far. Each chunk is shifted by its own mean, so that a
+    small spread around a large mean is not lost, and joins the others in double precision."""
+
+    def __init__(self) -> None:
+        self._finite = 0
+        self._mean = 0.0
+        self._squares = 0.0
+        self._min = math.inf
+        self._max = -math.inf
+        self._nan = 0
+        self._inf = 0
+
+    @classmethod
+    def of(cls, values: torch.Tensor) -> Moments:
+        """The moments of a dense tensor that has no gradient."""
+        moments = cls()
+        for chunk in _chunks(values):
+            moments._add(chunk)
+        return moments
+
+    def stats(self, *, repeats: int = 1) -> Stats:
+        """The record, for a tensor that repeats these numbers so many times."""
+        finite = self._finite * repeats
+        spread = self._squares * repeats / max(finite - 1, 1)
+        return Stats(
+            count=finite + (self._nan + self._inf) * repeats,
+            min=self._min if finite else math.nan,
+            max=self._max if finite else math.nan,
+            mean=self._mean if finite else math.nan,
+            std=math.sqrt(max(spread, 0.0)) if finite else math.nan,
+            nan=self._nan * repeats,
+            inf=self._inf * repeats,
+        )
+
+    def _add(self, chunk: torch.Tensor) -> None:
+        if chunk.is_complex():
+            chunk = chunk.abs()
+        wide = chunk.dtype in _WIDE
+        if chunk.dtype not in _RANGED:
+            chunk = chunk.to(torch.float64 if wide else torch.float32)
+        low, high = _range(chunk)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            chunk = self._set_aside(chunk)
+            if chunk.numel() == 0:
+                return
+            low, high = _range(chunk)
+        self._min, self._max = min(self._min, low), max(self._max, high)
+        largest = max(-low, high)
+        wide = wide or not (largest == 0 or _SMALLEST < largest < _LARGEST)
+        self._join(chunk.to(torch.float64 if wide else torch.float32))
+
+    def _set_aside(self, chunk: torch.Tensor) -> torch.Tensor:
+        """The finite numbers of a chunk, the others counted."""
+        finite = chunk[torch.isfinite(chunk)]
+        nan = int(torch.isnan(chunk).sum().item())
+        self._nan += nan
+        self._inf += chunk.numel() - finite.numel() - nan
+        return finite
+
+    def _join(self, chunk: torch.Tensor) -> None:
+        count = chunk.numel()
+        shift = chunk.mean().item()
+        rest = chunk - shift
+        offset = rest.sum().item() / count
+        squares = torch.dot(rest, rest).item() - offset * offset * count
+        distance = shift + offset - self._mean
+        total = self._finite + count
+        self._squares += squares + distance * distance * self._finite * count / total
+        self._mean += distance * count / total
+        self._finite = total
+
+
+def _range(chunk: torch.Tensor) -> tuple[float, float]:
+    low, high = torch.aminmax(chunk)
+    return float(low.item()), float(high.item())
+
+
+def _chunks(values: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The numbers in flat pieces and in any order; only a piece that is not dense is copied."""
+    size = _CHUNK if values.device.type == "cpu" else _DEVICE_CHUNK
+    if not values.is_contiguous():
+        values = values.permute(sorted(range(values.dim()), key=values.stride, reverse=True))
+    waiting = [values]
+    while waiting:
+        part = waiting.pop()
+        if part.is_contiguous():
+            yield from torch.split(part.view(-1), size)
+        elif part.numel() <= size:
+            yield part.reshape(-1)
+        elif part.shape[0] == 1:
+            waiting.append(part[0])
+        else:
+            waiting += torch.split(part, max(1, size // part[0].numel()))

@@ -1,0 +1,48 @@
+"""Around every test: the user's world is left as it was found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_behind() -> Iterator[None]:
+    """No global hook, active mode or stand-in for one of torch's functions outlives a test."""
+    before = _traces_of_us()
+    yield
+    after = _traces_of_us()
+    assert before is None or after == before
+
+
+def _traces_of_us() -> dict[str, Any] | None:
+    if "torch" not in sys.modules:
+        return None
+    import torch
+    from torch.nn.modules import module as modules
+    from torch.optim import optimizer as optimizers
+
+    return {
+        "module hooks": [
+            len(getattr(modules, name))
+            for name in sorted(vars(modules))
+            if name.startswith("_global_") and hasattr(getattr(modules, name), "__len__")
+        ],
+        "optimizer hooks": [
+            len(optimizers._global_optimizer_pre_hooks),
+            len(optimizers._global_optimizer_post_hooks),
+        ],
+        "calls": [
+            torch.nn.Module.__call__,
+            torch.nn.Module._call_impl,
+            torch.nn.Module._wrapped_call_impl,
+        ],
+        "overrides": torch.overrides.has_torch_function,
+        "function modes": torch._C._len_torch_function_stack(),
+        "dispatch modes": torch._C._len_torch_dispatch_stack(),
+        "grad mode": torch.is_grad_enabled(),
+        "default dtype": torch.get_default_dtype(),
+    }
