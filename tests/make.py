@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchglass.records.model import Model, Module, ModuleId, Slot, TensorId, join_path
 from torchglass.records.tensors import TensorSpec
+from torchglass.records.trace import Call, CallId, Op, Operand, OpId, OpKind, Trace, Value
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "float64": 8}
 
@@ -66,3 +67,75 @@ def model(tree: Tree | None = None, *, name: str = "Net") -> Model:
 
     add("", "", None, {"class": f"tests.{name}", **(tree or {})})
     return Model(name=name, modules=tuple(modules))
+
+
+def call(
+    id: int,
+    path: str = "",
+    *,
+    parent: int | None = None,
+    number: int = 1,
+    inputs: Iterable[Value | tuple[int, ...]] = (),
+    outputs: Iterable[Value | tuple[int, ...]] = (),
+) -> Call:
+    """A call; a tuple among its inputs or outputs is the shape of a tensor in its own memory."""
+    return Call(
+        id=CallId(id),
+        parent=None if parent is None else CallId(parent),
+        path=path,
+        number=number,
+        inputs=_values(inputs, first_memory=1000 * id),
+        outputs=_values(outputs, first_memory=1000 * id + 500),
+    )
+
+
+def value(*shape: int, place: str = "", op: int | None = None, memory: int | None = None) -> Value:
+    """A dense tensor at a place of a call."""
+    made_by = None if op is None else OpId(op)
+    return Value(place=place, spec=spec(*shape), op=made_by, memory=memory)
+
+
+def _values(items: Iterable[Value | tuple[int, ...]], first_memory: int) -> tuple[Value, ...]:
+    return tuple(
+        item
+        if isinstance(item, Value)
+        else value(*item, place=str(index), memory=first_memory + index)
+        for index, item in enumerate(items)
+    )
+
+
+def op(
+    id: int,
+    function: str = "relu",
+    *parents: int,
+    kind: OpKind = "op",
+    shape: tuple[int, ...] = (2, 3),
+    parameters: Mapping[str, tuple[int, ...]] | None = None,
+    **fields: Any,
+) -> Op:
+    """An op that used the results of some others, and parameters given by their shapes."""
+    operands = [
+        Operand(place=str(place), spec=spec(*shape), op=OpId(parent))
+        for place, parent in enumerate(parents)
+    ]
+    operands += [
+        Operand(place=name.rpartition(".")[2], spec=spec(*size), parameter=name)
+        for name, size in (parameters or {}).items()
+    ]
+    return Op(
+        id=OpId(id),
+        kind=kind,
+        function=function,
+        operands=tuple(operands),
+        **{
+            "outputs": (Value(place="", spec=spec(*shape)),),
+            # Ops of one site are passes of one layer, so each has its own unless a test says so.
+            "site": id,
+            **fields,
+        },
+    )
+
+
+def trace(ops: Iterable[Op], calls: Iterable[Call] = (), **fields: Any) -> Trace:
+    """A pass of a model called Net."""
+    return Trace(**{"model": "Net", "calls": tuple(calls), "ops": tuple(ops), **fields})

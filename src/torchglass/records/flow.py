@@ -6,7 +6,7 @@ A file that is being written and a store in memory are the same thing to both si
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torchglass.records.model import Model
 from torchglass.records.run import Run
@@ -29,6 +29,7 @@ class Sink(Protocol):
         """Write what is still waiting, then let go of the store."""
 
 
+@runtime_checkable
 class Reader(Protocol):
     """Where views read, also while a sink is still writing."""
 

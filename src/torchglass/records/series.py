@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal, NewType
 
 import numpy as np
@@ -21,6 +22,8 @@ FIELDS: Mapping[Kind, tuple[str, ...]] = {
     "stats": ("count", "min", "max", "mean", "std", "nan", "inf"),
 }
 """The numbers of one point of each kind, in the order in which they are kept."""
+
+_stats_numbers: Callable[[Stats], tuple[float, ...]] = attrgetter(*FIELDS["stats"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,4 +73,4 @@ class Points:
 
 def numbers(point: Point) -> tuple[float, ...]:
     """A point as the plain numbers of its kind's `FIELDS`."""
-    return tuple(map(float, astuple(point))) if isinstance(point, Stats) else (float(point),)
+    return _stats_numbers(point) if isinstance(point, Stats) else (point,)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 SPARKS = "▁▂▃▄▅▆▇█"
+
+_ONE_CELL_EACH = re.compile(r"[ -~─-╿×·–…→↗≈]*")
 
 
 def format_shape(shape: Iterable[int] | None) -> str:
@@ -67,3 +71,47 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(
         SPARKS[round((value - low) * scale)] if math.isfinite(value) else " " for value in shown
     )
+
+
+def harmless(text: str) -> str:
+    r"""The text with what a screen would obey, or hide, as visible escapes: "\n", "\x1b"."""
+    if text.isprintable() and text.isascii():
+        return text
+    return "".join(_escape(char) if _acts(char) else char for char in text)
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most `limit` characters of a text, the middle left out: names differ at their ends."""
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
+
+
+def width(text: str) -> int:
+    """The terminal cells that a text takes: wide characters take two, combining ones none."""
+    if _ONE_CELL_EACH.fullmatch(text):
+        return len(text)
+    return sum(_cells(char) for char in text)
+
+
+def pad(text: str, cells: int, *, right: bool = False) -> str:
+    """The text filled up with spaces, which stand before it if it is to end at the right."""
+    space = " " * (cells - width(text))
+    return space + text if right else text + space
+
+
+def _acts(char: str) -> bool:
+    # Variation selectors are marks, yet screens disagree on the width they leave behind.
+    acting = unicodedata.category(char) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    return acting or "\ufe00" <= char <= "\ufe0f"
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def _cells(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

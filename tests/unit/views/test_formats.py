@@ -7,10 +7,14 @@ import pytest
 from torchglass.views.formats import (
     format_bytes,
     format_count,
-    format_share,
     format_shape,
+    format_share,
     format_time,
+    harmless,
+    pad,
+    shorten,
     sparkline,
+    width,
 )
 
 
@@ -67,3 +71,19 @@ def test_a_sparkline_shows_the_last_values_and_leaves_gaps_for_nan() -> None:
     assert sparkline([9, 0, math.nan, 7], 3) == "▁ █"
     assert sparkline([math.inf], 3) == " "
     assert sparkline([2, 2], 3) == "▁▁"
+
+
+def test_what_a_terminal_would_obey_is_shown_instead() -> None:
+    assert harmless("conv\x1b[2J\n\u202e\udc80") == r"conv\x1b[2J\n\u202e\udc80"
+    assert harmless("café 漢字 →") == "café 漢字 →"
+
+
+def test_a_long_text_loses_its_middle() -> None:
+    assert shorten("abcdefghij", 5) == "ab…ij"
+    assert shorten("abcde", 5) == "abcde"
+
+
+def test_texts_are_padded_by_the_cells_they_take() -> None:
+    assert [width(text) for text in ("abc", "├─ a", "漢字", "e\u0301")] == [3, 4, 4, 1]
+    assert pad("漢", 4) == "漢  "
+    assert pad("1", 3, right=True) == "  1"

@@ -1,0 +1,232 @@
+"""The calls of a model's modules, seen at `nn.Module.__call__` for the length of a with-block.
+
+    with recording(CallRecorder(model.named_modules())) as recorder:
+        model(x)
+    recorder.calls
+
+Nothing is put on the model: fused kernels, scripted modules and pickling work as ever. Only calls
+in the thread that made the recorder are seen, and none while torch compiles, exports or traces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+from torchglass.capture.places import tensors_in, tensors_of_call
+from torchglass.capture.tensors import describe
+from torchglass.errors import warn
+from torchglass.records.model import join_path
+from torchglass.records.trace import Call, CallId, Value
+
+Seer = TypeVar("Seer", bound="Observer")
+
+Located = Iterable[tuple[str, torch.Tensor]]
+
+_clock = time.perf_counter_ns
+
+
+class Observer(Protocol):
+    """What can be shown the calls of a thread. Neither method raises."""
+
+    thread: int
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """A call begins; how deep it is, which `leave` wants to know."""
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """The call at a depth returned or raised."""
+
+
+class _Open(NamedTuple):
+    """A call that has not returned yet."""
+
+    id: CallId
+    parent: CallId | None
+    path: str
+    number: int
+    inputs: tuple[Value, ...]
+    start_ns: int
+
+
+class CallRecorder:
+    """Collects the calls of the modules it is given, and of those that they make as they run.
+
+    A module that is not in the model is shown below the one that called it, as "encoder.<Linear>".
+    """
+
+    def __init__(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
+        # The modules are kept, so that no other object gets the id of one of them.
+        self._modules = {id(module): (path, module) for path, module in modules}
+        self._memories = _Memories()
+        self._calls: list[Call | None] = []
+        self._open: list[_Open] = []
+        self._numbers: Counter[str] = Counter()
+        self._failed: tuple[int, str] | None = None
+        self._warned = False
+        self.thread = threading.get_ident()
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls that have ended, in the order in which they began."""
+        return tuple(call for call in self._calls if call is not None)
+
+    def where_failed(self, error: BaseException) -> str | None:
+        """The path of the innermost module that an exception came out of."""
+        return self._failed[1] if self._failed and self._failed[0] == id(error) else None
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """Take down that a call begins, and how deep it is."""
+        depth = len(self._open)
+        with self._guarded():
+            path = self._path(module)
+            if path is not None:
+                inputs = self._values(tensors_of_call(args, kwargs))
+                self._numbers[path] += 1
+                self._calls.append(None)
+                self._open.append(
+                    _Open(
+                        id=CallId(len(self._calls) - 1),
+                        parent=self._open[-1].id if self._open else None,
+                        path=path,
+                        number=self._numbers[path],
+                        inputs=inputs,
+                        start_ns=_clock(),
+                    )
+                )
+        return depth
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """Take down that the call at a depth returned or raised."""
+        end_ns = _clock()
+        if len(self._open) <= depth:
+            return
+        call = self._open[depth]
+        # Whatever is deeper never got to its own end, as when an interrupt came in between.
+        del self._open[depth:]
+        if error is not None and self.where_failed(error) is None:
+            self._failed = id(error), call.path
+        with self._guarded():
+            outputs = self._values(tensors_in(output))
+            self._calls[call.id] = Call(**call._asdict(), outputs=outputs, end_ns=end_ns)
+
+    def _path(self, module: nn.Module) -> str | None:
+        known = self._modules.get(id(module))
+        if known is not None:
+            return known[0]
+        if not self._open:
+            return None
+        return join_path(self._open[-1].path, f"<{type(module).__name__}>")
+
+    def _values(self, located: Located) -> tuple[Value, ...]:
+        # A user's function mode would see us read shapes as operations of the model.
+        with torch._C.DisableTorchFunction():
+            return tuple(
+                Value(place=place, spec=describe(tensor), memory=self._memories.number(tensor))
+                for place, tensor in located
+            )
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's forward
+            if not self._warned:
+                self._warned = True
+                warn(f"some module calls were not recorded: {problem!r}")
+
+
+class _Memories:
+    """Numbers the memory that tensors lie in, and keeps none of it."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._count = 0
+
+    def number(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor's memory; None for a tensor without one, as sparse ones are."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return None
+        known = self._known.get(id(storage))
+        # The id of a storage that is gone may come back as another one's.
+        if known is None or known[0]() is not storage:
+            known = self._known[id(storage)] = weakref.ref(storage), self._count
+            self._count += 1
+        return known[1]
+
+
+@contextlib.contextmanager
+def recording(observer: Seer) -> Iterator[Seer]:
+    """Show an observer the calls of its thread until the block ends, however it ends."""
+    _start(observer)
+    try:
+        yield observer
+    finally:
+        _stop(observer)
+
+
+_lock = threading.RLock()
+_observers: tuple[Observer, ...] = ()
+_original = nn.Module.__call__
+_limits = (0, 0)
+_DYNAMO_KEEPS_CALL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
+
+
+def _start(observer: Observer) -> None:
+    global _observers, _original, _limits  # noqa: PLW0603
+    with _lock:
+        _observers = (*_observers, observer)
+        if nn.Module.__call__ is not _call:
+            _original = nn.Module.__call__
+            limit = sys.getrecursionlimit()
+            # Each level of a model takes four frames instead of three while we stand in between.
+            _limits = limit, limit + limit // 3
+            sys.setrecursionlimit(_limits[1])
+            nn.Module.__call__ = _call  # type: ignore[method-assign]
+
+
+def _stop(observer: Observer) -> None:
+    global _observers  # noqa: PLW0603
+    with _lock:
+        _observers = tuple(other for other in _observers if other is not observer)
+        if not _observers and nn.Module.__call__ is _call:
+            nn.Module.__call__ = _original  # type: ignore[method-assign]
+            if sys.getrecursionlimit() == _limits[1]:
+                sys.setrecursionlimit(_limits[0])
+            # Imported while we stood in for it, dynamo took our function for torch's own.
+            for module in filter(None, map(sys.modules.get, _DYNAMO_KEEPS_CALL)):
+                if module.__dict__.get("unpatched_nn_module_call") is _call:
+                    module.__dict__["unpatched_nn_module_call"] = _original
+
+
+def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    # Constant while torch.compile looks at this function, so that nothing below reaches its graph.
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return _original(self, *args, **kwargs)
+    thread = threading.get_ident()
+    seeing = [observer for observer in _observers if observer.thread == thread]
+    depths = [observer.enter(self, args, kwargs) for observer in seeing]
+    try:
+        output = _original(self, *args, **kwargs)
+    except BaseException as error:
+        for observer, depth in zip(seeing, depths, strict=True):
+            observer.leave(depth, error=error)
+        raise
+    for observer, depth in zip(seeing, depths, strict=True):
+        observer.leave(depth, output)
+    return output
+
+
+CALL_CODE = _call.__code__
+"""The frame between a module and its caller while observers are shown the calls."""

@@ -1,0 +1,96 @@
+"""With-blocks after which the user's world is what it was before."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+Replace = Callable[[torch.Tensor], torch.Tensor]
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+@contextlib.contextmanager
+def keeping_random_state() -> Iterator[None]:
+    """Put the random generators of Python, numpy and torch back, on every device in use."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())
+        stack.callback(torch.set_rng_state, torch.get_rng_state())
+        for device in (torch.cuda, torch.xpu):
+            if device.is_initialized():
+                stack.callback(device.set_rng_state_all, device.get_rng_state_all())
+        if torch.backends.mps.is_available():
+            stack.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
+        yield
+
+
+@contextlib.contextmanager
+def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]) -> Iterator[None]:
+    """Let modules run on replaced tensors, and put back what they rebind meanwhile.
+
+    `replace` says what stands in for the tensors of "_parameters" or of "_buffers". Batch norm
+    writes into its buffers without a trace in their version counters, so nothing but a stand-in
+    keeps them as they are.
+    """
+    saved: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    scripted: list[tuple[torch.Tensor, torch.Tensor]] = []
+    try:
+        for module in modules:
+            attributes = object.__getattribute__(module, "__dict__")
+            saved.append((attributes, dict(attributes)))
+            if isinstance(module, torch.jit.ScriptModule):
+                # Scripted code reaches its tensors past Python: they can only be written back.
+                scripted += ((buffer, buffer.clone()) for buffer in module.buffers(recurse=False))
+                continue
+            for name in _TABLES:
+                table = attributes.get(name, {})
+                saved.append((table, dict(table)))
+                if name in replace:
+                    _replace(table, replace[name])
+        yield
+    finally:
+        for table, before in reversed(saved):
+            _put_back(table, before)
+        for buffer, value in scripted:
+            _write_back(buffer, value)
+
+
+@contextlib.contextmanager
+def running_uncompiled() -> Iterator[None]:
+    """Run compiled models as the Python that they were made of, which calls their modules."""
+    # Without dynamo nothing is compiled yet, and importing it takes a second.
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def _replace(table: dict[str, Any], replace: Replace) -> None:
+    for name, tensor in table.items():
+        if tensor is not None:
+            table[name] = replace(tensor)
+
+
+def _put_back(table: dict[str, Any], before: dict[str, Any]) -> None:
+    if table.keys() != before.keys():
+        table.clear()
+        table.update(before)
+        return
+    for name, value in before.items():
+        if table[name] is not value:
+            table[name] = value
+
+
+def _write_back(buffer: torch.Tensor, value: torch.Tensor) -> None:
+    if not torch.equal(buffer, value):
+        with torch.no_grad():
+            buffer.copy_(value)

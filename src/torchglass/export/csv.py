@@ -1,0 +1,69 @@
+"""A summary as comma-separated values, one line a row."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from torchglass.analyse.summary import Row, SummaryReport
+from torchglass.records.trace import Value
+
+HEADINGS = (
+    "path",
+    "class",
+    "depth",
+    "repeats",
+    "parameters",
+    "trainable",
+    "frozen",
+    "buffers",
+    "bytes",
+    "own_parameters",
+    "dtypes",
+    "devices",
+    "calls",
+    "input_shapes",
+    "output_shapes",
+    "alias_of",
+)
+
+
+def summary_csv(report: SummaryReport) -> str:
+    """A report as CSV text; several shapes, dtypes or devices in a cell have spaces between."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HEADINGS)
+    writer.writerows(_cells(row, report) for row in report.rows)
+    return text.getvalue()
+
+
+def _cells(row: Row, report: SummaryReport) -> tuple[str | int, ...]:
+    module = row.module
+    first = row.calls[0] if row.calls else None
+    return (
+        module.path,
+        module.class_name,
+        row.depth,
+        len(row.members),
+        row.total.parameters,
+        row.total.trainable,
+        row.total.frozen,
+        row.total.buffers,
+        row.total.bytes,
+        row.own.parameters,
+        " ".join(row.dtypes),
+        " ".join(row.devices),
+        len(row.calls),
+        _shapes(first.inputs) if first else "",
+        _shapes(first.outputs) if first else "",
+        "" if module.alias_of is None else report.model[module.alias_of].path,
+    )
+
+
+def _shapes(values: Sequence[Value]) -> str:
+    """Shapes as the command line takes them: "1x3x224x224"."""
+    return " ".join(
+        "?" if value.spec.shape is None else "x".join(map(str, value.spec.shape)) or "scalar"
+        for value in values
+    )

@@ -1,0 +1,87 @@
+"""A summary of a model: what `summary` gives back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchglass.analyse.summary import Sort, summarize
+from torchglass.errors import ViewError
+from torchglass.export.csv import summary_csv
+from torchglass.export.json import summary_dict, summary_json
+from torchglass.records.model import Model
+from torchglass.records.trace import Call
+from torchglass.views.columns import columns_named
+from torchglass.views.html.summary import summary_fragment, summary_page
+from torchglass.views.text.table import table_text
+from torchglass.views.text.tree import tree_text
+
+File = str | os.PathLike[str]
+
+_SORTS = ("params", "bytes", "name")
+
+
+class Summary:
+    """What a model is made of; print it, or turn it into something else.
+
+    `depth` says how far below the model rows are shown, `sort` how siblings are ordered, `fold`
+    whether neighbours that are built alike share a row, `col_names` which columns there are.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        calls: Sequence[Call] | None = None,
+        *,
+        depth: int | None = None,
+        col_names: Iterable[str] | None = None,
+        sort: Sort | None = None,
+        fold: bool = False,
+    ) -> None:
+        if sort is not None and sort not in _SORTS:
+            raise ViewError(f"sort is one of {', '.join(_SORTS)}, not {sort!r}")
+        if depth is not None and depth < 0:
+            raise ViewError(f"depth is 0 or more, not {depth}")
+        self.model = model
+        self.calls = calls
+        self.report = summarize(model, calls, depth=depth, sort=sort, fold=fold)
+        self._columns = columns_named(col_names, self.report)
+
+    def __str__(self) -> str:
+        return table_text(self.report, self._columns)
+
+    __repr__ = __str__
+
+    def tree(self) -> str:
+        """The tree of modules, each with what it does and how many parameters it has."""
+        return tree_text(self.report)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as dicts, lists, strings and numbers."""
+        return summary_dict(self.report)
+
+    def to_json(self, file: File | None = None) -> str:
+        """JSON, also written to a file if one is named."""
+        return _written(summary_json(self.report), file)
+
+    def to_csv(self, file: File | None = None) -> str:
+        """One line for each row, also written to a file if one is named."""
+        return _written(summary_csv(self.report), file)
+
+    def to_html(self, file: File | None = None) -> str:
+        """One page that needs nothing else, also written to a file if one is named."""
+        return _written(summary_page(self.report, self._columns), file)
+
+    def _repr_html_(self) -> str:
+        return summary_fragment(self.report, self._columns)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/plain": str(self), "text/html": self._repr_html_()}
+
+
+def _written(text: str, file: File | None) -> str:
+    if file is not None:
+        Path(file).write_text(text, encoding="utf-8")
+    return text

@@ -1,0 +1,109 @@
+"""What a summary says about a model as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from torchglass.analyse.summary import SummaryReport
+from torchglass.views.formats import format_bytes, format_count, harmless
+
+_MOST_NOTES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One quantity of the whole model."""
+
+    label: str
+    text: str
+    meaning: str = ""
+    """What is in it, where the label cannot say."""
+
+
+def facts(report: SummaryReport) -> list[Fact]:
+    """Parameters, bytes and memory; what would say nothing is left out."""
+    return [*_parameter_facts(report), *_memory_facts(report)]
+
+
+def notes(report: SummaryReport) -> list[str]:
+    """What is not to be overlooked: shared tensors and modules, folded rows, problems."""
+    return [
+        *_few(_tied(report), "tied weights"),
+        *_few(_aliases(report), "aliases"),
+        *_folds(report),
+        *_few(_problems(report), "problems"),
+    ]
+
+
+def _parameter_facts(report: SummaryReport) -> Iterator[Fact]:
+    total, per_use = report.counts.total, report.counts.per_use
+    yield Fact("Parameters", _number(total.parameters))
+    if total.frozen:
+        yield Fact("  trainable", _number(total.trainable))
+        yield Fact("  frozen", _number(total.frozen))
+    else:
+        yield Fact("  trainable", "all")
+    if per_use.parameters != total.parameters:
+        yield Fact(
+            "  counted per use",
+            _number(per_use.parameters),
+            "shared ones as often as they are held",
+        )
+    if total.buffers:
+        yield Fact("Buffers", _number(total.buffers))
+    yield Fact("Bytes", format_bytes(total.bytes), "parameters and buffers")
+
+
+def _memory_facts(report: SummaryReport) -> Iterator[Fact]:
+    memory = report.memory
+    if report.ran:
+        yield Fact(
+            "Memory to run",
+            f"≈ {format_bytes(memory.inference_bytes)}",
+            "weights, and what goes into and out of the largest call",
+        )
+    kept = memory.activation_bytes
+    activations = "no activations" if kept is None else f"{format_bytes(kept)} of module outputs"
+    yield Fact(
+        "Memory to train",
+        f"≈ {format_bytes(memory.training_bytes)}",
+        f"weights, gradients, Adam's two moments and {activations}",
+    )
+
+
+def _number(count: int) -> str:
+    return f"{count:,} ({format_count(count)})" if count >= 1_000 else f"{count}"
+
+
+def _tied(report: SummaryReport) -> Iterator[str]:
+    for first, *others in report.model.tied.values():
+        yield f"tied: {harmless(first)} = {harmless(' = '.join(others))}"
+
+
+def _aliases(report: SummaryReport) -> Iterator[str]:
+    model = report.model
+    for module in model.modules:
+        if module.alias_of is not None:
+            first = model[module.alias_of].path or "the model itself"
+            yield f"alias: {harmless(module.path)} is {harmless(first)}"
+
+
+def _folds(report: SummaryReport) -> Iterator[str]:
+    folded = (row for row in report.rows if len(row.members) > 1)
+    if any(row.module.children for row in folded):
+        yield "folded: below a row of several modules stands one of them"
+
+
+def _problems(report: SummaryReport) -> Iterator[str]:
+    for module in report.model.modules:
+        if module.problem:
+            where = harmless(module.path or report.model.name)
+            yield f"problem: {where}: {harmless(module.problem)}"
+
+
+def _few(lines: Iterable[str], what: str) -> list[str]:
+    every = list(lines)
+    if len(every) <= _MOST_NOTES:
+        return every
+    return [*every[:_MOST_NOTES], f"… and {len(every) - _MOST_NOTES} more {what}"]

@@ -1,0 +1,1 @@
+"""Summaries as HTML, for a notebook or as a file of its own."""

@@ -1,0 +1,1 @@
+"""Summaries as plain text."""
