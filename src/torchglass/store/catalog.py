@@ -1,0 +1,27 @@
+"""Which series there are, and the number that stands for each."""
+
+from __future__ import annotations
+
+import threading
+
+from torchglass.records.series import Kind, Series, SeriesId
+
+
+class Catalog:
+    """The series of one run in the order in which they were first asked for, from any thread."""
+
+    def __init__(self) -> None:
+        self.all: list[Series] = []
+        self._ids: dict[tuple[str, str, Kind], SeriesId] = {}
+        self._lock = threading.Lock()
+
+    def id_of(self, path: str, name: str, kind: Kind) -> SeriesId:
+        """The id of a series, made on first use."""
+        key = (path, name, kind)
+        if key not in self._ids:
+            with self._lock:
+                if key not in self._ids:
+                    new = Series(id=SeriesId(len(self.all)), path=path, name=name, kind=kind)
+                    self.all.append(new)
+                    self._ids[key] = new.id
+        return self._ids[key]

@@ -1,0 +1,84 @@
+"""Someone records a training, and reads the numbers later, elsewhere, without torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import torchglass as tg
+from torchglass.capture.watch import Watcher
+from torchglass.results.run import SavedRun
+
+READ_WITHOUT_TORCH = """
+import sys
+import torchglass as tg
+
+with tg.open(sys.argv[1]) as run:
+    print(run)
+    print(run.model.root.kind, [module.path for module in run.model.modules])
+    print(run["0.weight.grad"].column("count").tolist())
+    print(run.to_csv().splitlines()[0].split(",")[:3])
+assert "torch" not in sys.modules
+"""
+
+
+def train(model: nn.Module, watcher: Watcher, steps: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        loss = model(torch.ones(4, 3)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        watcher.log("loss", loss)
+
+
+def test_a_run_is_read_where_there_is_no_torch(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
+    file = tmp_path / "today.glass"
+    with tg.watch(model, save=file) as watcher:
+        train(model, watcher, 4)
+
+    done = subprocess.run(
+        [sys.executable, "-c", READ_WITHOUT_TORCH, str(file)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"<run Sequential: 9 series, 4 steps, finished ({file})>",
+        "Sequential ['', '0', '1', '2']",
+        "[6.0, 6.0, 6.0, 6.0]",
+        "['step', '0.weight.grad.count', '0.weight.grad.min']",
+    ]
+
+
+def test_a_run_is_looked_at_while_the_training_goes_on(tmp_path: Path) -> None:
+    model = nn.Linear(3, 1)
+    file = tmp_path / "live.glass"
+
+    with tg.watch(model, save=file) as watcher, tg.open(file) as run:
+        train(model, watcher, 50)
+        _wait_for_step(run, 48)
+        seen_live = run["loss"].steps.tolist()
+        finished_live = run.finished
+
+    with tg.open(file) as run:
+        assert not finished_live
+        assert run.finished
+        assert seen_live == list(range(49))
+        assert run["loss"].steps.tolist() == list(range(50))
+
+
+def _wait_for_step(run: SavedRun, step: int, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while run.last_step < step:
+        assert time.monotonic() < end

@@ -1,0 +1,41 @@
+"""Small runs to write and read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests import make
+from torchglass.records.flow import Sink
+from torchglass.records.run import Run
+from torchglass.records.series import Frame, Point, SeriesId
+from torchglass.records.tensors import Stats
+from torchglass.store.file import FileSink
+
+ROOT = Path(__file__).parent.parent
+"""Where a Python that runs on its own finds this package, too."""
+
+RUN = Run(name="today", created_ns=1_700_000_000_000_000_000, host="here", rank=3, world_size=4)
+MODEL = make.model({"children": {"fc": {"class": "torch.nn.Linear", "weight": (2, 3)}}})
+
+
+def stats(step: int) -> Stats:
+    """Statistics that tell which step they are of."""
+    return Stats(count=6, min=-step, max=step, mean=step / 7, std=step / 3, nan=step % 2, inf=1)
+
+
+def put_step(sink: Sink, step: int) -> None:
+    """A step of a training: a loss, and the weight's statistics at even steps."""
+    points: dict[SeriesId, Point] = {sink.series("", "loss"): 1 / (step + 1)}
+    if step % 2 == 0:
+        points[sink.series("fc", "weight", "stats")] = stats(step)
+    sink.put_frame(Frame(step=step, time_ns=step * 1_000, points=points))
+
+
+def write_run(path: Path, steps: int = 10) -> Path:
+    """A finished run file."""
+    sink = FileSink(path, RUN)
+    sink.put_model(MODEL)
+    for step in range(steps):
+        put_step(sink, step)
+    sink.close()
+    return path

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.recorded import MODEL, ROOT, RUN, stats, write_run
+from torchglass.records.series import numbers
+from torchglass.store.file import FileReader, FileSink
+
+WRITE_WHEN_ASKED = """
+import sys
+from pathlib import Path
+from tests.recorded import MODEL, RUN, put_step
+from torchglass.store import writer
+
+writer.FLUSH_SECONDS = 0.002
+sink = writer.FileSink(Path(sys.argv[1]), RUN)
+sink.put_model(MODEL)
+step = 0
+print("ready", flush=True)
+for request in sys.stdin:
+    for step in range(step, step + int(request)):
+        put_step(sink, step)
+    step += 1
+sink.close()
+"""
+
+
+def test_a_finished_run_is_one_plain_file(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run.glass")
+
+    assert list(tmp_path.iterdir()) == [path]
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert connection.execute("PRAGMA journal_mode").fetchall() == [("delete",)]
+    connection.close()
+
+
+def test_a_run_is_read_while_another_process_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.glass"
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITE_WHEN_ASKED, str(path)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        reader = FileReader(path)
+        for written in (500, 1_000, 1_500):
+            print(500, file=process.stdin, flush=True)
+            while process.poll() is None and (last := reader.last_step()) < written - 1:
+                if reader.series():
+                    steps = reader.points(reader.series()[0].id).steps
+                    assert steps.tolist() == list(range(len(steps)))
+                    assert len(steps) > last
+            assert reader.last_step() == written - 1
+            assert not reader.finished()
+
+    assert reader.finished()
+    assert reader.model() == MODEL
+    reader.close()
+
+
+def test_several_threads_read_at_once(tmp_path: Path) -> None:
+    reader = FileReader(write_run(tmp_path / "run.glass", steps=500))
+    loss, weight = (series.id for series in reader.series())
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(reader.points, [loss, weight] * 40))
+
+    assert [len(points) for points in found] == [500, 250] * 40
+    reader.close()
+
+
+def test_several_series_are_read_in_one_go(tmp_path: Path) -> None:
+    reader = FileReader(write_run(tmp_path / "run.glass"))
+    loss, weight = (series.id for series in reader.series())
+
+    second, first = reader.points_of([weight, loss], after=3)
+
+    assert (second.series.label, second.steps.tolist()) == ("fc.weight", [4, 6, 8])
+    assert (first.series.label, first.steps.tolist()) == ("loss", [4, 5, 6, 7, 8, 9])
+    reader.close()
+
+
+def test_a_model_is_decoded_once(tmp_path: Path) -> None:
+    reader = FileReader(write_run(tmp_path / "run.glass"))
+
+    assert reader.model() is reader.model()
+    reader.close()
+
+
+def test_a_reader_that_stays_open_does_not_keep_the_writer_from_finishing(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path / "run.glass", RUN)
+    reader = FileReader(sink.path)
+
+    sink.close()
+
+    assert reader.finished()
+    reader.close()
+
+
+def test_statistics_keep_their_exact_numbers(tmp_path: Path) -> None:
+    reader = FileReader(write_run(tmp_path / "run.glass"))
+
+    row = reader.points(reader.series()[1].id, after=7).values[0]
+
+    assert tuple(row) == numbers(stats(8))
+    reader.close()

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.recorded import MODEL, RUN, put_step, stats
+from torchglass.errors import StoreError
+from torchglass.records.flow import Reader, Sink
+from torchglass.records.series import Series, SeriesId, numbers
+from torchglass.store.file import FileReader, FileSink
+from torchglass.store.memory import MemoryStore
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Sink, Reader]]:
+    """Whatever the store is, it must tell the same."""
+    if request.param == "memory":
+        memory = MemoryStore(RUN)
+        yield memory, memory
+    else:
+        sink = FileSink(tmp_path / "run.glass", RUN)
+        reader = FileReader(sink.path)
+        yield sink, reader
+        reader.close()
+        sink.close()
+
+
+def test_what_was_put_is_what_is_read(store: tuple[Sink, Reader]) -> None:
+    sink, reader = store
+
+    sink.put_model(MODEL)
+    for step in range(5):
+        put_step(sink, step)
+    sink.close()
+
+    loss, weight = reader.series()
+    assert (loss.label, weight.label) == ("loss", "fc.weight")
+    assert reader.run() == RUN
+    assert reader.model() == MODEL
+    assert reader.points(loss.id).steps.tolist() == [0, 1, 2, 3, 4]
+    assert reader.points(loss.id).column("value").tolist() == [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]
+    assert reader.points(weight.id).steps.tolist() == [0, 2, 4]
+    assert tuple(reader.points(weight.id).values[2]) == numbers(stats(4))
+    assert reader.last_step() == 4
+    assert reader.finished()
+
+
+def test_a_run_that_has_just_begun_is_empty(store: tuple[Sink, Reader]) -> None:
+    _, reader = store
+
+    assert reader.series() in ((), [])
+    assert reader.last_step() == -1
+    assert not reader.finished()
+    with pytest.raises(StoreError, match="holds no model yet"):
+        reader.model()
+
+
+def test_only_points_after_a_step_are_given(store: tuple[Sink, Reader]) -> None:
+    sink, reader = store
+    for step in range(10):
+        put_step(sink, step)
+    sink.close()
+    loss, weight = reader.series()
+
+    assert reader.points(loss.id, after=7).steps.tolist() == [8, 9]
+    assert reader.points(weight.id, after=8).values.shape == (0, 7)
+
+
+def test_one_place_and_name_is_one_series_for_each_kind(store: tuple[Sink, Reader]) -> None:
+    sink, _ = store
+
+    first = sink.series("fc", "weight", "stats")
+
+    assert sink.series("fc", "weight", "stats") == first
+    assert sink.series("fc", "weight", "scalar") != first
+    assert sink.series("", "fc.weight", "stats") != first
+
+
+def test_a_later_model_replaces_the_first(store: tuple[Sink, Reader]) -> None:
+    sink, reader = store
+
+    sink.put_model(MODEL)
+    sink.put_model(type(MODEL)(name="Later", modules=MODEL.modules))
+    sink.close()
+
+    assert reader.model().name == "Later"
+
+
+def test_a_series_that_is_not_there_is_said_to_be_so(store: tuple[Sink, Reader]) -> None:
+    sink, reader = store
+    put_step(sink, 0)
+    sink.close()
+
+    with pytest.raises(StoreError, match="no series with the id 99"):
+        reader.points(SeriesId(99))
+
+
+def test_the_memory_store_lists_its_series_as_records() -> None:
+    store = MemoryStore(RUN)
+
+    weight = store.series("fc", "weight", "stats")
+
+    assert store.series() == (Series(id=weight, path="fc", name="weight", kind="stats"),)
