@@ -1,0 +1,28 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { readPlace, writePlace } from "../src/address";
+import { formatBytes, formatCount, formatNumber, formatShape, formatShare } from "../src/formats";
+
+test("numbers are written as the other views write them", () => {
+  assert.equal(formatCount(999), "999");
+  assert.equal(formatCount(9_408), "9.4K");
+  assert.equal(formatCount(25_557_032), "25.6M");
+  assert.equal(formatBytes(512), "512 B");
+  assert.equal(formatBytes(259_584), "253.5 KB");
+  assert.equal(formatShape([3, 224, 224]), "3×224×224");
+  assert.equal(formatShape([]), "scalar");
+  assert.equal(formatShare(1, 1000), "<1%");
+});
+
+test("measured numbers keep four digits", () => {
+  assert.equal(formatNumber(0.0123456), "0.01235");
+  assert.equal(formatNumber(1.234e-7), "1.23e-7");
+  assert.equal(formatNumber(0), "0");
+  assert.equal(formatNumber(NaN), "NaN");
+});
+
+test("an address is read back as it was written, whatever a module is called", () => {
+  const place = { module: 'a.<b onclick="x">&=#%.é💥', search: "1 + 1" };
+
+  assert.deepEqual(readPlace(writePlace(place)), place);
+});

@@ -1,0 +1,24 @@
+/** Models for tests. */
+
+import { Model } from "../src/model";
+import type { Module, Slot } from "../src/records";
+
+/** A model whose modules have these paths, parents before children; the first is the root, "". */
+export function makeModel(paths: string[], more: Record<string, Partial<Module>> = {}): Model {
+  const modules = paths.map((path, id): Module => {
+    const children = paths.map((_, at) => at).filter((at) => at && parentOf(paths[at]!) === path);
+    const place = id ? { parent: paths.indexOf(parentOf(path)), children } : { children };
+    const name = path.slice(path.lastIndexOf(".") + 1);
+    return { id, path, name, class_name: "torch.nn.Linear", ...place, ...more[path] };
+  });
+  const rows = modules.map((_, at) => [at]);
+  return new Model({ model: { name: "Net", modules }, counts: { fields: ["parameters"], own: rows, total: rows } });
+}
+
+export function makeSlot(name: string, tensor: number): Slot {
+  return { name, role: "parameter", spec: { shape: [2], dtype: "float32" }, tensor };
+}
+
+function parentOf(path: string): string {
+  return path.includes(".") ? path.slice(0, path.lastIndexOf(".")) : "";
+}

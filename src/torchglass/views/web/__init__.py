@@ -1,0 +1,1 @@
+"""The page: a model and its training in a browser, served live or saved as one file."""

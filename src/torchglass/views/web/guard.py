@@ -1,0 +1,75 @@
+"""Who may read: the person who was given the address, from a page of this very server."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
+        "object-src 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_NO_TOKEN = "Open the address that was printed when Torchglass started: it holds a token.\n"
+_GO_ON = '<!doctype html><meta http-equiv="refresh" content="0; url=./"><title>Torchglass</title>'
+
+
+class SafeHeaders:
+    """Adds to every answer what keeps a browser from doing more with it than showing it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, send_safely)
+
+
+class TokenCheck:
+    """Lets through who has the token: once in the address, from then on in a cookie."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token
+        # Cookies do not know ports: two servers on one machine need two names.
+        self._cookie = f"torchglass-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        shown = request.query_params.get("token")
+        answer: ASGIApp
+        if self._is_ours(shown) and request.url.path.endswith("/"):
+            answer = self._keep_in_cookie(request)
+        elif self._is_ours(shown) or self._is_ours(request.cookies.get(self._cookie)):
+            answer = self._app
+        else:
+            answer = PlainTextResponse(_NO_TOKEN, status_code=403)
+        await answer(scope, receive, send)
+
+    def _is_ours(self, token: str | None) -> bool:
+        return token is not None and secrets.compare_digest(token.encode(), self._token.encode())
+
+    def _keep_in_cookie(self, request: Request) -> Response:
+        """Take the token out of the address, where it would stay in the history and in links."""
+        answer: Response
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            # A redirect would still count as the other site's, and get no strict cookie.
+            answer = HTMLResponse(_GO_ON)
+        else:
+            answer = RedirectResponse("./", status_code=303)
+        answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+        answer.headers["Cache-Control"] = "no-store"
+        return answer

@@ -1,0 +1,120 @@
+"""Serves the page from a thread of this process, to this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+from collections.abc import Sequence
+from urllib.parse import quote
+
+import uvicorn
+
+from torchglass.errors import ViewError
+from torchglass.records.flow import Reader
+from torchglass.views.web import page_files
+from torchglass.views.web.app import build_app
+
+_PORTS_TO_TRY = 50
+_EVERYWHERE = ("0.0.0.0", "::", "")
+
+
+class Server:
+    """A page that is being served."""
+
+    url: str
+    """Where to find it; holds the token, so it is for the person who started it."""
+
+    def __init__(
+        self, url: str, listener: socket.socket, server: uvicorn.Server, closing: threading.Event
+    ) -> None:
+        self.url = url
+        self._server = server
+        self._closing = closing
+        self._thread = threading.Thread(
+            target=server.run, args=([listener],), name="torchglass-page", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Serve until Ctrl-C, or until someone calls `close`."""
+        with contextlib.suppress(KeyboardInterrupt):
+            while self._thread.is_alive():
+                # Without a timeout, Windows would not hear Ctrl-C.
+                self._thread.join(timeout=0.5)
+        self.close()
+
+    def close(self) -> None:
+        """Stop serving, open event streams included."""
+        self._closing.set()
+        self._server.should_exit = True
+        self._thread.join(timeout=2)
+
+
+def serve(
+    reader: Reader,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 5000,
+    token: str | None = None,
+    root_path: str = "",
+    allow_hosts: Sequence[str] = (),
+) -> Server:
+    """Serve the page of one run at `port`, or at the next free one.
+
+    `allow_hosts` are names besides localhost under which a browser may reach it, `root_path` is the
+    prefix under which a proxy shows it. The reader stays open when the server closes.
+    """
+    page_files.read("index.html")
+    listener = _listen(host, port)
+    token = token or secrets.token_urlsafe(24)
+    closing = threading.Event()
+    named_host = () if host in _EVERYWHERE else (host, f"[{host}]")
+    app = build_app(
+        reader, token=token, hosts=[*allow_hosts, *named_host], root_path=root_path, closing=closing
+    )
+    config = uvicorn.Config(
+        app,
+        # An open event stream would otherwise keep the process from ending.
+        timeout_graceful_shutdown=1,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        loop="asyncio",
+        ws="none",
+    )
+    url = f"http://{_shown(host)}:{listener.getsockname()[1]}{root_path}/?token={quote(token)}"
+    return Server(url, listener, uvicorn.Server(config), closing)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    problem: OSError | None = None
+    for candidate in (*range(port, min(port + _PORTS_TO_TRY, 65536)), 0):
+        if candidate and _answers(candidate):
+            continue
+        try:
+            return socket.create_server((host, candidate), family=family)
+        except OSError as error:
+            problem = error
+    raise ViewError(f"the page cannot be served at {host}, port {port}: {problem}") from problem
+
+
+def _answers(port: int) -> bool:
+    """Whether someone answers at localhost already.
+
+    A bind can succeed all the same: macOS holds port 5000 at another of localhost's addresses.
+    """
+    try:
+        socket.create_connection(("localhost", port), timeout=0.2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _shown(host: str) -> str:
+    if host in (*_EVERYWHERE, "127.0.0.1"):
+        return "localhost"
+    return f"[{host}]" if ":" in host else host

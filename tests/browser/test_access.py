@@ -1,0 +1,68 @@
+"""Who gets to see a page, as a browser asks."""
+
+from __future__ import annotations
+
+import http.client
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.conftest import OpenPage, Serve
+from tests.browser.runs import RUN, transformer
+from torchglass.store.memory import MemoryStore
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    store.close()
+    return store
+
+
+@pytest.mark.parametrize("query", ["", "?token=wrong"])
+def test_without_its_token_the_page_stays_shut(
+    query: str, store: MemoryStore, browser: Browser, serving: Serve
+) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+
+        answer = page.goto(serving(store).url.partition("?")[0] + query)
+
+        assert answer is not None
+        assert answer.status == 403
+        expect(page.locator("body")).to_contain_text("it holds a token")
+
+
+def test_a_foreign_host_name_is_refused(store: MemoryStore, serving: Serve) -> None:
+    address = urlsplit(serving(store).url)
+    connection = http.client.HTTPConnection("127.0.0.1", address.port)
+
+    connection.request("GET", f"/?{address.query}", headers={"Host": "evil.example:5000"})
+
+    assert connection.getresponse().status == 400
+    connection.close()
+
+
+def test_a_link_on_another_site_opens_the_page(
+    store: MemoryStore, browser: Browser, serving: Serve
+) -> None:
+    server = serving(store)
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(f"data:text/html,<a href='{server.url}'>look</a>")
+
+        page.get_by_text("look").click()
+
+        expect(page.get_by_role("treeitem")).to_have_count(4)
+        assert "token" not in page.url
+
+
+def test_the_page_works_under_the_prefix_of_a_proxy(
+    store: MemoryStore, open_page: OpenPage, serving: Serve
+) -> None:
+    page = open_page(serving(store, root_path="/user/ada/glass").url)
+
+    expect(page.get_by_role("treeitem")).to_have_count(4)
+    assert page.url.endswith("/user/ada/glass/")
