@@ -1,0 +1,51 @@
+"""Text and lines made to fit the cells of a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+from rich.cells import cell_len, set_cell_size
+
+Piece = tuple[str, str]
+"""Text, and the name of the style it is drawn in."""
+
+
+def fit(text: str, width: int, *, right: bool = False) -> str:
+    """The text in exactly `width` cells, cut with "…" or filled with spaces."""
+    excess = cell_len(text) - width
+    if excess > 0:
+        return set_cell_size(text, width - 1) + "…" if width > 0 else ""
+    return " " * -excess + text if right else text + " " * -excess
+
+
+def fit_pieces(pieces: Iterable[Piece], width: int, *, right: bool = False) -> list[Piece]:
+    """The pieces in exactly `width` cells: what is too much is cut from the end."""
+    fitted: list[Piece] = []
+    room = width
+    for text, style in pieces:
+        cells = cell_len(text)
+        fitted.append((text if cells <= room else fit(text, room), style))
+        room -= min(cells, room)
+        if not room:
+            break
+    filler = (" " * room, "plain")
+    return [filler, *fitted] if right else [*fitted, filler]
+
+
+def bar(share: float, width: int) -> tuple[str, str]:
+    """A line that fills `share` of `width` cells, in half cells, and the rest of its way."""
+    halves = round(min(max(share, 0.0), 1.0) * width * 2)
+    full, half = divmod(max(halves, 1), 2)
+    drawn = "━" * full + "╸" * half
+    return drawn, "─" * (width - len(drawn))
+
+
+def squeeze(values: npt.NDArray[np.float64], width: int) -> list[float]:
+    """At most `width` values that stand for all: the mean of each stretch of equal length."""
+    if len(values) <= width:
+        return list(map(float, values))
+    edges = np.linspace(0, len(values), width + 1).astype(int)
+    sums = np.add.reduceat(values, edges[:-1])
+    return list(map(float, sums / np.diff(edges)))

@@ -1,0 +1,49 @@
+"""A picture of the explorer without a terminal, for a README or a report of an error."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+
+from textual.pilot import Pilot
+
+from torchglass.records.flow import Reader
+from torchglass.views.tui.app import ExplorerApp
+from torchglass.views.tui.themes import DARK
+
+# What was read arrives as a message, and showing it may ask for more.
+_ROUNDS = 3
+
+
+def draw_explorer(
+    reader: Reader,
+    *,
+    press: Sequence[str] = (),
+    columns: int = 120,
+    lines: int = 36,
+    theme: str = DARK.name,
+) -> str:
+    """The explorer's screen as SVG, after some keys were pressed.
+
+    `draw_explorer(reader, press=["Z", "j", "t"])` unfolds all, goes down and shows shapes.
+    """
+    return asyncio.run(_draw(ExplorerApp(reader, theme=theme), press, (columns, lines)))
+
+
+async def settle(app: ExplorerApp, pilot: Pilot[None]) -> None:
+    """Wait until the explorer shows all that there was to count and to read."""
+    quiet = 0
+    while quiet < _ROUNDS:
+        await pilot.pause()
+        quiet = quiet + 1 if app.explorer.settled else 0
+
+
+async def _draw(app: ExplorerApp, press: Sequence[str], size: tuple[int, int]) -> str:
+    async with app.run_test(size=size) as pilot:
+        await settle(app, pilot)
+        await pilot.press(*press)
+        await settle(app, pilot)
+        svg = app.export_screenshot(simplify=True)
+    # The picture would load its font from another host.
+    return re.sub(r"@font-face\s*{.*?}", "", svg, flags=re.DOTALL)

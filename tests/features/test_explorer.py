@@ -1,0 +1,257 @@
+"""Someone explores a model, and a training that is under way, in a terminal."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+from textual.pilot import Pilot
+
+from tests import make
+from tests.unit.views.tui.runs import Training, drive, linear, paths, screen_text, still, tiny
+from torchglass.errors import StoreError
+from torchglass.records.run import Run
+from torchglass.store.memory import MemoryStore
+from torchglass.views.tui.app import ExplorerApp
+from torchglass.views.tui.picture import draw_explorer, settle
+
+HOSTILE = (
+    "[red]markup[/]",
+    "[/not.opened]",
+    "line\nbreak",
+    "\x1b[31mescape",
+    "right\u202eto left",
+    "זרימה",
+    "🙂👩\u200d💻",
+    "層" * 40,
+    "",
+    "tab\there",
+    "e\u0301",
+)
+
+
+def test_the_tree_shows_names_classes_numbers_and_marks() -> None:
+    app = ExplorerApp(still(tiny()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        lines = [line.split() for line in screen_text(app).splitlines()]
+        rows = {line[1]: line for line in lines if len(line) > 2}
+
+        assert rows["embed"][2:5] == ["=", "Embedding", "6.4K"]
+        assert rows["last_norm"][2:4] == ["↗", "LayerNorm"]
+        assert rows["broken"][2:4] == ["!", "Broken"]
+        assert "804" not in rows["embed"]
+
+    drive(app, story)
+
+
+def test_a_training_that_goes_on_moves_on_the_screen() -> None:
+    training = Training().train(1)
+    app = ExplorerApp(training.store)
+
+    async def until(pilot: Pilot[None], text: str) -> None:
+        while text not in screen_text(app):
+            await pilot.pause()
+
+    async def story(pilot: Pilot[None]) -> None:
+        assert "step 0 ○ waiting" in screen_text(app)
+        assert "loss         4" in screen_text(app)
+
+        training.train(15)
+        await until(pilot, "step 15 ● live")
+        await until(pilot, "loss      1.47")
+
+        training.finish()
+        await until(pilot, "step 15 ✓ finished")
+
+    drive(app, story)
+
+
+def test_a_model_that_is_not_trained_says_nothing_of_steps() -> None:
+    app = ExplorerApp(still(tiny()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        assert "step" not in screen_text(app)
+        assert "trend" not in screen_text(app)
+
+    drive(app, story)
+
+
+class Vanishing(MemoryStore):
+    """A store whose file goes away."""
+
+    gone = False
+
+    def finished(self) -> bool:
+        if self.gone:
+            raise StoreError("cannot read demo.glass: disk I/O error")
+        return False
+
+
+def test_a_run_that_disappears_is_a_status_and_the_tree_stays() -> None:
+    store = Vanishing(Run(name="demo", created_ns=0))
+    store.put_model(tiny())
+    app = ExplorerApp(store)
+
+    async def story(pilot: Pilot[None]) -> None:
+        store.gone = True
+        while "disk I/O error; what was read before is still shown" not in screen_text(app):
+            await pilot.pause()
+
+        await pilot.press("down")
+
+        assert app.explorer.tree_panel.selected.path == "embed"
+
+    drive(app, story)
+
+
+def test_hostile_names_break_no_line_and_no_column() -> None:
+    children = {name: {**linear(2, 2), "extra": name} for name in HOSTILE}
+    app = ExplorerApp(still(make.model({"children": children}, name="[b]Net\x07")))
+
+    async def story(pilot: Pilot[None]) -> None:
+        for _ in HOSTILE:
+            await pilot.press("down")
+            await settle(app, pilot)
+            lines = screen_text(app).splitlines()
+
+            assert [cell_len(line) for line in lines] == [120] * 40
+            assert not any(char < " " or char == "\u202e" for line in lines for char in line)
+
+        text = screen_text(app)
+        assert "[red]markup[/]" in text
+        assert "line\\nbreak" in text
+        assert "\\x1b[31mescape" in text
+
+    drive(app, story)
+
+
+def test_an_empty_model_is_one_row() -> None:
+    app = ExplorerApp(still(make.model(name="Empty")))
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press(
+            "j", "k", "h", "l", "escape", "z", "Z", "s", "S", "o", "O", "space", "end"
+        )
+        await settle(app, pilot)
+
+        assert paths(app) == [""]
+        assert "Empty" in screen_text(app)
+
+    drive(app, story)
+
+
+def test_a_deep_model_keeps_its_names_on_a_narrow_screen() -> None:
+    tree: make.Tree = {"class": "t.Leaf"}
+    for _ in range(60):
+        tree = {"class": "t.Level", "children": {"inner": tree}}
+    app = ExplorerApp(still(make.model(tree)))
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("Z", "Z", "end")
+        await settle(app, pilot)
+
+        assert "inner" in screen_text(app).splitlines()[-3]
+        assert "…" in screen_text(app).splitlines()[-3]
+
+    drive(app, story, size=(40, 10))
+
+
+def test_small_terminals_show_tree_or_details() -> None:
+    app = ExplorerApp(still(tiny()))
+
+    def shown() -> tuple[bool, bool]:
+        return app.explorer.tree_panel.display, app.explorer.details.display
+
+    async def story(pilot: Pilot[None]) -> None:
+        assert shown() == (True, False)
+
+        await pilot.press("down", "enter")
+        await settle(app, pilot)
+        assert shown() == (False, True)
+        assert "Embedding(100, 64)" in screen_text(app)
+
+        await pilot.press("escape")
+        await settle(app, pilot)
+        assert shown() == (True, False)
+        assert app.explorer.tree_panel.has_focus
+
+    drive(app, story, size=(40, 10))
+
+
+def test_the_terminal_may_change_its_size_at_any_time() -> None:
+    app = ExplorerApp(Training().train(3).finish())
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("Z", "end")
+        for size in ((40, 10), (200, 60), (12, 4), (80, 24)):
+            await pilot.resize_terminal(*size)
+            await settle(app, pilot)
+
+        lines = screen_text(app).splitlines()
+        assert [cell_len(line) for line in lines] == [80] * 24
+        assert app.explorer.tree_panel.selected.path == "head"
+
+    drive(app, story)
+
+
+def test_the_mouse_selects_folds_and_scrolls() -> None:
+    app = ExplorerApp(still(tiny()))
+    tree = app.explorer.tree_panel
+
+    async def story(pilot: Pilot[None]) -> None:
+        blocks = paths(app).index("blocks") + 1
+        await pilot.click(tree, offset=(20, blocks))
+        assert tree.selected.path == "blocks"
+
+        shown = tree.row_count
+        await pilot.click(tree, offset=(3, blocks))
+        assert tree.row_count < shown
+
+        await pilot.click("KeyBar", offset=(2, 0))
+        await pilot.pause()
+        assert "show this page" in screen_text(app)
+
+    drive(app, story)
+
+
+def test_a_search_goes_through_closed_folds_and_back() -> None:
+    app = ExplorerApp(still(tiny()))
+    tree = app.explorer.tree_panel
+
+    async def story(pilot: Pilot[None]) -> None:
+        folds = tree.folds
+
+        await pilot.press("slash", *"gelu")
+        await settle(app, pilot)
+        assert tree.selected.path == "blocks.0.mlp.1"
+        assert "1 of 2" in screen_text(app)
+
+        await pilot.press("x")
+        await settle(app, pilot)
+        assert "no match" in screen_text(app)
+        assert (tree.selected.path, tree.folds) == ("", folds)
+
+        await pilot.press("backspace", "enter", "n")
+        await settle(app, pilot)
+        assert tree.selected.path == "blocks.1.mlp.1"
+
+    drive(app, story, size=(120, 16))
+
+
+def test_keys_of_the_explorer_can_be_typed_into_a_search() -> None:
+    app = ExplorerApp(still(tiny()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"qkv?n")
+        await settle(app, pilot)
+
+        assert app.explorer.searched == "qkv?n"
+
+    drive(app, story)
+
+
+def test_a_picture_is_drawn_without_a_terminal() -> None:
+    svg = draw_explorer(Training().train(20).finish(), press=["down"], columns=100, lines=20)
+
+    assert svg.startswith("<svg")
+    assert "embed" in svg
+    assert "font-face" not in svg

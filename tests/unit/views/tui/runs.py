@@ -1,0 +1,171 @@
+"""A small run that the explorer's tests look at, made without torch."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from textual.pilot import Pilot
+
+from tests import make
+from torchglass.records.model import Model, Module, Slot
+from torchglass.records.run import Run
+from torchglass.records.series import Frame, Point, SeriesId
+from torchglass.records.tensors import Stats
+from torchglass.store.memory import MemoryStore
+from torchglass.views.tui.app import ExplorerApp
+from torchglass.views.tui.picture import settle
+
+LINEAR = "torch.nn.modules.linear.Linear"
+SEQUENTIAL = "torch.nn.modules.container.Sequential"
+
+
+def linear(rows: int, columns: int) -> make.Tree:
+    """A linear layer as `make.model` takes it."""
+    extra = f"in_features={columns}, out_features={rows}, bias=True"
+    return {"class": LINEAR, "extra": extra, "weight": (rows, columns), "bias": (rows,)}
+
+
+def block() -> make.Tree:
+    """A block with a fold inside a fold."""
+    return {
+        "class": "tiny.Block",
+        "children": {
+            "attention": {
+                "class": "tiny.Attention",
+                "children": {"qkv": linear(192, 64), "out": linear(64, 64)},
+            },
+            "mlp": {
+                "class": SEQUENTIAL,
+                "children": {
+                    "0": linear(256, 64),
+                    "1": {"class": "torch.nn.modules.activation.GELU"},
+                    "2": linear(64, 256),
+                },
+            },
+        },
+    }
+
+
+def tiny() -> Model:
+    """A model with what can be out of the ordinary: tied, shared, frozen, broken."""
+    embedding = "torch.nn.modules.sparse.Embedding"
+    norm = "torch.nn.modules.normalization.LayerNorm"
+    model = make.model(
+        {
+            "children": {
+                "embed": {"class": embedding, "extra": "100, 64", "weight": (100, 64)},
+                "blocks": {
+                    "class": "torch.nn.modules.container.ModuleList",
+                    "children": {"0": block(), "1": block()},
+                },
+                "norm": {
+                    "class": norm,
+                    "extra": "(64,), eps=1e-05",
+                    "weight": (64,),
+                    "bias": (64,),
+                },
+                "last_norm": {"class": norm, "weight": (64,), "bias": (64,)},
+                "broken": {"class": "tiny.Broken", "problem": "RuntimeError: [/red] extra_repr"},
+                "head": {
+                    "class": LINEAR,
+                    "extra": "in_features=64, out_features=100, bias=False",
+                    "weight": (100, 64),
+                    "tied": {"weight": "embed.weight"},
+                },
+            }
+        },
+        name="TinyGPT",
+    )
+    model = shared(model, "last_norm", "norm")
+    return changed(model, "norm", lambda module: replace(module, slots=_frozen(module.slots)))
+
+
+def changed(model: Model, path: str, change: Callable[[Module], Module]) -> Model:
+    """The model with one of its modules changed."""
+    modules = (change(module) if module.path == path else module for module in model.modules)
+    return replace(model, modules=tuple(modules))
+
+
+def shared(model: Model, path: str, first: str) -> Model:
+    """The model with the module at one path standing for the one at another."""
+    target = model.find(first)
+    assert target is not None
+    alias = target.id
+    return changed(
+        model,
+        path,
+        lambda module: replace(module, alias_of=alias, extra=target.extra, slots=(), children=()),
+    )
+
+
+def _frozen(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+    return tuple(replace(slot, trainable=False) for slot in slots)
+
+
+class Training:
+    """A run that goes on as far as a test wants it to."""
+
+    def __init__(self, model: Model | None = None, *, name: str = "demo") -> None:
+        self.model = model or tiny()
+        self.store = MemoryStore(Run(name=name, created_ns=0))
+        self.store.put_model(self.model)
+        self.loss = self.store.series("", "loss")
+        self.gradients: list[SeriesId] = [
+            self.store.series(module.path, f"{slot.name}.grad", "stats")
+            for module in self.model.modules
+            for slot in module.slots
+        ]
+        self.steps = 0
+
+    def train(self, steps: int) -> Training:
+        """Go on for some steps."""
+        for step in range(self.steps, self.steps + steps):
+            points: dict[SeriesId, Point] = {self.loss: 4 * math.exp(-step / 15)}
+            for number, series in enumerate(self.gradients, start=5):
+                std = math.exp(-step / number)
+                points[series] = Stats(count=64, min=-1.0, max=1.0, mean=0.0, std=std)
+            self.store.put_frame(Frame(step=step, time_ns=step, points=points))
+        self.steps += steps
+        return self
+
+    def finish(self) -> MemoryStore:
+        """End the run."""
+        self.store.close()
+        return self.store
+
+
+def still(model: Model) -> MemoryStore:
+    """A model that is not trained."""
+    store = MemoryStore(Run(name=model.name, created_ns=0))
+    store.put_model(model)
+    store.close()
+    return store
+
+
+def drive(
+    app: ExplorerApp,
+    story: Callable[[Pilot[None]], Awaitable[None]],
+    *,
+    size: tuple[int, int] = (120, 40),
+) -> None:
+    """Run the explorer without a terminal, and a story with it once all is shown."""
+
+    async def run() -> None:
+        async with app.run_test(size=size) as pilot:
+            await settle(app, pilot)
+            await story(pilot)
+
+    asyncio.run(run())
+
+
+def screen_text(app: ExplorerApp) -> str:
+    """What is on the screen, line by line."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+def paths(app: ExplorerApp) -> list[str]:
+    """The paths that can be seen in the tree."""
+    return [module.path for module in app.explorer.tree_panel.on_screen()]

@@ -1,0 +1,168 @@
+"""Which modules have a row, and what each folding key opens or closes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import make
+from torchglass.records.model import Model, ModuleId
+from torchglass.views.tui import rows
+
+INNER = {"class": "t.Inner", "children": {"leaf": {"class": "t.Leaf"}}}
+BLOCK = {"class": "t.Block", "children": {"a": INNER, "b": INNER, "c": {"class": "t.Leaf"}}}
+
+
+@pytest.fixture
+def model() -> Model:
+    return make.model({"children": {"x": BLOCK, "y": BLOCK, "z": {"class": "t.Leaf"}}})
+
+
+@pytest.fixture
+def outline(model: Model) -> rows.Outline:
+    return rows.Outline(model)
+
+
+def at(model: Model, path: str) -> ModuleId:
+    module = model.find(path)
+    assert module is not None
+    return module.id
+
+
+def folds(model: Model, *paths: str) -> rows.Folds:
+    return frozenset(at(model, path) for path in paths)
+
+
+def shown(model: Model, open_folds: rows.Folds) -> list[str]:
+    return [model[row].path for row in rows.visible(model, open_folds)]
+
+
+def test_a_closed_root_is_one_row(model: Model) -> None:
+    assert shown(model, frozenset()) == [""]
+
+
+def test_rows_stand_in_the_order_of_the_tree(model: Model) -> None:
+    open_folds = folds(model, "", "x", "x.b")
+
+    assert shown(model, open_folds) == ["", "x", "x.a", "x.b", "x.b.leaf", "x.c", "y", "z"]
+
+
+def test_what_is_open_below_a_closed_fold_has_no_row(model: Model) -> None:
+    assert shown(model, folds(model, "", "x.a")) == ["", "x", "y", "z"]
+
+
+def test_space_turns_one_fold(model: Model, outline: rows.Outline) -> None:
+    once = rows.toggle(outline, frozenset(), at(model, "x"))
+
+    assert once == folds(model, "x")
+    assert rows.toggle(outline, once, at(model, "x")) == frozenset()
+
+
+def test_a_leaf_has_no_fold(model: Model, outline: rows.Outline) -> None:
+    assert rows.toggle(outline, frozenset(), at(model, "z")) == frozenset()
+
+
+def test_z_opens_a_whole_branch_and_closes_it(model: Model, outline: rows.Outline) -> None:
+    root = folds(model, "")
+
+    opened = rows.toggle_branch(outline, root, at(model, "x"))
+
+    assert opened == folds(model, "", "x", "x.a", "x.b")
+    assert rows.toggle_branch(outline, opened, at(model, "x")) == root
+
+
+def test_capital_z_opens_everything_then_closes_all_but_the_root(
+    model: Model, outline: rows.Outline
+) -> None:
+    opened = rows.toggle_all(outline, folds(model, ""), at(model, "z"))
+
+    assert len(shown(model, opened)) == len(model.modules)
+    assert rows.toggle_all(outline, opened, at(model, "z")) == folds(model, "")
+
+
+def test_s_turns_all_siblings_the_way_of_the_one_under_the_cursor(
+    model: Model, outline: rows.Outline
+) -> None:
+    one_open = folds(model, "", "y")
+
+    assert rows.toggle_siblings(outline, one_open, at(model, "x")) == folds(model, "", "x", "y")
+    assert rows.toggle_siblings(outline, one_open, at(model, "y")) == folds(model, "")
+
+
+def test_s_on_a_leaf_follows_the_first_sibling_that_can_be_folded(
+    model: Model, outline: rows.Outline
+) -> None:
+    opened = rows.toggle_siblings(outline, folds(model, ""), at(model, "z"))
+
+    assert opened == folds(model, "", "x", "y")
+
+
+def test_capital_s_reaches_below_the_siblings(model: Model, outline: rows.Outline) -> None:
+    opened = rows.toggle_sibling_branches(outline, folds(model, ""), at(model, "x"))
+
+    assert opened == outline.foldable
+
+
+def test_o_reaches_modules_of_the_class_in_closed_branches(
+    model: Model, outline: rows.Outline
+) -> None:
+    opened = rows.toggle_class(outline, folds(model, "", "x"), at(model, "x.a"))
+
+    assert "y.b.leaf" in shown(model, opened)
+
+
+def test_o_closes_all_of_the_class_and_nothing_else(model: Model, outline: rows.Outline) -> None:
+    closed = rows.toggle_class(outline, outline.foldable, at(model, "x.a"))
+
+    assert closed == folds(model, "", "x", "y")
+
+
+def test_o_on_a_leaf_shows_where_all_of_its_class_are(model: Model, outline: rows.Outline) -> None:
+    opened = rows.toggle_class(outline, folds(model, ""), at(model, "z"))
+
+    assert shown(model, opened).count("y.a.leaf") == 1
+
+
+def test_capital_o_opens_what_is_below_the_class_too(model: Model, outline: rows.Outline) -> None:
+    opened = rows.toggle_class_branches(outline, folds(model, ""), at(model, "x"))
+
+    assert opened == outline.foldable
+
+
+def test_a_hidden_module_is_stood_for_by_the_closed_one_above_it(
+    model: Model, outline: rows.Outline
+) -> None:
+    hidden = at(model, "x.a.leaf")
+
+    assert rows.nearest_shown(outline, folds(model, "", "x.a"), hidden) == at(model, "x")
+    assert rows.nearest_shown(outline, outline.foldable, hidden) == hidden
+
+
+def test_at_first_whole_levels_are_open_as_far_as_they_fit(
+    model: Model, outline: rows.Outline
+) -> None:
+    assert outline.first_folds(room=3) == folds(model, "")
+    assert outline.first_folds(room=12) == folds(model, "", "x", "y")
+    assert outline.first_folds(room=100) == outline.foldable
+
+
+def test_a_model_of_depth_5000_folds_without_recursion() -> None:
+    modules = list(make.model().modules)
+    from dataclasses import replace
+
+    deep = [
+        replace(
+            modules[0],
+            id=ModuleId(level),
+            path=".".join(["a"] * min(level, 3)),
+            parent=ModuleId(level - 1) if level else None,
+            children=(ModuleId(level + 1),) if level < 4_999 else (),
+        )
+        for level in range(5_000)
+    ]
+    model = Model(name="Deep", modules=tuple(deep))
+    outline = rows.Outline(model)
+
+    opened = rows.toggle_branch(outline, frozenset(), ModuleId(0))
+
+    assert len(rows.visible(model, opened)) == 5_000
+    assert outline.depths[-1] == 4_999

@@ -1,0 +1,83 @@
+"""What the panels are told of a model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.unit.views.tui.runs import Training, tiny
+from torchglass.records.model import Module
+from torchglass.records.run import Run
+from torchglass.records.series import Points, Series, SeriesId
+from torchglass.views.tui.subject import Subject, measure
+
+
+@pytest.fixture
+def subject() -> Subject:
+    return Subject(Run(name="run", created_ns=0), tiny())
+
+
+def module(subject: Subject, path: str) -> Module:
+    found = subject.model.find(path)
+    assert found is not None
+    return found
+
+
+def series(number: int, path: str, name: str) -> Series:
+    return Series(id=SeriesId(number), path=path, name=name)
+
+
+@pytest.mark.parametrize(
+    ("path", "note"),
+    [
+        ("embed", "= head.weight"),
+        ("head", "= embed.weight"),
+        ("last_norm", "↗ norm"),
+        ("broken", "! RuntimeError: [/red] extra_repr"),
+        ("norm", ""),
+    ],
+)
+def test_a_note_names_what_is_out_of_the_ordinary(subject: Subject, path: str, note: str) -> None:
+    subject.measures = measure(subject.model)
+
+    assert subject.note(module(subject, path)) == note
+
+
+def test_before_it_is_measured_nothing_is_claimed(subject: Subject) -> None:
+    assert subject.counts(subject.model.root) is None
+    assert subject.note(module(subject, "broken")) == ""
+
+
+def test_a_gradient_tells_more_than_a_weight_and_a_loss_more_than_all(subject: Subject) -> None:
+    known = [
+        series(0, "head", "weight"),
+        series(1, "head", "weight.grad"),
+        series(2, "", "accuracy"),
+        series(3, "", "train/loss"),
+    ]
+    subject.learn(0, known, [])
+
+    assert subject.trend(module(subject, "head")) == known[1]
+    assert subject.trend(subject.model.root) == known[3]
+    assert subject.trend(module(subject, "embed")) is None
+
+
+def test_points_that_come_later_are_put_behind_those_known(subject: Subject) -> None:
+    loss = series(0, "", "loss")
+    first = Points(series=loss, steps=np.array([0, 1]), values=np.array([[4.0], [3.0]]))
+    later = Points(series=loss, steps=np.array([2]), values=np.array([[2.0]]))
+
+    subject.learn(1, [loss], [first])
+    subject.learn(2, [], [later])
+
+    assert subject.values(loss).tolist() == [4.0, 3.0, 2.0]
+
+
+def test_of_statistics_the_spread_is_shown() -> None:
+    training = Training().train(2)
+    subject = Subject(training.store.run(), training.model)
+    gradient = training.store.series()[1]
+
+    subject.learn(1, [gradient], [training.store.points(gradient.id)])
+
+    assert subject.values(gradient)[0] == 1.0
