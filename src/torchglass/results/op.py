@@ -1,0 +1,265 @@
+"""An operation of a trace, as a user holds it."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from torchglass.analyse.anatomy import Anatomy, parameters_of
+from torchglass.records import trace as records
+from torchglass.records.tensors import Stats, TensorSpec
+from torchglass.records.trace import OpId, Source
+from torchglass.views.text.op import Look, op_line, op_text
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchglass.results.call import Call
+    from torchglass.results.trace import Trace
+
+
+class Op:
+    """One operation of a trace, or an input or output of the model. Print it to see it all."""
+
+    def __init__(self, trace: Trace, record: records.Op) -> None:
+        self.trace = trace
+        self.record = record
+
+    @property
+    def label(self) -> str:
+        """Its name: "conv2d_3_7", with ":2" where it is the second pass of its layer."""
+        return str(self._anatomy.labels[self._id])
+
+    @property
+    def layer_label(self) -> str:
+        """The name of its layer, which all passes share: "conv2d_3_7"."""
+        return self._anatomy.labels[self._id].layer
+
+    @property
+    def pass_number(self) -> int:
+        """Which pass of its layer it is, from 1."""
+        return self._anatomy.labels[self._id].number
+
+    @property
+    def passes(self) -> int:
+        """How many passes its layer has."""
+        return self._anatomy.labels[self._id].passes
+
+    @property
+    def lookup_keys(self) -> tuple[int | str, ...]:
+        """All keys that mean this op."""
+        return self._anatomy.lookup.keys(self._id)
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it stands for a tensor that went into the model."""
+        return self.record.kind == "input"
+
+    @property
+    def is_output(self) -> bool:
+        """Whether it stands for a tensor that the model returned."""
+        return self.record.kind == "output"
+
+    @property
+    def function(self) -> str:
+        """torch's name of what ran: "conv2d"; of an input or output its place: "x", "b.0"."""
+        return self.record.function
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Its arguments that are no tensors, by place ("3", "stride"), as text."""
+        return dict(self.record.settings)
+
+    @property
+    def distances_from_input(self) -> tuple[int, int] | None:
+        """The fewest and the most steps from an input; None if it depends on none."""
+        return self._anatomy.distances_from_input[self._id]
+
+    @property
+    def distances_from_output(self) -> tuple[int, int] | None:
+        """The fewest and the most steps to an output; None if none depends on it."""
+        return self._anatomy.distances_from_output[self._id]
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it wrote into a tensor that was there before."""
+        return self.record.writes
+
+    @property
+    def grad_fn(self) -> str:
+        """The class of the autograd node of its result, "" without one."""
+        return self.record.grad_fn
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return (self.record.end_ns - self.record.start_ns) / 1e9
+
+    @property
+    def source(self) -> Source | None:
+        """The line of the user's code that called it."""
+        return self.record.source
+
+    @property
+    def code(self) -> str:
+        """The text of that line, "" where its file cannot be read."""
+        source = self.record.source
+        return linecache.getline(source.file, source.line).strip() if source else ""
+
+    @property
+    def tensor(self) -> torch.Tensor | None:
+        """The tensor it made, as it was then; the first of several; None if it was not saved."""
+        return self.trace.saved_tensors.get((self._id, 0))
+
+    @property
+    def tensor_contents(self) -> torch.Tensor | None:
+        """Another name of `tensor`."""
+        return self.tensor
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor | None, ...]:
+        """All tensors it made."""
+        saved = self.trace.saved_tensors
+        return tuple(saved.get((self._id, index)) for index in range(len(self.record.outputs)))
+
+    @property
+    def gradient(self) -> torch.Tensor | None:
+        """The gradient of its tensor, where gradients were captured and there is one."""
+        return self.trace.saved_gradients.get((self._id, 0))
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of its tensor."""
+        return self._spec.shape if self._spec else None
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of its tensor: "float32"."""
+        return self._spec.dtype if self._spec else ""
+
+    @property
+    def device(self) -> str:
+        """Where its tensor was: "cuda:0"."""
+        return self._spec.device if self._spec else ""
+
+    @property
+    def bytes(self) -> int:
+        """What all its tensors take."""
+        return sum(value.spec.bytes for value in self.record.outputs)
+
+    @cached_property
+    def stats(self) -> Stats | None:
+        """The numbers of its tensor summed up; None where there are none to see."""
+        from torchglass.capture.tensors import measure
+
+        return measure(self.tensor) if self.tensor is not None else None
+
+    @property
+    def parameters(self) -> Mapping[str, TensorSpec]:
+        """The model's parameters that it used, by dotted name."""
+        return parameters_of(self.record)
+
+    @property
+    def parents(self) -> tuple[Op, ...]:
+        """The ops whose results it used."""
+        return self._ops(self.record.parents)
+
+    @property
+    def children(self) -> tuple[Op, ...]:
+        """The ops that used its result."""
+        return self._ops(self._anatomy.children[self._id])
+
+    @property
+    def siblings(self) -> tuple[Op, ...]:
+        """The other ops that used a result which it used."""
+        return self._ops(self._anatomy.siblings(self._id))
+
+    @property
+    def spouses(self) -> tuple[Op, ...]:
+        """The other ops whose results were used together with its own."""
+        return self._ops(self._anatomy.spouses(self._id))
+
+    @property
+    def parent_places(self) -> dict[str, tuple[str, ...]]:
+        """At which of its arguments each parent's result stood, by the parent's label."""
+        places: dict[str, tuple[str, ...]] = {}
+        for operand in self.record.operands:
+            for parent in self._ops(operand.parents):
+                places[parent.label] = (*places.get(parent.label, ()), operand.place)
+        return places
+
+    @property
+    def modules(self) -> tuple[Call, ...]:
+        """The module calls it ran in, outermost first, that of the model left out."""
+        return self._calls(self._anatomy.modules(self._id))
+
+    @property
+    def output_of(self) -> tuple[Call, ...]:
+        """The module calls that returned its result, innermost first, the model's left out."""
+        return self._calls(self._anatomy.output_of(self._id))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is known of it but for its tensors, as plain values."""
+        return {
+            "index": self._id,
+            "label": self.label,
+            "layer": self.layer_label,
+            "pass": self.pass_number,
+            "passes": self.passes,
+            "kind": self.record.kind,
+            "function": self.function,
+            "shape": self.shape,
+            "dtype": self.dtype,
+            "device": self.device,
+            "bytes": self.bytes,
+            "saved": (self._id, 0) in self.trace.saved_tensors,
+            "parents": tuple(op.label for op in self.parents),
+            "children": tuple(op.label for op in self.children),
+            "modules": tuple(call.label for call in self.modules),
+            "output_of": tuple(call.label for call in self.output_of),
+            "parameters": tuple(self.parameters),
+            "parameter_count": sum(spec.elements for spec in self.parameters.values()),
+            "settings": self.settings,
+            "in_place": self.in_place,
+            "grad_fn": self.grad_fn,
+            "seconds": self.seconds,
+            "file": self.source.file if self.source else "",
+            "line": self.source.line if self.source else None,
+        }
+
+    def __str__(self) -> str:
+        looks = {
+            index: _look(tensor) for index, tensor in enumerate(self.tensors) if tensor is not None
+        }
+        gradient = None if self.gradient is None else _look(self.gradient)
+        return op_text(self._anatomy, self._id, looks, gradient=gradient, code=self.code)
+
+    def __repr__(self) -> str:
+        return op_line(self._anatomy, self._id)
+
+    @property
+    def _id(self) -> OpId:
+        return self.record.id
+
+    @property
+    def _anatomy(self) -> Anatomy:
+        return self.trace.anatomy
+
+    @property
+    def _spec(self) -> TensorSpec | None:
+        return self.record.outputs[0].spec if self.record.outputs else None
+
+    def _ops(self, ids: tuple[OpId, ...]) -> tuple[Op, ...]:
+        return tuple(self.trace.ops[op] for op in ids)
+
+    def _calls(self, calls: tuple[records.Call, ...]) -> tuple[Call, ...]:
+        return tuple(self.trace.calls[call.id] for call in calls)
+
+
+def _look(tensor: torch.Tensor) -> Look:
+    from torchglass.capture.previews import corner, histogram
+    from torchglass.capture.tensors import measure
+
+    return Look(corner=corner(tensor), stats=measure(tensor), histogram=histogram(tensor))

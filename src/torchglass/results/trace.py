@@ -1,0 +1,325 @@
+"""The result of `trace`: every operation of a pass, by name, with its tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import cached_property
+from operator import index
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+from torchglass.analyse.anatomy import Anatomy
+from torchglass.errors import CaptureError, LookupFailedError, ViewError
+from torchglass.records import trace as records
+from torchglass.records.model import Model, Module, Role, Slot, join_path
+from torchglass.records.trace import OpId, Validation
+from torchglass.results import trace_files
+from torchglass.results.call import Call
+from torchglass.results.op import Op
+from torchglass.views.html.trace import trace_fragment
+from torchglass.views.text.trace import trace_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+    from torchglass.analyse.graph import Mode
+    from torchglass.views.graph import ColorBy, Direction, Overrides
+
+Tensors = Mapping[tuple[OpId, int], "torch.Tensor"]
+
+
+class Pass(Protocol):
+    """A pass that was captured or read from a file."""
+
+    @property
+    def trace(self) -> records.Trace:
+        """The record of it."""
+
+    @property
+    def tensors(self) -> Tensors:
+        """What each op made, as it was then, by op and by which of its outputs."""
+
+    @property
+    def gradients(self) -> Tensors:
+        """The gradients of what each op made, as far as a backward has come."""
+
+
+class _Output(Enum):
+    FROM_TENSORS = "what the model returned is known by its tensors alone"
+
+
+class Trace(Sequence[Op]):
+    """All operations of one pass through a model, in the order in which they ran.
+
+    An op is found by any of its names: its label ("conv2d_3_7", "conv2d_3"), the module that
+    returned it ("features.6"), its place (7, -17), an input or output ("input.x"), or a part of
+    such a name that no other op has.
+    """
+
+    _saved_only = False
+
+    def __init__(
+        self,
+        load: Callable[[], Pass],
+        model: Callable[[], Model],
+        *,
+        output: Any = _Output.FROM_TENSORS,
+        random_seed: int | None = None,
+    ) -> None:
+        """Neither `load` nor `model` is called before someone looks, and each at most once."""
+        self._load = load
+        self._read_model = model
+        self._output = output
+        self.random_seed = random_seed
+
+    @cached_property
+    def _pass(self) -> Pass:
+        loaded = self._load()
+        # The recorder that it closes over holds all arguments of all ops.
+        del self._load
+        return loaded
+
+    @cached_property
+    def model(self) -> Model:
+        """The structure of the model."""
+        model = self._read_model()
+        del self._read_model
+        return model
+
+    @property
+    def record(self) -> records.Trace:
+        """The pass as plain data."""
+        return self._pass.trace
+
+    @cached_property
+    def anatomy(self) -> Anatomy:
+        """The names and relations of its ops."""
+        return Anatomy(self.record)
+
+    @property
+    def saved_tensors(self) -> Tensors:
+        """The tensors that were saved, by number of the op and of its output."""
+        return self._pass.tensors
+
+    @property
+    def saved_gradients(self) -> Tensors:
+        """The gradients that were captured, by number of the op and of its output."""
+        return self._pass.gradients
+
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        """Every operation, and the inputs and outputs of the model."""
+        return tuple(Op(self, record) for record in self.record.ops)
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """Every module call, in the order in which they began."""
+        return tuple(Call(self, record) for record in self.record.calls)
+
+    @property
+    def inputs(self) -> tuple[Op, ...]:
+        """The tensors that went into the model."""
+        return tuple(op for op in self.ops if op.is_input)
+
+    @property
+    def outputs(self) -> tuple[Op, ...]:
+        """The tensors that the model returned."""
+        return tuple(op for op in self.ops if op.is_output)
+
+    @property
+    def output(self) -> Any:
+        """Exactly what the model returned."""
+        if self._output is not _Output.FROM_TENSORS:
+            return self._output
+        if self.error:
+            raise ViewError(f"the model returned nothing, it raised {self.error}")
+        outputs = self.outputs
+        if len(outputs) == 1 and not outputs[0].function:
+            return outputs[0].tensor
+        raise ViewError(
+            "what the model returned was not kept, only the tensors in it: see trace.outputs"
+        )
+
+    @property
+    def error(self) -> str:
+        """What the forward raised, "" if it ran to its end."""
+        return self.record.error
+
+    @property
+    def seconds(self) -> float:
+        """How long the pass took."""
+        return (self.record.end_ns - self.record.start_ns) / 1e9
+
+    @property
+    def layer_labels(self) -> list[str]:
+        """The labels of the ops that it lists."""
+        return [op.label for op in self]
+
+    @property
+    def modules(self) -> dict[str, Module]:
+        """The model's modules by path; "" is the model itself."""
+        return {module.path: module for module in self.model.modules}
+
+    @property
+    def params(self) -> dict[str, Slot]:
+        """The model's parameters by dotted name."""
+        return self._slots("parameter")
+
+    @property
+    def buffers(self) -> dict[str, Slot]:
+        """The model's buffers by dotted name."""
+        return self._slots("buffer")
+
+    def layer(self, name: str) -> tuple[Op, ...]:
+        """All passes of a layer: `trace.layer("linear_1_1")`, or "linear_1" for short."""
+        passes = self.anatomy.layers.get(name.lower())
+        return tuple(self.ops[op] for op in passes) if passes else (self[name],)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """What is known of each op but for its tensors, as plain values."""
+        return [op.to_dict() for op in self.ops]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The same as a data frame, a row for each op."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ViewError(
+                "a data frame needs pandas: pip install 'torchglass[pandas]'; "
+                "to_dicts works without"
+            ) from error
+        return pd.DataFrame(self.to_dicts()).set_index("index")
+
+    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
+        """Keep it in a file, for `load_trace`; its tensors go to a second file beside it."""
+        return trace_files.save(self, Path(path), overwrite=overwrite)
+
+    def list_saved_only(self) -> None:
+        """Let iteration, length and ordinals pass over the ops whose tensors were not saved."""
+        self._saved_only = True
+
+    def validate(self, *, perturb: bool = True) -> Validation:
+        """Replay each op from what its parents made, and compare with what was saved.
+
+        With `perturb` each parent's result is also changed, to prove that the edge is real.
+        """
+        from torchglass.capture.assembling import Captured
+        from torchglass.capture.replaying import validate
+
+        if not isinstance(self._pass, Captured):
+            raise CaptureError("a trace from a file cannot be replayed: it holds no functions")
+        return validate(self._pass, perturb=perturb)
+
+    def draw(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        mode: Mode = "unrolled",
+        depth: int | None = None,
+        direction: Direction = "down",
+        color_by: ColorBy | None = None,
+        hide_views: bool = True,
+        fold_repeats: bool = True,
+        focus: str | None = None,
+        show_buffers: bool = False,
+        dark: bool = False,
+        overrides: Overrides | None = None,
+    ) -> bytes:
+        """Draw it as SVG, PNG or PDF, by the ending of `path`; the bytes of that file.
+
+        Rolled, the passes of a layer are one node. Modules `depth` levels down are closed; `focus`
+        draws one module alone. `color_by` is "time", "params", "memory" or "flops".
+        """
+        from torchglass.analyse.graph import fold
+        from torchglass.views.graph import draw
+
+        graph = fold(
+            self.record,
+            self.model,
+            mode=mode,
+            depth=depth,
+            hide_views=hide_views,
+            fold_repeats=fold_repeats,
+            focus=focus,
+            show_buffers=show_buffers,
+        )
+        return draw(
+            graph,
+            None if path is None else Path(path),
+            direction=direction,
+            color_by=color_by,
+            dark=dark,
+            overrides=overrides,
+        )
+
+    @overload
+    def __getitem__(self, key: int | str) -> Op: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[Op]: ...
+
+    def __getitem__(self, key: int | str | slice) -> Op | Sequence[Op]:
+        if isinstance(key, slice) or (self._saved_only and not isinstance(key, str)):
+            return self._listed[key]
+        return self.ops[self.anatomy.lookup.find(key if isinstance(key, str) else index(key))]
+
+    def __contains__(self, key: object) -> bool:
+        """Whether an op, or a key of one, is in the trace."""
+        if isinstance(key, Op):
+            return key.trace is self
+        try:
+            return isinstance(key, (int, str)) and self[key] is not None
+        except LookupFailedError:
+            return False
+
+    def __iter__(self) -> Iterator[Op]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+    @property
+    def _listed(self) -> tuple[Op, ...]:
+        if not self._saved_only:
+            return self.ops
+        saved = {op for op, _ in self.saved_tensors}
+        return tuple(op for op in self.ops if op.record.id in saved)
+
+    def __str__(self) -> str:
+        return trace_text(self.anatomy, self.model, frozenset(self.saved_tensors), self.random_seed)
+
+    def __repr__(self) -> str:
+        return f"<trace of {self.record.model}: {len(self)} ops, {len(self.calls)} module calls>"
+
+    def _repr_html_(self) -> str:
+        return trace_fragment(self.anatomy, self.model, frozenset(self.saved_tensors))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return trace_files.pickled(self, output=self._kept_output())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(trace_files.unpickled(state))
+
+    def _kept_output(self) -> Any:
+        """What the model returned, unless the tensors tell it anyway."""
+        outputs = self.outputs
+        if len(outputs) == 1 and self._output is outputs[0].tensor:
+            return _Output.FROM_TENSORS
+        return self._output
+
+    def _slots(self, role: Role) -> dict[str, Slot]:
+        return {
+            join_path(module.path, slot.name): slot
+            for module in self.model.modules
+            for slot in module.slots
+            if slot.role == role
+        }
+
+
+def load_trace(path: str | PathLike[str]) -> Trace:
+    """A trace that `Trace.save` kept. It runs no code of the file's, and needs no model."""
+    stored, loaded = trace_files.load(Path(path))
+    return Trace(lambda: loaded, lambda: stored.model, random_seed=stored.random_seed)

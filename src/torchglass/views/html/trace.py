@@ -1,0 +1,91 @@
+"""A trace as HTML for a notebook: no script, nothing from elsewhere, in the colours of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchglass.analyse.anatomy import Anatomy, parameters_of
+from torchglass.records.model import Model
+from torchglass.records.trace import Op
+from torchglass.views.formats import format_bytes, format_count, format_shape, format_time
+from torchglass.views.html.parts import style, text
+from torchglass.views.trace_facts import Saved, ends, parameters, structure, tensors
+
+_MOST_ROWS = 1_000
+_HEADINGS = (
+    ("", "number"),
+    ("Layer", ""),
+    ("Shape", ""),
+    ("Type", ""),
+    ("Size", "number"),
+    ("Params", "number"),
+    ("Module", ""),
+    ("Parents", ""),
+    ("Time", "number"),
+)
+
+
+def trace_fragment(anatomy: Anatomy, model: Model, saved: Saved) -> str:
+    """What the pass was, and a row for each of its ops."""
+    record = anatomy.record
+    facts = (
+        structure(anatomy, model),
+        tensors(anatomy, saved),
+        parameters(anatomy),
+        f"{format_time((record.end_ns - record.start_ns) / 1e9)} elapsed",
+    )
+    heads = "".join(f'<th class="{kind}">{title}</th>' for title, kind in _HEADINGS)
+    return "\n".join(
+        [
+            style("trace.css"),
+            '<div class="torchglass-trace">',
+            f"<h3>{text(record.model)}: forward pass</h3>",
+            *([f'<p class="error">{text(record.error)}</p>'] if record.error else []),
+            "<ul>",
+            *(f"<li>{text(fact)}</li>" for fact in facts),
+            "</ul>",
+            f'<div class="layers"><table><thead><tr>{heads}</tr></thead><tbody>',
+            *_rows(anatomy),
+            "</tbody></table></div></div>",
+        ]
+    )
+
+
+def _rows(anatomy: Anatomy) -> Iterator[str]:
+    longest = max((op.end_ns - op.start_ns for op in anatomy.record.ops), default=0)
+    first, left_out, last = ends(anatomy.record.ops, _MOST_ROWS)
+    for op in first:
+        yield _row(anatomy, op, longest)
+    if left_out:
+        yield f'<tr><td colspan="{len(_HEADINGS)}" class="quiet">… {left_out} more …</td></tr>'
+    for op in last:
+        yield _row(anatomy, op, longest)
+
+
+def _row(anatomy: Anatomy, op: Op, longest: int) -> str:
+    spec = op.outputs[0].spec if op.outputs else None
+    calls = anatomy.modules(op.id)
+    used = sum(parameter.elements for parameter in parameters_of(op).values())
+    size = sum(value.spec.bytes for value in op.outputs)
+    parents = ", ".join(str(anatomy.labels[parent]) for parent in op.parents)
+    return (
+        "<tr>"
+        f'<td class="number quiet">{op.id}</td>'
+        f"<td>{text(anatomy.labels[op.id])}</td>"
+        f"<td>{text(format_shape(spec.shape) if spec else '')}</td>"
+        f'<td class="quiet">{text(spec.dtype if spec else "")}</td>'
+        f'<td class="number">{format_bytes(size)}</td>'
+        f'<td class="number">{format_count(used) if used else ""}</td>'
+        f'<td class="quiet">{text(anatomy.call_name(calls[-1]) if calls else "")}</td>'
+        f'<td class="quiet">{text(parents)}</td>'
+        f"{_time(op, longest)}"
+        "</tr>"
+    )
+
+
+def _time(op: Op, longest: int) -> str:
+    taken = op.end_ns - op.start_ns
+    if not taken:
+        return "<td></td>"
+    share = f"{taken / longest:.1%}"
+    return f'<td class="number time" style="--share: {share}">{format_time(taken / 1e9)}</td>'

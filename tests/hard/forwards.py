@@ -1,0 +1,231 @@
+"""Forwards that break tools which watch a model: one small function each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+Forward = Callable[..., Any]
+Members = dict[str, Any]
+
+
+class Written(nn.Module):
+    """A module whose forward is a function that is given to it."""
+
+    def __init__(self, forward: Forward, members: Members) -> None:
+        super().__init__()
+        for name, member in members.items():
+            setattr(self, name, member)
+        self._forward = forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._forward(self, *args, **kwargs)
+
+
+class Pair(NamedTuple):
+    hidden: torch.Tensor
+    rest: Any
+
+
+@dataclasses.dataclass
+class Result:
+    logits: torch.Tensor
+    loss: torch.Tensor | None = None
+
+
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        result = x.exp()
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (result,) = ctx.saved_tensors
+        return gradients[0] * result
+
+
+def in_place_relu(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return F.relu(self.fc(x), inplace=True) + 1
+
+
+def residual_in_place(self: Any, x: torch.Tensor) -> torch.Tensor:
+    y = self.fc(x)
+    y += x
+    return y.relu_()  # type: ignore[no-any-return]
+
+
+def write_through_view(self: Any, x: torch.Tensor) -> torch.Tensor:
+    y = self.fc(x)
+    y.view(-1)[:3].mul_(2)
+    y[:, 1] = 0
+    return y * y  # type: ignore[no-any-return]
+
+
+def masked_fill(self: Any, x: torch.Tensor) -> torch.Tensor:
+    y = self.fc(x)
+    return y.masked_fill_(y > 0, -1.0)  # type: ignore[no-any-return]
+
+
+def keyword_only(self: Any, x: torch.Tensor, *, scale: float = 2.0) -> torch.Tensor:
+    return self.fc(input=x) * scale  # type: ignore[no-any-return]
+
+
+def dict_out(self: Any, x: torch.Tensor) -> dict[str, Any]:
+    return {"a": self.fc(x), "b": [x, {"c": x + 1}], "n": None, "s": "text"}
+
+
+def namedtuple_out(self: Any, x: torch.Tensor) -> Pair:
+    return Pair(self.fc(x), (None, 3))
+
+
+def dataclass_out(self: Any, x: torch.Tensor) -> Result:
+    y = self.fc(x)
+    return Result(logits=y, loss=y.mean())
+
+
+def generator_of_steps(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([self.fc(x) * step for step in range(3)]).sum(0)
+
+
+def recursion(self: Any, x: torch.Tensor, depth: int = 3) -> torch.Tensor:
+    result: torch.Tensor = x if depth == 0 else self(self.fc(x), depth - 1)
+    return result
+
+
+def data_dependent(self: Any, x: torch.Tensor) -> torch.Tensor:
+    while x.abs().sum() < 100:
+        x = self.fc(x) + 2 * x
+    return x
+
+
+def direct_forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc.forward(x)  # type: ignore[no-any-return]
+
+
+def no_grad_inside(self: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        shift = self.fc(x).mean()
+    return self.fc(x) - shift  # type: ignore[no-any-return]
+
+
+def checkpointed(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return checkpoint(self.fc, x, use_reentrant=False) + x  # type: ignore[no-any-return]
+
+
+def own_function(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return Exp.apply(self.fc(x))  # type: ignore[no-any-return, no-untyped-call]
+
+
+def unused_chunk(self: Any, x: torch.Tensor) -> torch.Tensor:
+    first, _ = self.fc(x).chunk(2)
+    return first  # type: ignore[no-any-return]
+
+
+def vmapped(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.vmap(self.fc)(x)
+
+
+def inner_gradient(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.func.grad(lambda y: self.fc(y).square().sum())(x)
+
+
+def functional_call(self: Any, x: torch.Tensor) -> torch.Tensor:
+    doubled = {name: value * 2 for name, value in self.fc.named_parameters()}
+    return torch.func.functional_call(self.fc, doubled, (x,))  # type: ignore[no-any-return]
+
+
+def autocast(self: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return self.fc(x).float()  # type: ignore[no-any-return]
+
+
+def sparse(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.sparse.mm(x.detach().to_sparse(), self.fc.weight)
+
+
+def complex_numbers(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.fft.ifft(torch.fft.fft(self.fc(x)).conj()).real
+
+
+def einsum(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("ij,kj->ik", x, self.fc(x))
+
+
+def random_numbers(self: Any, x: torch.Tensor) -> torch.Tensor:
+    noise = torch.rand_like(x) + torch.randn(4)
+    return F.dropout(self.fc(x) * noise, 0.5)
+
+
+def expanded(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc(x)[:, :1].expand(-1, 1000).sum(1)  # type: ignore[no-any-return]
+
+
+def nothing(self: Any, x: torch.Tensor) -> None:
+    self.fc(x)
+
+
+def state(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.seen += 1
+    self.mean.mul_(0.9).add_(x.mean(), alpha=0.1)
+    return self.fc(x) - self.mean  # type: ignore[no-any-return]
+
+
+def stateful(model: nn.Module) -> nn.Module:
+    model.seen = 0  # type: ignore[assignment]
+    model.register_buffer("mean", torch.zeros(()))
+    return model
+
+
+FORWARDS: dict[str, Forward] = {
+    function.__name__: function
+    for function in (
+        *(in_place_relu, residual_in_place, write_through_view, masked_fill, keyword_only),
+        *(dict_out, namedtuple_out, dataclass_out, generator_of_steps, recursion, data_dependent),
+        *(direct_forward, no_grad_inside, checkpointed, own_function, unused_chunk, vmapped),
+        *(inner_gradient, functional_call, autocast, sparse, complex_numbers, einsum),
+        *(random_numbers, expanded, nothing, state),
+    )
+}
+"""All of them, by name; each model has one layer `fc` and takes a 4×4 tensor."""
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "batch norm": lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(True)),
+    "lstm": lambda: Written(lambda self, x: self.r(x)[0], {"r": nn.LSTM(4, 3, 2, dropout=0.5)}),
+    "gru": lambda: Written(lambda self, x: self.r(x)[0], {"r": nn.GRU(4, 3, bidirectional=True)}),
+    "attention": lambda: Written(
+        lambda self, x: self.m(x, x, x)[0], {"m": nn.MultiheadAttention(4, 2)}
+    ),
+    "encoder": lambda: nn.TransformerEncoderLayer(4, 2, 8),
+    "encoder in eval": lambda: nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 2, enable_nested_tensor=False
+    ).eval(),
+    "weight norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+    "shared": lambda: _shared(nn.Linear(4, 4)),
+    "lazy": lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU()),
+    "data parallel": lambda: nn.DataParallel(nn.Linear(4, 4)),
+    "identity": lambda: nn.Sequential(nn.Identity(), nn.Linear(4, 4), nn.Identity()),
+}
+
+
+def _shared(layer: nn.Module) -> nn.Module:
+    return nn.Sequential(layer, nn.ReLU(), layer)
+
+
+def make(name: str) -> nn.Module:
+    """A hard model by its name, always the same one."""
+    torch.manual_seed(0)
+    if name in NETWORKS:
+        return NETWORKS[name]()
+    model = Written(FORWARDS[name], {"fc": nn.Linear(4, 4)})
+    return stateful(model) if name == "state" else model
+
+
+NAMES = [*FORWARDS, *NETWORKS]
