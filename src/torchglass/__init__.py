@@ -15,24 +15,98 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchglass.errors import TorchglassError as TorchglassError
+    from torchglass.api.models import explore, summary, view
+    from torchglass.api.passes import load, pluck, trace, tracing
+    from torchglass.api.training import open, watch  # noqa: A004 - as gzip.open is
+    from torchglass.classic.explorers import (
+        ExplorerConfig,
+        analyze_memory_usage,
+        explore_model,
+        explore_torch_module,
+        export_model_summary,
+        format_param_count,
+        format_shape,
+        format_time,
+        get_parameter_statistics,
+        select_torch_device,
+    )
+    from torchglass.classic.lens import (
+        ModelHistory,
+        get_model_metadata,
+        log_forward_pass,
+        show_model_graph,
+        validate_saved_activations,
+    )
+    from torchglass.errors import TorchglassError, TorchglassWarning
+
+__version__ = "0.1.0"
+__all__ = [
+    "ExplorerConfig",
+    "ModelHistory",
+    "TorchglassError",
+    "TorchglassWarning",
+    "__version__",
+    "analyze_memory_usage",
+    "explore",
+    "explore_model",
+    "explore_torch_module",
+    "export_model_summary",
+    "format_param_count",
+    "format_shape",
+    "format_time",
+    "get_model_metadata",
+    "get_parameter_statistics",
+    "load",
+    "log_forward_pass",
+    "open",
+    "pluck",
+    "select_torch_device",
+    "show_model_graph",
+    "summary",
+    "trace",
+    "tracing",
+    "validate_saved_activations",
+    "view",
+    "watch",
+]
 
 _HOMES = {
-    "torchglass.errors": ("TorchglassError",),
+    "torchglass.api.models": ("explore", "summary", "view"),
+    "torchglass.api.passes": ("load", "pluck", "trace", "tracing"),
+    "torchglass.api.training": ("open", "watch"),
+    "torchglass.classic.explorers": (
+        "ExplorerConfig",
+        "analyze_memory_usage",
+        "explore_model",
+        "explore_torch_module",
+        "export_model_summary",
+        "format_param_count",
+        "format_shape",
+        "format_time",
+        "get_parameter_statistics",
+        "select_torch_device",
+    ),
+    "torchglass.classic.lens": (
+        "ModelHistory",
+        "get_model_metadata",
+        "log_forward_pass",
+        "show_model_graph",
+        "validate_saved_activations",
+    ),
+    "torchglass.errors": ("TorchglassError", "TorchglassWarning"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__version__ = "0.1.0"
-__all__ = ["TorchglassError", "__version__"]
+# Hidden from type checkers, for which a module with it would have every name there is.
+if not TYPE_CHECKING:
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'torchglass' has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME_OF:
+            raise AttributeError(f"module 'torchglass' has no attribute {name!r}")
+        value = getattr(import_module(_HOME_OF[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted(set(__all__) | set(globals()))
+    return sorted({*__all__, *globals()})

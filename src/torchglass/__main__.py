@@ -1,0 +1,7 @@
+"""`python -m torchglass` is the command `torchglass`."""
+
+import sys
+
+from torchglass.cli import main
+
+sys.exit(main())

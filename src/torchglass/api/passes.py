@@ -1,0 +1,141 @@
+"""The verbs for one pass through a model: every operation of it, by name, with its tensor."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from torchglass.analyse.selecting import Selection
+from torchglass.records.model import Model
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from torchglass.capture.passes import Key, Tape
+    from torchglass.capture.tracing import Edit
+    from torchglass.results.trace import Trace
+
+
+def trace(
+    model: nn.Module,
+    *args: Any,
+    save: Selection = "all",
+    gradients: bool = False,
+    edit: Mapping[Key, Edit] | None = None,
+    stop_after: Key | None = None,
+    **kwargs: Any,
+) -> Trace:
+    """Run a model once and keep every operation, with its tensor, its parents and its source line.
+
+    `save` says which tensors are kept: names, modules, ordinals, parts of names, a test of an op, a
+    list of these, or None. With `gradients` a later backward fills in the gradient of each op.
+    `edit` changes what ops return on its way, `stop_after` ends the forward early; both take names,
+    which a run ahead finds out. A forward with arguments of these names is traced by `tracing`.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+    >>> passed = trace(model, torch.ones(3, 4))
+    >>> passed.layer_labels
+    ['input_1_0', 'linear_1_1', 'relu_1_2', 'output_1_3']
+    >>> passed["relu"].tensor.shape
+    torch.Size([3, 2])
+    """
+    options = {"save": save, "gradients": gradients, "edit": edit, "stop_after": stop_after}
+    return trace_forward(model, args, kwargs, **options)
+
+
+def trace_forward(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    edit: Mapping[Key, Edit] | None = None,
+    stop_after: Key | None = None,
+    **options: Any,
+) -> Trace:
+    """`trace`, with the arguments of forward kept apart from the options."""
+    from torchglass.capture.passes import numbered
+    from torchglass.results.trace import Trace
+
+    edits = edit or {}
+    keys = [*edits] if stop_after is None else [*edits, stop_after]
+    numbers = numbered(model, args, kwargs, keys)
+    options["edits"] = {numbers[key]: change for key, change in edits.items()}
+    options["stop_after"] = None if stop_after is None else numbers[stop_after]
+    output = None
+    with _telling_of_errors(model, **options) as tape:
+        output = model(*args, **kwargs)
+    return Trace(lambda: tape.captured, _reading(model), output=output)
+
+
+@contextlib.contextmanager
+def tracing(
+    model: nn.Module, *, save: Selection = "all", gradients: bool = False
+) -> Iterator[Trace]:
+    """Trace whatever runs in a with-block: a training step, `generate()`, several forwards.
+
+    The trace can be read when the block has ended.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(4, 2)
+    >>> with tracing(model) as passed:
+    ...     loss = model(torch.ones(3, 4)).sum()
+    >>> passed.layer_labels
+    ['ones_1_0', 'linear_1_1', 'output_1_2', 'sum_1_3']
+    """
+    from torchglass.results.trace import Trace
+
+    with _telling_of_errors(model, save=save, gradients=gradients) as tape:
+        yield Trace(lambda: tape.captured, _reading(model))
+
+
+def pluck(model: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """The tensor that one op of a forward makes; its name comes last: `pluck(model, x, "relu_1")`.
+
+    >>> import torch
+    >>> pluck(torch.nn.Sequential(torch.nn.ReLU()), torch.tensor([-1.0, 2.0]), "relu")
+    tensor([0., 2.])
+    """
+    *inputs, key = args
+    tensor: torch.Tensor = trace_forward(model, tuple(inputs), kwargs, save=[key])[key].tensor
+    return tensor
+
+
+def load(path: str | PathLike[str]) -> Trace:
+    """Read a trace that `Trace.save` wrote; neither the model nor its code is needed."""
+    from torchglass.results.trace import load_trace
+
+    return load_trace(path)
+
+
+@contextlib.contextmanager
+def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[Tape]:
+    """Tape a pass, and let an exception that comes out of it say where it was."""
+    from torchglass.capture.passes import taping
+    from torchglass.results.trace import Trace
+
+    try:
+        with taping(model, **options) as tape:
+            yield tape
+    except Exception as error:
+        with contextlib.suppress(Exception):
+            failed = Trace(lambda: tape.captured, _reading(model))
+            error.trace = failed  # type: ignore[attr-defined]
+            # Python 3.10 has no notes.
+            if hasattr(error, "add_note"):
+                from torchglass.views.text.failure import failure_note
+
+                error.add_note(failure_note(failed.record, failed.model))
+        raise
+
+
+def _reading(model: nn.Module) -> Callable[[], Model]:
+    def read() -> Model:
+        from torchglass.capture.structure import read_model
+
+        return read_model(model)
+
+    return read

@@ -1,0 +1,1 @@
+"""The names that users of older tools already know, each over one of the verbs."""

@@ -1,0 +1,137 @@
+"""The names of rp's module explorer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from torchglass.analyse.parameters import count
+from torchglass.api import models
+from torchglass.errors import ViewError
+from torchglass.records.model import join_path
+from torchglass.targets.reading import read
+from torchglass.views import formats
+
+if TYPE_CHECKING:
+    import torch
+
+format_shape = formats.format_shape
+format_param_count = formats.format_count
+format_time = formats.format_time
+
+
+@dataclass(kw_only=True)
+class ExplorerConfig:
+    """What of a model is shown.
+
+    >>> import torch
+    >>> config = ExplorerConfig(show_memory=False, max_depth=0)
+    >>> print(export_model_summary(torch.nn.ReLU(), config=config).splitlines()[1])
+    Module  Class  Parameters  Share
+    """
+
+    show_parameter_counts: bool = True
+    show_shapes: bool = True
+    show_timing: bool = True
+    show_memory: bool = True
+    compact_view: bool = False
+    color_scheme: str = "dark"
+    """"dark" or "light"."""
+    max_depth: int | None = None
+    """How many levels below the model are open; None for all."""
+
+    def __post_init__(self) -> None:
+        if self.color_scheme not in ("dark", "light"):
+            raise ViewError(f"color_scheme is 'dark' or 'light', not {self.color_scheme!r}")
+        if self.max_depth is not None and self.max_depth < 0:
+            raise ViewError(f"max_depth is 0 or more, not {self.max_depth}")
+
+    def summary_options(self) -> dict[str, Any]:
+        """The same wishes as arguments of `summary`."""
+        columns = ["class"]
+        if self.show_parameter_counts:
+            columns += ["parameters", "share"]
+        if self.show_memory:
+            columns += ["bytes"]
+        return {"depth": self.max_depth, "fold": self.compact_view, "col_names": columns}
+
+
+def explore_torch_module(module: object) -> None:
+    """Walk through a model in the terminal: `explore` under the name that rp gave it."""
+    models.explore(module)
+
+
+def explore_model(model: object) -> None:
+    """Walk through a model in the terminal: another name for `explore`."""
+    models.explore(model)
+
+
+def export_model_summary(
+    model: object,
+    format: Literal["text", "json", "html"] = "text",
+    *,
+    config: ExplorerConfig | None = None,
+) -> str:
+    """The summary of a model as text, as JSON or as one HTML page.
+
+    >>> import torch
+    >>> print(export_model_summary(torch.nn.ReLU()).splitlines()[3])
+    ReLU    ReLU            0
+    """
+    summary = models.summary(model, **(config.summary_options() if config else {}))
+    if format == "text":
+        return str(summary)
+    if format == "json":
+        return summary.to_json()
+    if format == "html":
+        return summary.to_html()
+    raise ViewError(f"format is 'text', 'json' or 'html', not {format!r}")
+
+
+def get_parameter_statistics(model: object) -> dict[str, int]:
+    """How many parameters a model has, and their bytes; a tied one counts once.
+
+    >>> import torch
+    >>> get_parameter_statistics(torch.nn.Linear(2, 3))
+    {'total_params': 9, 'trainable_params': 9, 'non_trainable_params': 0, 'memory_usage': 36}
+    """
+    total = count(read(model))[0].total
+    return {
+        "total_params": total.parameters,
+        "trainable_params": total.trainable,
+        "non_trainable_params": total.frozen,
+        "memory_usage": total.parameter_bytes,
+    }
+
+
+def analyze_memory_usage(model: object) -> dict[str, int]:
+    """The bytes of each parameter by its dotted name; a tied one stands under its first name.
+
+    >>> import torch
+    >>> analyze_memory_usage(torch.nn.Linear(2, 3))
+    {'weight': 24, 'bias': 12}
+    """
+    record = read(model)
+    seen = set()
+    sizes = {}
+    for module in record.modules:
+        for slot in module.slots:
+            if slot.role != "buffer" and slot.tensor not in seen:
+                seen.add(slot.tensor)
+                sizes[join_path(module.path, slot.name)] = slot.spec.bytes
+    return sizes
+
+
+def select_torch_device() -> torch.device:
+    """The best device there is: the GPU with the most free memory, another accelerator, the CPU.
+
+    >>> select_torch_device().type in ("cuda", "mps", "xpu", "cpu")
+    True
+    """
+    import torch
+
+    if torch.cuda.device_count() > 1:
+        free = [torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())]
+        return torch.device("cuda", free.index(max(free)))
+    best = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return best or torch.device("cpu")

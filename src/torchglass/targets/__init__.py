@@ -1,0 +1,1 @@
+"""What a user points at, by name or by hand, and the inputs that are written next to it."""

@@ -1,0 +1,111 @@
+"""Inputs as they are written on a command line.
+
+1x3x224x224         random numbers of that shape, where the model is and in its dtype
+2x16:long           zeros, which every embedding has a row for
+scalar              one number, without dimensions
+mask=2x16:bool      the argument called mask
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torchglass.errors import TargetError
+from torchglass.targets.names import near
+
+if TYPE_CHECKING:
+    import torch
+
+_ALIASES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "u8": "uint8",
+}
+_LIKE = "write it like 1x3x224x224, 2x16:long or mask=2x16:bool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec:
+    """A tensor to run a model on, described by its shape and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: str = ""
+    """torch's name of it; "" for the one that the model computes in."""
+    name: str = ""
+    """The argument of forward that it is for; "" for the next one in order."""
+
+
+def parse_input(text: str) -> InputSpec:
+    """The tensor that a text such as "1x3x224x224:half" describes."""
+    name, _, rest = text.rpartition("=")
+    sizes, colon, dtype = rest.partition(":")
+    if name and not name.isidentifier():
+        raise TargetError(f"input {text!r}: {name!r} is no name of an argument; {_LIKE}")
+    if colon and not dtype:
+        raise TargetError(f"input {text!r}: the dtype after ':' is missing; {_LIKE}")
+    return InputSpec(
+        shape=_shape(sizes, text), dtype=_dtype(dtype, text) if dtype else "", name=name
+    )
+
+
+def make_inputs(texts: Iterable[str], model: object) -> tuple[list[Any], dict[str, Any]]:
+    """The positional and the named arguments of a model's forward, as tensors."""
+    specs = [parse_input(text) for text in texts]
+    if not specs:
+        return [], {}
+    import torch
+
+    from torchglass.capture.inputs import make_tensor
+
+    device, dtype = _home(model)
+    tensors = [
+        make_tensor(spec.shape, getattr(torch, spec.dtype) if spec.dtype else dtype, device)
+        for spec in specs
+    ]
+    made = list(zip(specs, tensors, strict=True))
+    named = {spec.name: tensor for spec, tensor in made if spec.name}
+    return [tensor for spec, tensor in made if not spec.name], named
+
+
+def _home(model: object) -> tuple[torch.device, torch.dtype]:
+    """Where a model is, and the dtype it computes in."""
+    import torch
+
+    tensors = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
+    device = next((tensor.device for tensor in tensors), torch.get_default_device())
+    floats = (tensor.dtype for tensor in tensors if tensor.dtype.is_floating_point)
+    return device, next(floats, torch.get_default_dtype())
+
+
+def _shape(sizes: str, text: str) -> tuple[int, ...]:
+    if sizes == "scalar":
+        return ()
+    parts = re.split(r"[x×,]", sizes)
+    for part in parts:
+        if not part.isdecimal():
+            raise TargetError(f"input {text!r}: {part!r} is no size; {_LIKE}")
+    return tuple(map(int, parts))
+
+
+def _dtype(name: str, text: str) -> str:
+    """torch's own name of a dtype: "long" is "int64"."""
+    import torch
+
+    name = name.removeprefix("torch.")
+    dtype = getattr(torch, _ALIASES.get(name, name), None)
+    if not isinstance(dtype, torch.dtype):
+        known = [other for other in dir(torch) if isinstance(getattr(torch, other), torch.dtype)]
+        raise TargetError(f"input {text!r}: torch has no dtype {name!r}{near(name, known)}")
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,223 @@
+"""What the name of a target stands for.
+
+    net.py:Net                    a class, function or instance in a file
+    torchvision.models:resnet18   … or in a module
+    weights.safetensors           a checkpoint: a file, or a folder of shards
+    runs/mnist.glass              a recorded run
+
+Whatever the user's own code raises while it is imported or called passes through as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torchglass.errors import TargetError
+
+RUN_SUFFIX = ".glass"
+
+_MOST_NAMES = 12
+_FILE_SUFFIXES = (RUN_SUFFIX, ".safetensors", ".pt", ".pth", ".pt2", ".bin", ".ckpt", ".json")
+_KINDS = (
+    f"FILE.py:NAME, MODULE:NAME, a checkpoint (.safetensors, .pt, .pt2) or a run (*{RUN_SUFFIX})"
+)
+
+
+def resolve(target: object) -> object:
+    """The thing that a target names: a live object, or the path of a checkpoint or a run.
+
+    A class or function is called with no arguments; what is not a name is given back as it is.
+    """
+    if not isinstance(target, (str, os.PathLike)):
+        return target
+    text = str(os.fspath(target))
+    path = Path(text).expanduser()
+    if text and (path.is_dir() or (path.is_file() and path.suffix != ".py")):
+        return path
+    place, _, name = text.rpartition(":")
+    if not place or not name:
+        raise _incomplete(text.rstrip(":"))
+    with _staying_alive(place):
+        return _made(_attribute(_import(place), name, place), text)
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """A question that offers the names most like one that is not there; "" without any."""
+    close = difflib.get_close_matches(name, list(names), n=3)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def _incomplete(text: str) -> TargetError:
+    """Why a text without a name in it is no target."""
+    if not text:
+        return TargetError(f"no target was given: it is {_KINDS}")
+    path = Path(text).expanduser()
+    if path.suffix in _FILE_SUFFIXES or (not path.exists() and os.sep in text):
+        return TargetError(f"there is no file {text}{_near_files(path)}")
+    with _staying_alive(text):
+        found = _models_in(_import(text))
+    name = found[0] if found else "NAME"
+    return TargetError(f"{text} is not one model: write {text}:{name}{_listed(found)}")
+
+
+def _near_files(path: Path) -> str:
+    folder = path.parent
+    return near(path.name, (file.name for file in folder.iterdir())) if folder.is_dir() else ""
+
+
+@contextlib.contextmanager
+def _staying_alive(place: str) -> Iterator[None]:
+    try:
+        yield
+    except SystemExit as error:
+        raise TargetError(
+            f"{place} ended the program while it was imported (exit code {error.code}): "
+            'put what it runs below `if __name__ == "__main__":`'
+        ) from error
+
+
+def _import(place: str) -> ModuleType:
+    """The module of a Python file or with a dotted name."""
+    if place.endswith(".py"):
+        path = Path(place).expanduser()
+        if not path.is_file():
+            raise TargetError(f"there is no file {place}{_near_files(path)}")
+        return _import_file(path.resolve())
+    if not all(part.isidentifier() for part in place.split(".")):
+        raise TargetError(f"{place!r} is neither a file nor a module: a target is {_KINDS}")
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if not f"{place}.".startswith(f"{error.name}."):
+            raise
+        raise TargetError(
+            f"there is no module {error.name!r}: install it, or run in the folder it is in"
+        ) from None
+
+
+def _import_file(path: Path) -> ModuleType:
+    """The module of a file, by its dotted name where it is part of a package."""
+    root, parts = path.parent, [path.stem]
+    while (root / "__init__.py").is_file():
+        root, parts = root.parent, [root.name, *parts]
+    # It stays there, as when Python runs the file: a factory or forward may import late.
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    if len(parts) > 1:
+        return importlib.import_module(".".join(parts))
+    loaded = sys.modules.get(path.stem)
+    if loaded is None:
+        return _run_file(path, path.stem)
+    if getattr(loaded, "__file__", None) == str(path):
+        return loaded
+    # Another module has the name already: a types.py must not take the place of Python's own.
+    return _run_file(path, f"_torchglass_{path.stem}")
+
+
+def _run_file(path: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickles look their module up by name.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _attribute(module: ModuleType, name: str, place: str) -> Any:
+    """What stands at a dotted name in a module."""
+    value: Any = module
+    owner = place
+    for part in name.split("."):
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            raise TargetError(
+                f"{owner} has no {part!r}{near(part, dir(value)) or _instead(value)}"
+            ) from None
+        owner = part
+    return value
+
+
+def _instead(owner: object) -> str:
+    return _listed(_models_in(owner)) if isinstance(owner, ModuleType) else ""
+
+
+def _listed(names: list[str]) -> str:
+    if not names:
+        return ""
+    more = ", …" if len(names) > _MOST_NAMES else ""
+    return f"; there are {', '.join(names[:_MOST_NAMES])}{more}"
+
+
+def _made(value: Any, text: str) -> object:
+    """What a class or function gives when it is called; anything else as it is."""
+    from torch import nn
+
+    # An instance may be callable and still be the target: a diffusers pipeline is.
+    if isinstance(value, nn.Module) or not _is_recipe(value):
+        return value
+    required = _required(value)
+    if required:
+        name = text.rpartition(":")[2]
+        raise TargetError(
+            f"{text} needs {', '.join(required)}: write a function without arguments, "
+            f"`def make(): return {name}(…)`, and name that"
+        )
+    return value()
+
+
+def _is_recipe(value: Any) -> bool:
+    return (
+        isinstance(value, (type, functools.partial))
+        or inspect.isroutine(value)
+        or (callable(value) and hasattr(value, "__wrapped__"))
+    )
+
+
+def _required(recipe: Any) -> list[str]:
+    """The names of the arguments that a call cannot do without."""
+    try:
+        parameters = inspect.signature(recipe).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+
+
+def _models_in(module: ModuleType) -> list[str]:
+    """The names in a module that stand for models: instances, classes, and functions to call."""
+    from torch import nn
+
+    def offers(name: str, value: Any) -> bool:
+        if name.startswith("_") or name == "main":
+            return False
+        if isinstance(value, nn.Module):
+            return True
+        if not f"{getattr(value, '__module__', '')}.".startswith(f"{module.__name__}."):
+            return False
+        if isinstance(value, type):
+            return issubclass(value, nn.Module)
+        return inspect.isfunction(value) and not _required(value)
+
+    return [name for name, value in vars(module).items() if offers(name, value)]

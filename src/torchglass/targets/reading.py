@@ -1,0 +1,63 @@
+"""Any target as the record of a model, or as a reader that views look through."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from os import PathLike
+from pathlib import Path
+from typing import TypeGuard
+
+from torchglass.records.flow import Reader
+from torchglass.records.model import Model
+from torchglass.records.run import Run
+from torchglass.targets.names import RUN_SUFFIX, resolve
+
+
+def is_reader(target: object) -> TypeGuard[Reader]:
+    """Whether a target can be looked through as it is."""
+    # By its class: asking the instance would run the properties of a user's module.
+    return issubclass(type(target), Reader)
+
+
+def is_live(target: object) -> bool:
+    """Whether a target is an object of the user's, and not a file, a record or a reader."""
+    return not (isinstance(target, (str, PathLike, Model)) or is_reader(target))
+
+
+def read(target: object, *, unsafe: bool = False) -> Model:
+    """The structure of any target: a live model, a name, a checkpoint, a run or a record."""
+    target = resolve(target)
+    if isinstance(target, Model):
+        return target
+    if is_reader(target):
+        return target.model()
+    if not isinstance(target, Path):
+        from torchglass.capture.structure import read_model
+
+        return read_model(target)
+    if target.suffix == RUN_SUFFIX:
+        with closing(open_reader(target)) as reader:
+            return reader.model()
+    from torchglass.capture.checkpoint import read_checkpoint
+
+    return read_checkpoint(target, unsafe=unsafe)
+
+
+def open_reader(target: object, *, unsafe: bool = False) -> Reader:
+    """A reader of any target; a model that no run was made of is read into memory."""
+    target = resolve(target)
+    if is_reader(target):
+        return target
+    if isinstance(target, Path) and target.suffix == RUN_SUFFIX:
+        from torchglass.store.file import FileReader
+
+        return FileReader(target)
+    from torchglass.store.memory import MemoryStore
+
+    model = read(target, unsafe=unsafe)
+    store = MemoryStore(Run(name=model.name, created_ns=time.time_ns()))
+    store.put_model(model)
+    # Nothing more will come: a view need not wait for it.
+    store.close()
+    return store

@@ -1,0 +1,380 @@
+"""A person at a shell looks at a model, pipes it on, and is told what was wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from torchglass.cli import main
+
+NET = """
+    import torch
+    from torch import nn
+
+    print("a model file that talks")
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(10, 4)
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, words, mask=None):
+            print("a forward that talks")
+            x = self.embed(words)
+            if mask is not None:
+                x = x * mask.unsqueeze(-1)
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(x)
+
+    class Picture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(3, 8, 3)
+
+    class Broken(nn.Module):
+        def forward(self, x):
+            raise KeyError("no such thing")
+
+    class Mismatch(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Linear(3, 4), nn.Linear(5, 6))
+"""
+PARAMETERS = 10 * 4 + 3 * (4 * 4 + 4) + (4 * 2 + 2)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The shell's current folder, with the file net.py in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "net.py").write_text(textwrap.dedent(NET))
+    yield tmp_path
+    sys.modules.pop("net", None)
+
+
+def shell(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "torchglass", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def failure(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that a command fails with."""
+    capsys.readouterr()
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = [line for line in captured.err.splitlines() if "that talks" not in line]
+    assert line.startswith("torchglass: ")
+    return line.removeprefix("torchglass: ")
+
+
+def test_a_summary_shows_modules_and_totals(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", "net.py:Net"]) == 0
+
+    table = capsys.readouterr().out
+    assert "Embedding" in table
+    assert "head" in table
+    assert str(PARAMETERS) in table
+
+
+def test_json_comes_alone_on_stdout_even_if_the_users_code_prints() -> None:
+    done = shell("summary", "net.py:Net", "--input", "2x7:long", "--json")
+
+    assert json.loads(done.stdout)
+    assert "a model file that talks" in done.stderr
+    assert "a forward that talks" in done.stderr
+
+
+def test_an_input_adds_shapes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", "net.py:Net", "--input", "2x7:long"]) == 0
+
+    assert "2×7×4" in capsys.readouterr().out
+
+
+def test_an_input_may_name_its_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", "net.py:Net", "--input", "2x7:long", "--input", "mask=2x7"]) == 0
+
+    assert "2×7×4" in capsys.readouterr().out
+
+
+def test_a_fake_forward_gives_the_same_table(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["summary", "net.py:Net", "--input", "2x7:long", "--json"]
+
+    assert main(words) == 0
+    real = json.loads(capsys.readouterr().out)
+    assert main([*words, "--fake"]) == 0
+    fake = json.loads(capsys.readouterr().out)
+
+    assert fake == real
+
+
+def test_files_are_written_where_they_are_wanted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["summary", "net.py:Net", "--html", "net.html", "--csv", "net.csv"]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "wrote net.html" in captured.err
+    assert (folder / "net.html").read_text(encoding="utf-8").lstrip().startswith("<!")
+    with (folder / "net.csv").open(encoding="utf-8", newline="") as file:
+        assert len(list(csv.DictReader(file))) == 7
+
+
+def test_a_dash_is_the_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", "net.py:Net", "--csv", "-"]) == 0
+
+    assert len(list(csv.DictReader(capsys.readouterr().out.splitlines()))) == 7
+
+
+def test_depth_order_and_folding_are_chosen_by_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def tree(*options: str) -> str:
+        assert main(["tree", "net.py:Net", *options]) == 0
+        return capsys.readouterr().out
+
+    whole = tree()
+
+    assert whole.index("embed") < whole.index("layers") < whole.index("head")
+    assert "Linear(4→4)" in whole
+    assert "Linear(4→4)" not in tree("--depth", "1")
+    by_size = tree("--sort", "params")
+    assert by_size.index("layers") < by_size.index("embed") < by_size.index("head")
+    assert "3 × Linear (0–2)" in tree("--fold")
+
+
+def test_a_checkpoint_needs_no_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_file({"body.0.weight": torch.zeros(3, 2)}, folder / "weights.safetensors")
+
+    assert main(["tree", "weights.safetensors"]) == 0
+
+    assert "[6 params]" in capsys.readouterr().out
+
+
+def test_nothing_is_coloured_in_a_pipe() -> None:
+    assert "\x1b" not in shell("summary", "net.py:Net").stdout
+    assert "\x1b" not in shell("--help").stdout
+
+
+def test_an_old_terminal_gets_what_it_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+
+    assert "conv1: Conv2d(3?8, 3?3) [224 params]" in shell("tree", "net.py:Picture").stdout
+
+
+def test_a_module_in_the_current_folder_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tree", "net:Net"]) == 0
+
+    assert "Embedding" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command", ["summary", "tree", "explore", "view", "report", "demo", "completion"]
+)
+def test_each_command_explains_itself_by_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
+
+    assert f" torchglass {command} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["sumary", "net.py:Net"], 'Did you mean "summary"?'),
+        (["summary"], "TARGET"),
+        (["summary", "net.py:Net", "--depht", "2"], "Did you mean --depth?"),
+        (["summary", "net.py:Net", "--sort", "size"], 'Choose from: "params", "bytes", "name"'),
+        (["summary", "net.py"], "there are Net, Picture, Broken"),
+        (["summary", "net.py:Nett"], "did you mean Net?"),
+        (["summary", "absent.pt"], "there is no file absent.pt"),
+        (["summary", "notes.txt"], "notes.txt is no checkpoint"),
+        (["summary", "net.py:Net", "--input", "2xA"], "'A' is no size"),
+        (["summary", "net.py:Net", "--html", "no/such/folder/x.html"], "No such file or directory"),
+        (["report", "net.py:Net"], "--out"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("notes.txt").write_text("buy milk")
+
+    assert says in failure(capsys, *words)
+
+
+def test_an_exception_of_the_users_file_is_one_line_with_its_place(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "faulty.py").write_text("import json\n\nmodel = json.loads('{')\n")
+
+    line = failure(capsys, "summary", "faulty.py:model")
+
+    assert line.startswith("JSONDecodeError: Expecting property name")
+    assert " at faulty.py:3 " in line
+    assert "--debug" in line
+
+
+def test_a_syntax_error_is_one_line_with_its_place(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "unwritten.py").write_text("x = 1\nclass Net(\n")
+
+    line = failure(capsys, "summary", "unwritten.py:Net")
+
+    assert line.startswith("SyntaxError: ")
+    assert "unwritten.py:2" in line
+
+
+def test_an_exception_in_the_users_forward_is_one_line_with_its_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = failure(capsys, "summary", "net.py:Broken", "--input", "1x3")
+
+    assert line.startswith("KeyError: 'no such thing' at net.py:")
+
+
+def test_a_mismatch_of_shapes_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    line = failure(capsys, "summary", "net.py:Mismatch", "--input", "1x3")
+
+    assert "shapes cannot be multiplied (1x4 and 5x6)" in line
+    assert ".py" not in line
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", "net.py:Broken", "--input", "1x3", "--debug"]) == 2
+
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_the_explorer_without_a_terminal_says_what_else_there_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = failure(capsys, "explore", "net.py:Net")
+
+    assert "needs a terminal" in line
+    assert "summary" in line
+
+
+def test_a_report_is_one_file(folder: Path) -> None:
+    assert main(["report", "net.py:Net", "--out", "net.html"]) == 0
+
+    page = (folder / "net.html").read_text(encoding="utf-8")
+    assert "embed" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_the_demo_leaves_a_run_to_look_at(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "here", "--steps", "3"]) == 0
+
+    (run,) = (folder / "here").glob("*.glass")
+    assert f"torchglass explore {run.relative_to(folder)}" in capsys.readouterr().out
+    assert main(["tree", str(run)]) == 0
+    assert "Sorter" in capsys.readouterr().out
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m torchglass summary net.py:Net 2>err.txt | head -1; "
+        "echo ${PIPESTATUS[0]}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.splitlines()[-1] in ("0", "141")
+    assert "Error" not in Path("err.txt").read_text()
+
+
+def test_ctrl_c_ends_a_command_quietly(folder: Path) -> None:
+    (folder / "slow.py").write_text("import signal\nprint('waiting', flush=True)\nsignal.pause()")
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "torchglass", "summary", "slow.py:model"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as waiting:
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline() == "waiting\n"
+
+        waiting.send_signal(signal.SIGINT)
+        _, complaints = waiting.communicate()
+
+    assert waiting.returncode == 130
+    assert complaints == ""
+
+
+def test_ctrl_c_ends_the_server_quietly() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "torchglass", "view", "net.py:Net", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as serving:
+        assert serving.stdout is not None
+        assert serving.stdout.readline().startswith("http://localhost:")
+
+        serving.send_signal(signal.SIGINT)
+        _, complaints = serving.communicate()
+
+    assert serving.returncode == 0
+    assert "Traceback" not in complaints
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("torchglass su", {"summary"}),
+        ("torchglass summary --s", {"--sort"}),
+        ("torchglass summary net.py:Net --sort b", {"bytes"}),
+        ("torchglass tree ne", {"net.py"}),
+    ],
+)
+def test_bash_completes_what_is_typed(typed: str, offered: set[str]) -> None:
+    words = typed.split()
+    script = shell("completion", "bash").stdout
+    script += f"""
+        COMP_WORDS=({" ".join(words)}); COMP_CWORD={len(words) - 1}; COMP_LINE="{typed}"
+        COMP_POINT=${{#COMP_LINE}}
+        complete -p torchglass | grep -q -- '-F _torchglass '
+        _torchglass torchglass {words[-1]} {words[-2]}
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, env=dict(os.environ)
+    )
+
+    assert set(done.stdout.split()) == offered
+
+
+@pytest.mark.parametrize("name", ["zsh", "fish"])
+def test_other_shells_get_a_script_too(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", name]) == 0
+
+    script = capsys.readouterr().out
+    assert "torchglass" in script
+    assert "summary" in script

@@ -1,0 +1,123 @@
+"""Someone tries Torchglass for the first time: `make demo`."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchglass import demo
+from torchglass.demo.sorter import LENGTH, Sorter, make_batch
+from torchglass.results.run import open_run
+
+
+def test_without_a_terminal_the_demo_prints_what_it_saw_and_where_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random = torch.get_rng_state()
+    threads = torch.get_num_threads()
+
+    demo.run(tmp_path, steps=60)
+
+    printed = capsys.readouterr().out
+    file, page = sorted(tmp_path.iterdir())
+    assert (file.suffix, page.suffix) == (".glass", ".html")
+    assert f"torchglass explore {file}" in printed
+    assert str(page) in printed
+    assert "embedding.weight = head.weight" in printed
+    assert re.search(r"step +60 of 60 +loss \d\.\d+", printed)
+    assert re.search(r"  loss +2\.47  █[▁▂▃▄▅▆▇█]+  0\.\d+", printed)
+    assert "blocks.0.attention.output.bias.grad" in printed
+    assert re.search(r"It sorts 3 1 4 1 5 9 as( \d){6}\.", printed)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.get_num_threads() == threads
+
+
+def test_the_demo_leaves_a_run_with_structure_and_series(tmp_path: Path) -> None:
+    demo.run(tmp_path, show=False, steps=30)
+
+    (file,) = tmp_path.glob("*.glass")
+    with open_run(file) as run:
+        assert run.finished
+        assert run.model.name == "Sorter"
+        assert run.model.tied
+        assert len(run["loss"]) == 30
+        assert run["loss"].values[-5:].mean() < run["loss"].values[:5].mean() / 2
+        assert len(run["blocks.2.network.0.weight.grad"]) == 30
+        assert "head.weight" not in run
+
+
+def test_the_task_is_to_sort() -> None:
+    digits, ordered = make_batch(5, torch.Generator().manual_seed(1))
+
+    assert digits.shape == (5, 2 * LENGTH - 1)
+    assert torch.equal(ordered, digits[:, :LENGTH].sort(dim=1).values)
+    assert torch.equal(digits[:, LENGTH:], ordered[:, :-1])
+    assert Sorter().sort(digits[:, :LENGTH]).shape == (5, LENGTH)
+
+
+def test_ctrl_c_stops_the_training_and_shows_what_there_is(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", "from torchglass import demo; demo.run(steps=100_000)"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        before = ""
+        while "step    1 of" not in before:
+            line = process.stdout.readline()
+            assert line, before
+            before += line
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=120)
+
+    assert process.returncode == 0, printed
+    assert "Stopped." in printed
+    assert "torchglass explore torchglass-demo" in printed
+
+
+def test_on_a_terminal_the_explorer_opens_on_the_run(tmp_path: Path) -> None:
+    screen, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", "from torchglass import demo; demo.run(steps=20)"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm-256color"},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+    ) as process:
+        os.close(terminal)
+        _read_until(screen, "finished")
+        os.write(screen, b"q")
+        after = _read_until(screen, "tg.open")
+        process.wait(60)
+    os.close(screen)
+
+    assert process.returncode == 0
+    assert "torchglass explore torchglass-demo" in after
+
+
+def _read_until(screen: int, text: str, seconds: float = 120) -> str:
+    """What the terminal shows, up to some text."""
+    seen = ""
+    end = time.monotonic() + seconds
+    while text not in seen:
+        assert time.monotonic() < end, seen
+        if select.select([screen], [], [], 1)[0]:
+            try:
+                seen += os.read(screen, 65536).decode(errors="replace")
+            except OSError:
+                pytest.fail(f"the program ended:\n{seen}")
+    return seen

@@ -1,0 +1,202 @@
+"""The snippets of rp's two documents run as printed, once their import line names torchglass."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torchglass as rp
+
+GETTING_STARTED = """
+import torch
+import torchglass as rp
+
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 64, kernel_size=3, padding=1),
+    torch.nn.ReLU(),
+    torch.nn.MaxPool2d(2),
+    torch.nn.Conv2d(64, 128, kernel_size=3, padding=1),
+    torch.nn.ReLU(),
+    torch.nn.Flatten(),
+    torch.nn.Linear(128*16*16, 10)
+)
+
+# Basic exploration without runtime stats
+rp.explore_torch_module(model)
+"""
+
+CUSTOM_MODEL = """
+import torch
+from torchglass import explore_model
+
+class CustomNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1)
+        self.conv2 = torch.nn.Conv2d(64, 128, 3, padding=1)
+        self.fc = torch.nn.Linear(128 * 56 * 56, 1000)
+
+    def forward(self, x):
+        x = torch.relu(self.conv1(x))
+        x = torch.relu(self.conv2(x))
+        x = x.view(x.size(0), -1)
+        return self.fc(x)
+
+# Explore custom model
+model = CustomNet()
+explore_model(model)
+"""
+
+
+@pytest.mark.parametrize(
+    ("snippet", "shown"),
+    [(GETTING_STARTED, ["Sequential", "Conv2d", "Linear"]), (CUSTOM_MODEL, ["CustomNet", "conv2"])],
+    ids=["getting started", "custom model"],
+)
+def test_a_snippet_opens_the_explorer_until_q(snippet: str, shown: list[str]) -> None:
+    # The document's second model has 1.6 GB of weights, which nobody looks at here.
+    without_memory = "import torch; torch.set_default_device('meta')"
+
+    screen, code = in_a_terminal(f"{without_memory}\n{snippet}", until=shown, then=b"q")
+
+    assert all(word in screen for word in shown)
+    assert code == 0
+
+
+def in_a_terminal(code: str, *, until: list[str], then: bytes) -> tuple[str, int]:
+    """Run code in a terminal of its own, press keys once all words have been seen."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        screen = ""
+        deadline = time.monotonic() + 60
+        while (text := _read(ours, deadline)) is not None:
+            screen += text
+            if then and all(word in screen for word in until):
+                os.write(ours, then)
+                then = b""
+        os.close(ours)
+        if then:
+            process.kill()
+    return screen, process.returncode
+
+
+def _read(terminal: int, deadline: float) -> str | None:
+    """What the terminal was sent next; None when its program has ended, or never will."""
+    if not select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        return None
+    try:
+        return os.read(terminal, 65536).decode("utf-8", "replace") or None
+    except OSError:
+        # Linux says so when the last program has closed the terminal.
+        return None
+
+
+def seed_format_shape(shape: Any) -> str:
+    return "×".join(str(dim) for dim in shape) if shape else ""
+
+
+def seed_format_param_count(count: int) -> str:
+    if count < 1000:
+        return f"{count}"
+    elif count < 1_000_000:
+        return f"{count / 1000:.1f}K"
+    elif count < 1_000_000_000:
+        return f"{count / 1_000_000:.1f}M"
+    else:
+        return f"{count / 1_000_000_000:.1f}B"
+
+
+def seed_format_time(seconds: float) -> str:
+    if seconds < 1e-6:
+        ns = seconds * 1e9
+        return f"{ns:.1f}ns"
+    elif seconds < 1e-3:
+        us = seconds * 1e6
+        return f"{us:.2f}μs"
+    elif seconds < 1.0:
+        ms = seconds * 1e3
+        return f"{ms:.2f}ms"
+    elif seconds < 60.0:
+        return f"{seconds:.4f}s" if seconds < 10.0 else f"{seconds:.2f}s"
+    else:
+        minutes = seconds / 60.0
+        return f"{minutes:.1f}min" if minutes < 60.0 else f"{minutes / 60.0:.1f}h"
+
+
+@given(st.lists(st.integers(0, 10_000)).map(tuple))
+def test_shapes_are_written_as_the_document_writes_them(shape: tuple[int, ...]) -> None:
+    assert rp.format_shape(shape) == seed_format_shape(shape)
+
+
+@given(st.integers(0, 10**13))
+def test_counts_are_written_as_the_document_writes_them(count: int) -> None:
+    assert rp.format_param_count(count) == seed_format_param_count(count)
+
+
+@given(st.floats(0, 1e7))
+def test_times_are_written_as_the_document_writes_them(seconds: float) -> None:
+    assert rp.format_time(seconds) == seed_format_time(seconds)
+
+
+def seed_analyze_memory_usage(model: torch.nn.Module) -> dict[str, int]:
+    memory_stats = {}
+
+    for name, param in model.named_parameters():
+        element_size = param.element_size()  # bytes per element
+        num_elements = param.numel()
+        total_bytes = element_size * num_elements
+        memory_stats[name] = total_bytes
+
+    return memory_stats
+
+
+def seed_get_parameter_statistics(model: torch.nn.Module) -> dict[str, int]:
+    return {
+        "total_params": sum(p.numel() for p in model.parameters()),
+        "trainable_params": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "non_trainable_params": sum(p.numel() for p in model.parameters() if not p.requires_grad),
+        "memory_usage": sum(p.numel() * p.element_size() for p in model.parameters()),
+    }
+
+
+@pytest.fixture(params=["encoder", "mixed", "empty"])
+def model(request: pytest.FixtureRequest) -> torch.nn.Module:
+    """A deep model, one of several dtypes that is frozen in part, and one without parameters."""
+    if request.param == "encoder":
+        return torch.nn.TransformerEncoderLayer(16, 2, 32)
+    if request.param == "empty":
+        return torch.nn.Sequential(torch.nn.ReLU())
+    mixed = torch.nn.Sequential(torch.nn.Linear(3, 4).half(), torch.nn.BatchNorm1d(4).double())
+    mixed[0].requires_grad_(False)
+    return mixed
+
+
+def test_memory_is_what_the_documents_code_computes(model: torch.nn.Module) -> None:
+    assert rp.analyze_memory_usage(model) == seed_analyze_memory_usage(model)
+
+
+def test_statistics_are_what_the_documents_code_computes(model: torch.nn.Module) -> None:
+    assert rp.get_parameter_statistics(model) == seed_get_parameter_statistics(model)
+
+
+@pytest.mark.parametrize("format", ["text", "json", "html"])
+def test_a_summary_is_exported_in_each_format(model: torch.nn.Module, format: Any) -> None:
+    assert type(model).__name__ in rp.export_model_summary(model, format=format)

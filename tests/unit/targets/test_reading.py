@@ -1,0 +1,96 @@
+"""Whatever a target is, views get a reader of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from tests import make
+from torchglass.errors import TargetError
+from torchglass.records.run import Run
+from torchglass.store.file import FileSink
+from torchglass.store.memory import MemoryStore
+from torchglass.targets.reading import is_live, is_reader, open_reader, read
+
+
+class Trap(nn.Module):
+    """A module with a property that has one of a reader's names, and raises."""
+
+    @property
+    def run(self) -> str:
+        raise RuntimeError("a property was touched")
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    path = tmp_path / "a.glass"
+    sink = FileSink(path, Run(name="a", created_ns=1))
+    sink.put_model(make.model(name="Saved"))
+    sink.close()
+    return path
+
+
+def test_a_live_model_is_read() -> None:
+    assert read(nn.Sequential(nn.ReLU())).name == "Sequential"
+
+
+def test_a_record_is_given_back_as_it_is() -> None:
+    record = make.model()
+
+    assert read(record) is record
+
+
+def test_a_run_gives_the_model_it_was_made_of(run_file: Path) -> None:
+    assert read(run_file).name == "Saved"
+    assert read(str(run_file)).name == "Saved"
+
+
+def test_a_checkpoint_is_read_without_its_code(tmp_path: Path) -> None:
+    save_file({"body.weight": torch.zeros(3, 2)}, tmp_path / "a.safetensors")
+
+    record = read(tmp_path / "a.safetensors")
+
+    assert record.find("body") is not None
+
+
+def test_what_holds_no_model_is_refused() -> None:
+    with pytest.raises(TargetError):
+        read(object())
+
+
+def test_a_reader_is_given_back_as_it_is() -> None:
+    store = MemoryStore(Run(name="a", created_ns=1))
+
+    assert open_reader(store) is store
+
+
+def test_a_reader_of_a_run_reads_its_file(run_file: Path) -> None:
+    reader = open_reader(run_file)
+
+    assert reader.run().name == "a"
+    reader.close()
+
+
+def test_a_reader_of_a_model_has_nothing_more_to_come() -> None:
+    reader = open_reader(make.model(name="Net"))
+
+    assert reader.run().name == "Net"
+    assert reader.model().name == "Net"
+    assert reader.finished()
+    assert reader.series() == ()
+
+
+def test_telling_what_a_target_is_touches_no_property() -> None:
+    assert not is_reader(Trap())
+    assert is_live(Trap())
+
+
+@pytest.mark.parametrize(
+    "target", ["net.py:Net", Path("a.pt"), make.model(), MemoryStore(Run(name="a", created_ns=1))]
+)
+def test_names_records_and_readers_are_not_live(target: object) -> None:
+    assert not is_live(target)

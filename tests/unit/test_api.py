@@ -1,0 +1,116 @@
+"""The verbs take any target, and leave nothing behind when they refuse one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from torch import nn
+
+import torchglass as tg
+from tests import make
+from torchglass.errors import TargetError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def train(model: nn.Module, steps: int = 2, **options: Any) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tg.watch(model, **options) as watcher:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = model(torch.ones(4, 2)).square().mean()
+            loss.backward()
+            optimizer.step()
+            watcher.log("loss", loss)
+
+
+def test_a_summary_is_made_of_a_model_a_record_a_summary_and_a_run() -> None:
+    train(nn.Linear(2, 1), save="a.glass")
+    record = make.model({"weight": (1, 2), "bias": (1,)}, name="Linear")
+
+    with tg.open("a.glass") as run:
+        targets = [nn.Linear(2, 1), record, tg.summary(record), run, "a.glass", Path("a.glass")]
+        totals = [tg.summary(target).to_dict()["totals"]["parameters"] for target in targets]
+
+    assert totals == [3] * len(targets)
+
+
+@pytest.mark.parametrize(
+    "inputs", [{"input_size": (1, 2)}, {"input_data": torch.ones(1)}, {"mask": 1}]
+)
+def test_what_has_no_code_cannot_be_run(inputs: dict[str, Any]) -> None:
+    with pytest.raises(TargetError, match="only a live model can be run"):
+        tg.summary(make.model(), **inputs)
+
+
+def test_inputs_are_given_as_to_the_model_itself_or_as_torchinfo_takes_them() -> None:
+    model = nn.Bilinear(2, 3, 4)
+    left, right = torch.ones(5, 2), torch.ones(5, 3)
+
+    ways = [
+        tg.summary(model, left, right),
+        tg.summary(model, left, input2=right),
+        tg.summary(model, input_size=[(5, 2), (5, 3)]),
+        tg.summary(model, input_data=[left, right]),
+        tg.summary(model, input_data={"input1": left, "input2": right}),
+        tg.summary(model, left, right, fake=True),
+    ]
+
+    assert len({str(way) for way in ways}) == 1
+    assert "5×4" in str(ways[0])
+
+
+def test_a_run_gets_a_new_file_each_time(folder: Path) -> None:
+    train(nn.Linear(2, 1))
+    train(nn.Linear(2, 1))
+
+    files = sorted(folder.glob("runs/*-Linear*.glass"))
+    assert len(files) == 2
+    with tg.open(files[0]) as run:
+        assert run["loss"].steps.tolist() == [0, 1]
+
+
+def test_each_rank_has_a_file_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    train(nn.Linear(2, 1))
+
+    (file,) = folder.glob("runs/*-Linear-rank1.glass")
+    with tg.open(file) as run:
+        assert (run.run.rank, run.run.world_size) == (1, 2)
+
+
+def test_a_watch_that_is_refused_leaves_no_file(folder: Path) -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        tg.watch(nn.Linear(2, 1), log_freq=0)
+
+    assert not list(folder.glob("runs/*"))
+
+
+def test_a_page_is_served_until_it_is_closed() -> None:
+    server = tg.view(nn.Linear(2, 1), port=0)
+
+    with httpx.Client(follow_redirects=True, trust_env=False) as browser:
+        browser.get(server.url)
+        page = browser.get(server.url.partition("?")[0])
+        server.close()
+
+        assert page.status_code == 200
+        assert "<html" in page.text
+        with pytest.raises(httpx.ConnectError):
+            browser.get(server.url)
+
+
+def test_a_page_is_saved_as_one_file(folder: Path) -> None:
+    assert tg.view(nn.Linear(2, 1), save="linear.html") == Path("linear.html")
+
+    assert "<html" in (folder / "linear.html").read_text(encoding="utf-8")
