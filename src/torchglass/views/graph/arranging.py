@@ -1,0 +1,160 @@
+"""Places for all parts of a graph, found by Graphviz' dot."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pygraphviz
+
+from torchglass.analyse.graph_parts import Graph
+from torchglass.views.graph.directions import Corners, Heading
+from torchglass.views.graph.geometry import Area, Point, union
+from torchglass.views.graph.graphviz import POINTS, canvas
+from torchglass.views.graph.layout import Frame, Layout, Route
+from torchglass.views.graph.style import Style
+
+Placed = Mapping[str, Any]
+"""A part with its place, in the words of Graphviz' JSON."""
+
+_MANY = 400
+"""Nodes from which on dot is told to be content sooner."""
+_CONTENT = {"nslimit": "1", "nslimit1": "1", "mclimit": "0.2"}
+_LINE = 11.0
+"""The height of a line of an edge's label."""
+_ABOVE_BASELINE = 3.0
+"""The middle of a line of it."""
+_MITER = 1.66
+"""By how much an arrow is drawn short of its end, so that the outline of its tip fits in."""
+
+
+def arrange(style: Style, heading: Heading) -> Layout:
+    """The layout of a graph as one flow, however long."""
+    graph = style.graph
+    attributes = {
+        "rankdir": heading.rank,
+        "ranksep": "0.3",
+        "nodesep": "0.2",
+        **(_CONTENT if len(graph.nodes) > _MANY else {}),
+        **style.of_graph(),
+    }
+    with canvas(**attributes) as drawing:
+        _add_parts(drawing, style)
+        # What dot writes as positions has five digits, too few for a long picture; what it draws
+        # is exact. Named in `args`, dot does not warn on stderr that many nodes take time.
+        drawing.has_layout = True
+        drawn = json.loads(drawing.draw(format="json", args="-Kdot"))
+    placed = {
+        part["comment"]: part for part in (*drawn.get("objects", ()), *drawn.get("edges", ()))
+    }
+    nodes = {
+        node.name: heading.flow_area(_node_corners(placed[f"node {number}"]))
+        for number, node in enumerate(graph.nodes)
+    }
+    routes = [_route(placed[f"edge {number}"], heading) for number, _ in enumerate(graph.edges)]
+    frames = _frames(graph, placed, _cores(graph, nodes), heading)
+    return Layout(nodes=nodes, routes=tuple(routes), frames=tuple(frames))
+
+
+def _add_parts(drawing: pygraphviz.AGraph, style: Style) -> None:
+    """All parts of a graph, each with a comment to know it again by."""
+    clusters: dict[str | None, pygraphviz.AGraph] = {None: drawing}
+    for number, box in enumerate(style.graph.boxes):
+        clusters[box.name] = clusters[box.parent].add_subgraph(
+            name=f"cluster_{number}",
+            comment=f"box {number}",
+            label=style.title_of(box),
+            **style.of_box(box),
+        )
+    for number, node in enumerate(style.graph.nodes):
+        attributes = {"comment": f"node {number}", **style.of_node(node)}
+        clusters[node.box].add_node(style.names[node.name], **attributes)
+    for number, edge in enumerate(style.graph.edges):
+        ends = style.names[edge.source], style.names[edge.target]
+        attributes = {"comment": f"edge {number}", **style.of_edge(edge)}
+        drawing.add_edge(*ends, key=str(number), **attributes)
+
+
+def _node_corners(part: Placed) -> Corners:
+    corners = list(_outline(part))
+    # A shape without an outline is nowhere drawn; its position will do.
+    x, y = _middle(corners) if corners else _pair(part["pos"])
+    width, height = float(part["width"]) * POINTS, float(part["height"]) * POINTS
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+
+
+def _route(part: Placed, heading: Heading) -> Route:
+    [curve] = [stroke["points"] for stroke in part["_draw_"] if stroke["op"] == "b"]
+    flowing = [heading.into_flow(x, y) for x, y in curve]
+    tips = [stroke["points"][1] for stroke in part.get("_hdraw_", ()) if stroke["op"] == "P"]
+    lines = [stroke for stroke in part.get("_ldraw_", ()) if stroke["op"] == "T"]
+    return Route(
+        curve=tuple(flowing),
+        tip=heading.into_flow(*_beyond(curve[-1], tips[0])) if tips else flowing[-1],
+        label=heading.flow_area(_label_corners(lines)) if lines else None,
+    )
+
+
+def _beyond(base: Point, tip: Point) -> Point:
+    """Where the arrow that is drawn up to a tip was meant to end."""
+    length = math.dist(base, tip) or 1.0
+    share = 1 + _MITER / length
+    return base[0] + (tip[0] - base[0]) * share, base[1] + (tip[1] - base[1]) * share
+
+
+def _label_corners(lines: list[Placed]) -> Corners:
+    x, y = _middle([line["pt"] for line in lines])
+    y += _ABOVE_BASELINE
+    width = max(line["width"] for line in lines) / 2
+    height = len(lines) * _LINE / 2
+    return x - width, y - height, x + width, y + height
+
+
+def _frames(
+    graph: Graph, placed: Mapping[str, Placed], cores: Mapping[str, Area], heading: Heading
+) -> Iterator[Frame]:
+    for number, box in enumerate(graph.boxes):
+        part = placed[f"box {number}"]
+        outline = list(_outline(part))
+        xs, ys = [x for x, _ in outline], [y for _, y in outline]
+        height = float(part["lheight"]) * POINTS
+        yield Frame(
+            name=box.name,
+            area=heading.flow_area((min(xs), min(ys), max(xs), max(ys))),
+            core=cores[box.name],
+            title_room=0.0 if heading.titles_beside else height,
+        )
+
+
+def _cores(graph: Graph, nodes: Mapping[str, Area]) -> dict[str, Area]:
+    """The areas of the nodes in each box, inner boxes included."""
+    inside: dict[str | None, list[Area]] = {}
+    for node in graph.nodes:
+        inside.setdefault(node.box, []).append(nodes[node.name])
+    cores: dict[str, Area] = {}
+    for box in reversed(graph.boxes):
+        cores[box.name] = union(inside[box.name])
+        inside.setdefault(box.parent, []).append(cores[box.name])
+    return cores
+
+
+def _outline(part: Placed) -> Iterator[Point]:
+    """Points of what is drawn of a node or a box, those furthest out among them."""
+    for stroke in part.get("_draw_", ()):
+        if "rect" in stroke:
+            x, y, width, height = stroke["rect"]
+            yield x - width, y - height
+            yield x + width, y + height
+        yield from stroke.get("points", ())
+
+
+def _middle(points: list[Point]) -> Point:
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    return (min(xs) + max(xs)) / 2, (min(ys) + max(ys)) / 2
+
+
+def _pair(text: str) -> Point:
+    x, y = text.split(",")
+    return float(x), float(y)

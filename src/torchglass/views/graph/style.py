@@ -1,0 +1,276 @@
+"""How the parts of a graph look: the Graphviz attributes of each."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torchglass.analyse.graph_parts import Box, Cost, Edge, Graph, Node
+from torchglass.views.formats import format_bytes, format_count, format_share, format_time, harmless
+from torchglass.views.graph import words
+from torchglass.views.graph.palette import Ink, Palette, mix, text_on
+
+ColorBy = Literal["time", "params", "memory", "flops"]
+Attributes = dict[str, str]
+Override = Mapping[str, Any]
+"""Graphviz attribute to its value, or to a function of the part that gives the value."""
+
+_FONT = "Helvetica,Arial,Liberation Sans,DejaVu Sans,sans-serif"
+_TITLE_SIZE = 11
+_LINE_SIZE = 9
+_HEADLINE_SIZE = 16
+
+_MARGINS = {"ellipse": "0.01,0", "box3d": "0.11,0.09"}
+
+_MEASURES: Mapping[ColorBy, tuple[Callable[[Cost], int], Callable[[int], str]]] = {
+    "time": (lambda cost: cost.time_ns, lambda value: format_time(value / 1e9)),
+    "params": (lambda cost: cost.parameters, lambda value: f"{format_count(value)} params"),
+    "memory": (lambda cost: cost.bytes, format_bytes),
+    "flops": (lambda cost: cost.flops, lambda value: f"{format_count(value)} FLOPs"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """Graphviz attributes that the caller wants otherwise."""
+
+    graph: Override = field(default_factory=dict)
+    node: Override = field(default_factory=dict)
+    module: Override = field(default_factory=dict)
+    """Of closed modules."""
+    edge: Override = field(default_factory=dict)
+    box: Override = field(default_factory=dict)
+
+
+class Style:
+    """The attributes of all parts of one graph."""
+
+    def __init__(
+        self, graph: Graph, palette: Palette, color_by: ColorBy | None, overrides: Overrides
+    ) -> None:
+        self.graph = graph
+        self.palette = palette
+        self.color_by = color_by
+        self._overrides = overrides
+        self.depths: dict[str | None, int] = {None: -1}
+        """How many boxes are around each box."""
+        for box in graph.boxes:
+            self.depths[box.name] = self.depths[box.parent] + 1
+        self.boxes = {box.name: box for box in graph.boxes}
+        self.names = _distinct(node.name for node in graph.nodes)
+        """What Graphviz knows each node as."""
+        self._failed = {node.name for node in graph.nodes if node.failed}
+        self.most = max((self.measure(node.cost) for node in graph.nodes), default=0)
+
+    def of_graph(self) -> Attributes:
+        """Of the whole."""
+        palette = self.palette
+        return {
+            "bgcolor": palette.ground,
+            "fontname": _FONT,
+            "fontcolor": palette.text,
+            "outputorder": "edgesfirst",
+            **_chosen(self._overrides.graph, self.graph),
+        }
+
+    def of_node(self, node: Node) -> Attributes:
+        """Of a node."""
+        ink = self._ink(node)
+        lines = list(words.node_lines(node, self.graph.error))
+        if node.kind in ("op", "module") and self.measure(node.cost):
+            lines.append(self.amount(self.measure(node.cost)))
+        shape = _shape(node)
+        overrides = self._overrides.module if node.kind == "module" else self._overrides.node
+        return {
+            "id": _literal(self.names[node.name]),
+            "label": self._label(words.node_title(node), lines, ink.fill),
+            "tooltip": _hint(words.node_hint(node, self.graph.error), readings=2),
+            "shape": shape,
+            "style": _node_style(node),
+            "fillcolor": ink.fill,
+            "color": self.palette.repeat if node.again.times > 1 else ink.line,
+            "penwidth": "2.2" if node.failed or node.again.times > 1 else "1.1",
+            "margin": _MARGINS.get(shape, "0.09,0.045"),
+            "height": "0.3",
+            "fontname": _FONT,
+            **_chosen(overrides, node),
+        }
+
+    def of_edge(self, edge: Edge) -> Attributes:
+        """Of an edge."""
+        failed = edge.target in self._failed
+        lines = "\n".join(words.edge_lines(edge))
+        way = f"{self.names[edge.source]} → {self.names[edge.target]}"
+        return {
+            "tooltip": _hint(f"{way}\n{lines}".rstrip()),
+            "color": self.palette.failure.line if failed else self.palette.edge,
+            "style": "dashed" if failed else "solid",
+            "penwidth": "1.1",
+            "arrowsize": "0.6",
+            "fontname": _FONT,
+            "fontsize": str(_LINE_SIZE),
+            "fontcolor": self.palette.dim,
+            **({"label": _literal(_padded(lines))} if lines else {}),
+            **_chosen(self._overrides.edge, edge),
+        }
+
+    def of_box(self, box: Box) -> Attributes:
+        """Of a box, but for its title."""
+        repeats = box.again.times > 1
+        return {
+            "id": _literal(harmless(f"box {box.name}")),
+            "tooltip": _hint(harmless(f"{box.name} {box.class_name}".rstrip())),
+            "style": "rounded,filled",
+            "fillcolor": self._box_fill(box),
+            "color": self.palette.repeat if repeats else self.palette.box_line,
+            "penwidth": "2.4" if repeats else "1.2",
+            **_chosen(self._overrides.box, box),
+        }
+
+    def of_title(self, box: Box, *, continued: bool = False) -> list[Attributes]:
+        """Of the lines of a box's title, on the fill of the box, so that no edge runs through."""
+        ground = f'bgcolor="{self._box_fill(box)}"'
+        lines = self._title(box, continued)
+        return [words_only(_table([line], "left", ground)) for line in lines]
+
+    def title_of(self, box: Box) -> str:
+        """The label that leaves room for the title of a box."""
+        return _table(self._title(box, False), "left")
+
+    def of_headline(self) -> Attributes:
+        """Of the lines above the picture."""
+        model, facts = words.headline(self.graph)
+        rows = [
+            _sized(_bold(model), _HEADLINE_SIZE, self.palette.text),
+            _sized(_text(facts), _TITLE_SIZE, self.palette.dim),
+        ]
+        return words_only(_table(rows, "left"))
+
+    def measure(self, cost: Cost) -> int:
+        """What the colours tell of a node."""
+        return _MEASURES[self.color_by][0](cost) if self.color_by is not None else 0
+
+    def amount(self, value: int) -> str:
+        """A measure in words."""
+        if self.color_by is None:
+            return ""
+        whole = self.measure(self.graph.cost)
+        return " · ".join(
+            filter(None, (_MEASURES[self.color_by][1](value), format_share(value, whole)))
+        )
+
+    def _title(self, box: Box, continued: bool) -> list[str]:
+        title, below = words.box_title(box, continued=continued)
+        colour = self.palette.repeat if box.again.times > 1 else self.palette.text
+        lines = [_sized(_bold(title), _TITLE_SIZE, colour)]
+        return lines + ([_sized(_text(below), _LINE_SIZE, self.palette.dim)] if below else [])
+
+    def _ink(self, node: Node) -> Ink:
+        palette = self.palette
+        if node.failed:
+            return palette.failure
+        if self.color_by is not None and node.kind in ("op", "module"):
+            # Costs span orders of magnitude; under a square root the small ones still differ.
+            share = math.sqrt(self.measure(node.cost) / self.most) if self.most else 0.0
+            return Ink(fill=mix(palette, share), line=palette.op.line)
+        if node.kind == "stub":
+            return Ink(fill=palette.ground, line=palette.op.line)
+        kinds = {"input": palette.input, "output": palette.output, "buffer": palette.buffer}
+        return kinds.get(node.kind, palette.parameters if node.parameters else palette.op)
+
+    def _label(self, title: str, lines: Iterable[str], fill: str) -> str:
+        text = text_on(fill)
+        ramped = self.color_by is not None
+        dim = text if ramped else self.palette.dim
+        rows = [_sized(_bold(title), _TITLE_SIZE, text)]
+        rows += [_sized(_text(line), _LINE_SIZE, dim) for line in lines]
+        return _table(rows, "center")
+
+    def _box_fill(self, box: Box) -> str:
+        return self.palette.boxes[self.depths[box.name] % len(self.palette.boxes)]
+
+
+def words_only(label: str) -> Attributes:
+    """Of text that stands on the page by itself."""
+    return {"class": "text", "shape": "plain", "label": label, "fontname": _FONT, "tooltip": " "}
+
+
+def _shape(node: Node) -> str:
+    if node.kind in ("input", "output"):
+        return "ellipse"
+    if node.kind == "module":
+        return "box3d"
+    return "cylinder" if node.kind == "buffer" else "box"
+
+
+def _node_style(node: Node) -> str:
+    styles = ["filled"]
+    if node.kind == "stub":
+        styles.append("dotted")
+    elif not node.from_input:
+        styles.append("dashed")
+    # An op on its own has round corners, an op that is all of a module has square ones.
+    if node.kind in ("op", "stub") and not node.module:
+        styles.append("rounded")
+    return ",".join(styles)
+
+
+def _distinct(names: Iterable[str]) -> dict[str, str]:
+    """Each name without what a screen would obey, still different from all others."""
+    shown: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        text = harmless(name)
+        while text in taken:
+            text += "\u200b"
+        taken.add(text)
+        shown[name] = text
+    return shown
+
+
+def _chosen(overrides: Override, part: Any) -> Attributes:
+    return {
+        name: str(value(part) if callable(value) else value) for name, value in overrides.items()
+    }
+
+
+def _literal(text: str) -> str:
+    """A text that Graphviz shows as it is: neither escapes, nor entities, nor markup."""
+    return _unmarked(text.replace("\\", "\\\\").replace("&", "&amp;").replace("\n", "\\n"))
+
+
+def _unmarked(text: str) -> str:
+    # In angle brackets it would be read as markup; a space of no width in front prevents that.
+    return f"\u200b{text}" if text.startswith("<") and text.endswith(">") else text
+
+
+def _hint(text: str, *, readings: int = 1) -> str:
+    """A text for the pointer to show, which Graphviz reads so many times for escapes."""
+    escaped = text.replace("\\", "\\" * 2**readings).replace("&", "&amp;")
+    return _unmarked(escaped.replace("\n", "&#10;"))
+
+
+def _padded(text: str) -> str:
+    # Graphviz sets a label right against its edge.
+    return "\n".join(f"  {line}  " for line in text.split("\n"))
+
+
+def _text(text: str) -> str:
+    # Graphviz looks for escapes in markup too, and knows two backslashes as one.
+    return html.escape(text.replace("\\", "\\\\")) or " "
+
+
+def _bold(text: str) -> str:
+    return f"<b>{_text(text)}</b>"
+
+
+def _sized(markup: str, size: int, colour: str) -> str:
+    return f'<font point-size="{size}" color="{colour}">{markup}</font>'
+
+
+def _table(rows: Iterable[str], align: str, attributes: str = "") -> str:
+    cells = "".join(f'<tr><td align="{align}">{row}</td></tr>' for row in rows)
+    return f'<<table border="0" cellpadding="0" cellspacing="1" {attributes}>{cells}</table>>'

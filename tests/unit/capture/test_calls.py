@@ -1,0 +1,308 @@
+"""Module calls are seen while a block lasts, and the model does not notice."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchglass.capture.calls import CallRecorder, recording
+from torchglass.records.trace import Call
+
+CALL = nn.Module.__call__
+
+
+@pytest.fixture(autouse=True)
+def _torch_is_as_it_was() -> Iterator[None]:
+    limit = sys.getrecursionlimit()
+    yield
+    assert nn.Module.__call__ is CALL
+    assert sys.getrecursionlimit() == limit
+
+
+def calls_of(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[Call, ...]:
+    with recording(CallRecorder(model.named_modules())) as recorder:
+        model(*args, **kwargs)
+    return recorder.calls
+
+
+def paths(calls: tuple[Call, ...]) -> list[str]:
+    return [call.path for call in calls]
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor | None = None) -> dict[str, Any]:
+        return {"first": self.inner(x), "rest": [self.inner(x)]}
+
+
+def test_a_module_called_twice_has_two_calls() -> None:
+    root, first, second = calls_of(Twice(), torch.ones(2, 3))
+
+    assert [first.path, second.path] == ["inner", "inner"]
+    assert [first.number, second.number] == [1, 2]
+    assert first.parent == second.parent == root.id
+    assert root.parent is None
+
+
+def test_a_call_knows_the_tensors_that_went_in_and_came_out() -> None:
+    root = calls_of(Twice(), torch.ones(2, 3), scale=torch.ones(()))[0]
+
+    assert [(value.place, value.spec.shape) for value in root.inputs] == [
+        ("0", (2, 3)),
+        ("scale", ()),
+    ]
+    assert [(value.place, value.spec.shape) for value in root.outputs] == [
+        ("first", (2, 3)),
+        ("rest.0", (2, 3)),
+    ]
+
+
+def test_views_and_results_in_place_share_the_memory_of_what_they_came_from() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Flatten(0), nn.Sigmoid())
+
+    memory = {call.path: call.outputs[0].memory for call in calls_of(model, torch.ones(2, 3))}
+
+    assert memory["0"] == memory["1"] == memory["2"]
+    assert memory["3"] != memory["2"]
+
+
+def test_memory_that_was_freed_and_used_again_is_another_memory() -> None:
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(20)))
+
+    with torch.no_grad():
+        calls = calls_of(model, torch.ones(64, 64))
+
+    assert len({call.outputs[0].memory for call in calls[1:]}) == 20
+
+
+def test_outputs_are_bit_identical_on_the_fused_path_too() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    x = torch.randn(2, 5, 16)
+    with torch.no_grad():
+        plain = layer(x)
+
+        with (
+            recording(CallRecorder(layer.named_modules())) as recorder,
+            torch.profiler.profile() as profile,
+        ):
+            watched = layer(x)
+
+    assert torch.equal(plain, watched)
+    assert "aten::_transformer_encoder_layer_fwd" in {event.key for event in profile.key_averages()}
+    assert paths(recorder.calls) == [""]
+
+
+def test_a_module_made_in_forward_stands_below_the_one_that_made_it() -> None:
+    class Maker(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = nn.Linear(3, 3)(x)
+            return made
+
+    assert paths(calls_of(nn.Sequential(Maker()), torch.ones(1, 3))) == ["", "0", "0.<Linear>"]
+
+
+def test_another_model_in_the_same_block_is_not_recorded() -> None:
+    model, other = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    with recording(CallRecorder(model.named_modules())) as recorder:
+        other(torch.ones(1, 3))
+
+    assert recorder.calls == ()
+
+
+def test_an_exception_passes_through_and_names_the_innermost_module() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(3, 3)), nn.ReLU())
+
+    with (
+        recording(CallRecorder(model.named_modules())) as recorder,
+        pytest.raises(RuntimeError) as caught,
+    ):
+        model(torch.ones(1, 9))
+
+    assert recorder.where_failed(caught.value) == "0.0"
+    assert paths(recorder.calls) == ["", "0", "0.0"]
+    assert all(call.outputs == () for call in recorder.calls)
+
+
+def test_a_model_that_catches_an_exception_goes_on_at_the_right_place() -> None:
+    class Careful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bad = nn.Sequential(nn.Linear(9, 9))
+            self.good = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with contextlib.suppress(RuntimeError):
+                self.bad(x)
+            result: torch.Tensor = self.good(x)
+            return result
+
+    calls = calls_of(Careful(), torch.ones(1, 3))
+
+    assert [(call.path, call.parent) for call in calls] == [
+        ("", None),
+        ("bad", 0),
+        ("bad.0", 1),
+        ("good", 0),
+    ]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, StopIteration])
+def test_any_way_out_of_a_forward_leaves_nothing_behind(error: type[BaseException]) -> None:
+    class Leaver(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise error
+
+    model = Leaver()
+
+    with pytest.raises(error):
+        calls_of(model, torch.ones(1))
+
+
+def test_recordings_nest_and_both_see_the_call() -> None:
+    model = nn.Linear(3, 3)
+    outer, inner = (CallRecorder(model.named_modules()) for _ in range(2))
+
+    with recording(outer):
+        with recording(inner):
+            model(torch.ones(1, 3))
+        model(torch.ones(1, 3))
+
+    assert len(outer.calls) == 2
+    assert len(inner.calls) == 1
+
+
+def test_recordings_may_end_in_any_order() -> None:
+    model = nn.Linear(3, 3)
+    recorders = [CallRecorder(model.named_modules()) for _ in range(2)]
+    blocks = [recording(recorder) for recorder in recorders]
+
+    for block in blocks:
+        block.__enter__()
+    blocks[0].__exit__(None, None, None)
+    model(torch.ones(1, 3))
+    blocks[1].__exit__(None, None, None)
+
+    assert [len(recorder.calls) for recorder in recorders] == [0, 1]
+
+
+def test_calls_in_another_thread_are_not_seen() -> None:
+    model = nn.Linear(3, 3)
+
+    with recording(CallRecorder(model.named_modules())) as recorder:
+        thread = threading.Thread(target=model, args=(torch.ones(1, 3),))
+        thread.start()
+        thread.join()
+
+    assert recorder.calls == ()
+
+
+def test_a_model_is_exported_and_traced_in_a_block_as_outside_of_it() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    x = torch.ones(1, 3)
+    plain = torch.export.export(model, (x,)).graph_module.code
+
+    with recording(CallRecorder(model.named_modules())):
+        exported = torch.export.export(model, (x,))
+        symbolic = torch.fx.symbolic_trace(model)
+
+    assert exported.graph_module.code == plain
+    assert [node.op for node in symbolic.graph.nodes].count("call_module") == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_a_scripted_module_is_seen_from_outside() -> None:
+    model = nn.Sequential(torch.jit.script(nn.Linear(3, 3)), nn.ReLU())
+
+    assert paths(calls_of(model, torch.ones(1, 3))) == ["", "0", "1"]
+
+
+def test_a_compiled_model_compiles_without_a_break_and_gives_the_same() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
+    x = torch.ones(1, 3)
+
+    with recording(CallRecorder([("", compiled)])) as recorder:
+        output = compiled(x)
+
+    assert torch.equal(output, model(x))
+    assert paths(recorder.calls)[0] == ""
+
+
+def test_dynamo_keeps_no_function_of_ours() -> None:
+    from torch._dynamo import utils
+    from torch._dynamo.variables import nn_module
+
+    model = nn.Linear(3, 3)
+    with recording(CallRecorder(model.named_modules())):
+        for module in (utils, nn_module):
+            # As if dynamo had been imported just now.
+            module.__dict__["unpatched_nn_module_call"] = nn.Module.__call__
+
+    assert utils.__dict__["unpatched_nn_module_call"] is CALL
+    assert nn_module.__dict__["unpatched_nn_module_call"] is CALL
+
+
+def test_a_model_as_deep_as_python_allows_runs_in_a_block_too() -> None:
+    model: nn.Module = nn.Linear(2, 2)
+    while True:
+        deeper = nn.Sequential(model)
+        try:
+            deeper(torch.ones(1, 2))
+        except RecursionError:
+            break
+        model = deeper
+
+    calls = calls_of(_shallower(model), torch.ones(1, 2))
+
+    assert len(calls) > 100
+
+
+def _shallower(model: nn.Module) -> nn.Module:
+    """Three levels less: the frames of the block itself."""
+    for _ in range(3):
+        (model,) = model.children()
+    return model
+
+
+def test_an_output_of_ten_thousand_tensors_is_recorded_whole() -> None:
+    class Many(nn.Module):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return list(x.expand(10_000, 1))
+
+    (call,) = calls_of(Many(), torch.ones(1))
+
+    assert len(call.outputs) == 10_000
+    assert call.outputs[9_999].place == "9999"
+
+
+def test_a_user_s_function_mode_does_not_see_us() -> None:
+    seen: list[str] = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    model = nn.ReLU()
+    with Mode():
+        model(torch.ones(1))
+    plain = list(seen)
+    seen.clear()
+
+    with recording(CallRecorder(model.named_modules())), Mode():
+        model(torch.ones(1))
+
+    assert seen == plain

@@ -1,0 +1,490 @@
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any, cast
+from xml.etree import ElementTree
+
+import pytest
+
+from tests import make
+from torchglass.analyse.graph_parts import Again, Box, Cost, Edge, Graph, Node
+from torchglass.errors import ViewError
+from torchglass.records.trace import Source
+from torchglass.views.graph import Direction, Overrides, draw
+from torchglass.views.graph.arranging import arrange
+from torchglass.views.graph.directions import HEADINGS
+from torchglass.views.graph.geometry import Area
+from torchglass.views.graph.layout import Layout
+from torchglass.views.graph.palette import DARK, LIGHT, Palette, contrast, mix, text_on
+from torchglass.views.graph.style import Style
+from torchglass.views.graph.words import ranges
+from torchglass.views.graph.wrapping import wrap
+
+SVG = "{http://www.w3.org/2000/svg}"
+LINK = "{http://www.w3.org/1999/xlink}"
+
+
+def op(name: str, **fields: Any) -> Node:
+    return Node(**{"name": name, "kind": "op", "specs": (make.spec(2, 3),), **fields})
+
+
+def graph(
+    nodes: Sequence[Node], edges: Sequence[Edge] = (), boxes: Sequence[Box] = (), **fields: Any
+) -> Graph:
+    return Graph(model="Net", nodes=tuple(nodes), edges=tuple(edges), boxes=tuple(boxes), **fields)
+
+
+def chain(length: int, box: str | None = None) -> Graph:
+    nodes = [op(f"relu_{n}_{n}", box=box) for n in range(1, length + 1)]
+    edges = [Edge(source=one.name, target=other.name) for one, other in pairwise(nodes)]
+    # A residual that skips over the next op, so that cuts meet more than one edge.
+    edges += [
+        Edge(source=one.name, target=other.name)
+        for one, other in zip(nodes[::4], nodes[2::4], strict=False)
+    ]
+    return graph(nodes, edges, [Box(name=box, module=box)] if box else [])
+
+
+def svg(drawn: Graph, **options: Any) -> ElementTree.Element:
+    return ElementTree.fromstring(draw(drawn, **options))
+
+
+def parts(picture: ElementTree.Element, kind: str) -> dict[str, ElementTree.Element]:
+    return {
+        element.get("id", ""): element
+        for element in picture.iter(f"{SVG}g")
+        if element.get("class") == kind
+    }
+
+
+def hint(element: ElementTree.Element) -> str:
+    return next(link.get(f"{LINK}title", "") for link in element.iter(f"{SVG}a"))
+
+
+def words(element: ElementTree.Element) -> list[str]:
+    return [text.text or "" for text in element.iter(f"{SVG}text")]
+
+
+def size(picture: ElementTree.Element) -> tuple[float, float]:
+    _, _, width, height = (float(side) for side in picture.get("viewBox", "").split())
+    return width, height
+
+
+def arranged(drawn: Graph, direction: Direction = "down") -> Layout:
+    style = Style(drawn, LIGHT, None, Overrides())
+    return wrap(arrange(style, HEADINGS[direction]), shape=1.0)
+
+
+def overlap(one: Area, other: Area) -> bool:
+    return (
+        one.begin < other.end
+        and other.begin < one.end
+        and one.left < other.right
+        and other.left < one.right
+    )
+
+
+def distance(point: tuple[float, float], area: Area) -> float:
+    along = max(area.begin - point[0], 0, point[0] - area.end)
+    across = max(area.left - point[1], 0, point[1] - area.right)
+    return math.hypot(along, across)
+
+
+def test_each_node_has_its_name_as_id_and_says_its_shape() -> None:
+    picture = svg(graph([op("relu_1_1"), op("relu_2_2")]))
+
+    assert list(parts(picture, "node")) == ["relu_1_1", "relu_2_2"]
+    assert words(parts(picture, "node")["relu_1_1"]) == ["relu_1_1", "2×3 · 24 B"]
+
+
+def test_a_node_says_its_parameters_and_its_module() -> None:
+    node = op("linear_1_1", parameters={"fc.weight": make.spec(3, 3)}, module="fc")
+
+    picture = svg(graph([node]))
+
+    assert words(parts(picture, "node")["linear_1_1"])[2:] == ["params 3×3", "@fc"]
+
+
+def test_a_closed_module_says_what_is_in_it() -> None:
+    node = op(
+        "h.0",
+        kind="module",
+        class_name="Block",
+        ops=30,
+        parameters={"w": make.spec(100, 10)},
+        again=Again(times=12, until="h.11"),
+    )
+
+    picture = svg(graph([node]))
+
+    assert words(parts(picture, "node")["h.0"]) == [
+        "12 × h.0 … h.11",
+        "Block",
+        "30 ops · 1.0K params",
+        "2×3 · 24 B",
+    ]
+
+
+def test_the_pointer_learns_all_there_is_to_know() -> None:
+    source = Source(file="net.py", line=7, function="forward")
+    record = make.op(1, "dropout", settings=(("1", "0.5"),), source=source)
+    node = op("dropout_1_1", op=record, module="drop", cost=Cost(time_ns=1_500_000))
+
+    picture = svg(graph([node]))
+
+    assert hint(parts(picture, "node")["dropout_1_1"]).split("\n") == [
+        "dropout_1_1",
+        "2×3 float32 cpu",
+        "dropout(1=0.5)",
+        "module drop",
+        "took 1.50ms",
+        "net.py:7 in forward",
+    ]
+
+
+def test_a_box_has_its_name_and_its_class() -> None:
+    drawn = graph([op("a", box="features")], boxes=[Box(name="features", class_name="Sequential")])
+
+    picture = svg(drawn)
+
+    assert hint(parts(picture, "cluster")["box features"]) == "features Sequential"
+    assert {"features", "Sequential"} <= set(words(picture))
+
+
+def test_a_repeated_box_says_how_often() -> None:
+    again = Again(times=12, until="h.11")
+    box = Box(name="h.0", module="h.0", class_name="Block", again=again)
+
+    picture = svg(graph([op("a", box="h.0")], boxes=[box]))
+
+    assert {"12 × Block", "h.0 … h.11"} <= set(words(picture))
+
+
+def test_edges_say_arguments_counts_and_passes() -> None:
+    drawn = graph(
+        [op("a"), op("b"), op("c")],
+        [
+            Edge(source="a", target="b", arguments=("left", "right")),
+            Edge(source="b", target="c", tensors=3),
+            Edge(source="c", target="c", out_passes=(1, 2, 3), in_passes=(2, 3, 4)),
+        ],
+    )
+
+    said = [text.strip() for text in words(svg(drawn))]
+
+    assert {"left, right", "3 tensors", "Out 1-3 / In 2-4"} <= set(said)
+
+
+def test_passes_are_said_in_ranges() -> None:
+    assert ranges((1,)) == "1"
+    assert ranges((1, 2, 3, 5, 7, 8)) == "1-3, 5, 7-8"
+
+
+def test_the_headline_sums_up_the_pass() -> None:
+    drawn = graph([op("a")], ops=24, cost=Cost(parameters=61_100_840, bytes=4_400_000))
+
+    assert words(svg(drawn))[:2] != []
+    assert {"Net", "24 ops · 61.1M parameters · 4.2 MB of tensors"} <= set(words(svg(drawn)))
+
+
+def test_the_legend_explains_what_is_there_and_nothing_else() -> None:
+    nodes = [op("x", kind="input"), op("a", from_input=False)]
+
+    said = set(words(svg(graph(nodes))))
+
+    assert {"input", "not from the input", "round: an op"} <= said
+    assert not {"output", "buffer", "raised", "has parameters"} & said
+
+
+def test_where_the_forward_raised_is_marked() -> None:
+    raised = Node(name="✗ raised", kind="failure", op=make.op(1, "linear"), failed=True)
+    error = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 9x3)"
+    drawn = graph([op("a"), raised], [Edge(source="a", target="✗ raised")], error=error)
+
+    picture = svg(drawn)
+
+    said = words(parts(picture, "node")["✗ raised"])
+    assert said[0] == "✗ linear raised"
+    assert " ".join(said[1:]) == error
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        'a"b',
+        "<b>bold</b>",
+        "a&amp;b",
+        "back\\slash",
+        r"\N\G\E\n\l",
+        "{a|<p>b}",
+        "a:b",
+        "ünï 😀",
+        "-->",
+        "cluster_0",
+    ],
+)
+def test_a_hostile_name_is_shown_as_it_is(name: str) -> None:
+    closed = op(name, kind="module", module=name, box="in " + name)
+    drawn = graph(
+        [closed, op("b", module=name)],
+        [Edge(source=name, target="b"), Edge(source="b", target=name)],
+        [Box(name="in " + name, module=name)],
+    )
+
+    picture = svg(drawn)
+
+    ids = [shown.lstrip("\u200b") for shown in parts(picture, "node")]
+    assert ids == [name, "b"]
+    assert words(parts(picture, "node")["b"])[-1] == f"@{name}"
+    assert f"in {name}" in words(picture)
+    assert hint(parts(picture, "node")["b"]).endswith(f"module {name}")
+
+
+def test_names_that_differ_only_in_what_cannot_be_shown_stay_two_nodes() -> None:
+    drawn = graph([op("a\nb"), op("a\\nb"), op("a\x00b"), op("\ud800")])
+
+    assert len(parts(svg(drawn), "node")) == 4
+
+
+@pytest.mark.parametrize("direction", ["down", "up", "right"])
+@pytest.mark.parametrize("box", [None, "features"])
+def test_a_long_chain_fits_a_page(direction: Direction, box: str | None) -> None:
+    picture = svg(chain(60, box), direction=direction)
+
+    width, height = size(picture)
+    assert 0.5 < width / height < 2.0
+
+
+@pytest.mark.parametrize("direction", ["down", "up", "right"])
+def test_wrapped_edges_still_lead_from_their_source_to_their_target(direction: Direction) -> None:
+    drawn = chain(60, "features")
+
+    layout = arranged(drawn, direction)
+
+    for edge, route in zip(drawn.edges, layout.routes, strict=True):
+        assert distance(route.curve[0], layout.nodes[edge.source]) < 2
+        assert distance(route.tip, layout.nodes[edge.target]) < 2
+
+
+def test_wrapped_nodes_lie_apart_and_in_the_parts_of_their_box() -> None:
+    layout = arranged(chain(60, "features"))
+
+    assert not any(overlap(*pair) for pair in combinations(layout.nodes.values(), 2))
+    assert [frame.continued for frame in layout.frames] == [False] + [True] * (
+        len(layout.frames) - 1
+    )
+    assert len(layout.frames) > 1
+    assert not any(overlap(*pair) for pair in combinations([f.area for f in layout.frames], 2))
+    for node in layout.nodes.values():
+        assert any(overlap(node, frame.area) for frame in layout.frames)
+
+
+def test_wrapping_moves_edges_and_does_not_bend_them_through_nodes() -> None:
+    drawn = chain(60)
+
+    layout = arranged(drawn)
+
+    for edge, route in zip(drawn.edges, layout.routes, strict=True):
+        others = [
+            area for name, area in layout.nodes.items() if name not in (edge.source, edge.target)
+        ]
+        # The points where Bézier curves meet lie on the edge itself.
+        for point in route.curve[::3]:
+            assert all(distance(point, area) > 0 for area in others)
+
+
+def test_a_picture_that_fits_a_page_is_not_cut() -> None:
+    layout = arranged(chain(6, "features"))
+
+    assert len(layout.frames) == 1
+
+
+def test_a_loop_that_crosses_a_cut_goes_back_the_same_way() -> None:
+    whole = chain(60)
+    back = Edge(source="relu_60_60", target="relu_1_1")
+    drawn = replace(whole, edges=(*whole.edges, back))
+
+    layout = arranged(drawn)
+
+    assert distance(layout.routes[-1].tip, layout.nodes["relu_1_1"]) < 2
+
+
+def test_places_are_as_exact_at_the_end_of_a_long_flow_as_at_its_beginning() -> None:
+    nodes = [op(f"relu_{n}_{n}") for n in range(500)]
+    edges = [Edge(source=one.name, target=other.name) for one, other in pairwise(nodes)]
+    style = Style(graph(nodes, edges), LIGHT, None, Overrides())
+
+    layout = arrange(style, HEADINGS["down"])
+
+    places = [layout.nodes[node.name].begin for node in nodes]
+    gaps = [later - sooner for sooner, later in pairwise(places)]
+    assert places[-1] - places[0] > 10_000
+    assert max(gaps) - min(gaps) < 0.1
+
+
+def test_an_empty_graph_is_a_picture_too() -> None:
+    assert "Net" in words(svg(graph([])))
+
+
+@pytest.mark.parametrize(
+    ("ending", "begins"),
+    [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF"), ("jpg", b"\xff\xd8")],
+)
+def test_the_ending_of_the_path_is_the_format(ending: str, begins: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"net.{ending}"
+
+    picture = draw(graph([op("a")]), path)
+
+    assert path.read_bytes() == picture
+    assert picture.startswith(begins)
+
+
+def test_a_format_that_is_given_wins_over_the_ending(tmp_path: Path) -> None:
+    path = tmp_path / "net.picture"
+
+    assert draw(graph([op("a")]), path, format="png").startswith(b"\x89PNG")
+
+
+def test_wrong_options_say_what_is_possible(tmp_path: Path) -> None:
+    drawn = graph([op("a")])
+
+    with pytest.raises(ViewError, match="format is one of svg, png, pdf, jpg, dot, not 'bmp'"):
+        draw(drawn, tmp_path / "net.bmp")
+    with pytest.raises(ViewError, match="direction is one of down, up, right, not 'left'"):
+        draw(drawn, direction=cast("Any", "left"))
+    with pytest.raises(ViewError, match="color_by is one of time, params, memory, flops"):
+        draw(drawn, color_by=cast("Any", "size"))
+
+
+def test_colours_tell_of_costs_and_the_legend_of_the_scale() -> None:
+    nodes = [op("a", cost=Cost(time_ns=1_000_000)), op("b", cost=Cost(time_ns=4_000_000))]
+    drawn = graph(nodes, cost=Cost(time_ns=5_000_000))
+
+    picture = svg(drawn, color_by="time")
+
+    fills = [
+        next(path.get("fill") for path in element.iter(f"{SVG}path"))
+        for element in parts(picture, "node").values()
+    ]
+    assert fills == [mix(LIGHT, 0.5), mix(LIGHT, 1.0)]
+    assert {"4.00ms · 80%", "time, up to 4.00ms · 80%"} <= set(words(picture))
+
+
+def test_dark_pictures_have_a_dark_ground() -> None:
+    picture = svg(graph([op("a")]), dark=True)
+
+    assert next(picture.iter(f"{SVG}polygon")).get("fill") == DARK.ground
+
+
+def test_the_caller_can_override_how_parts_look() -> None:
+    drawn = graph(
+        [op("a", box="m"), op("b", box="m")],
+        [Edge(source="a", target="b")],
+        [Box(name="m")],
+    )
+    overrides = Overrides(
+        graph={"bgcolor": "#123456"},
+        node={"fillcolor": lambda node: "#aa0000" if node.name == "a" else "#00aa00"},
+        edge={"color": "#0000aa"},
+        box={"penwidth": 7},
+    )
+
+    text = draw(drawn, overrides=overrides).decode()
+
+    for colour in ("#123456", "#aa0000", "#00aa00", "#0000aa", 'stroke-width="7"'):
+        assert colour in text
+
+
+def test_pictures_can_be_drawn_in_several_threads() -> None:
+    pictures: list[bytes] = []
+    threads = [threading.Thread(target=lambda: pictures.append(draw(chain(20)))) for _ in range(4)]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(set(pictures)) == 1
+    assert len(pictures) == 4
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+def test_all_text_can_be_read(palette: Palette) -> None:
+    inks = [
+        palette.op,
+        palette.parameters,
+        palette.input,
+        palette.output,
+        palette.buffer,
+        palette.failure,
+    ]
+    fills = [palette.ground, *palette.boxes, *(ink.fill for ink in inks)]
+
+    assert min(contrast(palette.dim, fill) for fill in fills) >= 4.5
+    assert min(contrast(palette.repeat, fill) for fill in palette.boxes) >= 4.5
+    assert min(contrast(text_on(fill), fill) for fill in fills) >= 4.5
+    ramp = [mix(palette, step / 20) for step in range(21)]
+    assert min(contrast(text_on(fill), fill) for fill in ramp) >= 4.5
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+@pytest.mark.parametrize("vision", ["all cones", "no red", "no green", "no blue"])
+def test_outlines_differ_in_any_colour_vision(palette: Palette, vision: str) -> None:
+    lines = [
+        ink.line for ink in (palette.input, palette.output, palette.buffer, palette.failure)
+    ] + [palette.repeat]
+
+    seen = [_as_seen(colour, vision) for colour in lines]
+
+    assert min(math.dist(one, other) for one, other in combinations(seen, 2)) > 0.08
+
+
+_VISIONS = {
+    "all cones": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    # The matrices of Machado, Oliveira and Fernandes (2009) for vision without one kind of cones.
+    "no red": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "no green": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "no blue": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
+
+
+def _as_seen(colour: str, vision: str) -> tuple[float, float, float]:
+    """A colour in Oklab, where equal distances look equally large."""
+    red, green, blue = (int(pair, 16) / 255 for pair in re.findall("..", colour[1:]))
+    linear = [
+        channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+        for channel in (red, green, blue)
+    ]
+    r, g, b = (
+        min(
+            1.0,
+            max(0.0, sum(weight * channel for weight, channel in zip(row, linear, strict=True))),
+        )
+        for row in _VISIONS[vision]
+    )
+    long = (0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b) ** (1 / 3)
+    middle = (0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b) ** (1 / 3)
+    short = (0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b) ** (1 / 3)
+    return (
+        0.2104542553 * long + 0.7936177850 * middle - 0.0040720468 * short,
+        1.9779984951 * long - 2.4285922050 * middle + 0.4505937099 * short,
+        0.0259040371 * long + 0.7827717662 * middle - 0.8086757660 * short,
+    )
