@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchglass.api.models import explore, summary, view
-    from torchglass.api.passes import load, pluck, trace, tracing
+    from torchglass.api.passes import explain, load, pluck, trace, tracing
     from torchglass.api.training import open, watch  # noqa: A004 - as gzip.open is
     from torchglass.classic.explorers import (
         ExplorerConfig,
@@ -47,6 +47,7 @@ __all__ = [
     "TorchglassWarning",
     "__version__",
     "analyze_memory_usage",
+    "explain",
     "explore",
     "explore_model",
     "explore_torch_module",
@@ -72,7 +73,7 @@ __all__ = [
 
 _HOMES = {
     "torchglass.api.models": ("explore", "summary", "view"),
-    "torchglass.api.passes": ("load", "pluck", "trace", "tracing"),
+    "torchglass.api.passes": ("explain", "load", "pluck", "trace", "tracing"),
     "torchglass.api.training": ("open", "watch"),
     "torchglass.classic.explorers": (
         "ExplorerConfig",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torchglass.capture.passes import Key, Tape
     from torchglass.capture.tracing import Edit
+    from torchglass.results.explanation import Explanation
     from torchglass.results.trace import Trace
 
 
@@ -104,6 +105,22 @@ def pluck(model: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
     return tensor
 
 
+def explain(model: nn.Module, /, *args: Any, **kwargs: Any) -> Explanation:
+    """Run one forward and tell what happened: where it failed, which shapes met, what would fit.
+
+    The forward's own exception is in the story and does not come out. Buffers and random state are
+    afterwards what they were.
+
+    >>> import torch
+    >>> story = explain(torch.nn.Linear(8, 2), torch.ones(3, 4))
+    >>> story.ok, type(story.error).__name__
+    (False, 'RuntimeError')
+    """
+    from torchglass.results.explanation import explain as explained
+
+    return explained(model, *args, **kwargs)
+
+
 def load(path: str | PathLike[str]) -> Trace:
     """Read a trace that `Trace.save` wrote; neither the model nor its code is needed."""
     from torchglass.results.trace import load_trace
@@ -126,9 +143,11 @@ def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[Tape]:
             error.trace = failed  # type: ignore[attr-defined]
             # Python 3.10 has no notes.
             if hasattr(error, "add_note"):
+                from torchglass.capture.attempts import clues
                 from torchglass.views.text.failure import failure_note
 
-                error.add_note(failure_note(failed.record, failed.model))
+                known = clues(error, tape.failure)
+                error.add_note(failure_note(failed.record, failed.model, known))
         raise
 
 

@@ -67,7 +67,9 @@ def failure(tmp_path: Path, error: str = "RuntimeError: shapes", model: Model = 
 def test_the_story_goes_from_the_error_to_the_last_operations(tmp_path: Path) -> None:
     told = failure_text(failure(tmp_path))
 
-    assert told == f"""\
+    assert (
+        told
+        == f"""\
 Net raised RuntimeError: shapes
 
   Where
@@ -92,6 +94,7 @@ Net raised RuntimeError: shapes
     input_1_0   5×3
     linear_1_1  5×4  body: Linear(3, 4)  net.py:1
     ✗ linear         head: Linear(8→2)   net.py:2"""
+    )
 
 
 def test_the_note_has_the_facts_without_headings(tmp_path: Path) -> None:

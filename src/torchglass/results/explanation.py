@@ -1,0 +1,68 @@
+"""The result of `explain`: the story of a forward, and above all of one that raised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torchglass.analyse.failure import Clues, Failure
+from torchglass.results.trace import Trace
+from torchglass.views.html.failure import failure_fragment
+from torchglass.views.text.failure import digest_text, failure_note, failure_text
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from torch import nn
+
+
+class Explanation:
+    """What came of one forward: print it to read what went wrong, where, and what would fit."""
+
+    def __init__(
+        self, trace: Trace, clues: Clues | None = None, error: BaseException | None = None
+    ) -> None:
+        self.trace = trace
+        """All that ran, up to the op that failed."""
+        self.error = error
+        """The exception itself; None where the forward ran to its end."""
+        self.failure = Failure(trace.record, trace.model, clues)
+        """The facts that the story is made of."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the forward ran to its end."""
+        return not self.trace.error
+
+    @property
+    def note(self) -> str:
+        """What stands below the exception where a trace raises it; "" where there is none."""
+        if self.ok:
+            return ""
+        return failure_note(self.trace.record, self.trace.model, self.failure.clues)
+
+    def draw(self, path: str | PathLike[str], **options: Any) -> bytes:
+        """A picture of what ran, with a mark where it failed; the options are `Trace.draw`'s."""
+        # A view is often what gave a tensor the size that did not fit.
+        return self.trace.draw(path, **{"hide_views": False, **options})
+
+    def __str__(self) -> str:
+        return digest_text(self.failure) if self.ok else failure_text(self.failure)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return failure_fragment(self.failure)
+
+
+def explain(model: nn.Module, /, *args: Any, **kwargs: Any) -> Explanation:
+    """Run one forward and tell what happened; an exception of the forward becomes the story.
+
+    The model's buffers and the random state are afterwards what they were.
+    """
+    from torchglass.capture.attempts import attempt
+    from torchglass.capture.structure import read_model
+
+    captured, output, error, clues = attempt(model, args, kwargs)
+    returned = {"output": output} if error is None else {}
+    trace = Trace(lambda: captured, lambda: read_model(model), **returned)
+    return Explanation(trace, clues, error)

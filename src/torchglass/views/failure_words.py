@@ -1,0 +1,269 @@
+"""The story of a forward that raised, in parts that text and HTML show in their own ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from torchglass.analyse.anatomy import Anatomy
+from torchglass.analyse.failure import Failure, SetSize, code_at
+from torchglass.analyse.failure_scene import Given, module_name
+from torchglass.records.tensors import TensorSpec
+from torchglass.records.trace import Call, Op, OpId, Source
+from torchglass.views.brief import brief
+from torchglass.views.formats import format_shape, format_time, harmless, shorten
+
+_LONGEST_CODE = 88
+_MOST_GIVEN = 12
+_CARRIERS = ("_call_impl", "_wrapped_call_impl", "__getattr__")
+"""Where torch only passes on what the user's code asked for."""
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A heading and what stands below it; rows of several cells are a table."""
+
+    title: str
+    rows: tuple[Row, ...]
+    listed: bool = False
+    """Whether each row is one of several ways."""
+    in_note: bool = False
+    """Whether it is among the most important."""
+
+
+def parts(failure: Failure) -> tuple[Part, ...]:
+    """The story: where, what met, why, what would fit, what ran before."""
+    every = (
+        Part(title="Where", rows=tuple(_where(failure)), in_note=True),
+        Part(title=_title_of_given(failure), rows=tuple(_given(failure)), in_note=True),
+        Part(title="Why", rows=tuple(_why(failure)), in_note=True),
+        Part(
+            title="What would fit here",
+            rows=tuple(_fits(failure)),
+            listed=True,
+        ),
+        Part(title="The last operations before it", rows=tuple(_last(failure))),
+    )
+    return tuple(part for part in every if part.rows)
+
+
+def digest(anatomy: Anatomy) -> tuple[str, str]:
+    """Two lines on a pass that ran to its end."""
+    record = anatomy.record
+    ops = _count(sum(op.kind == "op" for op in record.ops), "op")
+    calls = _count(len(record.calls), "module call")
+    taken = format_time((record.end_ns - record.start_ns) / 1e9)
+    ran = f"{harmless(record.model)} ran to its end: {ops} in {calls}, {taken}."
+    return ran, f"{_ends(record.ops, 'input')} → {_ends(record.ops, 'output')}"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number != 1)}"
+
+
+def _ends(ops: Sequence[Op], kind: str) -> str:
+    ends = [op for op in ops if op.kind == kind]
+    specs = [(op.function, op.outputs[0].spec) for op in ends[:_MOST_GIVEN]]
+    told = [f"{harmless(name)} {_shape(spec)} {spec.dtype}".lstrip() for name, spec in specs]
+    return ", ".join(told) or "no tensors"
+
+
+def headline(failure: Failure) -> tuple[str, str]:
+    """Who raised, and what."""
+    return f"{harmless(failure.record.model)} raised", lines(failure.error)
+
+
+def lines(text: str) -> str:
+    """A text of several lines, each of them harmless."""
+    return "\n".join(harmless(line) for line in text.splitlines())
+
+
+def _doer(failure: Failure) -> str:
+    """The op and the module it ran in: "linear in fc1, Linear(in_features=400, …)"."""
+    where = _surrounding(failure)
+    if failure.op is None:
+        return where
+    function = harmless(failure.op.function)
+    return f"{function} in {where}" if where else function
+
+
+def _surrounding(failure: Failure) -> str:
+    """The module where it happened, with its class and settings."""
+    if failure.call is None:
+        return ""
+    path = harmless(failure.call.path)
+    module = failure.module
+    if module is None:
+        return path
+    made = harmless(f"{module.kind}({module.extra})".removesuffix("()"))
+    return f"{module_name(path)}, {made}" if path else f"the model itself, {made}"
+
+
+def _where(failure: Failure) -> Iterator[Row]:
+    """The op, the module and the line, and how often it had gone well before."""
+    yield (_doer(failure) or "before the model's forward began",)
+    if failure.call is not None and failure.call.number > 1:
+        yield (f"in call {failure.call.number} of that module",)
+    if failure.earlier:
+        yield (_earlier(failure),)
+    if failure.source is not None:
+        yield (_place(failure.source),)
+        code = _code(failure.source)
+        if code:
+            yield (f"    {code}",)
+    if failure.op is None:
+        yield from _in_python(failure)
+
+
+def _earlier(failure: Failure) -> str:
+    """How often the op had worked before, and what was different then."""
+    count = len(failure.earlier)
+    often = "once" if count == 1 else "twice" if count == 2 else f"{count} times"
+    now = [given for given in failure.given if not given.is_held]
+    then = [
+        operand
+        for operand in failure.earlier[-1].operands
+        if not operand.parameter and not operand.buffer
+    ]
+    told = f"it had run {often} before in this pass"
+    changed = [
+        f"{given.name} {_shape(operand.spec)} then, {_shape(given.operand.spec)} now"
+        for given, operand in zip(now, then, strict=False)
+        if given.operand.spec.shape != operand.spec.shape
+    ]
+    return f"{told}: {', '.join(changed)}" if changed else told
+
+
+def _in_python(failure: Failure) -> Iterator[Row]:
+    torchs = failure.clues.torch_source
+    if torchs is None or torchs.function in _CARRIERS:
+        yield ("no torch operation failed: the exception came from Python code",)
+    else:
+        file = harmless(PurePath(torchs.file).name)
+        yield (f"raised by torch's own Python code: {file}:{torchs.line}, {torchs.function}",)
+
+
+def _title_of_given(failure: Failure) -> str:
+    return "What met" if failure.op is not None else "What the module was given"
+
+
+def _given(failure: Failure) -> Iterator[Row]:
+    tensors = failure.given
+    devices = {given.operand.spec.device for given in tensors}
+    for given in tensors[:_MOST_GIVEN]:
+        spec = given.operand.spec
+        device = f" {spec.device}" if len(devices) > 1 else ""
+        yield (harmless(given.name), _shape(spec), spec.dtype + device, _origin(failure, given))
+    if len(tensors) > _MOST_GIVEN:
+        yield (f"… and {len(tensors) - _MOST_GIVEN} more",)
+
+
+def _origin(failure: Failure, given: Given) -> str:
+    """Where a tensor came from."""
+    operand = given.operand
+    if operand.parameter or operand.buffer:
+        role = "parameter" if operand.parameter else "buffer"
+        return f"{role} {harmless(operand.parameter or operand.buffer)}"
+    if operand.op is None:
+        return "made outside of this pass"
+    return _made_by(failure, operand.op)
+
+
+def _made_by(failure: Failure, id: OpId) -> str:
+    """An op by its label, the module it ran in and its line."""
+    op = failure.record.ops[id]
+    if op.kind == "input":
+        name = "" if op.function == "input" else harmless(op.function)
+        return f"the model's input {name}".rstrip()
+    calls = failure.anatomy.modules(id)
+    words = [str(failure.anatomy.labels[id])]
+    if calls:
+        module = failure.model.find(calls[-1].path)
+        kind = f" ({brief(module.kind, module.extra)})" if module else ""
+        words.append(f"in {module_name(harmless(failure.anatomy.call_name(calls[-1])))}{kind}")
+    source = failure.source_of(op)
+    if source is not None and source != failure.source:
+        words.append(f"at {_short_place(source)}")
+    return " ".join(words)
+
+
+def _why(failure: Failure) -> Iterator[Row]:
+    if failure.verdict is not None:
+        yield (harmless(failure.verdict.why),)
+        for found in failure.set_sizes:
+            # Of a tensor as it was made, what stands in the table is all there is to say.
+            if found.op.id != found.given.operand.op or found.op.operands:
+                yield (_set(failure, found),)
+
+
+def _set(failure: Failure, found: SetSize) -> str:
+    """Who made a size what it is, and of what."""
+    op = found.op
+    if op.kind == "input":
+        return f"the {found.size} of {found.given.name} is that of {_made_by(failure, op.id)}"
+    told = f"the {found.size} of {harmless(found.given.name)} was set by {_made_by(failure, op.id)}"
+    used = [operand.spec for operand in op.operands if not operand.parameter]
+    made = op.outputs[0].spec if op.outputs else None
+    if len(used) == 1 and made is not None and made.shape != used[0].shape:
+        told += f", which made {_shape(made)} of {_shape(used[0])}"
+    source = failure.source_of(op)
+    code = _code(source) if source is not None and source != failure.source else ""
+    return f"{told}:\n    {code}" if code else told
+
+
+def _fits(failure: Failure) -> Iterator[Row]:
+    images = failure.images
+    if images is not None:
+        least, *most = map(format_shape, images.shapes)
+        is_least = failure.verdict is not None and failure.verdict.least_side is not None
+        also = " or larger" if is_least else f" (up to {most[0]} does)" if most else ""
+        yield (f"make {_made_by(failure, images.input.id)} {least}{also}",)
+    if failure.verdict is not None:
+        yield from ((harmless(advice),) for advice in failure.verdict.fits)
+
+
+def _last(failure: Failure) -> Iterator[Row]:
+    for op in failure.last_ops:
+        calls = failure.anatomy.modules(op.id)
+        where = _named(failure, calls[-1]) if calls else ""
+        made = ", ".join(_shape(value.spec) for value in op.outputs[:3])
+        source = failure.source_of(op)
+        line = _short_place(source) if source is not None else ""
+        yield (str(failure.anatomy.labels[op.id]), made, where, line)
+    yield _end(failure)
+
+
+def _end(failure: Failure) -> Row:
+    where = _named(failure, failure.call) if failure.call and failure.call.path else ""
+    line = _short_place(failure.source) if failure.source else ""
+    done = harmless(failure.op.function) if failure.op else "raise"
+    return (f"✗ {done}", "", where, line)
+
+
+def _named(failure: Failure, call: Call) -> str:
+    """A call and what its module is: "features.0: Conv2d(3→16, 5×5)"."""
+    module = failure.model.find(call.path)
+    kind = f": {brief(module.kind, module.extra)}" if module else ""
+    return harmless(failure.anatomy.call_name(call)) + kind
+
+
+def _place(source: Source) -> str:
+    """A place as Python's tracebacks write it, which editors turn into links."""
+    return harmless(f'File "{source.file}", line {source.line}, in {source.function}')
+
+
+def _short_place(source: Source) -> str:
+    return harmless(f"{PurePath(source.file).name}:{source.line}")
+
+
+def _code(source: Source) -> str:
+    return shorten(harmless(code_at(source)), _LONGEST_CODE)
+
+
+def _shape(spec: TensorSpec) -> str:
+    if spec.shape is None:
+        return "?"
+    return format_shape(spec.shape) or "scalar"

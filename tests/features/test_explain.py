@@ -1,0 +1,316 @@
+"""A forward raises, and its user reads what happened, where, and what would fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from torchglass.errors import ViewError
+from torchglass.results.explanation import explain
+
+
+def story(model: nn.Module, *args: Any, **kwargs: Any) -> str:
+    """What a user reads of a forward that raises."""
+    explanation = explain(model, *args, **kwargs)
+    assert not explanation.ok
+    return str(explanation)
+
+
+class LeNet(nn.Module):
+    """Made for images of 32×32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 6, 5)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.fc1 = nn.Linear(16 * 5 * 5, 120)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.max_pool2d(torch.relu(self.conv1(x)), 2)
+        x = functional.max_pool2d(torch.relu(self.conv2(x)), 2)
+        x = torch.flatten(x, 1)
+        return torch.relu(self.fc1(x))
+
+
+class Does(nn.Module):
+    """A model whose forward is a function of itself and its inputs."""
+
+    def __init__(self, forward: Any, **modules: nn.Module) -> None:
+        super().__init__()
+        self.does = forward
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.does(self, *args)
+
+
+def test_an_image_of_the_wrong_size_is_traced_to_the_line_that_flattened_it() -> None:
+    told = story(LeNet(), torch.zeros(2, 1, 28, 28))
+
+    assert "LeNet raised RuntimeError: mat1 and mat2 shapes cannot be multiplied" in told
+    assert "linear in fc1, Linear(in_features=400, out_features=120, bias=True)" in told
+    assert "return torch.relu(self.fc1(x))" in told
+    assert "fc1 (Linear) takes 400 features" in told
+    assert "was set by flatten_1_7" in told
+    assert "which made 2×256 of 2×16×4×4" in told
+    assert "x = torch.flatten(x, 1)" in told
+
+
+def test_the_sizes_that_it_names_really_fit() -> None:
+    told = story(LeNet(), torch.zeros(2, 1, 28, 28))
+
+    assert "make the model's input x 2×1×32×32 (up to 2×1×35×35 does)" in told
+    for size in (32, 35):
+        assert explain(LeNet(), torch.zeros(2, 1, size, size)).ok
+    for size in (31, 36):
+        assert not explain(LeNet(), torch.zeros(2, 1, size, size)).ok
+    changed = LeNet()
+    changed.fc1 = nn.Linear(256, 120)
+    assert "make the layer Linear(256, 120)" in told
+    assert explain(changed, torch.zeros(2, 1, 28, 28)).ok
+
+
+def test_an_image_too_small_for_a_kernel_is_told_how_large_it_must_be() -> None:
+    told = story(LeNet(), torch.zeros(2, 1, 10, 10))
+
+    assert "the window of conv2 (Conv2d) covers 5×5, more than the 3×3" in told
+    assert "make the model's input x 2×1×14×14 or larger" in told
+    assert "the window of conv2" not in story(LeNet(), torch.zeros(2, 1, 14, 14))
+
+
+def test_a_forgotten_channel_is_offered_to_be_added() -> None:
+    told = story(LeNet(), torch.zeros(32, 28, 28))
+
+    assert "takes 1 channel, and its input 32×28×28 has 32 in dimension 0" in told
+    assert "input.unsqueeze(1) is 32×1×28×28" in told
+
+
+def test_channels_that_stand_last_are_offered_to_be_moved() -> None:
+    told = story(nn.Sequential(nn.Conv2d(3, 8, 3)), torch.zeros(2, 16, 16, 3))
+
+    assert "conv2d in module 0, Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))" in told
+    assert "input.permute(0, 3, 1, 2)" in told
+
+
+def test_the_layer_that_set_the_size_is_found_behind_what_only_passes_it_on() -> None:
+    model = nn.Sequential(nn.Linear(10, 4), nn.ReLU(), nn.Dropout(), nn.Linear(8, 2))
+
+    told = story(model, torch.zeros(3, 10))
+
+    assert "the 4 of input was set by linear_1_1 in module 0 (Linear(10→4))" in told
+    assert "give it an input of 3×8" in told
+    assert "make the layer Linear(4, 2)" in told
+
+
+class Shrinking(nn.Module):
+    """Loses half its features in the third of five rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for step in range(5):
+            x = torch.relu(self.cell(x))
+            if step == 2:
+                x = x[:, :4]
+        return x
+
+
+def test_in_a_loop_it_is_told_which_round_failed_and_what_was_different() -> None:
+    told = story(nn.Sequential(nn.Identity(), Shrinking()), torch.zeros(2, 8))
+
+    assert "linear in 1.cell" in told
+    assert "in call 4 of that module" in told
+    assert "it had run 3 times before in this pass: input 2×8 then, 2×4 now" in told
+    assert "x = x[:, :4]" in told
+
+
+def test_a_layer_that_was_right_before_is_not_to_be_changed() -> None:
+    told = story(nn.Sequential(nn.Identity(), Shrinking()), torch.zeros(2, 8))
+
+    assert "give it an input of 2×8" in told
+    assert "make the layer" not in told
+
+
+def test_a_batch_that_a_view_has_mixed_up_is_found_at_the_loss() -> None:
+    def forward(self: Any, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        features = images.view(-1, 8)
+        return functional.cross_entropy(self.head(features), labels)
+
+    told = story(
+        Does(forward, head=nn.Linear(8, 3)), torch.zeros(4, 16), torch.zeros(4, dtype=torch.long)
+    )
+
+    assert "the target must be (8,) with numbers of classes" in told
+    assert "the 8 of input was set by view_1_2" in told
+    assert "features = images.view(-1, 8)" in told
+
+
+def test_an_index_beyond_the_table_is_named() -> None:
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2))
+
+    told = story(model, torch.tensor([[1, 12]]))
+
+    assert "module 0 (Embedding) has 10 rows, numbered 0 to 9, and the largest index is 12" in told
+    assert "make the layer an Embedding of at least 13 rows" in told
+
+
+def test_classes_counted_from_one_are_recognised() -> None:
+    told = story(nn.CrossEntropyLoss(), torch.zeros(3, 4), torch.tensor([1, 2, 4]))
+
+    assert "scores for 4 classes, numbered 0 to 3, and the largest class is 4" in told
+    assert "target - 1 goes to 3" in told
+
+
+def test_a_residual_of_another_size_is_traced_to_both_of_its_makers() -> None:
+    def forward(self: Any, x: torch.Tensor) -> Any:
+        return self.wide(x) + torch.relu(self.narrow(x))
+
+    told = story(Does(forward, wide=nn.Linear(4, 6), narrow=nn.Linear(4, 5)), torch.zeros(2, 4))
+
+    assert "left 2×6 and right 2×5 cannot be stretched to one shape" in told
+    assert "the 6 of left was set by linear_1_1 in wide (Linear(4→6))" in told
+    assert "the 5 of right was set by linear_2_2 in narrow (Linear(4→5))" in told
+
+
+def test_tensors_that_cannot_be_joined_are_told_apart() -> None:
+    def forward(self: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, y], dim=0)
+
+    told = story(Does(forward), torch.zeros(2, 3), torch.zeros(2, 4))
+
+    assert "dimension 1 is 3 in tensors[0] 2×3 and 4 in tensors[1] 2×4" in told
+    assert "join them along dimension 1" in told
+
+
+def test_integers_given_to_a_layer_are_told_as_a_dtype() -> None:
+    told = story(nn.Linear(4, 2), torch.ones(2, 4, dtype=torch.long))
+
+    assert "input is int64, weight is float32" in told
+    assert "input.to(torch.float32)" in told
+
+
+def test_a_single_example_in_training_is_told_to_be_too_few() -> None:
+    model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8))
+
+    told = story(model, torch.zeros(1, 3))
+
+    assert "has a single value for each channel" in told
+    assert "call model.eval() first" in told
+    assert explain(model.eval(), torch.zeros(1, 3)).ok
+
+
+def test_a_check_in_torchs_own_python_code_is_explained_like_an_op() -> None:
+    def forward(self: Any, x: torch.Tensor) -> Any:
+        return self.rnn(self.embed(x))
+
+    told = story(Does(forward, embed=nn.Linear(6, 4), rnn=nn.LSTM(8, 5)), torch.zeros(2, 3, 6))
+
+    assert "rnn, LSTM(8, 5)" in told
+    assert "raised by torch's own Python code" in told
+    assert "rnn (LSTM) has input_size=8, and the last dimension of its input 2×3×4 is 4" in told
+    assert "was set by linear_1_1 in embed (Linear(6→4))" in told
+
+
+def test_what_a_lstm_returns_is_not_what_a_linear_takes() -> None:
+    told = story(nn.Sequential(nn.LSTM(8, 4), nn.Linear(4, 2)), torch.zeros(2, 3, 8))
+
+    assert "linear takes a tensor as its input, and was given a tuple" in told
+    assert "pass input[0], which is 2×3×4" in told
+
+
+class Cached(nn.Module):
+    """Looks something up that is not there."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: dict[str, torch.Tensor] = {}
+        return x + found["yesterday"]
+
+
+def test_an_error_of_the_users_own_python_is_told_by_module_and_line() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), Cached()))
+
+    told = story(model, torch.zeros(1, 2))
+
+    assert "Sequential raised KeyError: 'yesterday'" in told
+    assert "module 1.1, Cached" in told
+    assert "test_explain.py" in told
+    assert 'return x + found["yesterday"]' in told
+    assert "no torch operation failed" in told
+    assert "relu_1_2" in told
+
+
+def test_a_misspelt_layer_is_told_what_is_there() -> None:
+    told = story(Does(lambda self, x: self.fcl(x), fc1=nn.Linear(2, 2)), torch.zeros(1, 2))
+
+    assert "Does has no module, parameter or buffer called fcl; it has fc1" in told
+    assert "self.fc1, which is close to it" in told
+
+
+def test_a_forward_that_runs_is_told_in_two_lines() -> None:
+    explanation = explain(nn.Linear(3, 2), torch.zeros(4, 3))
+
+    assert explanation.ok
+    assert explanation.error is None
+    assert explanation.note == ""
+    first, second = str(explanation).splitlines()
+    assert first.startswith("Linear ran to its end: 1 op in 1 module call, ")
+    assert second == "input 4×3 float32 → 4×2 float32"
+    assert explanation.trace.output.shape == (4, 2)
+
+
+def test_the_trace_up_to_the_failure_and_the_exception_are_there() -> None:
+    explanation = explain(LeNet(), torch.zeros(2, 1, 28, 28))
+
+    assert isinstance(explanation.error, RuntimeError)
+    assert explanation.trace["conv2"].shape == (2, 16, 8, 8)
+    assert explanation.trace.layer_labels[-1] == "flatten_1_7"
+    with pytest.raises(ViewError, match="it raised RuntimeError"):
+        _ = explanation.trace.output
+
+
+def test_the_note_names_op_module_line_and_shapes() -> None:
+    note = explain(LeNet(), torch.zeros(2, 1, 28, 28)).note
+
+    assert note.startswith("torchglass: linear in fc1, Linear(in_features=400")
+    for fact in ("test_explain.py", "2×256", "120×400", "fc1.weight", "flatten_1_7"):
+        assert fact in note
+
+
+def test_the_picture_marks_where_it_failed(tmp_path: Path) -> None:
+    explain(LeNet(), torch.zeros(2, 1, 28, 28)).draw(tmp_path / "failed.svg")
+
+    picture = (tmp_path / "failed.svg").read_text(encoding="utf-8")
+    assert "linear raised" in picture
+    assert "flatten_1_7" in picture
+
+
+def test_the_model_and_the_random_numbers_are_left_as_they_were() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(3, 2))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    random_state = torch.get_rng_state()
+
+    explanation = explain(model, torch.ones(5, 4))
+
+    assert not explanation.ok
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_what_a_user_writes_is_not_taken_for_markup() -> None:
+    class Rude(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError("<script>alert(1)</script>\x1b[31m")
+
+    explanation = explain(Rude(), torch.zeros(1))
+
+    assert "<script>" not in explanation._repr_html_()
+    assert "\x1b" not in str(explanation)
+    assert "\x1b" not in explanation.note
