@@ -49,133 +49,133 @@ class Exp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         (result,) = ctx.saved_tensors
-        return gradients[0] * result
+        return gradients[0] * torch.as_tensor(result)
 
 
-def in_place_relu(self: Any, x: torch.Tensor) -> torch.Tensor:
+def in_place_relu(self: Any, x: torch.Tensor) -> Any:
     return F.relu(self.fc(x), inplace=True) + 1
 
 
-def residual_in_place(self: Any, x: torch.Tensor) -> torch.Tensor:
+def residual_in_place(self: Any, x: torch.Tensor) -> Any:
     y = self.fc(x)
     y += x
-    return y.relu_()  # type: ignore[no-any-return]
+    return y.relu_()
 
 
-def write_through_view(self: Any, x: torch.Tensor) -> torch.Tensor:
+def write_through_view(self: Any, x: torch.Tensor) -> Any:
     y = self.fc(x)
     y.view(-1)[:3].mul_(2)
     y[:, 1] = 0
-    return y * y  # type: ignore[no-any-return]
+    return y * y
 
 
-def masked_fill(self: Any, x: torch.Tensor) -> torch.Tensor:
+def masked_fill(self: Any, x: torch.Tensor) -> Any:
     y = self.fc(x)
-    return y.masked_fill_(y > 0, -1.0)  # type: ignore[no-any-return]
+    return y.masked_fill_(y > 0, -1.0)
 
 
-def keyword_only(self: Any, x: torch.Tensor, *, scale: float = 2.0) -> torch.Tensor:
-    return self.fc(input=x) * scale  # type: ignore[no-any-return]
+def keyword_only(self: Any, x: torch.Tensor, *, scale: float = 2.0) -> Any:
+    return self.fc(input=x) * scale
 
 
-def dict_out(self: Any, x: torch.Tensor) -> dict[str, Any]:
+def dict_out(self: Any, x: torch.Tensor) -> Any:
     return {"a": self.fc(x), "b": [x, {"c": x + 1}], "n": None, "s": "text"}
 
 
-def namedtuple_out(self: Any, x: torch.Tensor) -> Pair:
+def namedtuple_out(self: Any, x: torch.Tensor) -> Any:
     return Pair(self.fc(x), (None, 3))
 
 
-def dataclass_out(self: Any, x: torch.Tensor) -> Result:
+def dataclass_out(self: Any, x: torch.Tensor) -> Any:
     y = self.fc(x)
     return Result(logits=y, loss=y.mean())
 
 
-def generator_of_steps(self: Any, x: torch.Tensor) -> torch.Tensor:
+def generator_of_steps(self: Any, x: torch.Tensor) -> Any:
     return torch.stack([self.fc(x) * step for step in range(3)]).sum(0)
 
 
-def recursion(self: Any, x: torch.Tensor, depth: int = 3) -> torch.Tensor:
+def recursion(self: Any, x: torch.Tensor, depth: int = 3) -> Any:
     result: torch.Tensor = x if depth == 0 else self(self.fc(x), depth - 1)
     return result
 
 
-def data_dependent(self: Any, x: torch.Tensor) -> torch.Tensor:
+def data_dependent(self: Any, x: torch.Tensor) -> Any:
     while x.abs().sum() < 100:
         x = self.fc(x) + 2 * x
     return x
 
 
-def direct_forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return self.fc.forward(x)  # type: ignore[no-any-return]
+def direct_forward(self: Any, x: torch.Tensor) -> Any:
+    return self.fc.forward(x)
 
 
-def no_grad_inside(self: Any, x: torch.Tensor) -> torch.Tensor:
+def no_grad_inside(self: Any, x: torch.Tensor) -> Any:
     with torch.no_grad():
         shift = self.fc(x).mean()
-    return self.fc(x) - shift  # type: ignore[no-any-return]
+    return self.fc(x) - shift
 
 
-def checkpointed(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return checkpoint(self.fc, x, use_reentrant=False) + x  # type: ignore[no-any-return]
+def checkpointed(self: Any, x: torch.Tensor) -> Any:
+    return checkpoint(self.fc, x, use_reentrant=False) + x
 
 
-def own_function(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return Exp.apply(self.fc(x))  # type: ignore[no-any-return, no-untyped-call]
+def own_function(self: Any, x: torch.Tensor) -> Any:
+    return Exp.apply(self.fc(x))  # type: ignore[no-untyped-call]
 
 
-def unused_chunk(self: Any, x: torch.Tensor) -> torch.Tensor:
+def unused_chunk(self: Any, x: torch.Tensor) -> Any:
     first, _ = self.fc(x).chunk(2)
-    return first  # type: ignore[no-any-return]
+    return first
 
 
-def vmapped(self: Any, x: torch.Tensor) -> torch.Tensor:
+def vmapped(self: Any, x: torch.Tensor) -> Any:
     return torch.vmap(self.fc)(x)
 
 
-def inner_gradient(self: Any, x: torch.Tensor) -> torch.Tensor:
+def inner_gradient(self: Any, x: torch.Tensor) -> Any:
     return torch.func.grad(lambda y: self.fc(y).square().sum())(x)
 
 
-def functional_call(self: Any, x: torch.Tensor) -> torch.Tensor:
+def functional_call(self: Any, x: torch.Tensor) -> Any:
     doubled = {name: value * 2 for name, value in self.fc.named_parameters()}
-    return torch.func.functional_call(self.fc, doubled, (x,))  # type: ignore[no-any-return]
+    return torch.func.functional_call(self.fc, doubled, (x,))
 
 
-def autocast(self: Any, x: torch.Tensor) -> torch.Tensor:
+def autocast(self: Any, x: torch.Tensor) -> Any:
     with torch.autocast("cpu", torch.bfloat16):
-        return self.fc(x).float()  # type: ignore[no-any-return]
+        return self.fc(x).float()
 
 
-def sparse(self: Any, x: torch.Tensor) -> torch.Tensor:
+def sparse(self: Any, x: torch.Tensor) -> Any:
     return torch.sparse.mm(x.detach().to_sparse(), self.fc.weight)
 
 
-def complex_numbers(self: Any, x: torch.Tensor) -> torch.Tensor:
+def complex_numbers(self: Any, x: torch.Tensor) -> Any:
     return torch.fft.ifft(torch.fft.fft(self.fc(x)).conj()).real
 
 
-def einsum(self: Any, x: torch.Tensor) -> torch.Tensor:
+def einsum(self: Any, x: torch.Tensor) -> Any:
     return torch.einsum("ij,kj->ik", x, self.fc(x))
 
 
-def random_numbers(self: Any, x: torch.Tensor) -> torch.Tensor:
+def random_numbers(self: Any, x: torch.Tensor) -> Any:
     noise = torch.rand_like(x) + torch.randn(4)
     return F.dropout(self.fc(x) * noise, 0.5)
 
 
-def expanded(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return self.fc(x)[:, :1].expand(-1, 1000).sum(1)  # type: ignore[no-any-return]
+def expanded(self: Any, x: torch.Tensor) -> Any:
+    return self.fc(x)[:, :1].expand(-1, 1000).sum(1)
 
 
-def nothing(self: Any, x: torch.Tensor) -> None:
+def nothing(self: Any, x: torch.Tensor) -> Any:
     self.fc(x)
 
 
-def state(self: Any, x: torch.Tensor) -> torch.Tensor:
+def state(self: Any, x: torch.Tensor) -> Any:
     self.seen += 1
     self.mean.mul_(0.9).add_(x.mean(), alpha=0.1)
-    return self.fc(x) - self.mean  # type: ignore[no-any-return]
+    return self.fc(x) - self.mean
 
 
 def stateful(model: nn.Module) -> nn.Module:

@@ -27,7 +27,7 @@ def train(model: nn.Module, *, traced: bool) -> list[torch.Tensor]:
     made = tensors(output)
     loss = sum((tensor.abs().sum() for tensor in made if tensor.requires_grad), torch.zeros(()))
     if loss.requires_grad:
-        loss.backward()
+        torch.autograd.backward(loss)
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     return [
         *made,

@@ -1,13 +1,13 @@
 """Which ops of a pass someone means by names, modules, ordinals, parts of names, or a test.
 
-    "all", None                 everything, nothing
-    7, -1                       by place
-    "conv2d_3_7", "conv2d_3"    a layer, with all its passes
-    "linear_1_1:2"              one pass
-    "features.3", "features.3:2"  what a module returned, in all its calls or in one
-    "relu"                      every op with that in its name
-    lambda op: op.type == "relu"
-    [any, of, these]
+"all", None                 everything, nothing
+7, -1                       by place
+"conv2d_3_7", "conv2d_3"    a layer, with all its passes
+"linear_1_1:2"              one pass
+"features.3", "features.3:2"  what a module returned, in all its calls or in one
+"relu"                      every op with that in its name
+lambda op: op.type == "relu"
+[any, of, these]
 """
 
 from __future__ import annotations

@@ -40,8 +40,15 @@ class Captured:
     """A tensor from outside the pass, as it was before the pass wrote into it."""
     random_state: torch.Tensor
     """torch's, at the beginning of the pass."""
+    held_tensors: Mapping[str, torch.Tensor]
+    """The parameters and buffers of the model, by dotted name."""
     ordinals: Mapping[OpId, int]
     """The numbers of the ops among all that ran, by which a recorder's `edits` name them."""
+
+    def held(self, name: str) -> torch.Tensor | None:
+        """A parameter or buffer, as it was before the pass wrote into it."""
+        tensor = self.held_tensors.get(name)
+        return None if tensor is None else self.before_writes(tensor)
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,10 @@ def finish(assembly: Assembly, recorder: PassRecorder) -> Captured:
         sources=assembly.sources,
         before_writes=recorder.snapshots.before_writes,
         random_state=recorder.random_state,
+        held_tensors={
+            **dict(recorder.model.named_buffers()),
+            **dict(recorder.model.named_parameters()),
+        },
         ordinals={op: number for number, op in enumerate(assembly.numbers.values())},
     )
 

@@ -41,7 +41,9 @@ class Identities:
 def _memory(tensor: torch.Tensor) -> Hashable:
     """A key that two tensors share when they begin at the same place and are of the same size."""
     try:
-        if type(tensor) in _PLAIN and not tensor.is_meta:
+        if type(tensor) in _PLAIN:
+            if tensor.is_meta:
+                return _storage(tensor), int(tensor.storage_offset()), tensor.nbytes
             address = tensor.data_ptr()
             # There is none for an empty tensor, or one whose storage was given back. Of the two
             # numbers one is made, because a large model has many and numbers need no collecting.
@@ -57,5 +59,11 @@ def _special_memory(tensor: torch.Tensor) -> Hashable:
     if inner := inner_tensors(tensor):
         return tuple(map(_memory, inner))
     if tensor.is_meta or isinstance(tensor, FakeTensor):
-        return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.nbytes
+        return _storage(tensor), tensor.storage_offset(), tensor.nbytes
     return tensor.data_ptr(), tensor.nbytes
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """The address of what manages the memory, which is there even when the memory is not."""
+    address: int = tensor.untyped_storage()._cdata
+    return address

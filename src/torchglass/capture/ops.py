@@ -12,6 +12,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -25,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 _clock = time.perf_counter_ns
-_TORCH = torch.__file__.rpartition("__init__")[0]
+_NOT_THE_USERS = (torch.__file__.rpartition("__init__")[0], str(Path(__file__).parents[1]))
 _FORWARD_BEGINS = torch.nn.Module._call_impl.__code__
 
 
@@ -85,7 +86,7 @@ class OpListener(Protocol):
     def seen(self, event: OpEvent) -> Any:
         """An op ran. What this returns, its caller gets: `event.output`, or something else."""
 
-    def failed(self, event: OpEvent) -> None:
+    def failed(self, event: OpEvent, error: BaseException) -> None:
         """An op raised, so the event has no output."""
 
 
@@ -119,10 +120,9 @@ class OpMode(TorchFunctionMode):
         start = _clock()
         try:
             output = func(*args, **kwargs)
-        except BaseException:
-            self._listener.failed(
-                OpEvent(func, args, kwargs, None, call, chain, start, _clock(), written, "")
-            )
+        except BaseException as error:
+            event = OpEvent(func, args, kwargs, None, call, chain, start, _clock(), written, "")
+            self._listener.failed(event, error)
             raise
         end = _clock()
         if not written and not holds_tensor(output):
@@ -213,9 +213,9 @@ _LONGEST_CHAIN = 64
 
 
 def user_code(chain: tuple[Any, ...]) -> tuple[types.CodeType, int] | None:
-    """The innermost place of a chain that is not torch's own code."""
+    """The innermost place of a chain that is neither torch's code nor ours."""
     for code, offset in zip(chain[::2], chain[1::2], strict=True):
-        if not code.co_filename.startswith(_TORCH):
+        if not code.co_filename.startswith(_NOT_THE_USERS):
             return code, offset
     return None
 

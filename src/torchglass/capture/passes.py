@@ -15,6 +15,7 @@ from torchglass.analyse.anatomy import Anatomy
 from torchglass.analyse.selecting import Selection, at_once, is_everything, select
 from torchglass.capture.assembling import Assembly, Captured, assemble, finish
 from torchglass.capture.keeping import keeping_modules, keeping_random_state
+from torchglass.capture.ops import OpEvent
 from torchglass.capture.tracing import PassRecorder, tracing
 from torchglass.errors import CaptureError
 from torchglass.records.trace import Call, Op, OpId
@@ -32,6 +33,7 @@ class Tape:
         self._test = at_once(save)
         self._assembly = Assembly(model, self._wants) if self._test is not None else None
         self.recorder: PassRecorder | None = None
+        self.failure: OpEvent | None = None
         self.ended = False
 
     @property
@@ -55,6 +57,7 @@ class Tape:
     def end(self) -> None:
         """Let go of what was not asked for; it is not known before the names are."""
         self.ended = True
+        self.failure = self.recorder.failure if self.recorder else None
         if not is_everything(self._save) or self._change is not None:
             _ = self.captured
             self.recorder = None

@@ -27,7 +27,7 @@ from torchglass.capture.ops import OpEvent, OpMode, chain_from, unwrapped
 from torchglass.capture.overrides import fused_paths_kept
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.snapshots import Key, Snapshots
-from torchglass.errors import warn
+from torchglass.errors import CaptureError, warn
 
 Level = Literal["torch", "aten"]
 """Torch functions as Python calls them, or the kernels that they come down to."""
@@ -121,6 +121,7 @@ class PassRecorder:
         self.events: list[Event] = []
         self.error = ""
         self.failure: OpEvent | None = None
+        self._failed: tuple[OpEvent, BaseException] | None = None
         self.snapshots = Snapshots(self.events)
         self.gradients: dict[Key, torch.Tensor] = {}
         self.random_state = torch.get_rng_state()
@@ -162,10 +163,16 @@ class PassRecorder:
             raise StopTracing
         return event.output
 
-    def failed(self, event: OpEvent) -> None:
-        """Keep the op that raised; where one op runs inside another, the inner one."""
-        if self.failure is None:
-            self.failure = event
+    def failed(self, event: OpEvent, error: BaseException) -> None:
+        """Keep the op that raised last; where one op runs inside another, the inner one."""
+        if self._failed is None or self._failed[1] is not error:
+            self._failed = event, error
+
+    def ended_by(self, error: BaseException) -> None:
+        """Note the exception that ended the pass, and the op that it came from, if one did."""
+        self.error = f"{type(error).__name__}: {error}"
+        if self._failed is not None and self._failed[1] in _causes(error):
+            self.failure = self._failed[0]
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """Take down that a call began; how deep it is, which `leave` wants to know."""
@@ -221,14 +228,18 @@ def tracing(model: nn.Module, *, level: Level = "torch", **options: Any) -> Iter
 
     The options are those of `PassRecorder`.
     """
+    if level == "aten" and options.get("gradients"):
+        raise CaptureError(
+            'gradients are taken at level="torch"; "aten" traces the backward itself'
+        )
     recorder = PassRecorder(model, **options)
     with recording(recorder), _watching_ops(recorder, level):
         try:
             yield recorder
         except StopTracing:
-            recorder.failure = None
+            pass
         except BaseException as error:
-            recorder.error = f"{type(error).__name__}: {error}"
+            recorder.ended_by(error)
             raise
         finally:
             recorder.end_ns = _clock()
@@ -252,6 +263,13 @@ def _edited(event: OpEvent, edit: Edit) -> OpEvent:
     with torch.no_grad():
         target.copy_(edit(target.detach().clone()))
     return event
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, and those that it was raised from or while handling."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _caller() -> types.FrameType | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +23,7 @@ ModelHistory = Trace
 
 VisOpt = Literal["none", "rolled", "unrolled"]
 Attributes = Mapping[str, Any] | None
-"""Attributes of Graphviz and their values, or functions that give them."""
+"""Attributes of Graphviz, with values or with functions of the history and a part."""
 
 _DIRECTIONS: dict[str, Direction] = {"bottomup": "up", "topdown": "down", "leftright": "right"}
 
@@ -91,11 +92,11 @@ def log_forward_pass(  # noqa: PLR0913, PLR0917 - this is how its users call it
             direction=_direction(vis_direction),
             show_buffers=vis_buffer_layers,
             overrides=Overrides(
-                graph=vis_graph_overrides or {},
-                node=vis_node_overrides or {},
-                module=vis_nested_node_overrides or {},
-                edge=vis_edge_overrides or {},
-                box=vis_module_overrides or {},
+                graph=_told_of(history, vis_graph_overrides),
+                node=_told_of(history, vis_node_overrides),
+                module=_told_of(history, vis_nested_node_overrides),
+                edge=_told_of(history, vis_edge_overrides),
+                box=_told_of(history, vis_module_overrides),
             ),
         )
         if not vis_save_only:
@@ -198,6 +199,14 @@ def _changing(
         return tensor if postfunc is None else postfunc(tensor)
 
     return change
+
+
+def _told_of(history: Trace, attributes: Attributes) -> dict[str, Any]:
+    """The attributes, with functions of the history and a part turned into such of the part."""
+    return {
+        name: partial(value, history) if callable(value) else value
+        for name, value in (attributes or {}).items()
+    }
 
 
 def _direction(name: str) -> Direction:

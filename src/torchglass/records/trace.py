@@ -80,10 +80,6 @@ class Operand:
         """The ops that made it what it is."""
         return self.writers if self.op is None else (self.op, *self.writers)
 
-    @property
-    def writer(self) -> OpId | None:
-        return self.writers[-1] if self.writers else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:

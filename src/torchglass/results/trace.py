@@ -17,6 +17,7 @@ from torchglass.records.model import Model, Module, Role, Slot, join_path
 from torchglass.records.trace import OpId, Validation
 from torchglass.results import trace_files
 from torchglass.results.call import Call
+from torchglass.results.held import Held
 from torchglass.results.op import Op
 from torchglass.views.html.trace import trace_fragment
 from torchglass.views.text.trace import trace_text
@@ -56,7 +57,7 @@ class Trace(Sequence[Op]):
 
     An op is found by any of its names: its label ("conv2d_3_7", "conv2d_3"), the module that
     returned it ("features.6"), its place (7, -17), an input or output ("input.x"), or a part of
-    such a name that no other op has.
+    such a name that no other op has. A dotted name of a parameter or buffer finds that.
     """
 
     _saved_only = False
@@ -255,16 +256,30 @@ class Trace(Sequence[Op]):
             overrides=overrides,
         )
 
+    # A name is nearly always an op's, so that no caller should have to tell the two apart.
     @overload
     def __getitem__(self, key: int | str) -> Op: ...
 
     @overload
     def __getitem__(self, key: slice) -> Sequence[Op]: ...
 
-    def __getitem__(self, key: int | str | slice) -> Op | Sequence[Op]:
+    def __getitem__(self, key: int | str | slice) -> Op | Held | Sequence[Op]:
         if isinstance(key, slice) or (self._saved_only and not isinstance(key, str)):
             return self._listed[key]
+        if isinstance(key, str) and key in self._held:
+            return self._held[key]
         return self.ops[self.anatomy.lookup.find(key if isinstance(key, str) else index(key))]
+
+    @cached_property
+    def _held(self) -> dict[str, Held]:
+        slots = {**self.params, **self.buffers}
+        return {name: Held(self, name, slot) for name, slot in slots.items()}
+
+    def held_tensor(self, name: str) -> torch.Tensor | None:
+        """A parameter or buffer that an op used, as it was when the pass began."""
+        from torchglass.capture.assembling import Captured
+
+        return self._pass.held(name) if isinstance(self._pass, Captured) else None
 
     def __contains__(self, key: object) -> bool:
         """Whether an op, or a key of one, is in the trace."""

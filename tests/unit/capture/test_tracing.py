@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import torchglass as tg
 from torchglass.analyse.labels import labels
 from torchglass.capture.assembling import Captured, assemble
 from torchglass.capture.tracing import tracing
@@ -372,3 +374,33 @@ def test_two_traces_at_once_both_see_everything() -> None:
 
     assert [op.type for op in assemble(of_inner).trace.ops if op.kind == "op"] == ["linear", "relu"]
     assert [op.type for op in assemble(of_outer).trace.ops if op.kind == "op"] == ["linear", "relu"]
+
+
+def test_an_error_that_the_model_caught_is_not_what_ended_the_pass() -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        with contextlib.suppress(RuntimeError):
+            x @ x
+        return {}["a"]  # type: ignore[no-any-return]
+
+    model = Written(forward)
+    x = torch.randn(2, 3)
+
+    with tracing(model) as recorder, pytest.raises(KeyError):
+        model(x)
+
+    assert assemble(recorder).trace.failed is None
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+def test_a_lazy_batch_norm_makes_its_buffers_under_the_trace() -> None:
+    captured = capture(nn.Sequential(nn.LazyBatchNorm2d()), torch.randn(1, 2, 3, 3))
+
+    assert "batchnorm" in [op.type for op in captured.trace.ops]
+
+
+def test_the_source_of_an_op_is_never_ours() -> None:
+    trace = tg.trace(nn.Sequential(nn.Linear(4, 4)), torch.randn(4))
+
+    source = trace["linear"].source
+    assert source is not None
+    assert source.file == __file__
