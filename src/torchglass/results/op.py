@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torchglass.analyse.anatomy import Anatomy, parameters_of
+from torchglass.analyse.flops import flops
 from torchglass.records import trace as records
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import OpId, Source
@@ -96,6 +97,11 @@ class Op:
     def seconds(self) -> float:
         """How long it took."""
         return (self.record.end_ns - self.record.start_ns) / 1e9
+
+    @property
+    def flops(self) -> int | None:
+        """Its floating-point operations, products counted as two; None where they are not known."""
+        return flops(self.record)
 
     @property
     def source(self) -> Source | None:
@@ -225,6 +231,7 @@ class Op:
             "in_place": self.in_place,
             "grad_fn": self.grad_fn,
             "seconds": self.seconds,
+            "flops": self.flops,
             "file": self.source.file if self.source else "",
             "line": self.source.line if self.source else None,
         }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from torchglass.analyse.anatomy import Anatomy
+from torchglass.analyse.flops import flops
 from torchglass.errors import CaptureError, LookupFailedError, ViewError
 from torchglass.records import trace as records
 from torchglass.records.model import Model, Module, Role, Slot, join_path
@@ -246,6 +247,7 @@ class Trace(Sequence[Op]):
             fold_repeats=fold_repeats,
             focus=focus,
             show_buffers=show_buffers,
+            flops={op.id: count for op in self.record.ops if (count := flops(op)) is not None},
         )
         return draw(
             graph,
@@ -266,9 +268,12 @@ class Trace(Sequence[Op]):
     def __getitem__(self, key: int | str | slice) -> Op | Held | Sequence[Op]:
         if isinstance(key, slice) or (self._saved_only and not isinstance(key, str)):
             return self._listed[key]
-        if isinstance(key, str) and key in self._held:
-            return self._held[key]
-        return self.ops[self.anatomy.lookup.find(key if isinstance(key, str) else index(key))]
+        try:
+            return self.ops[self.anatomy.lookup.find(key if isinstance(key, str) else index(key))]
+        except LookupFailedError:
+            if isinstance(key, str) and key in self._held:
+                return self._held[key]
+            raise
 
     @cached_property
     def _held(self) -> dict[str, Held]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import torchglass as tg
 from tests import make
 from tests.zoo_trace import Recurrent, traced
 from torchglass.errors import LookupFailedError, StoreError, ViewError
@@ -355,3 +356,27 @@ def test_a_pickled_trace_still_has_the_tensor_that_was_returned(chain: Trace) ->
     other: Trace = pickle.loads(pickle.dumps(chain))
 
     assert torch.equal(other.output, chain.output)
+
+
+def test_a_buffer_is_found_by_its_name_as_it_was_before_the_pass() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+    trace = tg.trace(model, torch.randn(3, 4))
+
+    mean = trace["1.running_mean"]
+    assert mean.label == "1.running_mean"
+    assert torch.equal(torch.as_tensor(mean.tensor), torch.zeros(4))
+    assert [op.label for op in mean.children] == ["batchnorm_1_3"]
+    assert "used by batchnorm_1_3" in repr(mean)
+
+
+def test_a_parameter_is_found_by_its_name_with_its_gradient() -> None:
+    model = nn.Linear(4, 4)
+
+    trace = tg.trace(model, torch.ones(4))
+    trace.output.sum().backward()
+
+    weight = trace["weight"]
+    assert weight.tensor is model.weight
+    assert weight.gradient is model.weight.grad
+    assert weight.shape == (4, 4)
