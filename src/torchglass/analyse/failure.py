@@ -18,12 +18,11 @@ from torchglass.analyse.failure_scene import (
     Given,
     Scene,
     Verdict,
-    argument_name,
     arguments,
-    plain_name,
     product,
 )
 from torchglass.analyse.image_sizes import Images, fitting_images
+from torchglass.analyse.signatures import argument_name, plain_name
 from torchglass.analyse.sizes import set_by
 from torchglass.records.model import Model, Module
 from torchglass.records.tensors import Stats

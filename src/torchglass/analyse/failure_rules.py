@@ -11,14 +11,12 @@ from torchglass.analyse import failure_products as products
 from torchglass.analyse import failure_shapes as shapes
 from torchglass.analyse import failure_values as values
 from torchglass.analyse.failure_scene import (
-    BROADCASTING,
-    CELLS,
-    LOSSES,
     Rule,
     Scene,
     Verdict,
     times,
 )
+from torchglass.analyse.signatures import BROADCASTING, CELLS, LOSSES
 
 _TABLE: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ("linear", (values.dtype, products.linear)),

@@ -8,65 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from torchglass.analyse.signatures import REST, argument_name, signature
 from torchglass.records.model import Module, join_path
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import Op, Operand
 
 Shape = tuple[int, ...]
-
-_REST = "*"
-"""Ends a signature whose last argument may be spread out: `x.view(2, 3)` is `x.view((2, 3))`."""
-
-BROADCASTING = (
-    "add sub subtract mul multiply div divide true_divide truediv floor_divide floordiv remainder "
-    "fmod mod pow maximum minimum max min fmax fmin atan2 eq ne lt le gt ge logical_and logical_or "
-    "logical_xor bitwise_and bitwise_or bitwise_xor and or xor copysign hypot rsub"
-)
-LOSSES = "mse_loss l1_loss smooth_l1_loss huber_loss kl_div"
-CELLS = "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
-
-_SIGNATURES = {
-    function: tuple(names.split())
-    for functions, names in (
-        ("linear", "input weight bias"),
-        ("bilinear", "left right weight bias"),
-        ("conv1d conv2d conv3d", "input weight bias stride padding dilation groups"),
-        (
-            "conv_transpose1d conv_transpose2d conv_transpose3d",
-            "input weight bias stride padding output_padding groups dilation",
-        ),
-        ("max_pool1d max_pool2d max_pool3d", "input kernel_size stride padding dilation ceil_mode"),
-        ("avg_pool1d avg_pool2d avg_pool3d", "input kernel_size stride padding ceil_mode"),
-        ("matmul mm bmm mv dot", "left right"),
-        ("addmm baddbmm", "input left right"),
-        ("scaled_dot_product_attention", "query key value attn_mask"),
-        (CELLS, "input hidden weight_ih weight_hh bias_ih bias_hh"),
-        ("cat concat concatenate stack", "tensors dim"),
-        ("hstack vstack dstack", "tensors"),
-        (BROADCASTING, "left right"),
-        ("where", "condition left right"),
-        ("masked_fill", "input mask value"),
-        ("view reshape expand", f"input shape {_REST}"),
-        ("permute", f"input dims {_REST}"),
-        ("transpose", "input dim0 dim1"),
-        ("split split_with_sizes", "input sizes dim"),
-        ("unflatten", "input dim sizes"),
-        ("einsum", f"equation operands {_REST}"),
-        ("embedding", "indices weight"),
-        ("one_hot", "indices num_classes"),
-        ("gather", "input dim index"),
-        ("scatter scatter_add", "input dim index src"),
-        ("index_select", "input dim index"),
-        ("getitem", "input index"),
-        ("setitem", "input index value"),
-        ("batch_norm instance_norm", "input running_mean running_var weight bias training"),
-        ("layer_norm rms_norm", "input normalized_shape weight bias"),
-        ("group_norm", "input num_groups weight bias"),
-        ("cross_entropy nll_loss", "input target weight size_average ignore_index"),
-        (f"{LOSSES} binary_cross_entropy binary_cross_entropy_with_logits", "input target"),
-    )
-    for function in functions.split()
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,18 +158,11 @@ def broadcast(*shapes: Shape) -> Shape | None:
     return tuple(reversed(sizes))
 
 
-def plain_name(function: str) -> str:
-    """A function's name without what marks it as an operator or as in place."""
-    bare = function.strip("_")
-    in_place = function.startswith("__i") and bare[1:] in _SIGNATURES
-    return bare[1:] if in_place else bare
-
-
 def arguments(
     op: Op, stats: Mapping[str, Stats] | None = None
 ) -> tuple[tuple[Given, ...], dict[str, Any]]:
     """An op's tensors, with their numbers by place, and its other arguments by name."""
-    names = _SIGNATURES.get(plain_name(op.function), ())
+    names = signature(op.function)
     given = tuple(
         Given(
             name=argument_name(operand.place, names),
@@ -234,25 +174,13 @@ def arguments(
     settings: dict[str, Any] = {}
     spread: list[Any] = []
     for place, text in op.settings:
-        if names[-1:] == (_REST,) and place.isdecimal() and int(place) >= len(names) - 2:
+        if names[-1:] == (REST,) and place.isdecimal() and int(place) >= len(names) - 2:
             spread.append(_value(text))
         else:
             settings[argument_name(place, names)] = _value(text)
     if spread:
         settings[names[-2]] = tuple(spread)
     return given, settings
-
-
-def argument_name(place: str, names: Sequence[str] = ()) -> str:
-    """What an argument is called: by the signature where it is known, else by its number."""
-    head, *inner = place.split(".")
-    if head.isdecimal():
-        number = int(head)
-        if names[-1:] == (_REST,) and number >= len(names) - 2:
-            return f"{names[-2]}[{'.'.join(inner) or number - len(names) + 2}]"
-        unnamed = "input" if number == 0 else f"argument {number + 1}"
-        head = names[number] if number < len(names) else unnamed
-    return head + "".join(f"[{part}]" for part in inner)
 
 
 def _value(text: str) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from torchglass.analyse.signatures import argument_name, signature
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import Op, Operand, OpId
 
@@ -35,19 +36,6 @@ _COMMUTATIVE = frozenset(
         *("rmul", "xor"),
     }
 )
-_OPERANDS = ("left", "right")
-_ATTENTION = ("query", "key", "value", "mask")
-_ARGUMENTS: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("bmm", "div", "matmul", "mm", "pow", "sub", "truediv"), _OPERANDS),
-    **dict.fromkeys(("floordiv", "ge", "gt", "idiv", "isub", "le", "lt", "mod"), _OPERANDS),
-    "scaleddotproductattention": _ATTENTION,
-    "where": ("condition", "input", "other"),
-    "maskedfill": ("input", "mask", "value"),
-    "embedding": ("indices", "weight"),
-    "linear": ("input", "weight", "bias"),
-    "layernorm": ("input", "shape", "weight", "bias"),
-    **dict.fromkeys(("gru", "grucell", "lstm", "lstmcell", "rnn", "rnncell"), ("input", "state")),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +104,9 @@ class Flow:
 def links_into(op: Op, taken: Taken) -> Iterator[Link]:
     """The tensors that an op takes from others."""
     ordered = len(taken.made) > 1 and op.type not in _COMMUTATIVE
+    names = signature(op.function)
     for source, output, place in taken.made:
-        yield Link(source, output, op.id, _argument(op, place) if ordered else "")
+        yield Link(source, output, op.id, argument_name(place, names) if ordered else "")
 
 
 def from_input(ops: Sequence[Op]) -> list[bool]:
@@ -145,15 +134,3 @@ def _bookkeeping(ops: Sequence[Op]) -> Iterator[OpId]:
         only_buffers = all(operand.buffer for operand in op.operands)
         if op.writes and op.operands and only_buffers and op.id not in used:
             yield op.id
-
-
-def _argument(op: Op, place: str) -> str:
-    first, _, rest = place.partition(".")
-    names = _ARGUMENTS.get(op.type, ())
-    if not first.isdecimal():
-        name = first
-    elif int(first) < len(names):
-        name = names[int(first)]
-    else:
-        name = "" if rest else f"arg {first}"
-    return f"{name}[{rest}]" if rest else name

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torchglass.analyse.failure_scene import arguments, plain_name
+from torchglass.analyse.failure_scene import arguments
+from torchglass.analyse.signatures import plain_name
 from torchglass.analyse.sizes import SAME_SHAPE
 from torchglass.records.trace import Op, Operand
 

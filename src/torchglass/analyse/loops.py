@@ -29,7 +29,7 @@ def _key(op: Op) -> Hashable:
     if op.kind != "op":
         return op.id
     parameters = tuple(operand.parameter for operand in op.operands if operand.parameter)
-    return (op.function, parameters) if parameters else (op.function, op.site)
+    return (op.function, parameters or op.site, op.phase)
 
 
 def _repeated(keys: Sequence[Hashable]) -> set[Hashable]:

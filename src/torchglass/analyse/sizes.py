@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from torchglass.analyse.failure_scene import arguments, plain_name
+from torchglass.analyse.failure_scene import arguments
+from torchglass.analyse.signatures import plain_name
 from torchglass.records.trace import Op, Operand, OpId
 
 SAME_SHAPE = frozenset(

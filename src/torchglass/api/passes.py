@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchglass.capture.passes import Key, Tape
-    from torchglass.capture.tracing import Edit
+    from torchglass.capture.tracing import Edit, Level
     from torchglass.results.explanation import Explanation
     from torchglass.results.trace import Trace
 
@@ -27,6 +27,7 @@ def trace(
     gradients: bool = False,
     edit: Mapping[Key, Edit] | None = None,
     stop_after: Key | None = None,
+    level: Level = "torch",
     **kwargs: Any,
 ) -> Trace:
     """Run a model once and keep every operation, with its tensor, its parents and its source line.
@@ -34,7 +35,8 @@ def trace(
     `save` says which tensors are kept: names, modules, ordinals, parts of names, a test of an op, a
     list of these, or None. With `gradients` a later backward fills in the gradient of each op.
     `edit` changes what ops return on its way, `stop_after` ends the forward early; both take names,
-    which a run ahead finds out. A forward with arguments of these names is traced by `tracing`.
+    which a run ahead finds out. With `level="aten"` the ops are the kernels that torch's functions
+    come down to. A forward with arguments of these names is traced by `tracing`.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
@@ -44,8 +46,16 @@ def trace(
     >>> passed["relu"].tensor.shape
     torch.Size([3, 2])
     """
-    options = {"save": save, "gradients": gradients, "edit": edit, "stop_after": stop_after}
-    return trace_forward(model, args, kwargs, **options)
+    return trace_forward(
+        model,
+        args,
+        kwargs,
+        save=save,
+        gradients=gradients,
+        edit=edit,
+        stop_after=stop_after,
+        level=level,
+    )
 
 
 def trace_forward(
@@ -55,6 +65,7 @@ def trace_forward(
     *,
     edit: Mapping[Key, Edit] | None = None,
     stop_after: Key | None = None,
+    level: Level = "torch",
     **options: Any,
 ) -> Trace:
     """`trace`, with the arguments of forward kept apart from the options."""
@@ -63,22 +74,27 @@ def trace_forward(
 
     edits = edit or {}
     keys = [*edits] if stop_after is None else [*edits, stop_after]
-    numbers = numbered(model, args, kwargs, keys)
+    numbers = numbered(model, args, kwargs, keys, level)
     options["edits"] = {numbers[key]: change for key, change in edits.items()}
     options["stop_after"] = None if stop_after is None else numbers[stop_after]
     output = None
-    with _telling_of_errors(model, **options) as tape:
+    with _telling_of_errors(model, level=level, **options) as tape:
         output = model(*args, **kwargs)
     return Trace(lambda: tape.captured, _reading(model), output=output)
 
 
 @contextlib.contextmanager
 def tracing(
-    model: nn.Module, *, save: Selection = "all", gradients: bool = False
+    model: nn.Module,
+    *,
+    save: Selection = "all",
+    gradients: bool = False,
+    level: Level = "torch",
 ) -> Iterator[Trace]:
     """Trace whatever runs in a with-block: a training step, `generate()`, several forwards.
 
-    The trace can be read when the block has ended.
+    The trace can be read when the block has ended. With `level="aten"` it lists every kernel,
+    those of a backward in the block included.
 
     >>> import torch
     >>> model = torch.nn.Linear(4, 2)
@@ -89,7 +105,7 @@ def tracing(
     """
     from torchglass.results.trace import Trace
 
-    with _telling_of_errors(model, save=save, gradients=gradients) as tape:
+    with _telling_of_errors(model, save=save, gradients=gradients, level=level) as tape:
         yield Trace(lambda: tape.captured, _reading(model))
 
 

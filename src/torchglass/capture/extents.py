@@ -60,7 +60,7 @@ def extent_of(tensor: torch.Tensor) -> Extent | None:
         first = int(tensor.storage_offset())
         shape, strides = tuple(tensor.shape), tensor.stride()
         item = tensor.element_size()
+        last = first + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     except (RuntimeError, NotImplementedError, AttributeError, ValueError):
         return None
-    last = first + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     return Extent(storage, first * item, (last + 1) * item - 1, item, shape, strides)

@@ -106,6 +106,8 @@ class OpMode(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)
         handling = _handling(func)
         if handling is _Handling.PASS:
             return func(*args, **kwargs)

@@ -16,7 +16,7 @@ from torchglass.analyse.selecting import Selection, at_once, is_everything, sele
 from torchglass.capture.assembling import Assembly, Captured, assemble, finish
 from torchglass.capture.keeping import keeping_modules, keeping_random_state
 from torchglass.capture.ops import OpEvent
-from torchglass.capture.tracing import PassRecorder, tracing
+from torchglass.capture.tracing import Level, PassRecorder, tracing
 from torchglass.errors import CaptureError
 from torchglass.records.trace import Call, Op, OpId
 
@@ -83,7 +83,11 @@ def taping(
 
 
 def numbered(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], keys: Sequence[Key]
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    keys: Sequence[Key],
+    level: Level = "torch",
 ) -> dict[Key, int]:
     """The numbers that the ops of these names have among all ops of a forward.
 
@@ -94,7 +98,7 @@ def numbered(
     with contextlib.ExitStack() as stack:
         stack.enter_context(keeping_random_state())
         stack.enter_context(keeping_modules(model.modules(), {"_buffers": _clone}))
-        tape = stack.enter_context(taping(model, save=None))
+        tape = stack.enter_context(taping(model, save=None, level=level))
         model(*args, **kwargs)
     lookup = Anatomy(tape.captured.trace).lookup
     return {key: _number(tape.captured, lookup.find(key), key) for key in keys}

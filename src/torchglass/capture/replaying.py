@@ -24,7 +24,7 @@ _INSENSITIVE = frozenset(
     | {"newzeros", "newones", "newfull"}
 )
 """Ops that read only the shape of what they are given."""
-_UNDEFINED = frozenset({"empty", "emptylike", "emptystrided", "newempty", "newemptystrided"})
+_UNDEFINED = frozenset({"empty", "emptylike", "emptystrided", "new", "newempty", "newemptystrided"})
 """Ops whose results are whatever was in memory."""
 
 

@@ -122,7 +122,7 @@ class PassRecorder:
         self.error = ""
         self.failure: OpEvent | None = None
         self._failed: tuple[OpEvent, BaseException] | None = None
-        self.snapshots = Snapshots(self.events)
+        self.snapshots = Snapshots(self.events, lambda: (*model.parameters(), *model.buffers()))
         self.gradients: dict[Key, torch.Tensor] = {}
         self.random_state = torch.get_rng_state()
         self.start_ns = _clock()

@@ -226,7 +226,7 @@ def test_arguments_are_named_where_their_order_matters() -> None:
     assert edge(graph, "sin_1_1", "sub_1_2").arguments == ("right",)
     assert edge(graph, "sub_1_2", "add_1_3").arguments == ()
     assert edge(graph, "sin_1_1", "scaleddotproductattention_1_4").arguments == ("query",)
-    assert edge(graph, "add_1_3", "myop_1_5").arguments == ("arg 0",)
+    assert edge(graph, "add_1_3", "myop_1_5").arguments == ("input",)
 
 
 def test_the_parts_of_one_tensor_are_one_edge() -> None:
@@ -255,7 +255,7 @@ def test_the_tensors_of_a_list_are_numbered() -> None:
 
     graph = fold(make.trace(ops))
 
-    assert edge(graph, "sin_1_1", "cat_1_2").arguments == ("[1]",)
+    assert edge(graph, "sin_1_1", "cat_1_2").arguments == ("tensors[1]",)
 
 
 def test_modules_at_the_depth_are_closed() -> None:

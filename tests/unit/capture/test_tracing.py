@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchglass as tg
 from torchglass.analyse.labels import labels
 from torchglass.capture.assembling import Captured, assemble
+from torchglass.capture.replaying import validate
 from torchglass.capture.tracing import tracing
 
 
@@ -380,7 +382,7 @@ def test_an_error_that_the_model_caught_is_not_what_ended_the_pass() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         with contextlib.suppress(RuntimeError):
             x @ x
-        return {}["a"]  # type: ignore[no-any-return]
+        raise KeyError("a")
 
     model = Written(forward)
     x = torch.randn(2, 3)
@@ -404,3 +406,53 @@ def test_the_source_of_an_op_is_never_ours() -> None:
     source = trace["linear"].source
     assert source is not None
     assert source.file == __file__
+
+
+def test_a_replay_writes_into_no_buffer_of_the_user() -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        self.seen[:2].add_(x.sum())
+        return x + self.seen.sum()
+
+    model = Written(forward)
+    model.register_buffer("seen", torch.zeros(4))
+    captured = capture(model, torch.ones(3))
+    before = torch.as_tensor(model.seen).clone()
+
+    validation = validate(captured)
+
+    assert validation
+    assert torch.equal(torch.as_tensor(model.seen), before)
+
+
+def test_a_users_dispatch_mode_does_not_see_our_copies() -> None:
+    class Listing(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self.seen: list[str] = []
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
+    x = torch.randn(2, 4)
+    with Listing() as plain:
+        model(x)
+
+    with Listing() as observed:
+        capture(model, x)
+
+    assert observed.seen == plain.seen
+
+
+def test_a_branch_that_torch_compiles_is_left_alone() -> None:
+    def forward(self: Any, x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    x = torch.ones(3)
+
+    captured = capture(Written(forward), x)
+
+    assert torch.equal(captured.tensors[captured.trace.ops[-1].id, 0], torch.sin(x))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchglass.analyse.anatomy import Anatomy, parameters_of
+from torchglass.analyse.signatures import argument_name, signature
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import Call, Op, OpId
 from torchglass.views.formats import format_bytes, format_shape, harmless, sparkline
@@ -151,8 +152,9 @@ def _numbers(stats: Stats) -> str:
 
 def _arguments(op: Op) -> Iterator[str]:
     if op.settings:
+        names = signature(op.function)
         yield "\tArguments: " + ", ".join(
-            f"{place}={harmless(text)}" for place, text in op.settings
+            f"{argument_name(place, names)}={harmless(text)}" for place, text in op.settings
         )
 
 
