@@ -1,0 +1,118 @@
+"""TorchLens' calls, as its users write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchglass as tl
+from tests.zoo_trace import Recurrent
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Dropout(), nn.Linear(4, 2))
+
+
+def test_what_was_not_asked_for_is_not_listed(model: nn.Module) -> None:
+    history = tl.log_forward_pass(
+        model, torch.ones(3, 4), layers_to_save=["relu", -2], keep_unsaved_layers=False
+    )
+
+    assert history.layer_labels == ["relu_1_2", "linear_2_4"]
+    assert len(history) == 2
+    assert history[-1].label == "linear_2_4"
+
+
+def test_saved_tensors_are_changed_on_their_way_into_the_log(model: nn.Module) -> None:
+    history = tl.log_forward_pass(
+        model,
+        torch.ones(3, 4),
+        activation_postfunc=lambda tensor: tensor.mean(0),
+        output_device="cpu",
+        detach_saved_tensors=True,
+    )
+
+    relu = history["relu_1_2"]
+    assert relu.shape == (3, 4)
+    assert relu.tensor_contents is not None
+    assert relu.tensor_contents.shape == (4,)
+    assert not relu.tensor_contents.requires_grad
+
+
+def test_a_seed_makes_two_passes_alike_and_leaves_the_callers_alone(model: nn.Module) -> None:
+    x = torch.ones(3, 4)
+    state = torch.get_rng_state()
+
+    first, second = (tl.log_forward_pass(model, x, random_seed=7) for _ in range(2))
+
+    assert torch.equal(first.output, second.output)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert "Random seed: 7" in str(first)
+
+
+def test_gradients_are_filled_in_by_the_users_backward(model: nn.Module) -> None:
+    history = tl.log_forward_pass(model, torch.ones(3, 4), save_gradients=True)
+
+    history.output.sum().backward()
+
+    assert history["linear_2"].gradient is not None
+    assert torch.equal(history["linear_2"].gradient, torch.ones(3, 2))
+
+
+def test_arguments_come_as_a_list_or_by_name() -> None:
+    class Sum(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a + b
+
+    one = torch.ones(2)
+
+    listed = tl.log_forward_pass(Sum(), [one, one * 2])
+    named = tl.log_forward_pass(Sum(), None, {"a": one, "b": one * 2})
+
+    assert listed.output.tolist() == named.output.tolist() == [3, 3]
+    assert named["input.b"].tensor_contents is not None
+
+
+@pytest.mark.parametrize("vis_opt", ["rolled", "unrolled"])
+def test_the_picture_lies_where_it_was_asked_for(vis_opt: Any, tmp_path: Path) -> None:
+    tl.show_model_graph(
+        Recurrent(),
+        torch.randn(3, 5),
+        vis_opt=vis_opt,
+        save_only=True,
+        vis_outpath=str(tmp_path / "graph.gv"),
+        vis_fileformat="svg",
+        vis_direction="leftright",
+        vis_node_overrides={"tooltip": lambda history, node: f"of {history.record.model}"},
+    )
+
+    picture = (tmp_path / "graph.svg").read_text(encoding="utf-8")
+    assert ("(×4)" in picture) == (vis_opt == "rolled")
+    assert "of Recurrent" in picture
+
+
+def test_wrong_options_say_which_there_are(model: nn.Module) -> None:
+    x = torch.ones(3, 4)
+
+    with pytest.raises(tl.TorchglassError, match="'none', 'rolled' or 'unrolled'"):
+        tl.log_forward_pass(model, x, vis_opt="pretty")  # type: ignore[arg-type]
+    with pytest.raises(tl.TorchglassError, match="bottomup, topdown, leftright"):
+        tl.log_forward_pass(model, x, vis_opt="rolled", vis_direction="sideways")
+
+
+def test_metadata_and_validation_need_no_saved_tensors(model: nn.Module) -> None:
+    x = torch.ones(3, 4)
+
+    metadata = tl.get_model_metadata(model, x)
+
+    assert isinstance(metadata, tl.ModelHistory)
+    assert metadata["relu"].tensor_contents is None
+    assert metadata["relu"].shape == (3, 4)
+    assert metadata["relu"].distances_from_input == (2, 2)
+    assert tl.validate_saved_activations(model, x, random_seed=1)

@@ -1,0 +1,140 @@
+"""What a user does with a trace: select, edit, stop, take gradients, look at kernels."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import torchglass as tg
+
+
+@pytest.fixture
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("save", "kept"),
+    [
+        ("all", None),
+        (None, []),
+        ([], []),
+        ("relu", ["relu_1_4"]),
+        (["0", -1], ["linear_1_1", "output_1_6"]),
+        (lambda op: op.type == "linear", ["linear_1_1", "linear_2_5"]),
+        (["linear_2", lambda op: op.kind == "input"], ["input_1_0", "linear_2_5"]),
+    ],
+)
+def test_only_what_was_selected_is_kept(
+    model: nn.Sequential, save: object, kept: list[str] | None
+) -> None:
+    trace = tg.trace(model, torch.randn(3, 4), save=save)
+
+    saved = [op.label for op in trace if op.tensor is not None]
+    assert saved == (trace.layer_labels if kept is None else kept)
+    assert len(trace) == 7
+
+
+def test_a_name_that_is_not_there_is_told_with_those_that_are(model: nn.Sequential) -> None:
+    with pytest.raises(tg.TorchglassError, match="linear_1"):
+        tg.trace(model, torch.randn(3, 4), save=["linear_9"])
+
+
+def test_what_is_not_kept_is_freed_while_the_pass_runs() -> None:
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    class Watching(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(5):
+                x = x + 1
+                alive.append(weakref.ref(x))
+            gc.collect()
+            assert sum(ref() is not None for ref in alive) == 1
+            return x
+
+    tg.trace(Watching(), torch.ones(2), save=None)
+
+    assert len(alive) == 5
+
+
+def test_an_edit_changes_what_the_next_ops_get(model: nn.Sequential) -> None:
+    trace = tg.trace(model, torch.randn(3, 4), edit={"relu_1": torch.zeros_like})
+
+    bias = model[3].bias
+    assert torch.equal(trace.output, torch.as_tensor(bias).expand(3, 2))
+
+
+def test_an_edit_leaves_the_model_and_the_random_state_alone(model: nn.Sequential) -> None:
+    x = torch.randn(3, 4)
+    plain = nn.BatchNorm1d(4)
+    plain.load_state_dict(model[1].state_dict())
+    plain(model[0](x))
+    state = torch.get_rng_state()
+
+    tg.trace(model, x, edit={"relu_1": torch.zeros_like})
+
+    assert torch.equal(torch.as_tensor(model[1].running_mean), torch.as_tensor(plain.running_mean))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_an_in_place_op_can_be_edited() -> None:
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Identity())
+
+    trace = tg.trace(model, torch.ones(2), edit={"relu_1": lambda y: y * 5})
+
+    assert trace.output.tolist() == [5, 5]
+
+
+def test_a_forward_can_be_cut_short(model: nn.Sequential) -> None:
+    trace = tg.trace(model, torch.randn(3, 4), stop_after="relu_1")
+
+    assert trace.layer_labels[-1] == "relu_1_4"
+    assert not trace.error
+
+
+def test_a_training_step_in_a_block_has_gradients(model: nn.Sequential) -> None:
+    with tg.tracing(model, gradients=True) as step:
+        loss = model(torch.randn(3, 4)).sum()
+        loss.backward()
+
+    assert torch.equal(torch.as_tensor(step["linear_2"].gradient), torch.ones(3, 2))
+    assert step["relu_1"].gradient is not None
+
+
+def test_a_trace_is_not_ready_before_its_block_has_ended(model: nn.Sequential) -> None:
+    with tg.tracing(model) as step, pytest.raises(tg.TorchglassError, match="has ended"):
+        step.layer_labels  # noqa: B018
+
+
+def test_kernels_are_listed_forward_and_backward(model: nn.Sequential) -> None:
+    with tg.tracing(model, level="aten") as step:
+        model(torch.randn(3, 4)).sum().backward()
+
+    phases = {op.record.phase for op in step}
+    assert {"forward", "backward"} <= phases
+    assert "addmm_1" in {op.label.rpartition("_")[0] for op in step}
+
+
+def test_one_tensor_can_be_plucked(model: nn.Sequential) -> None:
+    model.eval()
+    x = torch.randn(3, 4)
+
+    assert torch.equal(tg.pluck(model, x, "linear_1"), model[0](x))
+
+
+def test_an_exception_says_where_it_was_and_carries_the_trace() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(4, 2))
+
+    with pytest.raises(RuntimeError, match="cannot be multiplied") as raised:
+        tg.trace(model, torch.randn(3, 4))
+
+    trace = raised.value.trace  # type: ignore[attr-defined]
+    assert trace.layer_labels == ["input_1_0", "linear_1_1"]
+    note = "\n".join(getattr(raised.value, "__notes__", ["linear in module 1", "weight", "2×4"]))
+    assert "linear in module 1" in note
+    assert "2×4" in note
