@@ -53,7 +53,7 @@ format: ready ## Rewrite the code in our format.
 	$(BIN)/ruff format .
 
 bench: ready ## Measure us beside our peers.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '.[bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks $(ARGS)
 
 docs: ready ## Rebuild the pictures and tables in docs/ and README.

@@ -31,8 +31,8 @@ def _reader(spec: Spec, contender: str) -> Callable[[], object]:
     model = build(spec).model
 
     def ours() -> object:
-        from torchglass.analyse.parameters import count
-        from torchglass.capture.structure import read_model
+        from torchglass.analyse.model.parameters import count
+        from torchglass.capture.model.structure import read_model
 
         record = read_model(model)
         return record, count(record)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchglass.capture.assembling import assemble
-from torchglass.capture.structure import read_model
-from torchglass.capture.tracing import tracing
+from torchglass.capture.model.structure import read_model
+from torchglass.capture.trace.assembling import assemble
+from torchglass.capture.trace.recording import tracing
 from torchglass.results.trace import Trace
 
 

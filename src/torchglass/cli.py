@@ -16,7 +16,7 @@ import cyclopts
 from cyclopts import App, CycloptsError, Parameter
 
 from torchglass import __version__
-from torchglass.analyse.summary import Sort
+from torchglass.analyse.model.summary import Sort
 from torchglass.api import models
 from torchglass.errors import TorchglassError
 from torchglass.targets.inputs import make_inputs

@@ -16,10 +16,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from tests.hard import forwards
-from torchglass.analyse.labels import labels
-from torchglass.capture.assembling import Captured, assemble
-from torchglass.capture.replaying import validate
-from torchglass.capture.tracing import PassRecorder, tracing
+from torchglass.analyse.trace.labels import labels
+from torchglass.capture.trace.assembling import Captured, assemble
+from torchglass.capture.trace.recording import PassRecorder, tracing
+from torchglass.capture.trace.replaying import validate
 
 KNOWN_TO_WARN = [
     pytest.mark.filterwarnings("ignore:dropout option adds dropout:UserWarning"),

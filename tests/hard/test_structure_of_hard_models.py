@@ -15,9 +15,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from tests import models
-from torchglass.analyse.parameters import Counts, count
-from torchglass.capture.structure import read_model
-from torchglass.capture.tensors import measure
+from torchglass.analyse.model.parameters import Counts, count
+from torchglass.capture.model.structure import read_model
+from torchglass.capture.tensor.describing import measure
 from torchglass.records.model import Model
 
 # Functions of torch that have no annotations.

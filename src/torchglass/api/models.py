@@ -13,8 +13,8 @@ from torchglass.targets.names import resolve
 from torchglass.targets.reading import is_live, open_reader, read
 
 if TYPE_CHECKING:
-    from torchglass.analyse.summary import Sort
-    from torchglass.capture.inputs import Dtype, Size
+    from torchglass.analyse.model.summary import Sort
+    from torchglass.capture.forward.inputs import Dtype, Size
     from torchglass.results.summary import Summary
     from torchglass.views.web.server import Server
 
@@ -52,7 +52,7 @@ def summary(
 
     target = _unpacked(resolve(model))
     if is_live(target):
-        from torchglass.capture.forward import look_at
+        from torchglass.capture.forward.looking import look_at
 
         record, calls = look_at(
             target,

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from torchglass.analyse.selecting import Selection
+from torchglass.analyse.trace.selecting import Selection
 from torchglass.records.model import Model
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from torchglass.capture.passes import Key, Tape
-    from torchglass.capture.tracing import Edit, Level
+    from torchglass.capture.trace.recording import Edit, Level
+    from torchglass.capture.trace.taping import Key, Tape
     from torchglass.results.explanation import Explanation
     from torchglass.results.trace import Trace
 
@@ -69,7 +69,7 @@ def trace_forward(
     **options: Any,
 ) -> Trace:
     """`trace`, with the arguments of forward kept apart from the options."""
-    from torchglass.capture.passes import numbered
+    from torchglass.capture.trace.taping import numbered
     from torchglass.results.trace import Trace
 
     edits = edit or {}
@@ -147,7 +147,7 @@ def load(path: str | PathLike[str]) -> Trace:
 @contextlib.contextmanager
 def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[Tape]:
     """Tape a pass, and let an exception that comes out of it say where it was."""
-    from torchglass.capture.passes import taping
+    from torchglass.capture.trace.taping import taping
     from torchglass.results.trace import Trace
 
     try:
@@ -159,7 +159,7 @@ def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[Tape]:
             error.trace = failed  # type: ignore[attr-defined]
             # Python 3.10 has no notes.
             if hasattr(error, "add_note"):
-                from torchglass.capture.attempts import clues
+                from torchglass.capture.trace.attempts import clues
                 from torchglass.views.text.failure import failure_note
 
                 known = clues(error, tape.failure)
@@ -169,7 +169,7 @@ def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[Tape]:
 
 def _reading(model: nn.Module) -> Callable[[], Model]:
     def read() -> Model:
-        from torchglass.capture.structure import read_model
+        from torchglass.capture.model.structure import read_model
 
         return read_model(model)
 

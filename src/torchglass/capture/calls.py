@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from torchglass.capture.places import tensors_in, tensors_of_call
-from torchglass.capture.tensors import describe
+from torchglass.capture.tensor.describing import describe
 from torchglass.errors import warn
 from torchglass.records.model import join_path
 from torchglass.records.trace import Call, CallId, Value

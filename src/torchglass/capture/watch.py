@@ -27,8 +27,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from torchglass.capture.structure import read_model
-from torchglass.capture.tensors import measure
+from torchglass.capture.model.structure import read_model
+from torchglass.capture.tensor.describing import measure
 from torchglass.errors import warn
 from torchglass.records.flow import Sink
 from torchglass.records.series import Frame, Point, SeriesId

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from torchglass.analyse.parameters import count
+from torchglass.analyse.model.parameters import count
 from torchglass.api import models
 from torchglass.errors import ViewError
 from torchglass.records.model import join_path

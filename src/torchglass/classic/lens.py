@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from torchglass.analyse.selecting import Selection
+from torchglass.analyse.trace.selecting import Selection
 from torchglass.api.passes import trace_forward
 from torchglass.errors import ViewError
 from torchglass.results.trace import Trace
@@ -175,7 +175,7 @@ def _seeded(seed: int | None) -> Iterator[None]:
     import numpy as np
     import torch
 
-    from torchglass.capture.keeping import keeping_random_state
+    from torchglass.capture.forward.keeping import keeping_random_state
 
     with keeping_random_state():
         random.seed(seed)

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from torchglass.analyse.summary import Row, SummaryReport
+from torchglass.analyse.model.summary import Row, SummaryReport
 from torchglass.records.trace import Value
 
 HEADINGS = (

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from torchglass.analyse.parameters import Counts
-from torchglass.analyse.summary import MemoryEstimate, Row, SummaryReport
+from torchglass.analyse.model.parameters import Counts
+from torchglass.analyse.model.summary import MemoryEstimate, Row, SummaryReport
 from torchglass.records.model import Model
 from torchglass.records.plain import to_plain
 from torchglass.records.trace import Value

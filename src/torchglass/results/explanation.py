@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchglass.analyse.failure import Clues, Failure
+from torchglass.analyse.failure.story import Clues, Failure
 from torchglass.results.trace import Trace
 from torchglass.views.html.failure import failure_fragment
 from torchglass.views.text.failure import digest_text, failure_note, failure_text
@@ -59,8 +59,8 @@ def explain(model: nn.Module, /, *args: Any, **kwargs: Any) -> Explanation:
 
     The model's buffers and the random state are afterwards what they were.
     """
-    from torchglass.capture.attempts import attempt
-    from torchglass.capture.structure import read_model
+    from torchglass.capture.model.structure import read_model
+    from torchglass.capture.trace.attempts import attempt
 
     captured, output, error, clues = attempt(model, args, kwargs)
     returned = {"output": output} if error is None else {}

@@ -69,7 +69,7 @@ class Held:
     @cached_property
     def stats(self) -> Stats | None:
         """Its numbers summed up; None where there are none to see."""
-        from torchglass.capture.tensors import measure
+        from torchglass.capture.tensor.describing import measure
 
         return measure(self.tensor) if self.tensor is not None else None
 

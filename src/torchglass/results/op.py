@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from torchglass.analyse.anatomy import Anatomy, parameters_of
-from torchglass.analyse.flops import flops
+from torchglass.analyse.trace.anatomy import Anatomy, parameters_of
+from torchglass.analyse.trace.flops import flops
 from torchglass.records import trace as records
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import OpId, Source
@@ -158,7 +158,7 @@ class Op:
     @cached_property
     def stats(self) -> Stats | None:
         """The numbers of its tensor summed up; None where there are none to see."""
-        from torchglass.capture.tensors import measure
+        from torchglass.capture.tensor.describing import measure
 
         return measure(self.tensor) if self.tensor is not None else None
 
@@ -266,7 +266,7 @@ class Op:
 
 
 def _look(tensor: torch.Tensor) -> Look:
-    from torchglass.capture.previews import corner, histogram
-    from torchglass.capture.tensors import measure
+    from torchglass.capture.tensor.describing import measure
+    from torchglass.capture.tensor.previews import corner, histogram
 
     return Look(corner=corner(tensor), stats=measure(tensor), histogram=histogram(tensor))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchglass.analyse.summary import Sort, summarize
+from torchglass.analyse.model.summary import Sort, summarize
 from torchglass.errors import ViewError
 from torchglass.export.csv import summary_csv
 from torchglass.export.json import summary_dict, summary_json

@@ -10,8 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
-from torchglass.analyse.anatomy import Anatomy
-from torchglass.analyse.flops import flops
+from torchglass.analyse.trace.anatomy import Anatomy
+from torchglass.analyse.trace.flops import flops
 from torchglass.errors import CaptureError, LookupFailedError, ViewError
 from torchglass.records import trace as records
 from torchglass.records.model import Model, Module, Role, Slot, join_path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from torchglass.analyse.graph import Mode
+    from torchglass.analyse.graph.folding import Mode
     from torchglass.views.graph import ColorBy, Direction, Overrides
 
 Tensors = Mapping[tuple[OpId, int], "torch.Tensor"]
@@ -208,8 +208,8 @@ class Trace(Sequence[Op]):
 
         With `perturb` each parent's result is also changed, to prove that the edge is real.
         """
-        from torchglass.capture.assembling import Captured
-        from torchglass.capture.replaying import validate
+        from torchglass.capture.trace.assembling import Captured
+        from torchglass.capture.trace.replaying import validate
 
         if not isinstance(self._pass, Captured):
             raise CaptureError("a trace from a file cannot be replayed: it holds no functions")
@@ -235,7 +235,7 @@ class Trace(Sequence[Op]):
         Rolled, the passes of a layer are one node. Modules `depth` levels down are closed; `focus`
         draws one module alone. `color_by` is "time", "params", "memory" or "flops".
         """
-        from torchglass.analyse.graph import fold
+        from torchglass.analyse.graph.folding import fold
         from torchglass.views.graph import draw
 
         graph = fold(
@@ -282,7 +282,7 @@ class Trace(Sequence[Op]):
 
     def held_tensor(self, name: str) -> torch.Tensor | None:
         """A parameter or buffer that an op used, as it was when the pass began."""
-        from torchglass.capture.assembling import Captured
+        from torchglass.capture.trace.assembling import Captured
 
         return self._pass.held(name) if isinstance(self._pass, Captured) else None
 

@@ -43,7 +43,7 @@ def save(trace: Trace, path: Path, *, overwrite: bool) -> Path:
         run = Run(name=trace.record.model, created_ns=time.time_ns())
         write_trace(new, run, _stored(trace))
         if trace.saved_tensors or trace.saved_gradients:
-            from torchglass.capture.tensor_files import write_tensors
+            from torchglass.capture.tensor.files import write_tensors
 
             write_tensors(tensors_file(new), _groups(trace))
             tensors_file(new).replace(tensors_file(path))
@@ -55,7 +55,7 @@ def save(trace: Trace, path: Path, *, overwrite: bool) -> Path:
 
 def load(path: Path) -> tuple[StoredTrace, LoadedPass]:
     """A trace from its files. Its tensors are read one by one, when they are looked at."""
-    from torchglass.capture.tensor_files import SavedTensors
+    from torchglass.capture.tensor.files import SavedTensors
 
     stored = read_trace(path)
     beside = tensors_file(path)
@@ -66,7 +66,7 @@ def load(path: Path) -> tuple[StoredTrace, LoadedPass]:
 
 def pickled(trace: Trace, *, output: Any) -> dict[str, Any]:
     """All that a trace is made of, worked out, its tensors as bytes."""
-    from torchglass.capture.tensor_files import pack_tensors
+    from torchglass.capture.tensor.files import pack_tensors
 
     return {
         "stored": _stored(trace),
@@ -77,7 +77,7 @@ def pickled(trace: Trace, *, output: Any) -> dict[str, Any]:
 
 def unpickled(state: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a trace from what `pickled` made of it."""
-    from torchglass.capture.tensor_files import unpack_tensors
+    from torchglass.capture.tensor.files import unpack_tensors
 
     stored: StoredTrace = state["stored"]
     tensors, gradients = (

@@ -67,7 +67,7 @@ def make_inputs(texts: Iterable[str], model: object) -> tuple[list[Any], dict[st
         return [], {}
     import torch
 
-    from torchglass.capture.inputs import make_tensor
+    from torchglass.capture.forward.inputs import make_tensor
 
     device, dtype = _home(model)
     tensors = [

@@ -33,13 +33,13 @@ def read(target: object, *, unsafe: bool = False) -> Model:
     if is_reader(target):
         return target.model()
     if not isinstance(target, Path):
-        from torchglass.capture.structure import read_model
+        from torchglass.capture.model.structure import read_model
 
         return read_model(target)
     if target.suffix == RUN_SUFFIX:
         with closing(open_reader(target)) as reader:
             return reader.model()
-    from torchglass.capture.checkpoint import read_checkpoint
+    from torchglass.capture.checkpoint.reading import read_checkpoint
 
     return read_checkpoint(target, unsafe=unsafe)
 

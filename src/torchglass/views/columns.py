@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchglass.analyse.summary import Row, SummaryReport
+from torchglass.analyse.model.summary import Row, SummaryReport
 from torchglass.errors import ViewError
 from torchglass.records.model import Model
 from torchglass.records.tensors import TensorSpec

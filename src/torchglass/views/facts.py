@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from torchglass.analyse.summary import SummaryReport
+from torchglass.analyse.model.summary import SummaryReport
 from torchglass.views.formats import format_bytes, format_count, harmless
 
 _MOST_NOTES = 10

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from torchglass.analyse.anatomy import Anatomy
-from torchglass.analyse.failure import Failure, SetSize, code_at
-from torchglass.analyse.failure_scene import Given, module_name
+from torchglass.analyse.failure.scene import Given, module_name
+from torchglass.analyse.failure.story import Failure, SetSize, code_at
+from torchglass.analyse.trace.anatomy import Anatomy
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import Call, Op, OpId, Source
 from torchglass.views.brief import brief

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TypeVar
 
-from torchglass.analyse.anatomy import Anatomy, parameters_of
+from torchglass.analyse.trace.anatomy import Anatomy, parameters_of
 from torchglass.records.model import Model
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import OpId

@@ -6,7 +6,7 @@ import csv
 import io
 
 from tests import make, networks
-from torchglass.analyse.summary import summarize
+from torchglass.analyse.model.summary import summarize
 from torchglass.export.csv import summary_csv
 from torchglass.records.model import Model
 from torchglass.records.trace import Call

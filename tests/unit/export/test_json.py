@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests import make, networks
-from torchglass.analyse.summary import summarize
+from torchglass.analyse.model.summary import summarize
 from torchglass.export.json import summary_dict, summary_json
 
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests import make
-from torchglass.analyse.graph_parts import Again, Box, Cost, Edge, Graph, Node
+from torchglass.analyse.graph.parts import Again, Box, Cost, Edge, Graph, Node
 from torchglass.errors import ViewError
 from torchglass.records.trace import Source
 from torchglass.views.graph import Direction, Overrides, draw

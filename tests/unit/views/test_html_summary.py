@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from tests import make, networks
-from torchglass.analyse.summary import summarize
+from torchglass.analyse.model.summary import summarize
 from torchglass.records.model import Model
 from torchglass.views.columns import columns_named
 from torchglass.views.html.summary import summary_page

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests import make
-from torchglass.analyse.anatomy import Anatomy
+from torchglass.analyse.trace.anatomy import Anatomy
 from torchglass.views.html.trace import trace_fragment
 
 MODEL = make.model()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests import make
-from torchglass.analyse.failure import Failure
+from torchglass.analyse.failure.story import Failure
 from torchglass.records.model import Model
 from torchglass.records.trace import Op, Operand, OpId, Source, Trace
 from torchglass.views.html.failure import failure_fragment

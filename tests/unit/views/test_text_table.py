@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests import make
-from torchglass.analyse.summary import summarize
+from torchglass.analyse.model.summary import summarize
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
 from torchglass.views.columns import columns_named

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests import make
-from torchglass.analyse.anatomy import Anatomy
+from torchglass.analyse.trace.anatomy import Anatomy
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import OpId, Source
 from torchglass.views.text.op import Look, op_line, op_text

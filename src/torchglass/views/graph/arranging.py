@@ -9,7 +9,7 @@ from typing import Any
 
 import pygraphviz
 
-from torchglass.analyse.graph_parts import Graph
+from torchglass.analyse.graph.parts import Graph
 from torchglass.views.graph.directions import Corners, Heading
 from torchglass.views.graph.geometry import Area, Point, union
 from torchglass.views.graph.graphviz import POINTS, canvas

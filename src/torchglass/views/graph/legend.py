@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from torchglass.analyse.graph_parts import Node
+from torchglass.analyse.graph.parts import Node
 from torchglass.views.graph.palette import Ink, mix
 from torchglass.views.graph.style import Attributes, Style, words_only
 

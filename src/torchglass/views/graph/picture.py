@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from torchglass.analyse.graph_parts import Graph
+from torchglass.analyse.graph.parts import Graph
 from torchglass.errors import ViewError
 from torchglass.views.graph.arranging import arrange
 from torchglass.views.graph.directions import HEADINGS, Corners, Direction

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchglass.analyse.graph_parts import Box, Cost, Edge, Graph, Node
+from torchglass.analyse.graph.parts import Box, Cost, Edge, Graph, Node
 from torchglass.views.formats import format_bytes, format_count, format_share, format_time, harmless
 from torchglass.views.graph import words
 from torchglass.views.graph.palette import Ink, Palette, mix, text_on

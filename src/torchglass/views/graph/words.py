@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from torchglass.analyse.graph_parts import Box, Edge, Graph, Node
+from torchglass.analyse.graph.parts import Box, Edge, Graph, Node
 from torchglass.records.tensors import TensorSpec
 from torchglass.views.formats import (
     format_bytes,

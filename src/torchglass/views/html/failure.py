@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchglass.analyse.failure import Failure
+from torchglass.analyse.failure.story import Failure
 from torchglass.views.failure_words import Part, Row, digest, headline, parts
 from torchglass.views.html.parts import style, text
 

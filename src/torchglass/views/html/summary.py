@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from torchglass.analyse.summary import Row, SummaryReport
+from torchglass.analyse.model.summary import Row, SummaryReport
 from torchglass.views.columns import COLUMNS, Column, row_name
 from torchglass.views.facts import facts, notes
 from torchglass.views.html.parts import style, text

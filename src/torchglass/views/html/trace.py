@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchglass.analyse.anatomy import Anatomy, parameters_of
+from torchglass.analyse.trace.anatomy import Anatomy, parameters_of
 from torchglass.records.model import Model
 from torchglass.records.trace import Op
 from torchglass.views.formats import format_bytes, format_count, format_shape, format_time

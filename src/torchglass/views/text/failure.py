@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchglass.analyse.failure import Clues, Failure
+from torchglass.analyse.failure.story import Clues, Failure
 from torchglass.records.model import Model
 from torchglass.records.trace import Trace
 from torchglass.views.failure_words import Part, digest, headline, parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from torchglass.analyse.summary import Row
+from torchglass.analyse.model.summary import Row
 
 
 def guides(rows: Iterable[Row], arm: str) -> Iterator[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchglass.analyse.anatomy import Anatomy, parameters_of
-from torchglass.analyse.signatures import argument_name, signature
+from torchglass.analyse.trace.anatomy import Anatomy, parameters_of
+from torchglass.analyse.trace.signatures import argument_name, signature
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import Call, Op, OpId
 from torchglass.views.formats import format_bytes, format_shape, harmless, sparkline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchglass.analyse.summary import SummaryReport
+from torchglass.analyse.model.summary import SummaryReport
 from torchglass.views.columns import Column, row_name
 from torchglass.views.facts import facts, notes
 from torchglass.views.formats import pad, shorten, width

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from torchglass.analyse.anatomy import Anatomy
+from torchglass.analyse.trace.anatomy import Anatomy
 from torchglass.records.model import Model, Module
 from torchglass.views.formats import harmless
 from torchglass.views.trace_facts import Saved, ends, parameters, structure, tensors

@@ -10,7 +10,7 @@ ResNet(
 
 from __future__ import annotations
 
-from torchglass.analyse.summary import Row, SummaryReport
+from torchglass.analyse.model.summary import Row, SummaryReport
 from torchglass.records.model import Model
 from torchglass.views.brief import brief
 from torchglass.views.columns import SAME_AS, row_name, same_as

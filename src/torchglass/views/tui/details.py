@@ -11,7 +11,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from torchglass.analyse.parameters import Counts, ModuleCounts
+from torchglass.analyse.model.parameters import Counts, ModuleCounts
 from torchglass.records.model import Module, Slot
 from torchglass.records.series import Series
 from torchglass.views.columns import shape_text

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.analyse.parameters import ModuleCounts, count
+from torchglass.analyse.model.parameters import ModuleCounts, count
 from torchglass.records.model import Model, Module, ModuleId, Slot, join_path
 from torchglass.records.run import Run
 from torchglass.records.series import Points, Series, SeriesId

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.analyse.parameters import Counts, count
+from torchglass.analyse.model.parameters import Counts, count
 from torchglass.errors import StoreError
 from torchglass.records.flow import Reader
 from torchglass.records.model import Model

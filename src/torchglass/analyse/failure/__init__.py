@@ -1,0 +1,1 @@
+"""Why a forward failed, and what would fit."""

@@ -1,0 +1,1 @@
+"""A pass folded into a graph that can be drawn."""

@@ -1,0 +1,274 @@
+"""Stretches of a pass that are the same computation over and over, as a stack of blocks is."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from torchglass.analyse.trace.labels import Label
+from torchglass.records.trace import Call, CallId, Op, Operand, OpId
+
+_LONGEST_UNIT = 64
+"""The most neighbours (ops and module calls) that are looked at as one unit."""
+_WORTH_FOLDING = 4
+"""Fewer drawn ops than this are not worth the reader's thinking of a folded stack."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Units that follow each other, built alike and fed alike, each of its own layers."""
+
+    parent: CallId | None
+    """The call in which the units run."""
+    start: OpId
+    """The first op of the first unit."""
+    size: int
+    """The ops of a unit."""
+    times: int
+    items: tuple[CallId | OpId, ...]
+    """The calls and ops that the first unit is made of, in order."""
+    call: CallId | None = None
+    """The module call that is the first unit; None where a unit is several calls or ops."""
+    last_call: CallId | None = None
+    """The module call that is the last unit."""
+
+    @property
+    def unit(self) -> range:
+        """The ops of the first unit."""
+        return range(self.start, self.start + self.size)
+
+    @property
+    def later(self) -> range:
+        """The ops of all other units."""
+        return range(self.start + self.size, self.start + self.size * self.times)
+
+    @property
+    def last(self) -> OpId:
+        """The last op of the last unit."""
+        return OpId(self.start + self.size * self.times - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A child of a call: an inner call with all its ops, or an op of the call itself."""
+
+    call: CallId | None
+    start: int
+    end: int
+    build: int
+    """The same for two items that are built alike."""
+
+
+class Repeats:
+    """Finds the runs of a trace; each only inside the first unit of the runs around it."""
+
+    def __init__(
+        self,
+        ops: Sequence[Op],
+        calls: Sequence[Call],
+        labels: Sequence[Label],
+        *,
+        classes: Mapping[str, str],
+        hidden: Container[OpId],
+    ) -> None:
+        self._ops = ops
+        self._calls = calls
+        self._labels = labels
+        self._classes = classes
+        self._hidden = hidden
+        self._children = _children(ops)
+        self._inside = _contents(ops, calls)
+        self._numbers: dict[Hashable, int] = {}
+        self._items: dict[CallId | None, list[_Item]] = {}
+        self._build_all()
+
+    def below(self, call: CallId | None, *, depth: int | None = None) -> Iterator[Run]:
+        """The runs among the children of a call and, `depth` levels down, of its inner calls."""
+        if depth is not None and depth <= 0:
+            return
+        items = self._items.get(call, [])
+        place = 0
+        while place < len(items):
+            run = self._run_at(call, items, place, closed=depth == 1)
+            shown = items[place : place + (len(run.items) if run else 1)]
+            if run:
+                yield run
+            for item in shown:
+                if item.call is not None:
+                    yield from self.below(item.call, depth=None if depth is None else depth - 1)
+            place += len(shown) * (run.times if run else 1)
+
+    def _run_at(
+        self, parent: CallId | None, items: Sequence[_Item], place: int, *, closed: bool
+    ) -> Run | None:
+        best: Run | None = None
+        for period in range(1, min(_LONGEST_UNIT, (len(items) - place) // 2) + 1):
+            known = best is not None and period % len(best.items) == 0
+            if known or items[place].build != items[place + period].build:
+                continue
+            run = self._longest(parent, items, place, period)
+            covered = run.size * run.times
+            if run.times > 1 and (best is None or covered > best.size * best.times):
+                best = run
+        if best is None or self._drawn(best, closed) * (best.times - 1) < _WORTH_FOLDING:
+            return None
+        return best
+
+    def _longest(
+        self, parent: CallId | None, items: Sequence[_Item], place: int, period: int
+    ) -> Run:
+        first = items[place : place + period]
+        start, size = first[0].start, first[-1].end - first[0].start
+        alike = takewhile(
+            lambda times: (
+                _builds(items, place + times * period, period) == _builds(items, place, period)
+                and self._continues(start, size, times)
+            ),
+            range(1, len(items) // period),
+        )
+        times = self._without_leaks(start, size, 1 + sum(1 for _ in alike))
+        last = items[place + (times - 1) * period]
+        single = period == 1
+        return Run(
+            parent=parent,
+            start=OpId(start),
+            size=size,
+            times=times,
+            items=tuple(OpId(item.start) if item.call is None else item.call for item in first),
+            call=first[0].call if single else None,
+            last_call=last.call if single else None,
+        )
+
+    def _continues(self, start: int, size: int, times: int) -> bool:
+        """Whether unit number `times` takes what the one before takes, each from its own."""
+        begin = start + times * size
+        for op in range(begin, begin + size):
+            before = op - size
+            if self._labels[op].layer == self._labels[before].layer:
+                return False
+            mine = list(_references(self._ops[op]))
+            theirs = list(_references(self._ops[before]))
+            if len(mine) != len(theirs) or not all(
+                _alike(own, other, begin, size, is_second=times == 1)
+                for own, other in zip(mine, theirs, strict=True)
+            ):
+                return False
+        return True
+
+    def _without_leaks(self, start: int, size: int, times: int) -> int:
+        """How many of the units hand on to the next one, or to an output, and to nothing else."""
+        for number in range(times - 1):
+            begin = start + number * size
+            beyond = begin + 2 * size
+            for op in range(begin, begin + size):
+                if any(
+                    child >= beyond and self._ops[child].kind != "output"
+                    for child in self._children[op]
+                ):
+                    return number + 1
+        return times
+
+    def _drawn(self, run: Run, closed: bool) -> int:
+        if closed:
+            return len(run.items)
+        return sum(op not in self._hidden for op in run.unit)
+
+    def _build_all(self) -> None:
+        """The children of all calls, innermost first, since calls are built of their children."""
+        builds: dict[CallId, int] = {}
+        for call in [*reversed(self._calls), None]:
+            parent = call.id if call is not None else None
+            items = [self._item(child, builds) for child in self._inside.get(parent, ())]
+            self._items[parent] = [item for item in items if item.end > item.start]
+            if call is not None:
+                builds[call.id] = self._number(
+                    self._classes.get(call.path, ""),
+                    tuple((item.build, self._name(item, call)) for item in items),
+                )
+
+    def _item(self, child: CallId | Op, builds: Mapping[CallId, int]) -> _Item:
+        if isinstance(child, Op):
+            return _Item(None, child.id, child.id + 1, self._number(*_build(child)))
+        inner = self._items[child]
+        if not inner:
+            return _Item(child, 0, 0, builds[child])
+        return _Item(child, inner[0].start, inner[-1].end, builds[child])
+
+    def _name(self, item: _Item, parent: Call) -> str:
+        return (
+            self._calls[item.call].path.removeprefix(parent.path) if item.call is not None else ""
+        )
+
+    def _number(self, *key: Hashable) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+
+def _contents(ops: Sequence[Op], calls: Sequence[Call]) -> dict[CallId | None, list[CallId | Op]]:
+    """The ops and calls directly in each call, in the order in which they began."""
+    inside: dict[CallId | None, list[CallId | Op]] = {}
+    seen: set[CallId] = set()
+    for op in ops:
+        unseen: list[CallId] = []
+        call = op.call
+        while call is not None and call not in seen:
+            seen.add(call)
+            unseen.append(call)
+            call = calls[call].parent
+        for call in reversed(unseen):
+            inside.setdefault(calls[call].parent, []).append(call)
+        inside.setdefault(op.call, []).append(op)
+    return inside
+
+
+def _children(ops: Sequence[Op]) -> list[list[OpId]]:
+    children: list[list[OpId]] = [[] for _ in ops]
+    for op in ops:
+        for parent in op.parents:
+            children[parent].append(op.id)
+    return children
+
+
+def _build(op: Op) -> tuple[Hashable, ...]:
+    return (
+        op.kind,
+        op.function,
+        op.settings,
+        tuple((value.spec.shape, value.spec.dtype) for value in op.outputs),
+        tuple(map(_operand_build, op.operands)),
+    )
+
+
+def _operand_build(operand: Operand) -> Hashable:
+    return (
+        operand.place,
+        operand.spec.shape,
+        operand.spec.dtype,
+        operand.output,
+        bool(operand.parameter),
+        bool(operand.buffer),
+    )
+
+
+def _builds(items: Sequence[_Item], place: int, period: int) -> list[int]:
+    return [item.build for item in items[place : place + period]]
+
+
+def _references(op: Op) -> Iterable[OpId | None]:
+    for operand in op.operands:
+        yield operand.op
+        yield from operand.writers
+
+
+def _alike(
+    mine: OpId | None, theirs: OpId | None, begin: int, size: int, *, is_second: bool
+) -> bool:
+    """Whether an argument in the unit at `begin` comes from where its like before came from."""
+    if mine is None or theirs is None:
+        return mine is theirs
+    if mine >= begin:
+        return mine - size == theirs
+    if mine >= begin - size:
+        # The first unit takes from before the run what the others take from each other.
+        return theirs < begin - size if is_second else mine - size == theirs
+    return mine == theirs

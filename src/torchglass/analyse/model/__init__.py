@@ -1,0 +1,1 @@
+"""What can be read off the record of a model."""

@@ -1,0 +1,1 @@
+"""Reading a model from a file, without its code."""

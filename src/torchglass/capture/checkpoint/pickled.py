@@ -1,0 +1,125 @@
+"""What `torch.save` wrote, with nothing unpickled but tensors and plain containers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchglass.capture.checkpoint.archive import allowing, is_archive, open_archive
+from torchglass.capture.checkpoint.dotted import CHECKPOINT, stored_slot, tree
+from torchglass.capture.model.containers import module_parts
+from torchglass.capture.model.identity import Identities
+from torchglass.capture.model.structure import read_model
+from torchglass.capture.tensor.describing import describe
+from torchglass.errors import TargetError, UnsafeFileError
+from torchglass.records.model import Model, join_path
+
+_MOST = 500_000
+"""How much to look at: a small file can name its parts more often than anyone can wait for."""
+_REFUSED = re.compile(r"GLOBAL ([\w.]+)")
+
+
+def read_pickled(files: Sequence[Path], *, unsafe: bool) -> Model:
+    """The tensors in one file or in several shards, or the module that is in it."""
+    contents = [_load(file, unsafe=unsafe) for file in files]
+    if len(contents) == 1 and (isinstance(contents[0], nn.Module) or module_parts(contents[0])):
+        return read_model(contents[0])
+    identities = Identities()
+    slots = [
+        stored_slot(
+            name,
+            describe(tensor),
+            identities.of(tensor),
+            trainable=not isinstance(tensor, nn.Parameter) or tensor.requires_grad,
+            state=state,
+        )
+        for content in contents
+        for name, tensor, state in _tensors(_unwrapped(content))
+    ]
+    if not slots:
+        raise TargetError(f"there are no tensors in {files[0].name}")
+    return Model(name="", modules=tree(slots, root=CHECKPOINT))
+
+
+def _load(path: Path, *, unsafe: bool) -> Any:
+    archived = is_archive(path)
+    if archived:
+        with open_archive(path) as archive:
+            scripted = any(name.endswith("/constants.pkl") for name in archive.namelist())
+        if scripted:
+            return _load_script(path, unsafe=unsafe)
+    try:
+        return torch.load(path, map_location="cpu", mmap=archived, weights_only=not unsafe)
+    except UnpicklingError as error:
+        refused = _refused_names(path, str(error))
+        if not refused:
+            raise TargetError(f"{path.name} is damaged, or not from torch.save") from error
+        raise UnsafeFileError(
+            f"{path.name} holds more than tensors: to read it, {', '.join(refused)} would be"
+            f" imported and run; {allowing('where it comes from')}"
+        ) from error
+    except (ImportError, AttributeError) as error:
+        raise TargetError(f"{path.name} needs code that is not here: {error}") from error
+
+
+def _load_script(path: Path, *, unsafe: bool) -> Any:
+    if not unsafe:
+        raise UnsafeFileError(
+            f"{path.name} is a TorchScript program, and loading it can run its code;"
+            f" {allowing('where it comes from')}"
+        )
+    load: Callable[..., Any] = torch.jit.load
+    return load(path, map_location="cpu")
+
+
+def _refused_names(path: Path, message: str) -> list[str]:
+    """What a file would import beyond what tensors need."""
+    if is_archive(path):
+        return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    # Files from before torch 1.6 are no archives; the refusal names the first one it met.
+    return _REFUSED.findall(message)[:1]
+
+
+def _unwrapped(content: Any) -> Any:
+    """The innermost dict that still has all the tensors: a training saves its model among notes."""
+    while isinstance(content, Mapping):
+        parts = [part for _, part in _below(content) if next(_tensors(part), None) is not None]
+        if len(parts) != 1 or not isinstance(parts[0], Mapping):
+            break
+        content = parts[0]
+    return content
+
+
+def _tensors(content: Any) -> Iterator[tuple[str, torch.Tensor, bool]]:
+    """Name, tensor, and whether it is the state of an optimizer, for all in nested containers."""
+    waiting = [("", content, False)]
+    for _ in range(_MOST):
+        if not waiting:
+            return
+        name, part, state = waiting.pop()
+        if isinstance(part, torch.Tensor):
+            yield name or "tensor", part, state
+            continue
+        state = state or (isinstance(part, Mapping) and {"state", "param_groups"} <= part.keys())
+        waiting += [(join_path(name, key), inner, state) for key, inner in reversed(_below(part))]
+    raise TargetError(f"it has more than {_MOST:,} containers and tensors, or contains itself")
+
+
+def _below(part: Any) -> list[tuple[str, Any]]:
+    """The named parts that are tensors or may hold some."""
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(part, Mapping):
+        items = part.items()
+    elif isinstance(part, (list, tuple)):
+        items = enumerate(part)
+    return [
+        (str(name), inner)
+        for name, inner in items
+        if isinstance(inner, (torch.Tensor, Mapping, list, tuple))
+    ]

@@ -1,0 +1,99 @@
+"""Models on disk, read without their code: the dotted names of the tensors become the tree.
+
+The root of such a model has the class "checkpoint" and its other nodes the class "group", because a
+file of tensors does not say what computes with them. Nor does it say what is trained: all counts as
+trainable parameters, except whole numbers and flags, the running statistics of norms and the state
+of optimizers, which count as buffers. Files that name classes, which are exported programs and
+pickled modules, keep them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torchglass.capture.checkpoint.archive import is_archive
+from torchglass.capture.checkpoint.exported import is_program_file, read_program_file
+from torchglass.capture.checkpoint.headers import read_safetensors
+from torchglass.capture.checkpoint.pickled import read_pickled
+from torchglass.errors import TargetError
+from torchglass.records.model import Model
+
+_INDEX = ".index.json"
+_SAFE = ".safetensors"
+_PICKLED = (".pt", ".pth", ".bin", ".ckpt")
+_SHARD = re.compile(r".*-\d+-of-\d+\..*")
+_PICKLE_START = b"\x80"
+
+
+def read_checkpoint(path: Path, *, unsafe: bool = False) -> Model:
+    """The tensors of a file, of an index of several, or of a folder, as a tree.
+
+    Nothing is loaded: headers are read and storages mapped. Nothing that came with the file is run
+    unless `unsafe` allows it.
+    """
+    try:
+        model = _read(_files(path), unsafe=unsafe)
+    except TargetError:
+        raise
+    except FileNotFoundError as error:
+        raise TargetError(f"there is no file {error.filename or path}") from error
+    except Exception as error:
+        # Parsers of broken files raise whatever they meet.
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise TargetError(f"{path.name} cannot be read, it may be damaged: {reason}") from error
+    return replace(model, name=path.name, origin=str(path))
+
+
+def _read(files: Sequence[Path], *, unsafe: bool) -> Model:
+    first = files[0]
+    with first.open("rb") as file:
+        head = file.read(9)
+    # A safetensors file is the length of a JSON object in eight bytes, and then the object.
+    if first.suffix == _SAFE or head[8:] == b"{":
+        return read_safetensors(files)
+    if is_program_file(first):
+        return read_program_file(first, unsafe=unsafe)
+    if is_archive(first) or head.startswith(_PICKLE_START):
+        return read_pickled(files, unsafe=unsafe)
+    raise TargetError(
+        f"{first.name} is no checkpoint, or is damaged; {', '.join(_PICKLED)}, .pt2, {_SAFE} files,"
+        f" *{_SAFE}{_INDEX} and folders of them can be read"
+    )
+
+
+def _files(path: Path) -> Sequence[Path]:
+    """The files that together are the checkpoint at a path."""
+    if path.name.endswith(_INDEX):
+        return _shards(path)
+    if not path.is_dir():
+        return [path]
+    for pattern in (f"*{_SAFE}{_INDEX}", f"*{_INDEX}"):
+        if indexes := sorted(path.glob(pattern)):
+            return _files(_only(indexes, path))
+    for suffixes in ((_SAFE,), (*_PICKLED, ".pt2")):
+        files = sorted(file for file in path.iterdir() if file.suffix in suffixes)
+        if files:
+            shards = all(_SHARD.fullmatch(file.name) for file in files)
+            return files if shards else [_only(files, path)]
+    raise TargetError(f"there is no checkpoint in the folder {path}")
+
+
+def _only(files: Sequence[Path], folder: Path) -> Path:
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise TargetError(f"the folder {folder} holds several checkpoints, name one: {names}")
+    return files[0]
+
+
+def _shards(index: Path) -> Sequence[Path]:
+    names = dict.fromkeys(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    for name in names:
+        if Path(name).name != name:
+            raise TargetError(f"{index.name} names a file outside of its folder: {name}")
+    if not names:
+        raise TargetError(f"{index.name} names no files")
+    return [index.with_name(name) for name in names]

@@ -1,0 +1,163 @@
+"""One forward to look at, after which the model is as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, is_lazy
+from torch.utils._pytree import tree_map_only
+
+from torchglass.capture.calls import CallRecorder, recording
+from torchglass.capture.forward.fake import Faking, has_fakes
+from torchglass.capture.forward.inputs import (
+    Arguments,
+    Dtype,
+    Size,
+    arguments_from_data,
+    arguments_from_sizes,
+)
+from torchglass.capture.forward.keeping import (
+    keeping_modules,
+    keeping_random_state,
+    running_uncompiled,
+)
+from torchglass.capture.model.containers import module_parts
+from torchglass.capture.model.structure import read_model
+from torchglass.errors import CaptureError
+from torchglass.records.model import Model, join_path
+from torchglass.records.trace import Call
+
+Located = tuple[str, nn.Module]
+
+
+class Seen(NamedTuple):
+    """A model, and the calls of its modules if it was run."""
+
+    model: Model
+    calls: tuple[Call, ...] | None
+
+
+def look_at(
+    target: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    input_size: Size | Iterable[Size] | None = None,
+    input_data: Any = None,
+    dtypes: Dtype | Sequence[Dtype] | None = None,
+    fake: bool = False,
+) -> Seen:
+    """Read a model and, with inputs of any kind, run one forward without gradients.
+
+    Random state, buffers, attributes and inputs are afterwards what they were. A model with lazy
+    modules is run as a copy and read from it, so that it has shapes here and stays lazy there.
+    """
+    given = [bool(args or kwargs), input_size is not None, input_data is not None]
+    if sum(given) > 1:
+        raise CaptureError("give the inputs one way: as arguments, as input_size or as input_data")
+    if not any(given):
+        return Seen(read_model(target), None)
+    modules = _modules(target)
+    tensors = _tensors(modules)
+    if any(map(is_lazy, tensors)):
+        if fake:
+            raise CaptureError("lazy modules take their shapes from real tensors; try fake=False")
+        target = _copy_of_lazy(target, tensors)
+        modules = _modules(target)
+        tensors = _tensors(modules)
+    faking = Faking(tensors) if fake or has_fakes(tensors) else None
+    if input_size is not None:
+        arguments = _from_sizes(input_size, dtypes, tensors, faking)
+    elif input_data is not None:
+        arguments = arguments_from_data(input_data)
+    else:
+        arguments = Arguments(args, kwargs or {})
+    calls = _run(target, modules, arguments, faking)
+    return Seen(read_model(target), calls)
+
+
+def _run(
+    target: Any, modules: Sequence[Located], arguments: Arguments, faking: Faking | None
+) -> tuple[Call, ...]:
+    if not callable(target):
+        raise CaptureError(f"{type(target).__name__} cannot be run: it is not callable")
+    stand_in = faking.fake if faking else _clone
+    replace = {"_buffers": stand_in, **({"_parameters": stand_in} if faking else {})}
+    args, kwargs = tree_map_only(torch.Tensor, stand_in, tuple(arguments))
+    recorder = CallRecorder(modules)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(keeping_random_state())
+        stack.enter_context(keeping_modules((module for _, module in modules), replace))
+        stack.enter_context(running_uncompiled())
+        stack.enter_context(faking.running() if faking else contextlib.nullcontext())
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(recording(recorder))
+        try:
+            target(*args, **kwargs)
+        except Exception as error:
+            _add_note(error, recorder)
+            raise
+    return recorder.calls
+
+
+def _add_note(error: Exception, recorder: CallRecorder) -> None:
+    path = recorder.where_failed(error)
+    # Python 3.10 has no notes.
+    if path is not None and hasattr(error, "add_note"):
+        error.add_note(f"while running {path or 'the model itself'}")
+
+
+def _from_sizes(
+    sizes: Size | Iterable[Size],
+    dtypes: Dtype | Sequence[Dtype] | None,
+    tensors: Sequence[torch.Tensor],
+    faking: Faking | None,
+) -> Arguments:
+    """Inputs where the model is and of the dtype it computes in."""
+    device = torch.device("meta") if faking else next((t.device for t in tensors), None)
+    dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), None)
+    return arguments_from_sizes(
+        sizes, dtypes, device or torch.get_default_device(), dtype or torch.get_default_dtype()
+    )
+
+
+def _modules(target: Any) -> list[Located]:
+    """The modules of a model, or of an object that holds some, each under its first path."""
+    found: dict[int, tuple[str, Any]] = {}
+    waiting: list[tuple[str, Any]] = [("", target)]
+    while waiting:
+        path, thing = waiting.pop()
+        if id(thing) not in found:
+            found[id(thing)] = path, thing
+            waiting.extend((join_path(path, name), part) for name, part in reversed(_parts(thing)))
+    return [located for located in found.values() if isinstance(located[1], nn.Module)]
+
+
+def _parts(thing: Any) -> list[tuple[str, Any]]:
+    if isinstance(thing, nn.Module):
+        return [(name, child) for name, child in thing._modules.items() if child is not None]
+    return module_parts(thing)
+
+
+def _tensors(modules: Sequence[Located]) -> list[torch.Tensor]:
+    tables = (table for _, module in modules for table in (module._parameters, module._buffers))
+    return [tensor for table in tables for tensor in table.values() if tensor is not None]
+
+
+def _copy_of_lazy(target: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    # torch can copy a parameter that has no shape yet, but not such a buffer.
+    copies = {
+        id(tensor): UninitializedBuffer(device=tensor.device, dtype=tensor.dtype)  # type: ignore[call-arg]
+        for tensor in tensors
+        if isinstance(tensor, UninitializedBuffer)
+    }
+    return copy.deepcopy(target, copies)
+
+
+def _clone(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if is_lazy(tensor) else tensor.detach().clone()

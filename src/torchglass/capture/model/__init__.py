@@ -1,0 +1,1 @@
+"""Reading what a live model is made of."""

@@ -1,0 +1,1 @@
+"""Tensors described, measured, located and kept in files."""

@@ -1,0 +1,1 @@
+"""Everything that one pass does: ops, calls, values, and the proof by replay."""

@@ -1,0 +1,280 @@
+"""A pass seen whole: its module calls, its ops and the tensors that flowed.
+
+    with tracing(model) as recorder:
+        model(x)
+    captured = assemble(recorder)       # in capture.trace.assembling
+
+While the pass runs, calls and ops are only taken down, in one stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from torchglass.capture.calls import CALL_CODE, recording
+from torchglass.capture.places import tensors_of_call
+from torchglass.capture.trace.kernels import KernelMode
+from torchglass.capture.trace.ops import OpEvent, OpMode, chain_from, unwrapped
+from torchglass.capture.trace.overrides import fused_paths_kept
+from torchglass.capture.trace.snapshots import Key, Snapshots
+from torchglass.errors import CaptureError, warn
+
+Level = Literal["torch", "aten"]
+"""Torch functions as Python calls them, or the kernels that they come down to."""
+
+Edit = Callable[[Any], Any]
+"""What an op returned, to what its caller shall get instead."""
+
+_clock = time.perf_counter_ns
+
+
+class StopTracing(BaseException):
+    """Ends a forward early; no `except Exception` of the model catches it."""
+
+
+class Running:
+    """A module call while the pass goes on."""
+
+    __slots__ = ("args", "chain", "end_ns", "kwargs", "module", "output", "parent", "start_ns")
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parent: Running | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        chain: tuple[Any, ...],
+    ) -> None:
+        self.module = module
+        self.parent = parent
+        self.args = args
+        self.kwargs = kwargs
+        self.chain = chain
+        self.output: Any = None
+        self.end_ns = 0
+        self.start_ns = _clock()
+
+    def let_go(self) -> None:
+        """Hold no tensor any longer."""
+        self.args, self.kwargs, self.output = (), {}, None
+
+    @property
+    def results(self) -> list[torch.Tensor]:
+        """What its beginning brought into the pass: the inputs, if no other call is around it."""
+        if self.parent is not None:
+            return []
+        return [tensor for _, tensor in tensors_of_call(self.args, self.kwargs)]
+
+
+class Dropped:
+    """An event of which nothing is kept."""
+
+    results: tuple[torch.Tensor, ...] = ()
+
+
+class Ended:
+    """The event that a call returned."""
+
+    __slots__ = ("call",)
+    results: tuple[torch.Tensor, ...] = ()
+
+    def __init__(self, call: Running) -> None:
+        self.call = call
+
+
+Event = OpEvent | Running | Ended | Dropped
+"""A call that is running is also the event that it began."""
+
+
+_DROPPED = Dropped()
+
+
+class PassRecorder:
+    """Takes down calls and ops in the order in which they come. Never raises into the pass."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        gradients: bool = False,
+        edits: Mapping[int, Edit] | None = None,
+        stop_after: int | None = None,
+        keep: Callable[[int, Event], bool] | None = None,
+    ) -> None:
+        """`edits` and `stop_after` name ops by their number among the ops of the pass.
+
+        `keep` is shown each event with its number, and what it does not want is let go at once;
+        without it all is kept until the pass has ended.
+        """
+        self.model = model
+        self.thread = threading.get_ident()
+        self.events: list[Event] = []
+        self.error = ""
+        self.failure: OpEvent | None = None
+        self._failed: tuple[OpEvent, BaseException] | None = None
+        self.snapshots = Snapshots(self.events, lambda: (*model.parameters(), *model.buffers()))
+        self.gradients: dict[Key, torch.Tensor] = {}
+        self.random_state = torch.get_rng_state()
+        self.start_ns = _clock()
+        self.end_ns = 0
+        self._take_gradients = gradients
+        self._edits = edits or {}
+        self._last = stop_after
+        self._keep = keep
+        self._ops = 0
+        self._open: list[Running] = []
+        self._warned = False
+
+    @property
+    def current(self) -> Running | None:
+        """The innermost call that is running."""
+        return self._open[-1] if self._open else None
+
+    def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
+        """Save what an op is about to overwrite."""
+        try:
+            self.snapshots.before_write(written)
+        except Exception as problem:  # noqa: BLE001 - see _miss
+            self._miss(problem)
+
+    def seen(self, event: OpEvent) -> Any:
+        """Take down an op, and give what its caller shall get."""
+        number = self._ops
+        self._ops = number + 1
+        if number in self._edits:
+            event = _edited(event, self._edits[number])
+        try:
+            if self._take_gradients:
+                self._ask_for_gradients(len(self.events), event.results)
+            self._take_down(event)
+        except Exception as problem:  # noqa: BLE001 - see _miss
+            self._miss(problem)
+        if number == self._last:
+            raise StopTracing
+        return event.output
+
+    def failed(self, event: OpEvent, error: BaseException) -> None:
+        """Keep the op that raised last; where one op runs inside another, the inner one."""
+        if self._failed is None or self._failed[1] is not error:
+            self._failed = event, error
+
+    def ended_by(self, error: BaseException) -> None:
+        """Note the exception that ended the pass, and the op that it came from, if one did."""
+        self.error = f"{type(error).__name__}: {error}"
+        if self._failed is not None and self._failed[1] in _causes(error):
+            self.failure = self._failed[0]
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """Take down that a call began; how deep it is, which `leave` wants to know."""
+        depth = len(self._open)
+        try:
+            args, kwargs = unwrapped((args, kwargs))
+            call = Running(module, self.current, args, kwargs, chain_from(_caller()))
+            self._take_down(call)
+            self._open.append(call)
+        except Exception as problem:  # noqa: BLE001 - see _miss
+            self._miss(problem)
+        return depth
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """Take down that the call at a depth ended, and with it all that are deeper."""
+        now = _clock()
+        while len(self._open) > depth:
+            call = self._open.pop()
+            call.end_ns = now
+            if len(self._open) == depth and error is None:
+                call.output = unwrapped(output)
+                self._take_down(Ended(call))
+
+    def _take_down(self, event: Event) -> None:
+        self.events.append(event)
+        if self._keep is not None and not self._keep(len(self.events) - 1, event):
+            self.events[-1] = _DROPPED
+            if isinstance(event, Ended):
+                event.call.let_go()
+
+    def _ask_for_gradients(self, number: int, results: tuple[torch.Tensor, ...]) -> None:
+        for result, tensor in enumerate(results):
+            if tensor.requires_grad:
+                hook = partial(self._take_gradient, (number, result))
+                tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+
+    def _take_gradient(self, key: Key, gradient: torch.Tensor | None) -> None:
+        # An output of several that nothing used has no gradient.
+        if gradient is not None:
+            known = self.gradients.get(key)
+            self.gradients[key] = gradient.detach() if known is None else known + gradient.detach()
+
+    def _miss(self, problem: Exception) -> None:
+        """Go on without what could not be taken down: no error of ours may stop the user's pass."""
+        if not self._warned:
+            self._warned = True
+            warn(f"the trace is not complete: {problem!r}")
+
+
+@contextlib.contextmanager
+def tracing(model: nn.Module, *, level: Level = "torch", **options: Any) -> Iterator[PassRecorder]:
+    """Record what runs in this thread until the block ends, however it ends.
+
+    The options are those of `PassRecorder`.
+    """
+    if level == "aten" and options.get("gradients"):
+        raise CaptureError(
+            'gradients are taken at level="torch"; "aten" traces the backward itself'
+        )
+    recorder = PassRecorder(model, **options)
+    with recording(recorder), _watching_ops(recorder, level):
+        try:
+            yield recorder
+        except StopTracing:
+            pass
+        except BaseException as error:
+            recorder.ended_by(error)
+            raise
+        finally:
+            recorder.end_ns = _clock()
+
+
+@contextlib.contextmanager
+def _watching_ops(recorder: PassRecorder, level: Level) -> Iterator[None]:
+    if level == "aten":
+        with KernelMode(recorder):
+            yield
+    else:
+        with fused_paths_kept(), OpMode(recorder):
+            yield
+
+
+def _edited(event: OpEvent, edit: Edit) -> OpEvent:
+    """The event with its output replaced; an in-place op's tensor is written into instead."""
+    target = event.results[0]
+    if not any(target is written for written in event.written):
+        return event._replace(output=edit(event.output))
+    with torch.no_grad():
+        target.copy_(edit(target.detach().clone()))
+    return event
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, and those that it was raised from or while handling."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _caller() -> types.FrameType | None:
+    """The frame that called the module whose call is being taken down."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not CALL_CODE:
+        frame = frame.f_back
+    return frame.f_back if frame is not None else None

@@ -1,0 +1,129 @@
+"""A pass taken down as its caller wishes: which tensors are kept, where it is changed or cut."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchglass.analyse.trace.anatomy import Anatomy
+from torchglass.analyse.trace.selecting import Selection, at_once, is_everything, select
+from torchglass.capture.forward.keeping import keeping_modules, keeping_random_state
+from torchglass.capture.trace.assembling import Assembly, Captured, assemble, finish
+from torchglass.capture.trace.ops import OpEvent
+from torchglass.capture.trace.recording import Level, PassRecorder, tracing
+from torchglass.errors import CaptureError
+from torchglass.records.trace import Call, Op, OpId
+
+Key = int | str
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Tape:
+    """A pass that is being taken down, and can be read when it has ended."""
+
+    def __init__(self, model: nn.Module, save: Selection, change: Change | None) -> None:
+        self._save = save
+        self._change = change
+        self._test = at_once(save)
+        self._assembly = Assembly(model, self._wants) if self._test is not None else None
+        self.recorder: PassRecorder | None = None
+        self.failure: OpEvent | None = None
+        self.ended = False
+
+    @property
+    def keep(self) -> Callable[..., bool] | None:
+        """What the recorder asks of each event; None where all is kept until the end."""
+        return self._assembly.add if self._assembly is not None else None
+
+    @cached_property
+    def captured(self) -> Captured:
+        """The records and the tensors that were asked for."""
+        if not self.ended or self.recorder is None:
+            raise CaptureError("the trace can be read when its with-block has ended")
+        if self._assembly is not None:
+            captured = finish(self._assembly, self.recorder)
+        else:
+            captured = assemble(self.recorder)
+            if not is_everything(self._save):
+                captured = _only(self._save, captured)
+        return captured if self._change is None else _changed(self._change, captured)
+
+    def end(self) -> None:
+        """Let go of what was not asked for; it is not known before the names are."""
+        self.ended = True
+        self.failure = self.recorder.failure if self.recorder else None
+        if not is_everything(self._save) or self._change is not None:
+            _ = self.captured
+            self.recorder = None
+
+    def _wants(self, op: Op, calls: Sequence[Call]) -> bool:
+        return self._test is not None and bool(self._test(op))
+
+
+@contextlib.contextmanager
+def taping(
+    model: nn.Module, *, save: Selection = "all", change: Change | None = None, **options: Any
+) -> Iterator[Tape]:
+    """Take down what runs until the block ends; the other options are those of `PassRecorder`.
+
+    `change` makes what is kept out of each tensor that `save` selects.
+    """
+    tape = Tape(model, save, change)
+    try:
+        with tracing(model, keep=tape.keep, **options) as tape.recorder:
+            yield tape
+    finally:
+        tape.end()
+
+
+def numbered(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    keys: Sequence[Key],
+    level: Level = "torch",
+) -> dict[Key, int]:
+    """The numbers that the ops of these names have among all ops of a forward.
+
+    Names are known only after a pass, so one is run ahead that leaves no trace in the model.
+    """
+    if not keys:
+        return {}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(keeping_random_state())
+        stack.enter_context(keeping_modules(model.modules(), {"_buffers": _clone}))
+        tape = stack.enter_context(taping(model, save=None, level=level))
+        model(*args, **kwargs)
+    lookup = Anatomy(tape.captured.trace).lookup
+    return {key: _number(tape.captured, lookup.find(key), key) for key in keys}
+
+
+def _number(captured: Captured, op: OpId, key: Key) -> int:
+    if op not in captured.ordinals:
+        raise CaptureError(f"{key!r} is an input or output of the pass, not an op that ran in it")
+    return captured.ordinals[op]
+
+
+def _only(save: Selection, captured: Captured) -> Captured:
+    chosen = select(save, Anatomy(captured.trace))
+    return dataclasses.replace(
+        captured,
+        tensors={output: made for output, made in captured.tensors.items() if output[0] in chosen},
+        events={op: event for op, event in captured.events.items() if op in chosen},
+        sources={op: made for op, made in captured.sources.items() if op in chosen},
+    )
+
+
+def _changed(change: Change, captured: Captured) -> Captured:
+    tensors = {output: change(tensor) for output, tensor in captured.tensors.items()}
+    return dataclasses.replace(captured, tensors=tensors)
+
+
+def _clone(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()

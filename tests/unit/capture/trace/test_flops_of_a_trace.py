@@ -1,0 +1,79 @@
+"""FLOPs read off a trace are those that torch counts itself, or that the formula gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+import torchglass as tg
+from benchmarks.models import ResNet18
+from tests.hard.forwards import Written
+from torchglass.analyse.trace.flops import flops
+
+OPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "linear": nn.Linear(8, 5),
+    "matmul": lambda x: x @ x.mT,
+    "bmm": lambda x: torch.bmm(x, x.mT),
+    "addmm": lambda x: torch.addmm(torch.zeros(4), x[0], x[0].T),
+    "conv": nn.Conv1d(4, 6, 3, stride=2),
+    "grouped conv": nn.Conv1d(4, 8, 3, groups=2),
+    "transposed conv": nn.ConvTranspose1d(4, 6, 3),
+    "einsum": lambda x: torch.einsum("bij,bkj->bik", x, x),
+}
+
+
+def total(model: nn.Module, *args: torch.Tensor) -> int:
+    return sum(op.flops or 0 for op in tg.trace(model, *args))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_flops_of_an_op_are_those_that_torch_counts(name: str) -> None:
+    model = Written(lambda self, x: OPS[name](x), {})
+    x = torch.randn(2, 4, 8)
+    with FlopCounterMode(display=False) as counter:
+        model(x)
+
+    assert total(model, x) == counter.get_total_flops()
+
+
+def test_a_resnet_has_the_flops_of_the_formula() -> None:
+    with torch.no_grad():
+        assert total(ResNet18().eval(), torch.randn(1, 3, 224, 224)) == 3_628_146_688
+
+
+def test_attention_counts_both_of_its_products() -> None:
+    model = Written(lambda self, q: F.scaled_dot_product_attention(q, q, q), {})
+
+    assert total(model, torch.randn(2, 3, 5, 7)) == 2 * (2 * 2 * 3 * 5 * 5 * 7)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor:UserWarning")
+def test_the_fused_encoder_layer_counts_what_its_parts_do() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    x = torch.randn(2, 5, 8)
+
+    parts = total(layer.train(), x)
+
+    with torch.no_grad():
+        assert total(layer.eval(), x) == parts
+
+
+def test_an_lstm_counts_each_weight_once_a_step() -> None:
+    lstm = nn.LSTM(3, 4, num_layers=2)
+
+    weights = sum(p.numel() for p in lstm.parameters() if p.dim() == 2)
+    assert total(lstm, torch.randn(7, 2, 3)) == 2 * 7 * 2 * weights
+
+
+def test_what_cannot_be_told_is_none_and_not_zero() -> None:
+    trace = tg.trace(
+        Written(lambda self, x: torch.einsum("...ij,...kj->...ik", x, x), {}), torch.randn(2, 3, 4)
+    )
+
+    assert trace["einsum"].flops is None
+    assert flops(trace["input_1"].record) == 0
