@@ -29,7 +29,7 @@ from torchglass.records.tensors import Stats
 from torchglass.records.trace import Call, CallId, Op, Operand, OpId, Source, Trace
 
 _LAST_OPS = 8
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).parents[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
