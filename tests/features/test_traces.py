@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -138,3 +141,55 @@ def test_an_exception_says_where_it_was_and_carries_the_trace() -> None:
     note = "\n".join(getattr(raised.value, "__notes__", ["linear in module 1", "weight", "2×4"]))
     assert "linear in module 1" in note
     assert "2×4" in note
+
+
+def test_a_compiled_model_is_traced_as_its_python_and_says_so(model: nn.Sequential) -> None:
+    compiled = cast("nn.Module", torch.compile(model.eval(), backend="aot_eager"))
+    x = torch.randn(3, 4)
+    compiled(x)
+
+    trace = tg.trace(compiled, x)
+
+    assert trace["linear_1"].modules[-1].path == "_orig_mod.0"
+    assert "Note: compiled modules were run as the Python" in str(trace)
+    assert torch.equal(trace.output, compiled(x))
+
+
+def test_traces_in_threads_do_not_see_each_other(model: nn.Sequential) -> None:
+    def traced(length: int) -> str:
+        layers = nn.Sequential(*[nn.ReLU() for _ in range(length)])
+        return [tg.trace(layers, torch.ones(2)).layer_labels[-2] for _ in range(20)][-1]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(traced, [3, 5, 7, 9]))
+
+    assert found == ["relu_3_3", "relu_5_5", "relu_7_7", "relu_9_9"]
+
+
+def test_a_trace_inside_a_traced_forward_is_a_trace_of_its_own() -> None:
+    inner: list[str] = []
+
+    class Looking(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            inner.extend(tg.trace(nn.ReLU(), x).layer_labels)
+            return x.tanh()
+
+    outer = tg.trace(Looking(), torch.ones(2))
+
+    assert inner == ["input_1_0", "relu_1_1", "output_1_2"]
+    assert outer.layer_labels[-2:] == ["tanh_1_2", "output_1_3"]
+
+
+def test_a_wrapped_model_is_traced_through_its_wrapper(tmp_path: Path) -> None:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
+    )
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
+        trace = tg.trace(wrapped, torch.ones(3, 4), gradients=True)
+        trace.output.sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+
+    assert trace["module"].label.startswith("linear_1")
+    assert trace["linear_1"].gradient is not None

@@ -176,17 +176,39 @@ def recording(observer: Seer) -> Iterator[Seer]:
         _stop(observer)
 
 
+class _Several:
+    """Several observers of one thread, as one."""
+
+    def __init__(self, observers: tuple[Observer, ...]) -> None:
+        self.observers = observers
+        self.thread = observers[0].thread
+        self._depths: list[tuple[int, ...]] = []
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """A call begins, for each of them at its own depth."""
+        self._depths.append(tuple(one.enter(module, args, kwargs) for one in self.observers))
+        return len(self._depths) - 1
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """The call at a depth returned or raised."""
+        for one, its_depth in zip(self.observers, self._depths[depth], strict=True):
+            one.leave(its_depth, output, error)
+        del self._depths[depth:]
+
+
 _lock = threading.RLock()
-_observers: tuple[Observer, ...] = ()
+_observers: dict[int, Observer] = {}
+"""Who is shown the calls of a thread, by the thread."""
 _original = nn.Module.__call__
 _limits = (0, 0)
 _DYNAMO_KEEPS_CALL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
+_thread = threading.get_ident
 
 
 def _start(observer: Observer) -> None:
-    global _observers, _original, _limits  # noqa: PLW0603
+    global _original, _limits  # noqa: PLW0603
     with _lock:
-        _observers = (*_observers, observer)
+        _show(observer.thread, (*_shown(observer.thread), observer))
         if nn.Module.__call__ is not _call:
             _original = nn.Module.__call__
             limit = sys.getrecursionlimit()
@@ -197,9 +219,9 @@ def _start(observer: Observer) -> None:
 
 
 def _stop(observer: Observer) -> None:
-    global _observers  # noqa: PLW0603
     with _lock:
-        _observers = tuple(other for other in _observers if other is not observer)
+        others = tuple(other for other in _shown(observer.thread) if other is not observer)
+        _show(observer.thread, others)
         if not _observers and nn.Module.__call__ is _call:
             nn.Module.__call__ = _original  # type: ignore[method-assign]
             if sys.getrecursionlimit() == _limits[1]:
@@ -210,21 +232,34 @@ def _stop(observer: Observer) -> None:
                     module.__dict__["unpatched_nn_module_call"] = _original
 
 
+def _shown(thread: int) -> tuple[Observer, ...]:
+    shown = _observers.get(thread)
+    if shown is None:
+        return ()
+    return shown.observers if isinstance(shown, _Several) else (shown,)
+
+
+def _show(thread: int, observers: tuple[Observer, ...]) -> None:
+    if observers:
+        _observers[thread] = observers[0] if len(observers) == 1 else _Several(observers)
+    else:
+        _observers.pop(thread, None)
+
+
 def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     # Constant while torch.compile looks at this function, so that nothing below reaches its graph.
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return _original(self, *args, **kwargs)
-    thread = threading.get_ident()
-    seeing = [observer for observer in _observers if observer.thread == thread]
-    depths = [observer.enter(self, args, kwargs) for observer in seeing]
+    observer = _observers.get(_thread())
+    if observer is None:
+        return _original(self, *args, **kwargs)
+    depth = observer.enter(self, args, kwargs)
     try:
         output = _original(self, *args, **kwargs)
     except BaseException as error:
-        for observer, depth in zip(seeing, depths, strict=True):
-            observer.leave(depth, error=error)
+        observer.leave(depth, error=error)
         raise
-    for observer, depth in zip(seeing, depths, strict=True):
-        observer.leave(depth, output)
+    observer.leave(depth, output)
     return output
 
 

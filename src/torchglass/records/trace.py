@@ -134,6 +134,8 @@ class Trace:
     end_ns: int = 0
     error: str = ""
     """What the forward raised, if it did; the ops before it are still there."""
+    notes: tuple[str, ...] = ()
+    """What the reader should know of how it was recorded."""
     failed: Op | None = None
     """The op that raised it, if it was one; it is not among the ops."""
 

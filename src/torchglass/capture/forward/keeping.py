@@ -80,6 +80,18 @@ def _replace(table: dict[str, Any], replace: Replace) -> None:
             table[name] = replace(tensor)
 
 
+def has_compiled(modules: Iterable[nn.Module]) -> bool:
+    """Whether one of the modules was compiled."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    from torch._dynamo import OptimizedModule
+
+    return any(
+        isinstance(module, OptimizedModule) or module._compiled_call_impl is not None
+        for module in modules
+    )
+
+
 def _put_back(table: dict[str, Any], before: dict[str, Any]) -> None:
     if table.keys() != before.keys():
         table.clear()

@@ -83,6 +83,7 @@ def finish(assembly: Assembly, recorder: PassRecorder) -> Captured:
             start_ns=recorder.start_ns,
             end_ns=recorder.end_ns,
             error=recorder.error,
+            notes=tuple(recorder.notes),
             failed=assembly.failed(recorder.failure) if recorder.failure else None,
         ),
         tensors={output: as_made(*kept) for output, kept in assembly.kept.items()},

@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 _clock = time.perf_counter_ns
+_any_autocast = torch._C._is_any_autocast_enabled
 _NOT_THE_USERS = (torch.__file__.rpartition("__init__")[0], str(Path(__file__).parents[2]))
 _FORWARD_BEGINS = torch.nn.Module._call_impl.__code__
 
@@ -130,8 +131,9 @@ class OpMode(TorchFunctionMode):
         if not written and not holds_tensor(output):
             return output
         grad_fn = _grad_fn(output)
+        autocast = _autocast() if _any_autocast() else ()
         event = _event(
-            (func, args, kwargs, output, call, chain, start, end, written, grad_fn, _autocast())
+            (func, args, kwargs, output, call, chain, start, end, written, grad_fn, autocast)
         )
         if peek_interpreter_stack() is None:
             return self._listener.seen(event)
@@ -151,8 +153,6 @@ class OpMode(TorchFunctionMode):
 
 
 def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
-    if not torch._C._is_any_autocast_enabled():
-        return ()
     return tuple(
         (device, torch.get_autocast_dtype(device))
         for device in ("cpu", "cuda")

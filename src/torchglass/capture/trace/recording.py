@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch._C._functorch import peek_interpreter_stack
 
 from torchglass.capture.calls import CALL_CODE, recording
 from torchglass.capture.places import tensors_of_call
@@ -120,6 +121,7 @@ class PassRecorder:
         self.thread = threading.get_ident()
         self.events: list[Event] = []
         self.error = ""
+        self.notes: list[str] = []
         self.failure: OpEvent | None = None
         self._failed: tuple[OpEvent, BaseException] | None = None
         self.snapshots = Snapshots(self.events, lambda: (*model.parameters(), *model.buffers()))
@@ -133,12 +135,9 @@ class PassRecorder:
         self._keep = keep
         self._ops = 0
         self._open: list[Running] = []
-        self._warned = False
-
-    @property
-    def current(self) -> Running | None:
+        self.current: Running | None = None
         """The innermost call that is running."""
-        return self._open[-1] if self._open else None
+        self._warned = False
 
     def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
         """Save what an op is about to overwrite."""
@@ -178,10 +177,12 @@ class PassRecorder:
         """Take down that a call began; how deep it is, which `leave` wants to know."""
         depth = len(self._open)
         try:
-            args, kwargs = unwrapped((args, kwargs))
+            if peek_interpreter_stack() is not None:
+                args, kwargs = unwrapped((args, kwargs))
             call = Running(module, self.current, args, kwargs, chain_from(_caller()))
             self._take_down(call)
             self._open.append(call)
+            self.current = call
         except Exception as problem:  # noqa: BLE001 - see _miss
             self._miss(problem)
         return depth
@@ -195,6 +196,7 @@ class PassRecorder:
             if len(self._open) == depth and error is None:
                 call.output = unwrapped(output)
                 self._take_down(Ended(call))
+        self.current = self._open[-1] if self._open else None
 
     def _take_down(self, event: Event) -> None:
         self.events.append(event)

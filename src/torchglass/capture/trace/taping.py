@@ -13,12 +13,19 @@ from torch import nn
 
 from torchglass.analyse.trace.anatomy import Anatomy
 from torchglass.analyse.trace.selecting import Selection, at_once, is_everything, select
-from torchglass.capture.forward.keeping import keeping_modules, keeping_random_state
+from torchglass.capture.forward.keeping import (
+    has_compiled,
+    keeping_modules,
+    keeping_random_state,
+    running_uncompiled,
+)
 from torchglass.capture.trace.assembling import Assembly, Captured, assemble, finish
 from torchglass.capture.trace.ops import OpEvent
 from torchglass.capture.trace.recording import Level, PassRecorder, tracing
 from torchglass.errors import CaptureError
 from torchglass.records.trace import Call, Op, OpId
+
+_UNCOMPILED = "compiled modules were run as the Python that they were made of"
 
 Key = int | str
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -75,8 +82,14 @@ def taping(
     `change` makes what is kept out of each tensor that `save` selects.
     """
     tape = Tape(model, save, change)
+    compiled = has_compiled(model.modules())
     try:
-        with tracing(model, keep=tape.keep, **options) as tape.recorder:
+        with (
+            running_uncompiled() if compiled else contextlib.nullcontext(),
+            tracing(model, keep=tape.keep, **options) as tape.recorder,
+        ):
+            if compiled:
+                tape.recorder.notes.append(_UNCOMPILED)
             yield tape
     finally:
         tape.end()

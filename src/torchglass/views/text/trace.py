@@ -30,6 +30,7 @@ def trace_text(anatomy: Anatomy, model: Model, saved: Saved, random_seed: int | 
             f"\t{parameters(anatomy)}.",
             *seed,
             f"\tTime elapsed: {(record.end_ns - record.start_ns) / 1e9:.3f}s",
+            *(f"\tNote: {note}." for note in record.notes),
             "\tModule Hierarchy:",
             *_cut(list(_hierarchy(model, model.root, "\t\t"))),
             "\tLayers (* where the tensor is saved):" if marked else "\tLayers:",
