@@ -132,7 +132,7 @@ def test_a_closed_module_says_what_is_in_it() -> None:
 
 
 def test_the_pointer_learns_all_there_is_to_know() -> None:
-    source = Source(file="net.py", line=7, function="forward")
+    source = Source(file="/home/someone/net.py", line=7, function="forward")
     record = make.op(1, "dropout", settings=(("1", "0.5"),), source=source)
     node = op("dropout_1_1", op=record, module="drop", cost=Cost(time_ns=1_500_000))
 
@@ -141,7 +141,7 @@ def test_the_pointer_learns_all_there_is_to_know() -> None:
     assert hint(parts(picture, "node")["dropout_1_1"]).split("\n") == [
         "dropout_1_1",
         "2×3 float32 cpu",
-        "dropout(1=0.5)",
+        "dropout(p=0.5)",
         "module drop",
         "took 1.50ms",
         "net.py:7 in forward",

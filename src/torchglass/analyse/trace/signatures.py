@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torchglass.records.trace import Op
+
 REST = "*"
 """Ends a signature whose last argument may be spread out: `x.view(2, 3)` is `x.view((2, 3))`."""
 
@@ -37,6 +39,12 @@ _SIGNATURES = {
         (BROADCASTING, "left right"),
         ("where", "condition left right"),
         ("masked_fill", "input mask value"),
+        ("dropout feature_dropout alpha_dropout", "input p training inplace"),
+        ("softmax log_softmax sum mean amax amin argmax argmin var std prod", "input dim"),
+        ("flatten", "input start_dim end_dim"),
+        ("squeeze unsqueeze unbind", "input dim"),
+        ("chunk", "input chunks dim"),
+        ("clamp", "input min max"),
         ("view reshape expand", f"input shape {REST}"),
         ("permute", f"input dims {REST}"),
         ("transpose", "input dim0 dim1"),
@@ -70,6 +78,19 @@ def plain_name(function: str) -> str:
     bare = function.strip("_")
     in_place = function.startswith("__i") and bare[1:] in _SIGNATURES
     return bare[1:] if in_place else bare
+
+
+def settings_text(op: Op) -> str:
+    """An op's arguments that are no tensors, as they would be written in a call."""
+    names = signature(op.function)
+    return ", ".join(_setting(place, text, names) for place, text in op.settings)
+
+
+def _setting(place: str, text: str, names: Sequence[str]) -> str:
+    number = int(place) if place.isdecimal() else None
+    if number is not None and (number >= len(names) or REST in names):
+        return text
+    return f"{argument_name(place, names)}={text}"
 
 
 def argument_name(place: str, names: Sequence[str] = ()) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import PurePath
 
 from torchglass.analyse.graph.parts import Box, Edge, Graph, Node
+from torchglass.analyse.trace.signatures import settings_text
 from torchglass.records.tensors import TensorSpec
 from torchglass.views.formats import (
     format_bytes,
@@ -60,8 +62,7 @@ def node_hint(node: Node, error: str) -> str:
     lines = [harmless(node.name)]
     lines += [f"{_shape(spec)} {spec.dtype} {spec.device}" for spec in node.specs]
     if node.op is not None and node.op.kind == "op" and node.kind != "module":
-        settings = ", ".join(f"{place}={text}" for place, text in node.op.settings)
-        lines.append(harmless(f"{node.op.function}({settings})"))
+        lines.append(harmless(f"{node.op.function}({settings_text(node.op)})"))
     if node.module:
         lines.append(f"module {harmless(node.module)} {harmless(node.class_name)}".rstrip())
     lines += [f"{harmless(name)} {_shape(spec)}" for name, spec in node.parameters.items()]
@@ -69,7 +70,9 @@ def node_hint(node: Node, error: str) -> str:
         lines.append(f"took {format_time(node.cost.time_ns / 1e9)}")
     if node.op is not None and node.op.source is not None and node.kind != "module":
         source = node.op.source
-        lines.append(harmless(f"{source.file}:{source.line} in {source.function}"))
+        # Pictures are passed around, and nobody else's folders are alike.
+        file = PurePath(source.file).name
+        lines.append(harmless(f"{file}:{source.line} in {source.function}"))
     if node.failed and error:
         lines.append(f"raised {harmless(error)}")
     return "\n".join(lines)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchglass.analyse.trace.anatomy import Anatomy, parameters_of
-from torchglass.analyse.trace.signatures import argument_name, signature
+from torchglass.analyse.trace.signatures import settings_text
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import Call, Op, OpId
 from torchglass.views.formats import format_bytes, format_shape, harmless, sparkline
@@ -152,10 +152,7 @@ def _numbers(stats: Stats) -> str:
 
 def _arguments(op: Op) -> Iterator[str]:
     if op.settings:
-        names = signature(op.function)
-        yield "\tArguments: " + ", ".join(
-            f"{argument_name(place, names)}={harmless(text)}" for place, text in op.settings
-        )
+        yield f"\tArguments: {harmless(settings_text(op))}"
 
 
 def _relatives(anatomy: Anatomy, id: OpId) -> Iterator[str]:
