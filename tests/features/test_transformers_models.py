@@ -1,0 +1,65 @@
+"""Models from another library, as their users have them: keywords, outputs that are objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+import torchglass as tg
+
+
+def gpt2() -> nn.Module:
+    config = GPT2Config(
+        n_layer=2, n_embd=32, n_head=2, vocab_size=100, bos_token_id=1, eos_token_id=2
+    )
+    model: nn.Module = GPT2LMHeadModel(config).eval()
+    return model
+
+
+def llama() -> nn.Module:
+    config = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        vocab_size=100,
+    )
+    model: nn.Module = LlamaForCausalLM(config).eval()
+    return model
+
+
+TOKENS = torch.arange(7)[None]
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_every_op_is_traced_and_replays(make: Callable[[], nn.Module]) -> None:
+    trace = tg.trace(make(), input_ids=TOKENS)
+
+    assert trace.validate()
+    assert "purely feedforward" in str(trace)
+    assert trace["input.input_ids"].shape == (1, 7)
+    assert trace["output.logits"].shape == (1, 7, 100)
+    assert trace.output.logits.shape == (1, 7, 100)
+
+
+def test_a_tied_head_is_counted_once() -> None:
+    model = gpt2()
+
+    total = tg.get_parameter_statistics(model)["total_params"]
+
+    assert total == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_generating_shows_one_pass_for_each_token() -> None:
+    model = gpt2()
+
+    with tg.tracing(model, save=None) as trace:
+        model.generate(TOKENS, max_new_tokens=3, do_sample=False, pad_token_id=0)  # type: ignore[operator]
+
+    assert trace.anatomy.most_passes == 3
+    assert [call.number for call in trace.calls if call.path == "transformer"] == [1, 2, 3]
