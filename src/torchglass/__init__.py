@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchglass.api.models import explore, summary, view
     from torchglass.api.passes import explain, load, pluck, trace, tracing
+    from torchglass.api.timing import profile
     from torchglass.api.training import open, watch  # noqa: A004 - as gzip.open is
     from torchglass.classic.explorers import (
         ExplorerConfig,
@@ -61,6 +62,7 @@ __all__ = [
     "log_forward_pass",
     "open",
     "pluck",
+    "profile",
     "select_torch_device",
     "show_model_graph",
     "summary",
@@ -74,6 +76,7 @@ __all__ = [
 _HOMES = {
     "torchglass.api.models": ("explore", "summary", "view"),
     "torchglass.api.passes": ("explain", "load", "pluck", "trace", "tracing"),
+    "torchglass.api.timing": ("profile",),
     "torchglass.api.training": ("open", "watch"),
     "torchglass.classic.explorers": (
         "ExplorerConfig",

@@ -378,3 +378,37 @@ def test_other_shells_get_a_script_too(name: str, capsys: pytest.CaptureFixture[
     script = capsys.readouterr().out
     assert "torchglass" in script
     assert "summary" in script
+
+
+def test_a_forward_is_traced_drawn_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["trace", "net.py:Net", "--input", "2x5:long"]
+
+    assert main([*words, "--draw", "net.svg", "--out", "pass.glass"]) == 0
+
+    captured = capsys.readouterr()
+    assert "Log of Net forward pass:" in captured.out
+    assert "wrote net.svg" in captured.err
+    assert Path("net.svg").read_text(encoding="utf-8").startswith("<?xml")
+    assert Path("pass.glass").exists()
+    assert main([*words, "--op", "embedding"]) == 0
+    assert "Layer embedding_1_1" in capsys.readouterr().out
+
+
+def test_a_failing_forward_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "net.py:Mismatch", "--input", "2x3"]) == 0
+
+    story = capsys.readouterr().out
+    assert "What met" in story
+    assert "takes 5 features" in story
+
+
+def test_a_profile_is_a_table_json_or_a_trace_for_a_browser(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["profile", "net.py:Net", "--input", "2x5:long", "--warmup", "1", "--repeats", "2"]
+
+    assert main([*words, "--trace", "run.json", "--ops"]) == 0
+    assert "embed" in capsys.readouterr().out
+    assert json.loads(Path("run.json").read_text(encoding="utf-8"))
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)

@@ -8,14 +8,14 @@ from types import ModuleType
 
 import pytest
 
-from torchglass.api import models, passes, training
+from torchglass.api import models, passes, timing, training
 from torchglass.classic import explorers, lens
 from torchglass.views import formats
 
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 EXAMPLES = [
     example
-    for module in (models, passes, training, explorers, lens, formats)
+    for module in (models, passes, timing, training, explorers, lens, formats)
     for example in FINDER.find(module)
     if example.examples
 ]
@@ -36,7 +36,9 @@ def test_an_example_prints_what_it_says(
 
 
 @pytest.mark.parametrize(
-    "module", [models, passes, training, explorers, lens], ids=lambda module: module.__name__
+    "module",
+    [models, passes, timing, training, explorers, lens],
+    ids=lambda module: module.__name__,
 )
 def test_the_public_modules_have_examples(module: ModuleType) -> None:
     assert any(example.name.startswith(module.__name__) for example in EXAMPLES)

@@ -20,16 +20,22 @@ _TABLES = ("_parameters", "_buffers", "_modules")
 @contextlib.contextmanager
 def keeping_random_state() -> Iterator[None]:
     """Put the random generators of Python, numpy and torch back, on every device in use."""
-    with contextlib.ExitStack() as stack:
-        stack.callback(random.setstate, random.getstate())
-        stack.callback(np.random.set_state, np.random.get_state())
-        stack.callback(torch.set_rng_state, torch.get_rng_state())
-        for device in (torch.cuda, torch.xpu):
-            if device.is_initialized():
-                stack.callback(device.set_rng_state_all, device.get_rng_state_all())
-        if torch.backends.mps.is_available():
-            stack.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
+    with random_state():
         yield
+
+
+def random_state() -> contextlib.ExitStack:
+    """The state of all random generators, which closing it puts back; it need not be closed."""
+    stack = contextlib.ExitStack()
+    stack.callback(random.setstate, random.getstate())
+    stack.callback(np.random.set_state, np.random.get_state())
+    stack.callback(torch.set_rng_state, torch.get_rng_state())
+    for device in (torch.cuda, torch.xpu):
+        if device.is_initialized():
+            stack.callback(device.set_rng_state_all, device.get_rng_state_all())
+    if torch.backends.mps.is_available():
+        stack.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
+    return stack
 
 
 @contextlib.contextmanager

@@ -62,14 +62,14 @@ def look_at(
         raise CaptureError("give the inputs one way: as arguments, as input_size or as input_data")
     if not any(given):
         return Seen(read_model(target), None)
-    modules = _modules(target)
-    tensors = _tensors(modules)
+    modules = modules_in(target)
+    tensors = tensors_of(modules)
     if any(map(is_lazy, tensors)):
         if fake:
             raise CaptureError("lazy modules take their shapes from real tensors; try fake=False")
-        target = _copy_of_lazy(target, tensors)
-        modules = _modules(target)
-        tensors = _tensors(modules)
+        target = copy_of_lazy(target, tensors)
+        modules = modules_in(target)
+        tensors = tensors_of(modules)
     faking = Faking(tensors) if fake or has_fakes(tensors) else None
     if input_size is not None:
         arguments = _from_sizes(input_size, dtypes, tensors, faking)
@@ -100,12 +100,13 @@ def _run(
         try:
             target(*args, **kwargs)
         except Exception as error:
-            _add_note(error, recorder)
+            note_where(error, recorder)
             raise
     return recorder.calls
 
 
-def _add_note(error: Exception, recorder: CallRecorder) -> None:
+def note_where(error: Exception, recorder: CallRecorder) -> None:
+    """Let an exception say which module it came out of."""
     path = recorder.where_failed(error)
     # Python 3.10 has no notes.
     if path is not None and hasattr(error, "add_note"):
@@ -126,7 +127,7 @@ def _from_sizes(
     )
 
 
-def _modules(target: Any) -> list[Located]:
+def modules_in(target: Any) -> list[Located]:
     """The modules of a model, or of an object that holds some, each under its first path."""
     found: dict[int, tuple[str, Any]] = {}
     waiting: list[tuple[str, Any]] = [("", target)]
@@ -144,12 +145,14 @@ def _parts(thing: Any) -> list[tuple[str, Any]]:
     return module_parts(thing)
 
 
-def _tensors(modules: Sequence[Located]) -> list[torch.Tensor]:
+def tensors_of(modules: Sequence[Located]) -> list[torch.Tensor]:
+    """The parameters and buffers that modules hold."""
     tables = (table for _, module in modules for table in (module._parameters, module._buffers))
     return [tensor for table in tables for tensor in table.values() if tensor is not None]
 
 
-def _copy_of_lazy(target: Any, tensors: Sequence[torch.Tensor]) -> Any:
+def copy_of_lazy(target: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """A copy of a model with lazy modules, which a forward gives shapes to."""
     # torch can copy a parameter that has no shape yet, but not such a buffer.
     copies = {
         id(tensor): UninitializedBuffer(device=tensor.device, dtype=tensor.dtype)  # type: ignore[call-arg]

@@ -147,7 +147,7 @@ class OpMode(TorchFunctionMode):
         self._opened.append(func)
         try:
             with self:
-                return _without_guards(func)(*args, **kwargs)
+                return without_guards(func)(*args, **kwargs)
         finally:
             self._opened.pop()
 
@@ -250,7 +250,7 @@ _PASSED = frozenset(
         "stride",
     }
 )
-_OPENED = frozenset(
+OPENED = frozenset(
     {
         functional.gumbel_softmax,
         functional.local_response_norm,
@@ -263,6 +263,7 @@ _OPENED = frozenset(
         functional.tanhshrink,
     }
 )
+"""Functions of torch that are written in Python, and made of others worth seeing."""
 
 
 _STATISTICS: dict[Any, slice] = {
@@ -279,7 +280,7 @@ def _handling(func: Any) -> _Handling:
     name = getattr(func, "__name__", "")
     if name in _PASSED:
         return _Handling.PASS
-    if func in _OPENED:
+    if func in OPENED:
         return _Handling.OPEN
     if func in _STATISTICS:
         return _Handling.MAY_UPDATE
@@ -342,7 +343,7 @@ def written_by_schema(
 
 
 @functools.lru_cache(maxsize=4096)
-def _without_guards(func: Any) -> Callable[..., Any]:
+def without_guards(func: Any) -> Callable[..., Any]:
     """A copy of a function of torch that does not hand itself to the mode before it runs."""
     world = dict(func.__globals__)
     for name in world:

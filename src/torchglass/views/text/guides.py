@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
-from torchglass.analyse.model.summary import Row
+
+class Placed(Protocol):
+    """A row that knows its place in a tree."""
+
+    @property
+    def depth(self) -> int:
+        """How far it is below the root."""
+
+    @property
+    def last(self) -> bool:
+        """Whether no sibling follows."""
 
 
-def guides(rows: Iterable[Row], arm: str) -> Iterator[str]:
+def guides(rows: Iterable[Placed], arm: str) -> Iterator[str]:
     """For each row what stands before it: with "──" as an arm "├── ", "│   └── ", …"""
     blank = " " * len(arm)
     # What the rows below each open level begin with.

@@ -25,7 +25,7 @@ def table_text(report: SummaryReport, columns: Sequence[Column]) -> str:
         [column.title, *(column.text(row, report) for row in report.rows)] for column in columns
     ]
     aligned = [
-        _aligned(cells, right=right)
+        align(cells, right=right)
         for cells, right in zip(table, [False, *(column.right for column in columns)], strict=True)
     ]
     heading, *lines = (_GAP.join(cells).rstrip() for cells in zip(*aligned, strict=True))
@@ -35,14 +35,15 @@ def table_text(report: SummaryReport, columns: Sequence[Column]) -> str:
     return "\n".join([rule, heading, rule, *lines, rule, *totals, *remarks, rule])
 
 
-def _aligned(cells: Sequence[str], *, right: bool) -> list[str]:
+def align(cells: Sequence[str], *, right: bool) -> list[str]:
+    """Cells of a column, all as wide as the widest."""
     longest = max(map(width, cells))
     return [pad(cell, longest, right=right) for cell in cells]
 
 
 def _fact_lines(report: SummaryReport) -> list[str]:
     found = facts(report)
-    labels = _aligned([fact.label for fact in found], right=False)
+    labels = align([fact.label for fact in found], right=False)
     return [
         f"{label}{_GAP}{fact.text}" + (f": {fact.meaning}" if fact.meaning else "")
         for label, fact in zip(labels, found, strict=True)

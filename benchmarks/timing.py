@@ -1,0 +1,158 @@
+"""Timing: what it adds to a forward or a training step to take the times of all that runs in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from benchmarks.cases import together
+from benchmarks.measure import Times, in_turns, ratios
+from benchmarks.models import GPT_2, MLP, RESNET18, Scale, Spec, Subject, build
+from benchmarks.rows import OURS, Case, Effort, Reading, Topic
+
+if TYPE_CHECKING:
+    from torchglass.capture.timing.spans import Stopwatch
+
+Run = Callable[[], object]
+
+_RAW = "alone"
+_PROFILER = "torch.profiler"
+
+
+@torch.no_grad()
+def time_shapes(spec: Spec, rounds: int) -> Times:
+    """A forward in which shapes and times of all module calls are taken down."""
+    from torchglass.capture.calls import recording
+    from torchglass.capture.statistics.recording import StatisticsRecorder
+
+    subject = build(spec)
+    recorder = StatisticsRecorder(subject.model.named_modules(), level="shapes")
+
+    def recorded() -> None:
+        with recording(recorder):
+            subject.forward()
+
+    return _times({_RAW: subject.forward, OURS: recorded}, rounds)
+
+
+@torch.no_grad()
+def time_forward(spec: Spec, rounds: int, *, ops: bool) -> Times:
+    """A forward in which the modules, and the ops if wanted, are timed."""
+    subject = build(spec)
+    modules = list(subject.model.named_modules())
+
+    def timed() -> None:
+        _timed_forward(subject, modules, ops=ops)
+
+    def profiled() -> None:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            subject.forward()
+
+    runs: dict[str, Run] = {_RAW: subject.forward, OURS: timed}
+    if ops:
+        runs[_PROFILER] = profiled
+    return _times(runs, rounds)
+
+
+def time_step(spec: Spec, rounds: int) -> Times:
+    """A forward and backward in which modules, ops and the nodes of autograd are timed."""
+    from torchglass.capture.timing.backward import NodeTimer
+
+    subject = build(spec)
+    modules = list(subject.model.named_modules())
+
+    def plain() -> None:
+        torch.autograd.backward(subject.forward().sum())
+
+    def timed() -> None:
+        watch, output = _timed_forward(subject, modules, ops=True)
+        nodes = NodeTimer(watch)
+        loss = output.sum()
+        nodes.tag([loss])
+        torch.autograd.backward(loss)
+        nodes.close()
+
+    def profiled() -> None:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            plain()
+
+    return _times({_RAW: plain, OURS: timed, _PROFILER: profiled}, rounds)
+
+
+def _timed_forward(
+    subject: Subject, modules: list[tuple[str, nn.Module]], *, ops: bool
+) -> tuple[Stopwatch, torch.Tensor]:
+    from torchglass.capture.calls import recording
+    from torchglass.capture.timing.clocks import HostClock, cpu_clock
+    from torchglass.capture.timing.forward import ModuleTimer, timing_ops
+    from torchglass.capture.timing.spans import Stopwatch
+
+    clock = HostClock()
+    watch = Stopwatch(clock, cpu_clock(clock))
+    with recording(ModuleTimer(watch, modules)):
+        if not ops:
+            return watch, subject.forward()
+        with timing_ops(watch):
+            return watch, subject.forward()
+
+
+def _times(runs: Mapping[str, Run], rounds: int) -> Times:
+    """What is measured alone in milliseconds, and how many times that all else takes."""
+    times = in_turns(runs, rounds)
+    raw = times.pop(_RAW)
+    return {
+        _RAW: [1e3 * seconds for seconds in raw],
+        **{name: ratios(of_one, raw) for name, of_one in times.items()},
+    }
+
+
+def _case(
+    name: str,
+    scale: Scale,
+    function: Callable[..., Times],
+    contenders: tuple[str, ...] = (_RAW, OURS, _PROFILER),
+    goal: float | None = None,
+    **options: bool,
+) -> Case:
+    def measure(effort: Effort) -> dict[str, Reading]:
+        spec, rounds = scale.at(effort), effort.rounds
+        found = together(contenders, "×", function, spec=spec, rounds=rounds, **options)
+        found[_RAW] = dataclasses.replace(found[_RAW], unit="ms")
+        return found
+
+    return Case(name, measure, goal)
+
+
+_MODELS = {"ResNet-18": RESNET18, "GPT-2-small-like": GPT_2, "MLP of 1000": MLP}
+_GOALS = {"ResNet-18": 1.05, "MLP of 1000": 1.7}
+_TWO = (_RAW, OURS)
+
+TOPIC = Topic(
+    name="timing",
+    title="Timing",
+    about="How many times the CPU time of the model alone: a forward without gradients, or a step "
+    "of forward and backward, on the models of the rows above. torch.profiler takes the times of "
+    "kernels, and knows of no modules.",
+    cases=[
+        *(
+            _case(f"shapes and time of modules, {name}", _MODELS[name], time_shapes, _TWO, goal)
+            for name, goal in _GOALS.items()
+        ),
+        *(
+            _case(f"time of modules, {name}", scale, time_forward, _TWO, ops=False)
+            for name, scale in _MODELS.items()
+        ),
+        *(
+            _case(f"time of modules and ops, {name}", scale, time_forward, ops=True)
+            for name, scale in _MODELS.items()
+        ),
+        *(
+            _case(f"time of a step with its backward, {name}", scale, time_step)
+            for name, scale in _MODELS.items()
+        ),
+    ],
+)

@@ -1,0 +1,280 @@
+"""Where the time of several runs went, module by module and op by op.
+
+The numbers are those of one run, the published one, so that they add up; how far the others were
+from it is told beside them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeVar
+
+from torchglass.records.model import Model
+from torchglass.records.timing import Cost, ModuleKey, OpKey, Timing
+
+Sort = Literal["total", "self"]
+Key = TypeVar("Key")
+
+UNATTRIBUTED = "unattributed"
+
+_HOST = "host"
+_BUSY = 1.5
+"""So many times as much time on the wall as on the processor is not the model's doing alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What a module or op took in one stage, run by run."""
+
+    runs: tuple[Cost, ...]
+    published: int
+
+    @property
+    def cost(self) -> Cost:
+        """What it took in the published run."""
+        return self.runs[self.published]
+
+    @property
+    def self_ns(self) -> int:
+        """The time it took itself, in the published run."""
+        return self.cost.self_ns
+
+    @property
+    def total_ns(self) -> int:
+        """The time it took with all inside of it, in the published run."""
+        return self.cost.total_ns
+
+    @property
+    def median_ns(self) -> float:
+        """The median of the totals of all runs."""
+        return statistics.median(cost.total_ns for cost in self.runs)
+
+    @property
+    def spread_ns(self) -> tuple[float, float]:
+        """Between which values the middle half of the totals lies."""
+        return middle_half([cost.total_ns for cost in self.runs])
+
+    @property
+    def median_self_ns(self) -> float:
+        """The median of the self times of all runs."""
+        return statistics.median(cost.self_ns for cost in self.runs)
+
+    @property
+    def self_spread_ns(self) -> tuple[float, float]:
+        """Between which values the middle half of the self times lies."""
+        return middle_half([cost.self_ns for cost in self.runs])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTime:
+    """What one module took. A stage that it had no part in is None."""
+
+    path: str | None
+    """None for what no module owns: autograd's own work, and the backward of the loss."""
+    forward: Times | None = None
+    backward: Times | None = None
+
+    @property
+    def stages(self) -> list[Times]:
+        """The stages that it had a part in."""
+        return [times for times in (self.forward, self.backward) if times is not None]
+
+    @property
+    def total_ns(self) -> int:
+        """Forward and backward together, in the published run."""
+        return sum(times.total_ns for times in self.stages)
+
+    @property
+    def self_ns(self) -> int:
+        """The same without what ran inside."""
+        return sum(times.self_ns for times in self.stages)
+
+    @property
+    def calls(self) -> int:
+        """How often it was called in a forward."""
+        return self.forward.cost.calls if self.forward else 0
+
+    @property
+    def spread(self) -> float | None:
+        """How far the middle half of the runs lies apart, as a share of their median."""
+        costs = zip(*(times.runs for times in self.stages), strict=True)
+        totals = [sum(cost.total_ns for cost in run) for run in costs]
+        median = statistics.median(totals) if totals else 0
+        if not median:
+            return None
+        low, high = middle_half(totals)
+        return (high - low) / median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpTime(ModuleTime):
+    """What all calls of one op in one module took."""
+
+    op: str
+    """torch's name of it; "" for what lies between the ops: Python, and our own measuring."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency:
+    """What each module and each op of a model took."""
+
+    modules: Mapping[str, ModuleTime]
+    """All that took time, by path, uncalled containers included."""
+    unattributed: ModuleTime
+    ops: tuple[OpTime, ...]
+    """Slowest first. Their self times add up to the root's total, as those of the modules do."""
+    loss_ns: int
+    busy: float | None
+    """How many times the CPU time the wall time was, where that is too much; else None."""
+    overhead: float | None
+    """How many times the CPU time of a plain run the timed ones took; None where not measured."""
+
+    @property
+    def root(self) -> ModuleTime:
+        """The whole model."""
+        return self.modules[""]
+
+
+class Row(NamedTuple):
+    """One line of a table: a module, or what no module owns, with its place in the tree."""
+
+    time: ModuleTime
+    name: str
+    depth: int
+    last: bool
+    """Whether no sibling follows."""
+
+
+def latency(timing: Timing) -> Latency:
+    """All runs of a model put together, the published one in front."""
+    modules = _times((run.modules for run in timing.runs), timing.published)
+    paths = dict.fromkeys(key.path for key in modules)
+    by_path = {
+        path: ModuleTime(
+            path=path,
+            forward=modules.get(ModuleKey(path, "forward")),
+            backward=modules.get(ModuleKey(path, "backward")),
+        )
+        for path in paths
+    }
+    unattributed = by_path.pop(None, ModuleTime(path=None))
+    published = timing.runs[timing.published]
+    return Latency(
+        modules={path: time for path, time in by_path.items() if path is not None},
+        unattributed=unattributed,
+        ops=_op_times(timing),
+        loss_ns=published.modules.get(ModuleKey(None, "loss"), Cost()).total_ns,
+        busy=_busy(timing),
+        overhead=_overhead(timing),
+    )
+
+
+def rows(
+    found: Latency, model: Model, *, depth: int | None = None, sort: Sort | None = None
+) -> list[Row]:
+    """A line for each module: as a tree, or with `sort="self"` in one list, slowest first.
+
+    With `sort="total"` the slowest of the siblings comes first.
+    """
+    if sort == "self":
+        every = (*found.modules.values(), found.unattributed)
+        times = [time for time in every if time.stages and (depth is None or _level(time) <= depth)]
+        times.sort(key=lambda time: -time.self_ns)
+        return [Row(time, _full_name(time, model), 0, True) for time in times]
+    return list(_tree(found, model, depth, slowest_first=sort == "total"))
+
+
+def _level(time: ModuleTime) -> int:
+    """How far a module is below the model."""
+    return time.path.count(".") + 1 if time.path else 0
+
+
+def _full_name(time: ModuleTime, model: Model) -> str:
+    return UNATTRIBUTED if time.path is None else time.path or model.name
+
+
+def _tree(found: Latency, model: Model, depth: int | None, *, slowest_first: bool) -> Iterator[Row]:
+    below = _children(found, model)
+    waiting = [Row(found.root, model.name, 0, True)]
+    while waiting:
+        row = waiting.pop()
+        yield row
+        if row.time.path is None or (depth is not None and row.depth >= depth):
+            continue
+        children = below.get(row.time.path, [])
+        if slowest_first:
+            children = sorted(children, key=lambda time: -time.total_ns)
+        last = len(children) - 1
+        waiting += reversed(
+            [
+                Row(time, _name(time), row.depth + 1, place == last)
+                for place, time in enumerate(children)
+            ]
+        )
+
+
+def _children(found: Latency, model: Model) -> dict[str, list[ModuleTime]]:
+    """What stands below each path: its modules, those that it made as it ran, and the rest."""
+    below: dict[str, list[ModuleTime]] = {}
+    known = dict.fromkeys(module.path for module in model.modules if module.alias_of is None)
+    for path in (*known, *(path for path in found.modules if path not in known)):
+        if path:
+            time = found.modules.get(path, ModuleTime(path=path))
+            below.setdefault(path.rpartition(".")[0], []).append(time)
+    if found.unattributed.stages:
+        below.setdefault("", []).append(found.unattributed)
+    return below
+
+
+def _name(time: ModuleTime) -> str:
+    return UNATTRIBUTED if time.path is None else time.path.rpartition(".")[2]
+
+
+def middle_half(values: Sequence[float]) -> tuple[float, float]:
+    """Between which values the middle half of some lies."""
+    if len(values) == 1:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+def _times(runs: Iterable[Mapping[Key, Cost]], published: int) -> dict[Key, Times]:
+    """The costs of each key, run by run; one that a run did not have cost nothing in it."""
+    every = list(runs)
+    keys = dict.fromkeys(key for run in (every[published], *every) for key in run)
+    nothing = Cost()
+    return {
+        key: Times(runs=tuple(run.get(key, nothing) for run in every), published=published)
+        for key in keys
+    }
+
+
+def _op_times(timing: Timing) -> tuple[OpTime, ...]:
+    ops = _times((run.ops for run in timing.runs), timing.published)
+    keys = dict.fromkeys((key.path, key.op) for key in ops if key.stage != "loss")
+    times = (
+        OpTime(
+            path=path,
+            op=op,
+            forward=ops.get(OpKey(path, op, "forward")),
+            backward=ops.get(OpKey(path, op, "backward")),
+        )
+        for path, op in keys
+    )
+    return tuple(sorted(times, key=lambda time: -time.self_ns))
+
+
+def _busy(timing: Timing) -> float | None:
+    """Only the host's own clock goes on while others have the processor."""
+    run = timing.runs[timing.published]
+    if timing.clock != _HOST or not run.total_cpu_ns:
+        return None
+    ratio = run.total_ns / run.total_cpu_ns
+    return ratio if ratio > _BUSY else None
+
+
+def _overhead(timing: Timing) -> float | None:
+    plain = min(timing.plain_cpu_ns, default=0)
+    return min(run.total_cpu_ns for run in timing.runs) / plain if plain else None

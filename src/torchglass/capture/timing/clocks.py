@@ -1,0 +1,99 @@
+"""Clocks that take marks while a model runs, and tell afterwards when those were.
+
+On the host a mark is the time itself. On a device that works behind the host's back it is an event
+in the device's own queue: it is read after one synchronisation at the end, so that measuring never
+makes the device wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from torchglass.errors import CaptureError
+
+CpuClock = Callable[[], int]
+"""Nanoseconds of CPU time so far."""
+
+_NS_PER_MS = 1e6
+
+
+class Clock(Protocol):
+    """Takes marks of moments, and tells afterwards when they were."""
+
+    name: str
+
+    def mark(self) -> Any:
+        """This moment."""
+
+    def nanoseconds(self, marks: Sequence[Any]) -> list[int]:
+        """When the marks were taken, from a moment of the clock's choice on."""
+
+
+class HostClock:
+    """The clock of the machine."""
+
+    name = "host"
+    mark = staticmethod(time.perf_counter_ns)
+
+    def nanoseconds(self, marks: Sequence[int]) -> list[int]:
+        """The marks, which are nanoseconds already."""
+        return list(marks)
+
+
+class EventClock:
+    """A device's own clock, read through events that wait in its queue with the work."""
+
+    def __init__(
+        self, name: str, new_event: Callable[[], Any], synchronize: Callable[[], object]
+    ) -> None:
+        self.name = name
+        self._new_event = new_event
+        self._synchronize = synchronize
+
+    def mark(self) -> Any:
+        """An event that the device passes when it has done all that was asked before."""
+        event = self._new_event()
+        event.record()
+        return event
+
+    def nanoseconds(self, marks: Sequence[Any]) -> list[int]:
+        """When the device passed the events, from the first of them on."""
+        if not marks:
+            return []
+        self._synchronize()
+        first = marks[0]
+        return [round(first.elapsed_time(mark) * _NS_PER_MS) for mark in marks]
+
+
+def clock_for(tensors: Iterable[torch.Tensor]) -> Clock:
+    """The clock of the device that a model and its inputs are on."""
+    devices = sorted({str(tensor.device) for tensor in tensors} - {"cpu"})
+    if not devices:
+        return HostClock()
+    if "meta" in devices:
+        raise CaptureError(
+            "a model on the meta device computes nothing, so there is no time to tell"
+        )
+    if len(devices) > 1:
+        raise CaptureError(
+            f"the model is on {' and '.join(devices)}, which have no clock in common: "
+            "time its parts one by one"
+        )
+    device = torch.device(devices[0])
+    world = torch.get_device_module(device)
+
+    def new_event() -> Any:
+        return world.Event(enable_timing=True)
+
+    return EventClock(devices[0], new_event, world.synchronize)
+
+
+def cpu_clock(clock: Clock) -> CpuClock:
+    """CPU time of all threads that take part, which may be this one alone."""
+    if isinstance(clock, HostClock) and torch.get_num_threads() == 1:
+        return time.thread_time_ns
+    return time.process_time_ns

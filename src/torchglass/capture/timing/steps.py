@@ -1,0 +1,186 @@
+"""One forward and backward of a model, after which the model and all it touched is as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from torchglass.capture.forward.keeping import keeping_modules, keeping_random_state
+from torchglass.capture.places import tensors_in
+from torchglass.capture.timing.backward import Reached, leaves_among, nodes_behind
+from torchglass.capture.trace.ops import without_guards
+from torchglass.errors import warn
+from torchglass.records.timing import Stage
+
+# As a function that torch hands to modes it would hide from ours what a checkpoint runs again.
+_backward = without_guards(torch.autograd.backward)
+
+Loss = Callable[[Any], torch.Tensor]
+"""What a model returned, to the one number that its backward starts from."""
+
+
+class Watcher(Protocol):
+    """Who is told of the stages of a step."""
+
+    def stage(self, name: Stage) -> contextlib.AbstractContextManager[object]:
+        """A block in which a stage runs, and nothing else."""
+
+    def before_backward(self, nodes: Sequence[Reached]) -> None:
+        """The nodes that the backward is about to come to."""
+
+
+class Step:
+    """A model with its inputs, ready to be run any number of times from the same state.
+
+    Each run has the same random numbers, fresh copies of inputs and buffers, and no gradients yet.
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., Any],
+        modules: Sequence[nn.Module],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        backward: bool = True,
+        loss: Loss | None = None,
+    ) -> None:
+        self._target = target
+        self._modules = modules
+        self._arguments = args, dict(kwargs)
+        self._backward = backward
+        self._loss = loss or sum_of_outputs
+        self.went_back = False
+        """Whether the last run had a backward."""
+
+    def run(self, watcher: Watcher) -> None:
+        """Forward, loss and backward, each as a stage; what they raise passes through."""
+        with self._world() as (args, kwargs, kept):
+            with watcher.stage("forward"):
+                output = self._target(*args, **kwargs)
+            if not self._backward:
+                return
+            with watcher.stage("loss"):
+                loss = self._loss(output)
+            self.went_back = loss.requires_grad
+            if not loss.requires_grad:
+                return
+            nodes = list(nodes_behind([loss]))
+            kept.keep(leaves_among(nodes))
+            watcher.before_backward(nodes)
+            with watcher.stage("backward"):
+                _backward(loss)
+
+    @contextlib.contextmanager
+    def _world(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], _Gradients]]:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(keeping_random_state())
+            stack.enter_context(keeping_modules(self._modules, {"_buffers": _Copies().copy}))
+            kept = stack.enter_context(_Gradients())
+            kept.keep(_parameters(self._modules))
+            stack.enter_context(torch.set_grad_enabled(self._backward))
+            args, kwargs = copied(self._arguments)
+            stack.enter_context(_without_collecting())
+            yield args, kwargs, kept
+
+
+def copied(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """Arguments whose tensors are copies, so that a forward may change them."""
+    return tree_map_only(torch.Tensor, _Copies().copy, arguments)
+
+
+def sum_of_outputs(output: Any) -> torch.Tensor:
+    """The sum of all floating outputs that a gradient can come from."""
+    sums = [
+        tensor.sum()
+        for _, tensor in tensors_in(output)
+        if tensor.requires_grad and tensor.is_floating_point()
+    ]
+    total = sums[0] if sums else torch.zeros(())
+    for other in sums[1:]:
+        total = total + other
+    return total
+
+
+@contextlib.contextmanager
+def keeping_parameters(modules: Sequence[nn.Module]) -> Iterator[bool]:
+    """Let no optimizer step that hangs on the backward, and warn if weights change even so.
+
+    The block is told whether there was such an optimizer.
+    """
+    parameters = _parameters(modules)
+    versions = [_version(parameter) for parameter in parameters]
+    optimizers = [hooks for p in parameters if (hooks := p._post_accumulate_grad_hooks)]
+    steps = [dict(hooks) for hooks in optimizers]
+    for hooks in optimizers:
+        hooks.clear()
+    try:
+        yield bool(optimizers)
+    finally:
+        for hooks, step in zip(optimizers, steps, strict=True):
+            hooks.update(step)
+        if versions != [_version(parameter) for parameter in parameters]:
+            warn("the model changes its own parameters as it runs, and so did these runs of it")
+
+
+class _Gradients(contextlib.AbstractContextManager["_Gradients"]):
+    """Takes the gradients off tensors, and puts them back at the end."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+
+    def keep(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Take the gradients of leaves off, so that a backward makes new ones."""
+        for tensor in tensors:
+            if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self._before:
+                self._before[id(tensor)] = tensor, tensor.grad
+                tensor.grad = None
+
+    def __exit__(self, *_: object) -> None:
+        for tensor, gradient in self._before.values():
+            tensor.grad = gradient
+
+
+class _Copies:
+    """Copies of tensors, one for each: a model may ask whether two arguments are the same one."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The copy of a tensor, with a gradient of its own if it has one."""
+        if id(tensor) not in self._made:
+            copy = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+            # Only what is no leaf may be changed in place, so what is none must not become one.
+            made = copy if tensor.is_leaf else copy.clone()
+            self._made[id(tensor)] = tensor, made
+        return self._made[id(tensor)][1]
+
+
+@contextlib.contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Let no garbage collection fall into a span that has nothing to do with it."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _parameters(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    own = (parameter for module in modules for parameter in module._parameters.values())
+    return list({id(parameter): parameter for parameter in own if parameter is not None}.values())
+
+
+def _version(tensor: torch.Tensor) -> int:
+    # A tensor made in inference mode has no version, and cannot be changed outside of it.
+    return 0 if tensor.is_inference() else tensor._version

@@ -1,0 +1,48 @@
+"""The command `torchglass`: one function per subcommand, each calling the verb of that name."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchglass.cli import models, passes, setup  # noqa: F401 - each registers its commands
+from torchglass.cli.options import app
+from torchglass.cli.output import explain_error
+
+FAILED = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit code; an error is one line on stderr."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    _prepare()
+    try:
+        app(words, print_error=False, exit_on_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes once more on its way out; into nothing it can do so quietly.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:  # noqa: BLE001 - the user's own code may raise anything
+        explain_error(error, debug="--debug" in words)
+    else:
+        return 0
+    return FAILED
+
+
+def _prepare() -> None:
+    # An installed script starts with its own folder on the path, not with the current one.
+    here = str(Path.cwd())
+    if not {"", here} & set(sys.path):
+        sys.path.insert(0, here)
+    # Not every terminal or pipe can write "├──"; a question mark is better than an error.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

@@ -1,0 +1,69 @@
+"""The command line's one application, and the options that its commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from torchglass import __version__
+from torchglass.analyse.model.summary import Sort
+
+app = App(
+    name="torchglass",
+    version=__version__,
+    help="""Turn a PyTorch model into a glass box.
+
+A TARGET is a model in a file, `net.py:Net`, or in a module, `torchvision.models:resnet18`: a
+class, an instance, or a function that gives one. It is also a checkpoint, `weights.safetensors`,
+`model.pt` or a folder of shards, or a recorded run, `runs/mnist.glass`.
+""",
+    help_format="markdown",
+    suppress_keyboard_interrupt=False,
+)
+
+# A path, so that the shells complete the names of files.
+Target = Annotated[
+    Path,
+    Parameter(help="`net.py:Net`, `package.module:name`, a checkpoint or a run.", metavar="TARGET"),
+]
+File = Annotated[Path, Parameter(allow_leading_hyphen=True)]
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+
+
+Inputs = Annotated[tuple[str, ...], Parameter(negative="", show_default=False, metavar="SPEC")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Common:
+    """What every command that takes a target understands."""
+
+    unsafe: Flag = False
+    """Let a checkpoint run the code it carries: only for files that you trust."""
+    debug: Flag = False
+    """Show the traceback of an error."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Shown:
+    """What of a model is shown, and in which order."""
+
+    input: Inputs = ()
+    """Run one forward on such a tensor and show shapes: `1x3x224x224`, `2x16:long`,
+    `mask=2x16:bool`. Give it once for each argument."""
+    fake: Flag = False
+    """Run that forward without memory or arithmetic."""
+    depth: int | None = None
+    """Show so many levels below the model."""
+    sort: Sort | None = None
+    """Order neighbours by this."""
+    fold: Flag = False
+    """Show identical neighbours once."""
+
+
+USUAL = Common()
+EVERYTHING = Shown()

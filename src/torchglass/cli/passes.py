@@ -1,0 +1,157 @@
+"""The commands that run a model: what it does, why it fails, where the time goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from torchglass.analyse.latency import Sort as SlowestFirst
+from torchglass.cli.options import USUAL, Common, Flag, Inputs, Target, app
+from torchglass.cli.output import stdout_for_results, tell
+from torchglass.targets.inputs import make_inputs
+from torchglass.targets.names import resolve
+
+
+@app.command
+def trace(
+    target: Target,
+    /,
+    *,
+    input: Inputs = (),
+    op: str | None = None,
+    draw: Path | None = None,
+    level: Literal["torch", "aten"] = "torch",
+    out: Path | None = None,
+    common: Common = USUAL,
+) -> None:
+    """Print every operation of one forward, by name.
+
+    ```
+    torchglass trace net.py:Net --input 1x3x32x32
+    torchglass trace net.py:Net --input 1x3x32x32 --op relu_1 --draw net.svg
+    torchglass trace net.py:Net --input 1x3x32x32 --out pass.glass
+    ```
+
+    Parameters
+    ----------
+    input
+        A tensor to run it on: `1x3x224x224`, `2x16:long`, `mask=2x16:bool`. Give it once for each
+        argument.
+    op
+        Print this operation alone, with its values, parents and source line.
+    draw
+        Write a picture: `.svg`, `.png` or `.pdf`.
+    level
+        The functions of torch, or the kernels that they come down to.
+    out
+        Keep the trace in a file, with its tensors beside it.
+    """
+    from torchglass.api.passes import trace_forward
+
+    model, inputs, named = _ready(target, input)
+    with stdout_for_results():
+        traced = trace_forward(model, inputs, named, level=level)
+    if draw:
+        traced.draw(draw)
+        tell(f"wrote {draw}")
+    if out:
+        tell(f"wrote {traced.save(out)}")
+    print(traced[op] if op else traced)
+
+
+@app.command
+def explain(target: Target, /, *, input: Inputs = (), common: Common = USUAL) -> None:
+    """Run one forward and tell what went wrong: which shapes met, where they came from, what fits.
+
+    ```
+    torchglass explain net.py:Net --input 1x4x32x32
+    ```
+
+    Parameters
+    ----------
+    input
+        A tensor to run it on, as for `trace`.
+    """
+    from torchglass.api import passes
+
+    model, inputs, named = _ready(target, input)
+    with stdout_for_results():
+        story = passes.explain(model, *inputs, **named)
+    print(story)
+
+
+@app.command
+def profile(
+    target: Target,
+    /,
+    *,
+    input: Inputs = (),
+    backward: Annotated[bool, Parameter(negative="--forward-only")] = True,
+    warmup: int = 3,
+    repeats: int = 10,
+    depth: int | None = None,
+    sort: SlowestFirst | None = None,
+    ops: Flag = False,
+    layers: Flag = False,
+    json: Flag = False,
+    trace: Path | None = None,
+    common: Common = USUAL,
+) -> None:
+    """Print how long each module of a model takes, forward and backward.
+
+    ```
+    torchglass profile torchvision.models:resnet18 --input 1x3x224x224
+    torchglass profile net.py:Net --input 8x16 --sort self --ops
+    torchglass profile net.py:Net --input 8x16 --forward-only --trace run.json
+    ```
+
+    Parameters
+    ----------
+    input
+        A tensor to run it on, as for `trace`.
+    backward
+        Time the backward of the sum of the outputs, too.
+    warmup
+        Run so many times before.
+    repeats
+        Run so many times with the clock.
+    depth
+        Show so many levels below the model.
+    sort
+        Put the slowest first: of siblings by `total`, of all modules by `self`.
+    ops
+        Print the slowest ops, too.
+    layers
+        Print each layer with its parameters, shapes, times and memory instead of a table.
+    json
+        Print JSON.
+    trace
+        Write the fastest run as a trace for chrome://tracing or ui.perfetto.dev.
+    """
+    from torchglass.api import timing
+
+    model, inputs, named = _ready(target, input)
+    with stdout_for_results():
+        result = timing.profile(
+            model, *inputs, backward=backward, warmup=warmup, repeats=repeats, **named
+        )
+    if trace:
+        tell(f"wrote {result.to_chrome_trace(trace)}")
+    if json:
+        print(result.to_json())
+    elif layers:
+        print(result.overlay())
+    else:
+        print(result.table(sort=sort, depth=depth))
+    if ops and not json:
+        print(result.op_table())
+
+
+def _ready(target: Path, texts: tuple[str, ...]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """A live model, and the arguments of its forward."""
+    with stdout_for_results():
+        model = resolve(target)
+        inputs, named = make_inputs(texts, model)
+    return model, tuple(inputs), dict(named)

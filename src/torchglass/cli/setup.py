@@ -1,0 +1,44 @@
+"""The commands for a first look and for the shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from torchglass.cli.options import Flag, app
+
+
+@app.command
+def demo(folder: Path | None = None, /, *, steps: int = 300, debug: Flag = False) -> None:
+    """Train a small model while it is watched, then look inside.
+
+    ```
+    torchglass demo
+    torchglass demo somewhere --steps 100
+    ```
+
+    Parameters
+    ----------
+    folder
+        Where the run and its page are written; `torchglass-demo` if none is named.
+    steps
+        How long to train.
+    debug
+        Show the traceback of an error.
+    """
+    from torchglass.demo import run
+
+    run(folder, steps=steps)
+
+
+@app.command(group="Set up")
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
+    """Print the script that lets a shell complete commands, options and files with Tab.
+
+    ```
+    torchglass completion bash >> ~/.bashrc
+    torchglass completion zsh > ~/.zfunc/_torchglass
+    torchglass completion fish > ~/.config/fish/completions/torchglass.fish
+    ```
+    """
+    print(app.generate_completion(shell=shell))

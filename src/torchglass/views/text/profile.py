@@ -1,0 +1,270 @@
+"""A profile as text: a table of modules, a table of ops, and each layer with what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from torchglass.analyse.latency import (
+    UNATTRIBUTED,
+    Latency,
+    ModuleTime,
+    OpTime,
+    Row,
+    Sort,
+    Times,
+    rows,
+)
+from torchglass.analyse.model.parameters import ModuleCounts, count
+from torchglass.errors import ViewError
+from torchglass.records.model import Model, Module
+from torchglass.records.timing import Stage, Timing
+from torchglass.records.trace import Call
+from torchglass.views.columns import NOT_RUN, shape_text
+from torchglass.views.formats import format_count, format_share, format_time, harmless, shorten
+from torchglass.views.formats import width as cells
+from torchglass.views.text.guides import guides
+from torchglass.views.text.table import align
+
+_GAP = "  "
+_LONGEST_NAME = 60
+_MUCH = 1.25
+_DISTURBED = (
+    "measuring takes much of the time, most of it between ops; ops=False disturbs the model less"
+)
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """All that the views of a profile show."""
+
+    model: Model
+    calls: Sequence[Call]
+    """Of one forward, for the shapes."""
+    timing: Timing
+    latency: Latency
+
+    @cached_property
+    def first_calls(self) -> Mapping[str, Call]:
+        """The first call of each module."""
+        return {call.path: call for call in reversed(self.calls)}
+
+    @cached_property
+    def _counts(self) -> Sequence[ModuleCounts]:
+        return count(self.model)
+
+    def module(self, time: ModuleTime) -> Module | None:
+        """The module of a row; None for one made as the model ran, and for what no module owns."""
+        return None if time.path is None else self.model.find(time.path)
+
+    def counts(self, module: Module) -> ModuleCounts:
+        """What a module holds."""
+        return self._counts[module.id]
+
+    def share(self, time: ModuleTime, stage: Stage) -> str:
+        """A row's part of the whole model's time in a stage, in percent."""
+        own, whole = times_of(time, stage), times_of(self.latency.root, stage)
+        return format_share(own.total_ns, whole.total_ns) if own and whole else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    title: str
+    text: Callable[[ModuleTime, Profiled], str]
+    right: bool = True
+
+
+def profile_table(
+    profiled: Profiled,
+    *,
+    sort: Sort | None = None,
+    depth: int | None = None,
+    columns: Iterable[str] | None = None,
+) -> str:
+    """The modules below their headings, then what is to be said of the whole."""
+    shown = rows(profiled.latency, profiled.model, depth=depth, sort=sort)
+    names = [
+        guide + shorten(harmless(row.name), _LONGEST_NAME)
+        for row, guide in zip(shown, guides(shown, "─"), strict=True)
+    ]
+    chosen = _columns_named(columns, profiled)
+    table = [["Module", *names]]
+    table += [[column.title, *_texts(column, shown, profiled)] for column in chosen]
+    return _framed(table, [False, *(column.right for column in chosen)], _facts(profiled))
+
+
+def op_table(profiled: Profiled, count: int | None = 20) -> str:
+    """The slowest ops, all calls of one op in one module together."""
+    ops = profiled.latency.ops
+    shown = ops if count is None else ops[:count]
+    whole = profiled.latency.root.total_ns
+    table = [
+        ["Op", *(harmless(op.op) or _rest(op) for op in shown)],
+        ["Module", *(_path(op, profiled) for op in shown)],
+        ["Calls", *(str(op.calls or "") for op in shown)],
+        ["Forward", *(_time(op.forward) for op in shown)],
+        ["Backward", *(_time(op.backward) for op in shown)],
+        ["Share", *(format_share(op.self_ns, whole) for op in shown)],
+    ]
+    left_out = len(ops) - len(shown)
+    more = [f"… and {left_out:,} more"] if left_out else []
+    return _framed(table, [False, False, True, True, True, True], more)
+
+
+def times_of(time: ModuleTime, stage: Stage) -> Times | None:
+    """What a row took in a stage."""
+    return time.forward if stage == "forward" else time.backward
+
+
+def _framed(table: Sequence[Sequence[str]], right: Sequence[bool], below: Sequence[str]) -> str:
+    columns = [align(cells, right=end) for cells, end in zip(table, right, strict=True)]
+    heading, *lines = (_GAP.join(line).rstrip() for line in zip(*columns, strict=True))
+    rule = "─" * max(cells(line) for line in (heading, *lines, *below))
+    return "\n".join([rule, heading, rule, *lines, rule, *below, *([rule] if below else [])])
+
+
+def _texts(column: _Column, shown: Iterable[Row], profiled: Profiled) -> Iterator[str]:
+    return (column.text(row.time, profiled) for row in shown)
+
+
+def _columns_named(names: Iterable[str] | None, profiled: Profiled) -> list[_Column]:
+    if names is None:
+        went_back = profiled.latency.root.backward is not None
+        names = [name for name in _USUAL if went_back or not name.startswith("backward")]
+    found = []
+    for name in names:
+        if name not in COLUMNS:
+            raise ViewError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
+        found.append(COLUMNS[name])
+    return found
+
+
+def _rest(op: OpTime) -> str:
+    return "autograd" if op.path is None else "between ops"
+
+
+def _path(time: ModuleTime, profiled: Profiled) -> str:
+    if time.path is None:
+        return UNATTRIBUTED
+    return shorten(harmless(time.path or profiled.model.name), _LONGEST_NAME)
+
+
+def _class(time: ModuleTime, profiled: Profiled) -> str:
+    module = profiled.module(time)
+    return harmless(module.kind) if module is not None else ""
+
+
+def _output(time: ModuleTime, profiled: Profiled) -> str:
+    call = profiled.first_calls.get(time.path) if time.path is not None else None
+    if call is None or not call.outputs:
+        return ""
+    more = f" +{len(call.outputs) - 1}" if len(call.outputs) > 1 else ""
+    return shape_text(call.outputs[0].spec) + more
+
+
+def _parameters(time: ModuleTime, profiled: Profiled) -> str:
+    module = profiled.module(time)
+    return "" if module is None else format_count(profiled.counts(module).total.parameters)
+
+
+def _calls(time: ModuleTime, profiled: Profiled) -> str:
+    if time.path is None:
+        return ""
+    return str(time.calls or "") if time.stages else NOT_RUN
+
+
+def _spread(time: ModuleTime, profiled: Profiled) -> str:
+    return "" if time.spread is None else f"±{100 * time.spread / 2:.0f}%"
+
+
+def _time(times: Times | None) -> str:
+    return "" if times is None else _ns(times.total_ns)
+
+
+def _of_stage(stage: Stage, text: Callable[[Times], str]) -> Callable[[ModuleTime, Profiled], str]:
+    def column(time: ModuleTime, profiled: Profiled) -> str:
+        times = times_of(time, stage)
+        return "" if times is None else text(times)
+
+    return column
+
+
+def _stage_columns(stage: Stage, title: str) -> dict[str, _Column]:
+    def median(times: Times) -> str:
+        low, high = times.spread_ns
+        return f"{_ns(times.median_ns)} ({_ns(low)}–{_ns(high)})"
+
+    return {
+        stage: _Column(title, _of_stage(stage, _time)),
+        f"{stage}_self": _Column("self", _of_stage(stage, lambda times: _ns(times.self_ns))),
+        f"{stage}_share": _Column("share", lambda time, of: of.share(time, stage)),
+        f"{stage}_cpu": _Column(
+            f"{title} CPU", _of_stage(stage, lambda times: _ns(times.cost.total_cpu_ns))
+        ),
+        f"{stage}_median": _Column(f"{title} median", _of_stage(stage, median)),
+    }
+
+
+def _ns(nanoseconds: float) -> str:
+    return format_time(nanoseconds / 1e9) if nanoseconds else "0"
+
+
+COLUMNS: Mapping[str, _Column] = {
+    "class": _Column("Class", _class, right=False),
+    "output": _Column("Output", _output, right=False),
+    "parameters": _Column("Params", _parameters),
+    "calls": _Column("Calls", _calls),
+    **_stage_columns("forward", "Forward"),
+    **_stage_columns("backward", "Backward"),
+    "spread": _Column("Spread", _spread),
+}
+_USUAL = (
+    *("class", "output", "parameters", "calls", "forward", "forward_self", "forward_share"),
+    *("backward", "backward_self", "backward_share", "spread"),
+)
+
+
+def _facts(profiled: Profiled) -> list[str]:
+    """What is said of the whole: both stages over all runs, how it was measured, what to doubt."""
+    found, timing = profiled.latency, profiled.timing
+    facts = [
+        (title, _stage_fact(times))
+        for title, times in (("Forward", found.root.forward), ("Backward", found.root.backward))
+        if times is not None
+    ]
+    facts.append(("Runs", _runs_fact(timing)))
+    notes = [*timing.notes]
+    if found.overhead is not None:
+        facts.append(
+            ("Measuring", f"≈ {max(found.overhead, 1):.2f}× the CPU time of a run without it")
+        )
+        if found.overhead > _MUCH:
+            notes.append(_DISTURBED)
+    labels = align([label for label, _ in facts], right=False)
+    if found.busy is not None:
+        notes.append(
+            f"wall time is {found.busy:.1f}× CPU time: the machine is busy, or the model waits; "
+            "trust CPU times"
+        )
+    return [
+        *(f"{label}{_GAP}{text}" for label, (_, text) in zip(labels, facts, strict=True)),
+        *(f"Note: {note}." for note in notes),
+    ]
+
+
+def _stage_fact(times: Times) -> str:
+    low, high = times.spread_ns
+    cost = times.cost
+    return (
+        f"{_ns(cost.total_ns)}, CPU {_ns(cost.total_cpu_ns)}; "
+        f"median {_ns(times.median_ns)}, middle half {_ns(low)} to {_ns(high)}"
+    )
+
+
+def _runs_fact(timing: Timing) -> str:
+    runs = len(timing.runs)
+    which = f"shown is run {timing.published + 1}, the fastest" if runs > 1 else "shown is the one"
+    threads = f"{timing.threads} thread{'s' * (timing.threads != 1)}"
+    where = threads if timing.clock == "host" else f"on {timing.clock}"
+    return f"{runs} after {timing.warmup} to warm up, {where}; {which}"

@@ -1,0 +1,98 @@
+"""Someone wants to know where the time of a training step goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from torchglass.api.timing import profile
+from torchglass.results.profile import Profile
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(self.conv(x)).mean((2, 3))
+        for block in self.blocks:
+            x = x + block(x)
+        logits: torch.Tensor = self.head(x)
+        return logits
+
+
+@pytest.fixture(scope="module")
+def taken() -> Profile:
+    targets = torch.zeros(2, dtype=torch.long)
+    return profile(
+        Net(),
+        torch.randn(2, 3, 16, 16),
+        loss=lambda logits: functional.cross_entropy(logits, targets),
+        warmup=1,
+        repeats=3,
+    )
+
+
+def test_every_module_and_op_has_its_time_and_all_of_it_adds_up(taken: Profile) -> None:
+    every = [*taken.rows.values(), taken.unattributed]
+
+    assert list(taken.rows) == ["", "conv", "blocks.0", "blocks.1", "head", "blocks"]
+    assert sum(row.self_ns for row in every) == taken.root.total_ns
+    assert sum(op.self_ns for op in taken.ops) == taken.root.total_ns
+    assert {op.op for op in taken.ops if op.path == ""} >= {"relu", "mean", "add"}
+    for row in taken.rows.values():
+        assert row.forward is not None
+        assert row.backward is not None
+        assert row.forward.total_ns > 0
+        assert row.backward.total_ns > 0
+
+
+def test_what_is_printed_has_a_line_for_each_module(taken: Profile) -> None:
+    lines = str(taken).splitlines()
+
+    assert any("├─ conv" in line and "2×8×14×14" in line for line in lines)
+    assert any("└─ unattributed" in line for line in lines)
+    assert repr(taken) == str(taken)
+
+
+def test_the_first_document_s_overlay_is_printed(taken: Profile) -> None:
+    overlay = taken.overlay("conv")
+
+    assert overlay.startswith("conv ")
+    assert "Shape: 8×3×3×3" in overlay
+    assert "Input: 2×3×16×16   Output: 2×8×14×14" in overlay
+    assert "Parameters: 224 × 4 bytes" in overlay
+
+
+def test_a_run_is_saved_for_chrome_and_all_of_it_as_json(taken: Profile, tmp_path: Path) -> None:
+    trace = taken.to_chrome_trace(tmp_path / "run.json")
+    taken.to_json(tmp_path / "profile.json")
+
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = {event["name"] for event in events}
+    plain = json.loads((tmp_path / "profile.json").read_text())
+    assert {"forward", "loss", "backward", "conv", "conv2d", "ConvolutionBackward0"} <= names
+    assert plain["total_ns"] == taken.root.total_ns
+    assert plain["modules"][0]["forward"]["share"] == 1
+
+
+def test_an_inference_is_timed_without_gradients() -> None:
+    taken = profile(Net().eval(), torch.randn(1, 3, 8, 8), backward=False, warmup=0, repeats=1)
+
+    assert taken.root.backward is None
+    assert "Backward" not in str(taken)
+
+
+def test_modules_alone_are_timed_on_request() -> None:
+    taken = profile(Net(), torch.randn(1, 3, 8, 8), ops=False, warmup=0, repeats=1)
+
+    assert {op.op for op in taken.ops if op.forward} == {""}
+    assert any(op.op == "ConvolutionBackward0" for op in taken.ops)

@@ -1,0 +1,121 @@
+"""Several runs become one picture: the fastest run, and how far the others were from it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests import make
+from tests.timings import run, timing
+from torchglass.analyse.charging import charge
+from torchglass.analyse.latency import Latency, latency, middle_half, rows
+
+MODEL = make.model({"children": {"fc": {"class": "Linear"}, "act": {}, "unused": {}}})
+
+
+@pytest.fixture
+def found() -> Latency:
+    return latency(timing())
+
+
+def test_the_numbers_are_those_of_the_fastest_run_and_add_up(found: Latency) -> None:
+    every = [*found.modules.values(), found.unattributed]
+
+    assert found.root.total_ns == 300
+    assert sum(time.self_ns for time in every) == 300
+    assert sum(op.self_ns for op in found.ops) == 300
+    assert found.modules["fc"].total_ns == 180
+    assert found.loss_ns == 10
+
+
+def test_median_and_spread_speak_of_all_runs(found: Latency) -> None:
+    forward = found.modules["fc"].forward
+
+    assert forward is not None
+    assert forward.total_ns == 60
+    assert (forward.median_ns, forward.spread_ns) == (120, (90, 150))
+    assert (forward.median_self_ns, forward.self_spread_ns) == (120, (90, 150))
+    assert found.modules["fc"].spread == (150 - 90) / 120
+
+
+def test_one_run_has_no_spread() -> None:
+    found = latency(timing([1]))
+
+    assert found.root.spread == 0
+    assert middle_half([7]) == (7, 7)
+
+
+def test_ops_are_sorted_slowest_first(found: Latency) -> None:
+    assert [(op.path, op.op, op.self_ns) for op in found.ops] == [
+        ("fc", "linear", 170),
+        (None, "", 45),
+        ("act", "", 30),
+        ("act", "ReluBackward0", 30),
+        ("", "", 10),
+        ("fc", "", 10),
+        (None, "SumBackward0", 5),
+    ]
+
+
+def test_a_module_that_only_some_runs_reached_cost_nothing_in_the_others() -> None:
+    every = timing([1, 1])
+    without = charge([span for span in run() if span.name != "act"][:4])
+    found = latency(dataclasses.replace(every, runs=(without, every.runs[1]), published=0))
+
+    act = found.modules["act"].forward
+    assert act is not None
+    assert [cost.total_ns for cost in act.runs] == [0, 30]
+
+
+def test_a_busy_machine_is_noticed_on_the_host_alone() -> None:
+    slow = charge(run(10, cpu=4))
+
+    busy = latency(timing(runs=(slow,), published=0))
+    on_device = latency(timing(runs=(slow,), published=0, clock="cuda:0"))
+
+    assert busy.busy == 2.5
+    assert on_device.busy is None
+    assert latency(timing()).busy is None
+
+
+def test_what_measuring_costs_is_told_in_cpu_time() -> None:
+    assert latency(timing(plain_cpu_ns=(250, 200))).overhead == 1.5
+    assert latency(timing()).overhead is None
+
+
+def test_rows_are_a_tree_with_what_no_module_owns_at_its_end(found: Latency) -> None:
+    table = rows(found, MODEL)
+
+    assert [(row.name, row.depth, row.last) for row in table] == [
+        ("Net", 0, True),
+        ("fc", 1, False),
+        ("act", 1, False),
+        ("unused", 1, False),
+        ("unattributed", 1, True),
+    ]
+    assert table[3].time.stages == []
+
+
+def test_siblings_or_all_are_sorted_by_time(found: Latency) -> None:
+    by_total = rows(found, MODEL, sort="total")
+    by_self = rows(found, MODEL, sort="self")
+
+    assert [row.name for row in by_total] == ["Net", "fc", "act", "unattributed", "unused"]
+    assert [row.name for row in by_self] == ["fc", "act", "unattributed", "Net"]
+    assert all(row.depth == 0 for row in by_self)
+
+
+def test_depth_says_how_far_down_rows_go(found: Latency) -> None:
+    assert [row.name for row in rows(found, MODEL, depth=0)] == ["Net"]
+    assert [row.name for row in rows(found, MODEL, depth=0, sort="self")] == [
+        "unattributed",
+        "Net",
+    ]
+
+
+def test_a_module_made_as_the_model_ran_has_a_row_below_its_maker() -> None:
+    found = latency(timing())
+    bare = make.model({"children": {"fc": {"class": "Linear"}}})
+
+    assert [row.name for row in rows(found, bare)] == ["Net", "fc", "act", "unattributed"]

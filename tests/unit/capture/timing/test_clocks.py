@@ -1,0 +1,126 @@
+"""A clock is asked for marks while the model runs, and for times when it has."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from tests.sleepers import FakeClock, Sleeper
+from torchglass.capture.timing.clocks import EventClock, HostClock, clock_for, cpu_clock
+from torchglass.capture.timing.measuring import measure
+from torchglass.errors import CaptureError
+
+
+class Device:
+    """A device whose events have times only after it was waited for."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.synchronized = 0
+        self.events = 0
+
+    def new_event(self) -> Event:
+        self.events += 1
+        return Event(self)
+
+    def synchronize(self) -> None:
+        self.synchronized += 1
+
+
+class Event:
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def record(self) -> None:
+        self.passed_ns = self.device.clock.now
+        self.waits_for = self.device.synchronized + 1
+
+    def elapsed_time(self, other: Event) -> float:
+        assert self.device.synchronized >= other.waits_for, "the device was not waited for"
+        return (other.passed_ns - self.passed_ns) / 1e6
+
+
+class On:
+    """A tensor as far as a clock looks at it."""
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+
+
+def clock_on(*devices: str) -> Any:
+    return clock_for([On(device) for device in devices])  # type: ignore[misc]
+
+
+def test_marks_of_the_host_are_nanoseconds() -> None:
+    clock = HostClock()
+    first, second = clock.mark(), clock.mark()
+
+    assert clock.nanoseconds([first, second]) == [first, second]
+    assert second >= first
+
+
+def test_a_device_is_waited_for_once_however_many_marks_there_are() -> None:
+    clock = FakeClock()
+    device = Device(clock)
+    events = EventClock("cuda:0", device.new_event, device.synchronize)
+
+    marks = []
+    for _ in range(4):
+        marks.append(events.mark())
+        clock.sleep(1_000)
+
+    assert device.synchronized == 0
+    assert events.nanoseconds(marks) == [0, 1_000, 2_000, 3_000]
+    assert device.synchronized == 1
+    assert events.nanoseconds([]) == []
+
+
+def test_a_model_timed_by_events_is_told_as_by_the_host_and_waits_once_a_run() -> None:
+    clock = FakeClock()
+    device = Device(clock)
+    events = EventClock("cuda:0", device.new_event, device.synchronize)
+    model = Sleeper(clock, 1_000, 3_000, child=Sleeper(clock, 2_000, 5_000))
+
+    timing = measure(
+        model, (torch.ones(2, requires_grad=True),), {}, warmup=1, repeats=1, clock=events
+    ).timing
+
+    (run,) = timing.runs
+    assert (run.root("forward").total_ns, run.root("backward").total_ns) == (3_000, 8_000)
+    assert timing.clock == "cuda:0"
+    assert device.events > 0
+    assert device.synchronized == 3
+
+
+def test_the_clock_is_that_of_the_device_that_all_is_on() -> None:
+    assert isinstance(clock_on("cpu"), HostClock)
+    assert isinstance(clock_on(), HostClock)
+    assert clock_on("cpu", "cuda:0").name == "cuda:0"
+
+
+def test_devices_without_a_clock_in_common_are_refused() -> None:
+    with pytest.raises(CaptureError, match="cuda:0 and cuda:1"):
+        clock_on("cuda:1", "cpu", "cuda:0")
+
+
+def test_a_model_that_computes_nothing_has_no_time() -> None:
+    with pytest.raises(CaptureError, match="meta"):
+        clock_on("meta")
+
+
+def test_cpu_time_is_that_of_all_threads_where_several_work() -> None:
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = cpu_clock(HostClock())
+        torch.set_num_threads(2)
+        together = cpu_clock(HostClock())
+    finally:
+        torch.set_num_threads(threads)
+
+    assert alone is time.thread_time_ns
+    assert together is time.process_time_ns
+    assert cpu_clock(FakeClock()) is time.process_time_ns
