@@ -193,3 +193,12 @@ def test_a_wrapped_model_is_traced_through_its_wrapper(tmp_path: Path) -> None:
 
     assert trace["module"].label.startswith("linear_1")
     assert trace["linear_1"].gradient is not None
+
+
+def test_an_output_that_is_changed_later_in_the_block_is_saved_as_it_was() -> None:
+    model = nn.ReLU()
+    with tg.tracing(model) as step:
+        y = model(torch.ones(2))
+        y.add_(1)
+
+    assert torch.as_tensor(step["output_1"].tensor).tolist() == [1, 1]

@@ -74,10 +74,11 @@ def count(model: Model) -> tuple[ModuleCounts, ...]:
     that its outer self reaches, and its inner self is no further use.
     """
     sizes = _Sizes()
-    own = [sizes.of_own(module) for module in model.modules]
     if _shares_nothing(model.modules):
+        own = [sizes.of(module.slots) for module in model.modules]
         total = per_use = _summed(model.modules, own)
     else:
+        own = [sizes.of_own(module) for module in model.modules]
         total = _Distinct(model.modules, sizes).totals(own)
         per_use = _uses(model.modules, sizes)
     rows = _rows(own, total, per_use)
@@ -87,12 +88,11 @@ def count(model: Model) -> tuple[ModuleCounts, ...]:
 
 def _rows(*columns: Sequence[Counts]) -> list[ModuleCounts]:
     """One object for the many modules that hold the same, which large models have."""
-    known: dict[tuple[int, ...], ModuleCounts] = {}
+    known: dict[tuple[int, int, int], ModuleCounts] = {}
     rows = []
-    for counts in zip(*columns, strict=True):
-        key = tuple(map(id, counts))
+    for own, total, per_use in zip(*columns, strict=True):
+        key = (id(own), id(total), id(per_use))
         if key not in known:
-            own, total, per_use = counts
             known[key] = ModuleCounts(own=own, total=total, per_use=per_use)
         rows.append(known[key])
     return rows
@@ -138,9 +138,15 @@ def _shares_nothing(modules: Sequence[Module]) -> bool:
 def _summed(modules: Sequence[Module], own: Sequence[Counts]) -> list[Counts]:
     """For each module the sum of what it and all below it have."""
     sums = list(own)
+    # Blocks that are built alike are summed up once: what they are made of is the same objects.
+    known: dict[tuple[int, ...], Counts] = {}
     for module in reversed(modules):
-        if module.parent is not None and sums[module.id] is not NOTHING:
-            sums[module.parent] += sums[module.id]
+        if module.children:
+            parts = [sums[module.id], *[sums[child] for child in module.children]]
+            key = tuple(map(id, parts))
+            if key not in known:
+                known[key] = sum(parts, NOTHING)
+            sums[module.id] = known[key]
     return sums
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
+from torchglass.analyse.garbage import collector_paused
 from torchglass.analyse.trace.labels import Label, labels
 from torchglass.analyse.trace.lookup import Lookup
 from torchglass.records.tensors import TensorSpec
@@ -25,6 +26,7 @@ class Anatomy:
         self.record = record
 
     @cached_property
+    @collector_paused()
     def labels(self) -> tuple[Label, ...]:
         """What each op is called."""
         return labels(self.record.ops)
@@ -34,14 +36,10 @@ class Anatomy:
         """The ops by all their names."""
         return Lookup(self.record.ops, self.record.calls, self.labels)
 
-    @cached_property
+    @property
     def layers(self) -> Mapping[str, tuple[OpId, ...]]:
         """The ops of each layer, pass by pass, by the layer's long and by its short name."""
-        layers: dict[str, list[OpId]] = {}
-        for op, label in zip(self.record.ops, self.labels, strict=True):
-            for name in (label.layer, label.short):
-                layers.setdefault(name, []).append(op.id)
-        return {name: tuple(ops) for name, ops in layers.items()}
+        return self.lookup.layers
 
     @cached_property
     def children(self) -> tuple[tuple[OpId, ...], ...]:

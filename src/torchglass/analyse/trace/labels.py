@@ -38,11 +38,10 @@ def labels(ops: Sequence[Op]) -> tuple[Label, ...]:
     named: dict[int, Label] = {}
     of_type: Counter[str] = Counter()
     for total, layer in enumerate(passes(ops)):
-        first = ops[layer[0]]
-        of_type[first.type] += 1
-        short = f"{first.type}_{of_type[first.type]}"
+        kind = ops[layer[0]].type
+        of_type[kind] += 1
+        short = f"{kind}_{of_type[kind]}"
+        name = f"{short}_{total}"
         for number, op in enumerate(layer, 1):
-            named[op] = Label(
-                layer=f"{short}_{total}", short=short, number=number, passes=len(layer)
-            )
+            named[op] = Label(layer=name, short=short, number=number, passes=len(layer))
     return tuple(named[op.id] for op in ops)

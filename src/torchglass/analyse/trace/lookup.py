@@ -1,10 +1,17 @@
-"""Finding an op of a trace by any of its names."""
+"""Finding an op of a trace by any of its names.
+
+There are many more names than ops, and few are ever asked for. So a name is taken apart instead of
+searched among all names written out: "relu_1_3:2" is the second pass of the layer "relu_1_3".
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
+from typing import Any
 
 from torchglass.analyse.trace.labels import Label
 from torchglass.errors import LookupFailedError
@@ -26,14 +33,29 @@ class Lookup:
         """The op of a name; a part of a name will do where only one op has it."""
         if isinstance(key, int):
             return self._ordinal(key)
-        found = self._ids.get(key) or self._ids.get(key.lower()) or self._containing(key.lower())
+        lower = key.lower()
+        named = dict.fromkeys(self._named(key)) or dict.fromkeys(self._named(lower))
+        found = tuple(named) or self._containing(lower)
         if len(found) == 1:
             return found[0]
         raise LookupFailedError(self._ambiguous(key, found) if found else self._unknown(key))
 
     def keys(self, op: OpId) -> tuple[int | str, ...]:
         """All names that mean this op and no other, ordinals first."""
-        return (op - len(self._ops), op, *sorted(self._names.get(op, ())))
+        names = {name for name in self._names(op) if name not in ("", ":1")}
+        own = (name for name in names if all(named == op for named in self._named(name)))
+        return (op - len(self._ops), op, *sorted(own))
+
+    @cached_property
+    def layers(self) -> Mapping[str, tuple[OpId, ...]]:
+        """The ops of each layer, pass by pass, by the layer's long and by its short name."""
+        passes: dict[str, list[OpId]] = {}
+        for op, label in zip(self._ops, self._labels, strict=True):
+            passes.setdefault(label.layer, []).append(op.id)
+        layers: dict[str, tuple[OpId, ...]] = {}
+        for layer, ops in passes.items():
+            layers[layer] = layers[self._labels[ops[0]].short] = tuple(ops)
+        return layers
 
     def _ordinal(self, key: int) -> OpId:
         if not -len(self._ops) <= key < len(self._ops):
@@ -42,31 +64,47 @@ class Lookup:
             )
         return self._ops[key].id
 
-    @cached_property
-    def _ids(self) -> Mapping[str, tuple[OpId, ...]]:
-        """The ops that each name may mean."""
-        ids: dict[str, dict[OpId, None]] = {}
-        for op, label in zip(self._ops, self._labels, strict=True):
-            for name in (label.short, label.layer):
-                for key in (name, f"{name}:{label.number}", *_addresses(op)):
-                    ids.setdefault(key, {})[op.id] = None
-        for call, op_id in _returned(self._calls):
-            for key in (call.path, f"{call.path}:{call.number}"):
-                ids.setdefault(key, {})[op_id] = None
-        return {key: tuple(found) for key, found in ids.items()}
+    def _named(self, name: str) -> Iterator[OpId]:
+        """The ops that a whole name may mean, some more than once."""
+        yield from self.layers.get(name, ())
+        yield from self._addresses.get(name, ())
+        yield from map(_returned, _equal(self._by_path, name, _PATH))
+        name, _, number = name.rpartition(":")
+        if number.isdecimal() and number[0] != "0":
+            yield from self.layers.get(name, ())[int(number) - 1 : int(number)]
+            yield from map(_returned, _equal(self._by_path, (name, int(number)), _PATH_AND_NUMBER))
+
+    def _names(self, op: OpId) -> Iterator[str]:
+        """All names of an op, whether or not they mean others too."""
+        label = self._labels[op]
+        for name in (label.short, label.layer):
+            yield from (name, f"{name}:{label.number}")
+        yield from _addresses(self._ops[op])
+        for call in _equal(self._by_op, op, _returned):
+            yield from (call.path, f"{call.path}:{call.number}")
 
     @cached_property
-    def _names(self) -> Mapping[OpId, list[str]]:
-        names: dict[OpId, list[str]] = {}
-        for key, found in self._ids.items():
-            if len(found) == 1 and key not in ("", ":1"):
-                names.setdefault(found[0], []).append(key)
-        return names
+    def _addresses(self) -> Mapping[str, list[OpId]]:
+        """The inputs and outputs by what they are called in the model's forward."""
+        addresses: dict[str, list[OpId]] = {}
+        for op in self._ops:
+            for address in _addresses(op):
+                addresses.setdefault(address, []).append(op.id)
+        return addresses
+
+    @cached_property
+    def _by_path(self) -> list[Call]:
+        """The calls that returned what an op made, by path, and at one path by number as ever."""
+        return sorted((call for call in self._calls if _returns(call)), key=_PATH)
+
+    @cached_property
+    def _by_op(self) -> list[Call]:
+        """The same calls in the order of what they returned."""
+        return sorted(self._by_path, key=_returned)
 
     def _containing(self, part: str) -> tuple[OpId, ...]:
-        return tuple(
-            {op: None for key, found in self._ids.items() if part in key.lower() for op in found}
-        )
+        found = (op.id for op in self._ops if any(part in n.lower() for n in self._names(op.id)))
+        return tuple(found)
 
     def _ambiguous(self, key: str, found: Sequence[OpId]) -> str:
         names = [str(self._labels[op]) for op in found]
@@ -75,11 +113,16 @@ class Lookup:
 
     def _unknown(self, key: str) -> str:
         kind = key.lower().partition("_")[0].partition(".")[0]
+        names = dict.fromkeys(name for op in self._ops for name in self._names(op.id))
         # Comparing takes a while, so of a large trace only what begins alike is compared.
-        candidates = [name for name in self._ids if name.startswith(kind)] or list(self._ids)
+        candidates = [name for name in names if name.startswith(kind)] or list(names)
         near = difflib.get_close_matches(key.lower(), candidates[:_MOST_COMPARED], n=_MOST_NEAR)
         hint = f"; near it are {', '.join(near)}" if near else "; print the trace to see its names"
         return f"no op is called {key!r}{hint}"
+
+
+_PATH = attrgetter("path")
+_PATH_AND_NUMBER = attrgetter("path", "number")
 
 
 def _addresses(op: Op) -> Iterator[str]:
@@ -87,9 +130,16 @@ def _addresses(op: Op) -> Iterator[str]:
         yield f"{op.kind}.{op.function}" if op.function else op.kind
 
 
-def _returned(calls: Sequence[Call]) -> Iterator[tuple[Call, OpId]]:
-    """For each call, the op that made the first tensor it returned."""
-    for call in calls:
-        for value in call.outputs[:1]:
-            if value.op is not None:
-                yield call, value.op
+def _returns(call: Call) -> bool:
+    return bool(call.outputs) and call.outputs[0].op is not None
+
+
+def _returned(call: Call) -> Any:
+    """The op that made the first tensor which a call returned."""
+    return call.outputs[0].op
+
+
+def _equal(calls: Sequence[Call], value: Any, key: Callable[[Call], Any]) -> Iterator[Call]:
+    """Of calls in the order of a key those that have it, one by one, as there may be many."""
+    first = bisect_left(calls, value, key=key)
+    return map(calls.__getitem__, range(first, bisect_right(calls, value, first, key=key)))

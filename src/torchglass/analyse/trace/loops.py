@@ -8,51 +8,59 @@ ran once.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from torchglass.records.trace import Op, OpId
 
+_Key = tuple[object, ...]
+
 
 def passes(ops: Sequence[Op]) -> list[tuple[OpId, ...]]:
     """The ops of each layer in the order in which they ran; layers by their first op."""
-    keys = [_key(op) for op in ops]
-    repeated = _repeated(keys)
-    layers: dict[Hashable, list[OpId]] = {}
-    for op, key in zip(ops, keys, strict=True):
-        layers.setdefault(key if key in repeated else op.id, []).append(op.id)
-    return [tuple(ids) for ids in layers.values()]
+    alike: dict[_Key, list[OpId]] = {}
+    for op in ops:
+        alike.setdefault(_key(op), []).append(op.id)
+    loops = _loops(alike, len(ops))
+    layers: list[tuple[OpId, ...]] = []
+    for key, found in alike.items():
+        layers += [tuple(found)] if key in loops else [(op,) for op in found]
+    return sorted(layers)
 
 
-def _key(op: Op) -> Hashable:
+def _key(op: Op) -> _Key:
     if op.kind != "op":
-        return op.id
-    parameters = tuple(operand.parameter for operand in op.operands if operand.parameter)
+        return (op.id,)
+    parameters = tuple([operand.parameter for operand in op.operands if operand.parameter])
     return (op.function, parameters or op.site, op.phase)
 
 
-def _repeated(keys: Sequence[Hashable]) -> set[Hashable]:
+def _loops(alike: Mapping[_Key, Sequence[OpId]], count: int) -> set[_Key]:
     """The keys whose ops are passes of one layer."""
-    counts = Counter(keys)
-    places: dict[Hashable, list[int]] = {}
-    for index, key in enumerate(keys):
-        if counts[key] > 1:
-            places.setdefault(key, []).append(index)
+    loops = {key for key, found in alike.items() if len(found) > 1}
+    ran_once = [True] * count
+    for key in loops:
+        _mark(ran_once, alike[key], False)
     while True:
         # singles[i] counts the ops before i that ran once, so a difference tells of a whole gap.
-        singles = [0, *accumulate(key not in places for key in keys)]
+        singles = [0, *accumulate(ran_once)]
         gathering = [
             key
-            for key, found in places.items()
+            for key in loops
             if not _has_parameters(key)
-            and all(singles[after] > singles[before + 1] for before, after in pairwise(found))
+            and all(singles[after] > singles[before + 1] for before, after in pairwise(alike[key]))
         ]
         if not gathering:
-            return set(places)
+            return loops
+        loops.difference_update(gathering)
         for key in gathering:
-            del places[key]
+            _mark(ran_once, alike[key], True)
 
 
-def _has_parameters(key: Hashable) -> bool:
-    return isinstance(key, tuple) and isinstance(key[1], tuple)
+def _mark(marks: list[bool], places: Iterable[int], mark: bool) -> None:
+    for place in places:
+        marks[place] = mark
+
+
+def _has_parameters(key: _Key) -> bool:
+    return isinstance(key[1], tuple)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable
+from itertools import count
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -18,19 +20,16 @@ class Identities:
     """Hands out one number per tensor; good for as long as the tensors live."""
 
     def __init__(self) -> None:
-        self._ids: dict[Hashable, TensorId] = {}
+        self._ids: dict[Hashable, TensorId] = defaultdict(map(TensorId, count()).__next__)
         self._owners: list[object] = []
 
     def of(self, tensor: torch.Tensor) -> TensorId:
         """The number of a tensor: the same for two that are the same memory."""
-        return self.of_key(_memory(tensor))
+        return self._ids[_memory(tensor)]
 
     def of_key(self, key: Hashable) -> TensorId:
         """The number of something that stands for a tensor."""
-        known = self._ids.get(key)
-        if known is None:
-            known = self._ids[key] = TensorId(len(self._ids))
-        return known
+        return self._ids[key]
 
     def of_part(self, owner: object, name: str) -> TensorId:
         """The number of a tensor packed in an object, which is kept alive to stay itself."""
@@ -42,12 +41,13 @@ def _memory(tensor: torch.Tensor) -> Hashable:
     """A key that two tensors share when they begin at the same place and are of the same size."""
     try:
         if type(tensor) in _PLAIN:
+            if address := tensor.data_ptr():
+                # One number of two, because a large model has many and numbers need no collecting.
+                return tensor.nbytes << 64 | address
             if tensor.is_meta:
                 return _storage(tensor), int(tensor.storage_offset()), tensor.nbytes
-            address = tensor.data_ptr()
-            # There is none for an empty tensor, or one whose storage was given back. Of the two
-            # numbers one is made, because a large model has many and numbers need no collecting.
-            return tensor.nbytes << 64 | address if address else id(tensor)
+            # An empty tensor has no address, nor has one whose storage was given back.
+            return id(tensor)
         return _special_memory(tensor)
     except Exception:  # noqa: BLE001 - a tensor that has no storage to ask for is at least itself
         return id(tensor)

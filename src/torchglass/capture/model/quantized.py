@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-_PACKED = frozenset(
+PACKED = frozenset(
     ("_packed_params", "_packed_weight", "_packed_weight_ih", "_packed_weight_hh", "param")
 )
 """The attributes in which torch's quantized modules keep packed objects."""
@@ -25,10 +25,8 @@ def packed_tensors(module: nn.Module) -> Iterator[tuple[str, object, torch.Tenso
     held = object.__getattribute__(module, "__dict__")
     if isinstance(module, torch.jit.ScriptModule):
         held = _scripted(held["_c"])
-    elif _PACKED.isdisjoint(held):
-        return
     half = held.get("dtype") in (torch.float16, _SCRIPTED_HALF)
-    for attribute in sorted(_PACKED.intersection(held)):
+    for attribute in sorted(PACKED.intersection(held)):
         value = held[attribute]
         if isinstance(value, torch.ScriptObject):
             suffix = attribute[-3:] if attribute.endswith(("_ih", "_hh")) else ""
@@ -55,4 +53,4 @@ def _unpacked(value: Any, *, half: bool) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _scripted(module: Any) -> dict[str, Any]:
-    return {name: module.getattr(name) for name in (*_PACKED, "dtype") if module.hasattr(name)}
+    return {name: module.getattr(name) for name in (*PACKED, "dtype") if module.hasattr(name)}

@@ -23,12 +23,11 @@ from torchglass.capture.checkpoint.exported import read_exported
 from torchglass.capture.model.classes import class_name, class_source
 from torchglass.capture.model.containers import module_parts
 from torchglass.capture.model.identity import Identities
-from torchglass.capture.model.quantized import packed_tensors
+from torchglass.capture.model.quantized import PACKED, packed_tensors
 from torchglass.capture.tensor.describing import describe
 from torchglass.errors import TargetError
-from torchglass.records.model import ClassSource, Model, Module, ModuleId, Role, Slot
+from torchglass.records.model import ClassSource, Model, Module, ModuleId, Slot
 
-_ROLES: tuple[tuple[Role, str], ...] = (("parameter", "_parameters"), ("buffer", "_buffers"))
 _HOOKS = {
     "_forward_pre_hooks": "forward_pre",
     "_forward_hooks": "forward",
@@ -39,6 +38,9 @@ _HOOKS = {
     "_load_state_dict_pre_hooks": "load_state_dict_pre",
     "_load_state_dict_post_hooks": "load_state_dict_post",
 }
+
+_held = object.__getattribute__
+"""Asks for what is really there, whatever a class makes of being asked."""
 
 
 def read_model(target: object) -> Model:
@@ -66,13 +68,18 @@ def _check_holds_modules(target: object) -> None:
         )
 
 
-class _Place(NamedTuple):
-    """Where a thing stands in the tree, before it is read."""
+_Place = tuple[Any, str, str, ModuleId | None]
+"""A thing that is yet to be read, its name, its path, and the module that it is below."""
 
-    thing: Any
-    name: str
-    path: str
-    parent: ModuleId | None
+
+class _Kind(NamedTuple):
+    """What all things of one Python class have in common."""
+
+    class_name: str
+    """"" for scripted modules, whose Python class stands for every one that was compiled."""
+    is_module: bool
+    is_scripted: bool
+    has_extra: bool
 
 
 class _Reading:
@@ -80,33 +87,33 @@ class _Reading:
 
     def __init__(self) -> None:
         self._modules: list[Module] = []
-        self._children: dict[ModuleId, list[ModuleId]] = {}
-        self._first: dict[int, ModuleId] = {}
         self._identities = Identities()
+        self._kinds: dict[type, _Kind] = {}
         self._classes: dict[str, type] = {}
-        self._class_names: dict[type, str] = {}
         self._texts: dict[str, str] = {}
 
     def modules(self, target: object) -> tuple[Module, ...]:
         """The records in the order of the tree; a thing met again is an alias and not entered."""
-        waiting = [_Place(target, "", "", None)]
+        modules = self._modules
+        first: dict[int, ModuleId] = {}
+        children: dict[ModuleId, list[ModuleId]] = {}
+        waiting: list[_Place] = [(target, "", "", None)]
         while waiting:
             place = waiting.pop()
-            number = ModuleId(len(self._modules))
-            if place.parent is not None:
-                self._children[place.parent].append(number)
-            known = self._first.setdefault(id(place.thing), number)
+            thing, _, path, parent = place
+            number = ModuleId(len(modules))
+            if parent is not None:
+                children[parent].append(number)
+            known = first.setdefault(id(thing), number)
             if known != number:
-                self._modules.append(_alias(number, place, self._modules[known]))
-                continue
-            below = self._enter(number, place)
-            if below:
-                self._children[number] = []
-                start = place.path and place.path + "."
-                waiting += [_Place(part, name, start + name, number) for name, part in below[::-1]]
-        for number, children in self._children.items():
-            self._modules[number] = replace(self._modules[number], children=tuple(children))
-        return tuple(self._modules)
+                modules.append(_alias(number, place, modules[known]))
+            elif below := self._enter(number, place):
+                children[number] = []
+                start = path and path + "."
+                waiting += [(part, name, start + name, number) for name, part in below[::-1]]
+        for number, below_it in children.items():
+            modules[number] = replace(modules[number], children=tuple(below_it))
+        return tuple(modules)
 
     def classes(self) -> Mapping[str, ClassSource]:
         """Where the classes that were met are written."""
@@ -115,30 +122,40 @@ class _Reading:
 
     def _enter(self, number: ModuleId, place: _Place) -> Sequence[tuple[str, Any]]:
         """Read what stands at a place, and say what is below it."""
-        thing = place.thing
+        thing, name, path, parent = place
+        kind = self._kinds.get(type(thing)) or self._kind(thing)
         below: Sequence[tuple[str, Any]] = ()
         slots: list[Slot] = []
         hooks: tuple[str, ...] = ()
         training, extra, problem, doing = True, "", "", "children"
         try:
-            below = _children(thing)
-            if isinstance(thing, nn.Module):
+            if kind.is_module:
+                held = _held(thing, "__dict__")
+                if children := held["_modules"]:
+                    below = _parts(children)
                 doing = "tensors"
-                self._add_slots(thing, slots)
+                self._add_slots(held, slots)
+                if kind.is_scripted or not held.keys().isdisjoint(PACKED):
+                    self._add_packed(thing, slots)
                 doing = "hooks"
-                hooks = _hooks(thing)
+                if any(map(held.get, _HOOKS)):
+                    hooks = _hooks(held)
                 doing = "training"
-                training = _training(thing)
-                doing = "extra_repr"
-                extra = self._extra(thing)
+                # A scripted one keeps the flag on the other side of the language border.
+                training = bool(thing.training if kind.is_scripted else held.get("training", True))
+                if kind.has_extra:
+                    doing = "extra_repr"
+                    extra = self._extra(thing)
+            else:
+                below = module_parts(thing)
         except Exception as error:  # noqa: BLE001 - one module that cannot be read is one row
             problem = f"{doing}: {_one_line(error)}"
         module = Module(
             id=number,
-            path=place.path,
-            name=place.name,
-            class_name=self._class_name(thing),
-            parent=place.parent,
+            path=path,
+            name=name,
+            class_name=kind.class_name or class_name(thing),
+            parent=parent,
             slots=tuple(slots),
             extra=extra,
             training=training,
@@ -148,43 +165,54 @@ class _Reading:
         self._modules.append(module)
         return below
 
-    def _class_name(self, thing: object) -> str:
+    def _kind(self, thing: object) -> _Kind:
         cls = type(thing)
-        name = self._class_names.get(cls)
-        if name is None:
-            name = class_name(thing)
-            if isinstance(thing, torch.jit.ScriptModule):
-                # One Python class stands for all scripted ones.
-                return name
-            self._class_names[cls] = name
+        is_scripted = isinstance(thing, torch.jit.ScriptModule)
+        name = "" if is_scripted else class_name(thing)
+        extra_repr = getattr(cls, "extra_repr", nn.Module.extra_repr)
+        kind = self._kinds[cls] = _Kind(
+            class_name=name,
+            is_module=isinstance(thing, nn.Module),
+            is_scripted=is_scripted,
+            has_extra=extra_repr is not nn.Module.extra_repr,
+        )
+        if name:
             self._classes.setdefault(name, cls)
-        return name
+        return kind
 
     def _extra(self, module: nn.Module) -> str:
-        if type(module).extra_repr is nn.Module.extra_repr:
-            return ""
         text = module.extra_repr()
         if not isinstance(text, str):
             raise TypeError(f"it returned {type(text).__qualname__}, not str")
         return self._texts.setdefault(text, text)
 
-    def _add_slots(self, module: nn.Module, slots: list[Slot]) -> None:
+    def _add_slots(self, held: Mapping[str, Any], slots: list[Slot]) -> None:
         """Put what a module holds into a list, which keeps what was read if something raises."""
-        held, identity = _held(module), self._identities.of
-        fleeting = held["_non_persistent_buffers_set"]
-        for role, attribute in _ROLES:
-            for name, tensor in held[attribute].items():
-                if tensor is not None:
-                    slots.append(
-                        Slot(
-                            name=str(name),
-                            role=role,
-                            spec=describe(tensor),
-                            tensor=identity(tensor),
-                            trainable=role == "parameter" and tensor.requires_grad,
-                            persistent=name not in fleeting,
-                        )
+        identity = self._identities.of
+        for name, tensor in held["_parameters"].items():
+            if tensor is not None:
+                slots.append(
+                    Slot(
+                        name=str(name),
+                        role="parameter",
+                        spec=describe(tensor),
+                        tensor=identity(tensor),
+                        trainable=tensor.requires_grad,
                     )
+                )
+        for name, tensor in held["_buffers"].items():
+            if tensor is not None:
+                slots.append(
+                    Slot(
+                        name=str(name),
+                        role="buffer",
+                        spec=describe(tensor),
+                        tensor=identity(tensor),
+                        persistent=name not in held["_non_persistent_buffers_set"],
+                    )
+                )
+
+    def _add_packed(self, module: nn.Module, slots: list[Slot]) -> None:
         for name, owner, tensor in packed_tensors(module):
             part = self._identities.of_part(owner, name)
             slots.append(Slot(name=name, role="packed", spec=describe(tensor), tensor=part))
@@ -200,54 +228,35 @@ def _one_line(error: Exception) -> str:
 
 def _alias(number: ModuleId, place: _Place, first: Module) -> Module:
     """Another place of a module, which shows what it is but holds nothing of its own."""
+    _, name, path, parent = place
     return Module(
         id=number,
-        path=place.path,
-        name=place.name,
+        path=path,
+        name=name,
         class_name=first.class_name,
-        parent=place.parent,
+        parent=parent,
         extra=first.extra,
         training=first.training,
         alias_of=first.id,
     )
 
 
-def _children(thing: object) -> Sequence[tuple[str, Any]]:
-    if not isinstance(thing, nn.Module):
-        return module_parts(thing)
-    children = _held(thing)["_modules"]
-    if not children:
-        return ()
+def _parts(children: Mapping[Any, Any]) -> list[tuple[str, Any]]:
     return [(str(name), _unshelled(child)) for name, child in children.items() if child is not None]
 
 
 def _unshelled(thing: object) -> object:
     """A traced module is a shell that forwards everything to the scripted one that it holds."""
     if isinstance(thing, torch.jit.ScriptModule):
-        return _held(thing).get("_actual_script_module", thing)
+        return _held(thing, "__dict__").get("_actual_script_module", thing)
     return thing
 
 
-def _held(module: object) -> dict[str, Any]:
-    attributes: dict[str, Any] = object.__getattribute__(module, "__dict__")
-    return attributes
-
-
-def _training(module: nn.Module) -> bool:
-    if isinstance(module, torch.jit.ScriptModule):
-        # It keeps the flag on the other side of the language border.
-        return bool(module.training)
-    return bool(_held(module).get("training", True))
-
-
-def _hooks(module: nn.Module) -> tuple[str, ...]:
-    held = _held(module)
+def _hooks(held: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(
-        [
-            f"{_HOOKS[attribute]}: {_function_name(hook)}"
-            for attribute in filter(held.get, _HOOKS)
-            for hook in held[attribute].values()
-        ]
+        f"{_HOOKS[attribute]}: {_function_name(hook)}"
+        for attribute in filter(held.get, _HOOKS)
+        for hook in held[attribute].values()
     )
 
 

@@ -15,6 +15,7 @@ from torchglass.capture.tensor.moments import Moments
 from torchglass.records.tensors import Stats, TensorSpec
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_STRIDED = torch.strided
 _ELEMENTS_PER_BYTE = {torch.quint4x2: 2, torch.quint2x4: 4}
 _INDICES = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -33,7 +34,7 @@ def describe(tensor: torch.Tensor) -> TensorSpec:
     """
     try:
         if type(tensor) in _PLAIN and not tensor.is_nested:
-            if tensor.layout is torch.strided and tensor.is_contiguous():
+            if tensor.layout is _STRIDED and tensor.is_contiguous():
                 return _dense(tensor.shape, tensor.dtype, tensor.device)
             return _spec(tensor, tensor.shape, _bytes(tensor), _layout(tensor))
         return _describe_special(tensor)

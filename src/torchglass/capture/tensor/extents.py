@@ -1,9 +1,9 @@
-"""Which memory a tensor spans."""
+"""Which memory a tensor spans, and which of many tensors lie at one place."""
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,26 @@ _MOST_COMPARED = 1 << 22
 """Above so many elements, two interleaved tensors are taken to meet."""
 
 
+_NO_MEMORY = (RuntimeError, AttributeError, ValueError)
+"""What tensors raise that are sparse, nested or not initialised yet."""
+
+
 class Extent(NamedTuple):
-    """The elements of a storage that a tensor is made of."""
+    """The bytes of a storage that a tensor is made of: a run of them, again once per period.
+
+    A column of a matrix is a run of one element whose period is a row; a matrix is all one run.
+    """
 
     storage: int
     first: int
     """Its first byte."""
     last: int
     """Its last byte."""
+    run: int
+    period: int
+    """From one run to the next; 0 where there is but one."""
+    solid: bool
+    """Whether all bytes of the runs are the tensor's; where three strides nest, some are not."""
     item: int
     """The bytes of an element."""
     shape: tuple[int, ...]
@@ -31,17 +43,30 @@ class Extent(NamedTuple):
         apart = self.last < other.first or other.last < self.first
         if self.storage != other.storage or apart:
             return False
-        if self._is_dense or other._is_dense or self.item != other.item:
+        if self.period and other.period and self.period != other.period:
+            return self._shares_an_element(other)
+        period = self.period or other.period
+        if period:
+            ahead = (other.first - self.first) % period
+            if self.run <= ahead <= period - other.run:
+                return False
+        return (self.solid and other.solid) or self._shares_an_element(other)
+
+    def covers(self, other: Extent) -> bool:
+        """Whether all of the other is known to be here too."""
+        if self == other:
+            return True
+        around = self.first <= other.first and other.last <= self.last
+        return self.solid and not self.period and self.storage == other.storage and around
+
+    def _shares_an_element(self, other: Extent) -> bool:
+        if self.item != other.item:
             return True
         first, last = min(self.first, other.first), max(self.last, other.last)
         count = (last + 1 - first) // self.item
         if count > _MOST_COMPARED:
             return True
         return bool((self._mask(first, count) & other._mask(first, count)).any())
-
-    @property
-    def _is_dense(self) -> bool:
-        return math.prod(self.shape) * self.item == self.last + 1 - self.first
 
     def _mask(self, first: int, count: int) -> npt.NDArray[np.bool_]:
         """Of `count` elements from a byte on, which are ours."""
@@ -52,15 +77,107 @@ class Extent(NamedTuple):
 
 
 def extent_of(tensor: torch.Tensor) -> Extent | None:
-    """The memory of a tensor; None for an empty one, or one without a storage of its own."""
+    """The memory of a tensor; None for one that is empty or has no storage."""
+    storage = storage_of(tensor)
     try:
-        if tensor.numel() == 0:
+        if storage is None:
             return None
-        storage = tensor.untyped_storage()._cdata
-        first = int(tensor.storage_offset())
-        shape, strides = tuple(tensor.shape), tensor.stride()
         item = tensor.element_size()
-        last = first + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    except (RuntimeError, NotImplementedError, AttributeError, ValueError):
+        first = int(tensor.storage_offset()) * item
+        shape, strides = tuple(tensor.shape), tensor.stride()
+        dims = [(size, step * item) for size, step in zip(shape, strides, strict=True) if size > 1]
+    except _NO_MEMORY:
         return None
-    return Extent(storage, first * item, (last + 1) * item - 1, item, shape, strides)
+    last = first + sum((size - 1) * step for size, step in dims) + item - 1
+    return Extent(storage, first, last, *_runs(dims, item), item, shape, strides)
+
+
+def storage_of(tensor: torch.Tensor) -> int | None:
+    """A number for a tensor's storage, no other's while it lives; None as in `extent_of`."""
+    try:
+        return tensor.untyped_storage()._cdata if tensor.numel() else None
+    except _NO_MEMORY:
+        return None
+
+
+def _runs(dims: Iterable[tuple[int, int]], item: int) -> tuple[int, int, bool]:
+    """The run and the period of a tensor's dimensions, and whether its runs are solid."""
+    run, period, count, solid = item, 0, 1, True
+    for size, step in sorted(dims, key=lambda dim: dim[1]):
+        if not period and step <= run:
+            run += (size - 1) * step
+        elif not period:
+            period, count = step, size
+        elif step == period * count:
+            count *= size
+        else:
+            run, solid = (count - 1) * period + run, False
+            period, count = (step, size) if step > run else (0, 1)
+            run += 0 if period else (size - 1) * step
+    return run, period, solid
+
+
+Thing = TypeVar("Thing")
+
+
+class ByMemory(Generic[Thing]):
+    """Things by the memory that they span in one storage.
+
+    Those at one place are found without a look at all others: things whose runs have the same
+    period and about the same length lie in cells of twice that length, by where in the period they
+    begin.
+    """
+
+    def __init__(self) -> None:
+        self._cells: dict[tuple[int, int], dict[int, list[tuple[Extent, Thing]]]] = {}
+
+    def add(self, extent: Extent, thing: Thing) -> None:
+        """Remember a thing."""
+        length = extent.run.bit_length()
+        start = extent.first % extent.period if extent.period else extent.first
+        cells = self._cells.setdefault((extent.period, length), {})
+        cells.setdefault(start >> length, []).append((extent, thing))
+
+    def meeting(self, extent: Extent) -> list[Thing]:
+        """The things that have an element in common with an extent, in no order."""
+        return [
+            thing
+            for kind, cells in self._cells.items()
+            for cell in _near(extent, *kind, cells)
+            for there, thing in cells[cell]
+            if extent.meets(there)
+        ]
+
+    def take(self, extent: Extent, chosen: Callable[[Extent], bool]) -> list[Thing]:
+        """Forget the things near an extent whose own are chosen, and give them."""
+        taken: list[Thing] = []
+        for kind, cells in self._cells.items():
+            for cell in _near(extent, *kind, cells):
+                left = []
+                for entry in cells.pop(cell):
+                    if chosen(entry[0]):
+                        taken.append(entry[1])
+                    else:
+                        left.append(entry)
+                if left:
+                    cells[cell] = left
+        return taken
+
+
+def _near(extent: Extent, period: int, length: int, cells: Mapping[int, object]) -> list[int]:
+    """The cells of all that an extent may meet among things of a period and a length."""
+    if period and (extent.run >= period or extent.period not in (0, period)):
+        return list(cells)
+    if period:
+        start = extent.first % period
+        # A run may go beyond the end of a period, into the beginning of the next.
+        spans = [(start + turn, start + turn + extent.run - 1) for turn in (-period, 0, period)]
+    else:
+        spans = [(extent.first, extent.last)]
+    near: set[int] = set()
+    for low, high in spans:
+        numbers = range((low >> length) - 1, (high >> length) + 1)
+        if len(numbers) > len(cells):
+            return list(cells)
+        near.update(number for number in numbers if number in cells)
+    return list(near)

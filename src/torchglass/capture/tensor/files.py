@@ -39,10 +39,21 @@ _COMPRESSED = {
 }
 
 
-def write_tensors(path: Path, groups: Mapping[str, Tensors]) -> None:
-    """Write groups of tensors, each under its name, to a new file."""
+def write_tensors(
+    path: Path, groups: Mapping[str, Tensors], notes: Mapping[str, str] | None = None
+) -> None:
+    """Write groups of tensors, each under its name, to a new file, with notes in its header."""
     parts, header = _encoded(groups)
-    save_file(parts, path, header)
+    save_file(parts, path, {**header, **(notes or {})})
+
+
+def read_note(path: Path, name: str) -> str | None:
+    """A note that `write_tensors` put into a file; None where it has no such note."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get(name)
+    except (OSError, SafetensorError) as error:
+        raise StoreError(f"cannot read {path}: {error}") from error
 
 
 def pack_tensors(groups: Mapping[str, Tensors]) -> bytes:

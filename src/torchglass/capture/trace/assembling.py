@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
+from torchglass.analyse.garbage import collector_paused
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.trace.linking import Held, Linker, Located
 from torchglass.capture.trace.ops import OpEvent
-from torchglass.capture.trace.recording import Ended, Event, PassRecorder, Running
+from torchglass.capture.trace.recording import Dropped, Ended, Event, PassRecorder, Running
+from torchglass.capture.trace.saved import ByOp, Output, Ran, Saved
 from torchglass.capture.trace.snapshots import Key
 from torchglass.records.model import join_path
 from torchglass.records.trace import Call, CallId, Op, OpId, Source, Trace, Value
-
-Output = tuple[OpId, int]
-"""An op, and which of its outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,13 @@ class Captured:
     """torch's, at the beginning of the pass."""
     held_tensors: Mapping[str, torch.Tensor]
     """The parameters and buffers of the model, by dotted name."""
-    ordinals: Mapping[OpId, int]
-    """The numbers of the ops among all that ran, by which a recorder's `edits` name them."""
+    ran: Sequence[OpId]
+    """The ops that ran, which are all but inputs, outputs and calls out of sight."""
+
+    @cached_property
+    def ordinals(self) -> Mapping[OpId, int]:
+        """The numbers of the ops among all that ran, by which a recorder's `edits` name them."""
+        return {op: number for number, op in enumerate(self.ran)}
 
     def held(self, name: str) -> torch.Tensor | None:
         """A parameter or buffer, as it was before the pass wrote into it."""
@@ -51,8 +56,7 @@ class Captured:
         return None if tensor is None else self.before_writes(tensor)
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Where a call stands: its record's id, its path, and where in the code it was made."""
 
     call: CallId
@@ -61,62 +65,49 @@ class _Place:
     source: Source | None
 
 
-_OUTSIDE = _Place(CallId(-1), "", -1, None)
+_OUTSIDE = _Place(CallId(-1), "", 0, None)
 
 
+@collector_paused()
 def assemble(recorder: PassRecorder) -> Captured:
-    """The records of all that a recorder took down."""
+    """The records of all that a recorder took down, and no longer has then: most is in both."""
     assembly = Assembly(recorder.model)
+    assembled = Dropped()
     for number, event in enumerate(recorder.events):
         assembly.add(number, event)
+        recorder.events[number] = assembled
     return finish(assembly, recorder)
 
 
 def finish(assembly: Assembly, recorder: PassRecorder) -> Captured:
     """What an assembly has made of the events of a recorder."""
-    as_made = recorder.snapshots.tensor
+    trace = Trace(
+        model=type(recorder.model).__name__,
+        calls=tuple(assembly.calls),
+        ops=tuple(assembly.ops),
+        start_ns=recorder.start_ns,
+        end_ns=recorder.end_ns,
+        error=recorder.error,
+        notes=tuple(recorder.notes),
+        failed=assembly.failed(recorder.failure) if recorder.failure else None,
+    )
+    copies = recorder.snapshots.copies
     return Captured(
-        trace=Trace(
-            model=type(recorder.model).__name__,
-            calls=tuple(assembly.calls),
-            ops=tuple(assembly.ops),
-            start_ns=recorder.start_ns,
-            end_ns=recorder.end_ns,
-            error=recorder.error,
-            notes=tuple(recorder.notes),
-            failed=assembly.failed(recorder.failure) if recorder.failure else None,
+        trace=trace,
+        tensors=Saved(
+            trace.ops,
+            assembly.events,
+            {output: copies.get(key, tensor) for output, (key, tensor) in assembly.given.items()},
+            ByOp(copies, assembly.ran),
         ),
-        tensors={output: as_made(*kept) for output, kept in assembly.kept.items()},
-        gradients=_Gradients(recorder.gradients, assembly.numbers),
+        gradients=ByOp(recorder.gradients, assembly.ran),
         events=assembly.events,
         sources=assembly.sources,
-        before_writes=recorder.snapshots.before_writes,
+        before_writes=recorder.snapshots.originals.before_writes,
         random_state=recorder.random_state,
-        held_tensors={
-            **dict(recorder.model.named_buffers()),
-            **dict(recorder.model.named_parameters()),
-        },
-        ordinals={op: number for number, op in enumerate(assembly.numbers.values())},
+        held_tensors=assembly.held_tensors,
+        ran=assembly.ran.ops,
     )
-
-
-class _Gradients(Mapping[Output, torch.Tensor]):
-    """The gradients that a recorder has been given so far, by op instead of by event."""
-
-    def __init__(self, gradients: Mapping[Key, torch.Tensor], ops: Mapping[int, OpId]) -> None:
-        self._gradients = gradients
-        self._ops = ops
-        self._numbers = {op: number for number, op in ops.items()}
-
-    def __getitem__(self, output: Output) -> torch.Tensor:
-        op, result = output
-        return self._gradients[self._numbers[op], result]
-
-    def __iter__(self) -> Iterator[Output]:
-        return ((self._ops[number], result) for number, result in self._gradients)
-
-    def __len__(self) -> int:
-        return len(self._gradients)
 
 
 class Assembly:
@@ -127,14 +118,17 @@ class Assembly:
     ) -> None:
         self.ops: list[Op] = []
         self.calls: list[Call] = []
-        self.kept: dict[Output, tuple[Key, torch.Tensor]] = {}
         self.events: dict[OpId, OpEvent] = {}
-        self.numbers: dict[int, OpId] = {}
+        self.given: dict[Output, tuple[Key, torch.Tensor]] = {}
+        """The tensors of the ops that have no event, and by what the recorder knows them."""
+        self.ran = Ran()
         self.sources: dict[OpId, tuple[torch.Tensor, ...]] = {}
+        self.held_tensors: dict[str, torch.Tensor] = {}
         self._wanted = wanted
-        self._linker = Linker(_held_by(model))
-        self._paths = {id(module): path for path, module in model.named_modules()}
-        self._places: dict[Running, _Place] = {}
+        self._paths: dict[int, str] = {}
+        self._linker = Linker(self._look_into(model))
+        # By id, so that a call which is over can be freed; another with its id begins anew.
+        self._places: dict[int, _Place] = {}
         self._numbers: Counter[str] = Counter()
 
     def add(self, number: int, event: Event) -> bool:
@@ -143,22 +137,21 @@ class Assembly:
             return self._add_op(number, event)
         if isinstance(event, Running):
             return self._begin(number, event)
-        if isinstance(event, Ended):
-            self._end(number, event.call)
-        return False
+        return isinstance(event, Ended) and self._end(number, event.call)
 
     def _add_op(self, number: int, event: OpEvent) -> bool:
-        place = self._place(event.call)
-        call = place.call if place is not _OUTSIDE else None
-        op = self._linker.op(self._next, event, call, place.location, place.source)
-        self.numbers[number] = op.id
-        held = self._append(op, [((number, i), tensor) for i, tensor in enumerate(event.results)])
+        op = self._record(event)
+        self.ran.add(op.id, number)
+        held = self._append(op)
         if held:
-            self.events[op.id] = event
+            self.events[op.id] = _for_replay(event)
         return held
 
     def failed(self, event: OpEvent) -> Op:
         """The record of an op that raised."""
+        return self._record(event)
+
+    def _record(self, event: OpEvent) -> Op:
         place = self._place(event.call)
         call = place.call if place is not _OUTSIDE else None
         return self._linker.op(self._next, event, call, place.location, place.source)
@@ -169,11 +162,12 @@ class Assembly:
         parent = self._place(call.parent)
         path = self._path(call.module, parent)
         self._numbers[path] += 1
-        place = self._places[call] = _Place(
+        way = self._linker.way(call.chain)
+        place = self._places[id(call)] = _Place(
             CallId(len(self.calls)),
             path,
-            self._linker.location(parent.location, path, call.chain),
-            self._linker.source(call.chain) or parent.source,
+            self._linker.location(parent.location, path, way.number),
+            way.source or parent.source,
         )
         self.calls.append(
             Call(
@@ -197,21 +191,29 @@ class Assembly:
         for result, (place, tensor) in enumerate(inputs):
             if not self._linker.knows(tensor):
                 op = self._linker.source_op(self._next, names.get(id(tensor), place), tensor)
-                held |= self._append(op, [((number, result), tensor)])
+                held |= self._append_given(op, [((number, result), tensor)])
                 self.sources[op.id] = (tensor,)
         return held
 
-    def _end(self, number: int, call: Running) -> None:
+    def _end(self, number: int, call: Running) -> bool:
         outputs = list(tensors_in(call.output))
         record = self.calls[self._place(call).call]
-        self._make_seen(number, call, record.id, outputs)
-        self.calls[record.id] = dataclasses.replace(
-            record, outputs=self._values(outputs), end_ns=call.end_ns
+        held = self._make_seen(number, call, record.id, outputs)
+        self.calls[record.id] = Call(
+            id=record.id,
+            parent=record.parent,
+            path=record.path,
+            number=record.number,
+            inputs=record.inputs,
+            outputs=self._values(outputs),
+            start_ns=record.start_ns,
+            end_ns=call.end_ns,
         )
         if call.parent is None:
             for result, (address, tensor) in enumerate(outputs):
                 op = self._linker.final_op(self._next, address, tensor)
-                self._append(op, [((number, result), tensor)])
+                held |= self._append_given(op, [((number, result), tensor)])
+        return held
 
     def _make_seen(
         self,
@@ -219,26 +221,43 @@ class Assembly:
         call: Running,
         record: CallId,
         outputs: Sequence[tuple[str, torch.Tensor]],
-    ) -> None:
+    ) -> bool:
         """Let a call whose ops are out of sight, as a scripted module's are, be one op itself."""
-        unseen = [(place, tensor) for place, tensor in outputs if not self._linker.knows(tensor)]
-        if unseen:
-            inputs = tensors_of_call(call.args, call.kwargs)
-            function = getattr(call.module, "original_name", type(call.module).__name__)
-            op = self._linker.opaque_op(self._next, str(function), record, inputs, unseen)
-            tensors = tuple(tensor for _, tensor in unseen)
-            self._append(op, [((number, i), tensor) for i, tensor in enumerate(tensors)])
-            self.sources[op.id] = tensors
+        made = [at for at, (_, tensor) in enumerate(outputs) if not self._linker.knows(tensor)]
+        if not made:
+            return False
+        inputs = tensors_of_call(call.args, call.kwargs)
+        function = getattr(call.module, "original_name", type(call.module).__name__)
+        unseen = [outputs[at] for at in made]
+        op = self._linker.opaque_op(self._next, str(function), record, inputs, unseen)
+        self.sources[op.id] = tuple(tensor for _, tensor in unseen)
+        return self._append_given(op, [((number, at), outputs[at][1]) for at in made])
 
-    def _append(self, op: Op, results: Iterable[tuple[Key, torch.Tensor]]) -> bool:
+    def _append(self, op: Op) -> bool:
         self.ops.append(op)
-        held = self._wanted is None or self._wanted(op, self.calls)
+        return self._wanted is None or self._wanted(op, self.calls)
+
+    def _append_given(self, op: Op, given: Iterable[tuple[Key, torch.Tensor]]) -> bool:
+        """Add an op without an event, and its tensors by what the recorder knows them."""
+        held = self._append(op)
         if held:
-            self.kept.update(((op.id, i), result) for i, result in enumerate(results))
+            self.given.update(((op.id, output), one) for output, one in enumerate(given))
         return held
 
     def _place(self, call: Running | None) -> _Place:
-        return self._places[call] if call is not None else _OUTSIDE
+        return self._places[id(call)] if call is not None else _OUTSIDE
+
+    def _look_into(self, model: nn.Module) -> Held:
+        """Learn the names of all that a model holds, each by the first of its names."""
+        held = Held({}, {})
+        for path, module in model.named_modules():
+            self._paths[id(module)] = path
+            for names, tensors in zip(held, (module._parameters, module._buffers), strict=True):
+                for name, tensor in tensors.items():
+                    if tensor is not None and id(tensor) not in names:
+                        names[id(tensor)] = join_path(path, name)
+                        self.held_tensors[names[id(tensor)]] = tensor
+        return held
 
     def _path(self, module: nn.Module, parent: _Place) -> str:
         known = self._paths.get(id(module))
@@ -252,10 +271,21 @@ class Assembly:
         return tuple(self._linker.value(place, tensor) for place, tensor in located)
 
 
-def _held_by(model: nn.Module) -> Held:
-    return Held(
-        {id(tensor): name for name, tensor in model.named_parameters()},
-        {id(tensor): name for name, tensor in model.named_buffers()},
+def _for_replay(event: OpEvent) -> OpEvent:
+    """An event without the call that it was in and the code that led there, which hold much."""
+    # Half the price of `_replace`, which is paid for every op.
+    return OpEvent(
+        event.function,
+        event.args,
+        event.kwargs,
+        event.output,
+        None,
+        (),
+        event.start_ns,
+        event.end_ns,
+        event.written,
+        event.grad_fn,
+        event.autocast,
     )
 
 

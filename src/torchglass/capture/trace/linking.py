@@ -4,39 +4,57 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from torchglass.capture.tensor.describing import describe
 from torchglass.capture.trace.ops import OpEvent, tensors_in, user_code
-from torchglass.capture.trace.origins import Origins
+from torchglass.capture.trace.origins import Origin, Origins
 from torchglass.capture.trace.phases import phase_of
-from torchglass.records.trace import CallId, Op, Operand, OpId, Source, Value
+from torchglass.records.tensors import TensorSpec
+from torchglass.records.trace import CallId, Op, Operand, OpId, Phase, Source, Value
 
 Located = Iterable[tuple[str, torch.Tensor]]
+Settings = tuple[tuple[str, str], ...]
+Said = TypeVar("Said", str, Settings)
 
 
 class Held(NamedTuple):
     """Dotted names of the tensors that the model holds, by the id of the tensor."""
 
-    parameters: Mapping[int, str]
-    buffers: Mapping[int, str]
+    parameters: dict[int, str]
+    buffers: dict[int, str]
+
+
+class Way(NamedTuple):
+    """What the chain of code that led to an op or a call tells."""
+
+    number: int
+    """The same whenever the pass comes along it again."""
+    source: Source | None
+    """The innermost place of it that is the user's own code."""
+    phase: Phase
 
 
 class Linker:
-    """Turns the events of a pass, one by one and in order, into ops that know their parents."""
+    """Turns the events of a pass, one by one and in order, into ops that know their parents.
+
+    A pass says many things again and again, so what is equal is made once.
+    """
 
     def __init__(self, held: Held) -> None:
         self._held = held
         self._origins = Origins()
-        self._sites: dict[Any, int] = {}
-        self._sources: dict[tuple[types.CodeType, int], Source] = {}
+        self._locations: dict[Any, int] = {}
+        self._ways: dict[tuple[Any, ...], Way] = {}
+        self._parameters: dict[int, Operand] = {}
+        self._alone: dict[TensorSpec, tuple[Value]] = {}
+        self._said: dict[Any, Any] = {}
 
     def source_op(self, id: OpId, address: str, tensor: torch.Tensor) -> Op:
         """The record of a tensor that came from outside: an input of the pass."""
-        self._origins.made(id, (tensor,))
-        return Op(id=id, kind="input", function=address, outputs=_values((tensor,)))
+        return Op(id=id, kind="input", function=address, outputs=self._made(id, (tensor,)))
 
     def final_op(self, id: OpId, address: str, tensor: torch.Tensor) -> Op:
         """The record of a tensor that the pass returned."""
@@ -58,24 +76,25 @@ class Linker:
         source: Source | None,
     ) -> Op:
         """The record of one event that ran in a call, which was made at a location in a source."""
-        operands, settings = self._arguments(event)
         results = event.results
+        # An op that writes has read what it wrote over; one that does not may be a mere view.
+        operands, settings = self._arguments(event, views=() if event.written else results)
+        way = self.way(event.chain)
         record = Op(
             id=id,
             function=_name(event.function),
             call=call,
             operands=operands,
-            outputs=_values(results),
+            outputs=self._made(id, results),
             settings=settings,
             start_ns=event.start_ns,
             end_ns=event.end_ns,
-            site=self.location(location, event.chain),
-            source=self.source(event.chain) or source,
+            site=_pair(location, way.number),
+            source=way.source or source,
             grad_fn=event.grad_fn,
             writes=bool(event.written),
-            phase=phase_of(event.chain),
+            phase=way.phase,
         )
-        self._origins.made(id, results)
         for tensor in event.written:
             self._origins.wrote(id, tensor)
         return record
@@ -84,20 +103,21 @@ class Linker:
         self, id: OpId, function: str, call: CallId, inputs: Located, outputs: Located
     ) -> Op:
         """The record of a whole module call whose inside could not be seen."""
-        results = [tensor for _, tensor in outputs]
-        record = Op(
-            id=id,
-            function=function,
-            call=call,
-            operands=tuple(self._operand(place, tensor) for place, tensor in inputs),
-            outputs=_values(results),
-        )
-        self._origins.made(id, results)
-        return record
+        operands = tuple(self._operand(place, tensor) for place, tensor in inputs)
+        made = self._made(id, [tensor for _, tensor in outputs])
+        return Op(id=id, function=function, call=call, operands=operands, outputs=made)
 
     def location(self, *parts: object) -> int:
-        """A number for a place in the code, the same whenever the pass comes by again."""
-        return self._sites.setdefault(parts, len(self._sites))
+        """A number from 1 for a place in the code, the same whenever the pass comes by again."""
+        return self._locations.setdefault(parts, len(self._locations) + 1)
+
+    def way(self, chain: tuple[Any, ...]) -> Way:
+        """What a chain of code tells."""
+        way = self._ways.get(chain)
+        if way is None:
+            way = Way(len(self._ways), _source(user_code(chain)), phase_of(chain))
+            self._ways[chain] = way
+        return way
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was made in the pass, or is held by the model."""
@@ -107,54 +127,82 @@ class Linker:
     def value(self, place: str, tensor: torch.Tensor) -> Value:
         """A tensor at a place of a call."""
         origin = self._origins.find(tensor)
-        return Value(place=place, spec=describe(tensor), op=origin.op if origin else None)
+        op = origin.op if origin else None
+        return Value(place=self._once(place), spec=_spec(tensor, origin), op=op)
 
-    def _arguments(self, event: OpEvent) -> tuple[tuple[Operand, ...], tuple[tuple[str, str], ...]]:
+    def _arguments(
+        self, event: OpEvent, views: Sequence[torch.Tensor]
+    ) -> tuple[tuple[Operand, ...], Settings]:
         operands: list[Operand] = []
         settings: list[tuple[str, str]] = []
         for place, argument in _places(event.args, event.kwargs):
             if isinstance(argument, torch.Tensor):
-                operands.append(self._operand(place, argument))
+                operands.append(self._operand(place, argument, views))
             else:
                 settings.append((place, _text(argument)))
-        return tuple(operands), tuple(settings)
+        return tuple(operands), self._once(tuple(settings))
 
-    def _operand(self, place: str, tensor: torch.Tensor) -> Operand:
-        parameter = self._held.parameters.get(id(tensor), "")
-        buffer = self._held.buffers.get(id(tensor), "")
-        origin = None if parameter else self._origins.find(tensor)
+    def _operand(
+        self, place: str, tensor: torch.Tensor, views: Sequence[torch.Tensor] = ()
+    ) -> Operand:
+        if id(tensor) in self._held.parameters:
+            return self._parameter(place, tensor)
+        origin = self._origins.find(tensor)
         made_by = origin.op if origin else OpId(-1)
         return Operand(
-            place=place,
-            spec=describe(tensor),
+            place=self._once(place),
+            spec=_spec(tensor, origin),
             op=origin.op if origin else None,
             output=origin.output if origin else 0,
-            writers=() if parameter else self._origins.writers_since(made_by, tensor),
-            parameter=parameter,
-            buffer=buffer,
+            writers=self._origins.writers_since(made_by, tensor, views),
+            buffer=self._held.buffers.get(id(tensor), ""),
         )
 
-    def source(self, chain: tuple[Any, ...]) -> Source | None:
-        """The innermost place of a chain that is the user's own code."""
-        found = user_code(chain)
-        if found is None:
-            return None
-        if found not in self._sources:
-            self._sources[found] = _source(*found)
-        return self._sources[found]
+    def _parameter(self, place: str, tensor: torch.Tensor) -> Operand:
+        known = self._parameters.get(id(tensor))
+        if known is None or known.place != place:
+            name = self._held.parameters[id(tensor)]
+            known = Operand(place=self._once(place), spec=describe(tensor), parameter=name)
+            self._parameters[id(tensor)] = known
+        return known
+
+    def _once(self, said: Said) -> Said:
+        """Of equal things always the same one."""
+        same: Said = self._said.setdefault(said, said)
+        return same
+
+    def _made(self, id: OpId, tensors: Sequence[torch.Tensor]) -> tuple[Value, ...]:
+        """The outputs of an op, which from now on is known to have made them."""
+        values = self._values([describe(tensor) for tensor in tensors])
+        self._origins.made(id, tensors, [value.spec for value in values])
+        return values
+
+    def _values(self, specs: Sequence[TensorSpec]) -> tuple[Value, ...]:
+        if len(specs) != 1:
+            return tuple(Value(place=str(index), spec=spec) for index, spec in enumerate(specs))
+        (spec,) = specs
+        if spec not in self._alone:
+            self._alone[spec] = (Value(place="", spec=spec),)
+        return self._alone[spec]
 
 
-def _values(tensors: Sequence[torch.Tensor]) -> tuple[Value, ...]:
-    if len(tensors) == 1:
-        return (Value(place="", spec=describe(tensors[0])),)
-    return tuple(
-        Value(place=str(index), spec=describe(tensor)) for index, tensor in enumerate(tensors)
-    )
+def _pair(first: int, second: int) -> int:
+    """A number for two, which no other two have."""
+    total = first + second
+    return total * (total + 1) // 2 + second
+
+
+def _spec(tensor: torch.Tensor, origin: Origin | None) -> TensorSpec:
+    """What a tensor is, as it was found when it was made, if it was seen then."""
+    return origin.spec if origin is not None and origin() is tensor else describe(tensor)
 
 
 def _places(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for index, argument in enumerate(args):
-        yield from _leaves(str(index), argument)
+        if isinstance(argument, torch.Tensor):
+            yield str(index), argument
+        else:
+            yield from _leaves(str(index), argument)
     for name, argument in kwargs.items():
         # What is in `out` before the op is not read.
         if name != "out":
@@ -188,7 +236,10 @@ def _text(argument: Any) -> str:
 _LONGEST_TEXT = 200
 
 
-def _source(code: types.CodeType, offset: int) -> Source:
+def _source(found: tuple[types.CodeType, int] | None) -> Source | None:
+    if found is None:
+        return None
+    code, offset = found
     line = code.co_firstlineno
     for start, end, number in code.co_lines():
         if start <= offset < end and number is not None:

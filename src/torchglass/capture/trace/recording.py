@@ -23,7 +23,7 @@ from torch import nn
 from torch._C._functorch import peek_interpreter_stack
 
 from torchglass.capture.calls import CALL_CODE, recording
-from torchglass.capture.places import tensors_of_call
+from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.trace.kernels import KernelMode
 from torchglass.capture.trace.ops import OpEvent, OpMode, chain_from, unwrapped
 from torchglass.capture.trace.overrides import fused_paths_kept
@@ -87,10 +87,16 @@ class Ended:
     """The event that a call returned."""
 
     __slots__ = ("call",)
-    results: tuple[torch.Tensor, ...] = ()
 
     def __init__(self, call: Running) -> None:
         self.call = call
+
+    @property
+    def results(self) -> list[torch.Tensor]:
+        """What it brought out of the pass: the outputs, if no other call is around it."""
+        if self.call.parent is not None:
+            return []
+        return [tensor for _, tensor in tensors_in(self.call.output)]
 
 
 Event = OpEvent | Running | Ended | Dropped

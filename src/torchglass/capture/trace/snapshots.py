@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchglass.capture.tensor.extents import Extent, extent_of
+from torchglass.capture.tensor.extents import ByMemory, Extent, extent_of, storage_of
 
 Key = tuple[int, int]
 """The number of an event, and which of its results."""
@@ -21,7 +21,6 @@ Key = tuple[int, int]
 
 class _Kept(NamedTuple):
     key: Key
-    extent: Extent
     tensor: torch.Tensor
 
 
@@ -31,6 +30,15 @@ class Makes(Protocol):
     @property
     def results(self) -> Sequence[torch.Tensor]:
         """The tensors."""
+
+
+class Originals(dict[int, tuple[torch.Tensor, torch.Tensor]]):
+    """Tensors that were there before the pass, by id, each with a copy from before its writes."""
+
+    def before_writes(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor that was there before the pass, as it was then."""
+        _, copy = self.get(id(tensor), (tensor, None))
+        return tensor if copy is None else copy.clone()
 
 
 class Snapshots:
@@ -46,9 +54,11 @@ class Snapshots:
         self._events = events
         self._held = held
         self._indexed = 0
-        self._by_storage: dict[int, list[_Kept]] = {}
-        self._copies: dict[Key, torch.Tensor] = {}
-        self._from_before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._unwritten: dict[int, list[_Kept]] = {}
+        self._written: dict[int, ByMemory[_Kept]] = {}
+        self.copies: dict[Key, torch.Tensor] = {}
+        """The results that were written over later, as they were when they were made."""
+        self.originals = Originals()
 
     def before_write(self, written: Sequence[torch.Tensor]) -> None:
         """Copy the results that a write into these tensors would change."""
@@ -57,53 +67,54 @@ class Snapshots:
             for tensor in written:
                 extent = extent_of(tensor)
                 if extent is not None:
-                    self._copy_from_before(tensor, extent.storage)
+                    self._copy_originals(tensor, extent.storage)
                     self._copy_results(extent)
 
-    def tensor(self, key: Key, result: torch.Tensor) -> torch.Tensor:
-        """A result as it was when it was made."""
-        return self._copies.get(key, result)
-
-    def before_writes(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor that was there before the pass, as it was then."""
-        _, copy = self._from_before.get(id(tensor), (tensor, None))
-        return tensor if copy is None else copy.clone()
-
     def _copy_results(self, extent: Extent) -> None:
-        untouched = []
-        for kept in self._by_storage.get(extent.storage, ()):
-            if kept.extent.meets(extent):
-                self._copies[kept.key] = kept.tensor.detach().clone()
-            else:
-                untouched.append(kept)
-        if extent.storage in self._by_storage:
-            self._by_storage[extent.storage] = untouched
+        if extent.storage in self._unwritten:
+            results = self._written[extent.storage] = ByMemory()
+            for kept in self._unwritten.pop(extent.storage):
+                _add(results, kept)
+        if extent.storage in self._written:
+            for kept in self._written[extent.storage].take(extent, extent.meets):
+                self.copies[kept.key] = kept.tensor.detach().clone()
 
-    def _copy_from_before(self, tensor: torch.Tensor, storage: int) -> None:
+    def _copy_originals(self, tensor: torch.Tensor, storage: int) -> None:
         owners = self._held_by_storage.get(storage, ())
-        if not owners and storage not in self._by_storage:
+        if not owners and storage not in self._unwritten and storage not in self._written:
             owners = (tensor,)
         for owner in owners:
-            if id(owner) not in self._from_before:
-                self._from_before[id(owner)] = owner, owner.detach().clone()
+            if id(owner) not in self.originals:
+                self.originals[id(owner)] = owner, owner.detach().clone()
 
     @cached_property
     def _held_by_storage(self) -> dict[int, tuple[torch.Tensor, ...]]:
         held: dict[int, tuple[torch.Tensor, ...]] = {}
         for tensor in self._held():
-            extent = extent_of(tensor)
-            if extent is not None:
-                held[extent.storage] = (*held.get(extent.storage, ()), tensor)
+            storage = storage_of(tensor)
+            if storage is not None:
+                held[storage] = (*held.get(storage, ()), tensor)
         return held
 
     def _index(self) -> None:
         for event in range(self._indexed, len(self._events)):
             for number, tensor in enumerate(self._events[event].results):
-                extent = extent_of(tensor)
-                if extent is not None:
-                    kept = _Kept((event, number), extent, tensor)
-                    self._by_storage.setdefault(extent.storage, []).append(kept)
+                storage = storage_of(tensor)
+                if storage is not None:
+                    self._keep(storage, _Kept((event, number), tensor))
         self._indexed = len(self._events)
+
+    def _keep(self, storage: int, kept: _Kept) -> None:
+        if storage in self._written:
+            _add(self._written[storage], kept)
+        else:
+            self._unwritten.setdefault(storage, []).append(kept)
+
+
+def _add(memory: ByMemory[_Kept], kept: _Kept) -> None:
+    extent = extent_of(kept.tensor)
+    if extent is not None:
+        memory.add(extent, kept)
 
 
 @contextlib.contextmanager

@@ -225,9 +225,9 @@ def test_a_backward_that_began_before_the_block_belongs_to_no_call() -> None:
     with tracing(model, level="aten") as recorder:
         loss.backward()
 
-    ops = assemble(recorder).trace.ops
-    assert {op.call for op in ops} == {None}
-    assert "mm" in kernels(assemble(recorder), "backward")
+    captured = assemble(recorder)
+    assert {op.call for op in captured.trace.ops} == {None}
+    assert "mm" in kernels(captured, "backward")
 
 
 def test_the_kernels_of_an_optimizer_are_told_apart() -> None:

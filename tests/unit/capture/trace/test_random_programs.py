@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchglass.capture.trace.assembling import Captured, assemble
+from torchglass.capture.trace.ops import OpEvent, tensors_in
 from torchglass.capture.trace.recording import tracing
 from torchglass.capture.trace.replaying import validate
 
@@ -137,15 +138,20 @@ def test_an_op_is_reached_from_every_write_into_what_it_reads(program: list[Inst
         event = captured.events.get(op.id)
         if event is None:
             continue
-        for argument in event.args:
-            for tensor in argument if isinstance(argument, list) else [argument]:
-                if isinstance(tensor, torch.Tensor):
-                    marks = _marks(written_by, tensor)
-                    writers = set(marks.flatten().tolist()) - {-1}
-                    assert writers <= ancestors[op.id]
+        for tensor in _read(event):
+            writers = set(_marks(written_by, tensor).flatten().tolist()) - {-1}
+            assert writers <= ancestors[op.id]
         for tensor in event.results:
             if event.written or not _known(written_by, tensor):
                 _marks(written_by, tensor).fill_(op.id)
+
+
+def _read(event: OpEvent) -> list[torch.Tensor]:
+    """The tensors whose elements an op needs: its arguments, or, of one that makes a view, that."""
+    given = list(tensors_in(event.args))
+    storages = {tensor.untyped_storage()._cdata for tensor in (*given, *event.results)}
+    is_view = len(storages) == 1 and not event.written
+    return list(event.results) if is_view else given
 
 
 def _known(written_by: dict[int, torch.Tensor], tensor: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +114,48 @@ def test_a_write_into_a_part_that_a_view_does_not_see_is_none_of_its_parents() -
     assert "add_2_5 < getitem_1_2" in flow(captured)
 
 
+def test_a_view_has_only_writes_into_what_it_sees_for_parents() -> None:
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[0].add_(1)
+        y[1].add_(1)
+        return y[1] + y.sum()
+
+    captured = capture(Written(forward), torch.ones(3, 4))
+
+    assert "getitem_3_6 < mul_1_1, add_2_5" in flow(captured)
+    assert "sum_1_7 < mul_1_1, add_1_3, add_2_5" in flow(captured)
+
+
+def test_a_write_over_others_stands_for_them() -> None:
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        whole = y.view(-1)
+        y[0].add_(1)
+        y[0].add_(1)
+        y[1].add_(1)
+        torch.mul(y, 2, out=y)
+        return whole + 1
+
+    captured = capture(Written(forward), torch.ones(3, 4))
+
+    assert "mul_2_9 < mul_1_1, add_2_6, add_3_8" in flow(captured)
+    assert "add_4_10 < view_1_2, mul_2_9" in flow(captured)
+
+
+def test_a_tensor_filled_row_by_row_has_each_row_for_a_parent_once() -> None:
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.zeros(20, 4)
+        for row in range(20):
+            rows[row].add_(x)
+        return rows
+
+    ops = capture(Written(forward), torch.ones(4)).trace.ops
+
+    assert sum(len(operand.writers) for op in ops for operand in op.operands) == 20
+    assert len(ops[-1].parents) == 1 + 20
+
+
 def test_a_write_through_a_view_reaches_the_base() -> None:
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
@@ -122,6 +165,41 @@ def test_a_write_through_a_view_reaches_the_base() -> None:
     captured = capture(Written(forward), torch.ones(3, 4))
 
     assert "add_1_4 < mul_1_1, mul_2_3" in flow(captured)
+
+
+def test_tensors_are_listed_by_op_and_output_in_the_order_of_the_pass() -> None:
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        left, right = x.chunk(2)
+        return left.add_(right)
+
+    captured = capture(Written(forward), torch.arange(4.0))
+
+    assert list(captured.tensors) == [(0, 0), (1, 0), (1, 1), (2, 0), (3, 0)]
+    assert len(captured.tensors) == 5
+    assert [tensor.tolist() for tensor in captured.tensors.values()] == [
+        [0, 1, 2, 3],
+        [0, 1],
+        [2, 3],
+        [2, 4],
+        [2, 4],
+    ]
+    assert (1, 2) not in captured.tensors
+    assert (1, -1) not in captured.tensors
+    assert (4, 0) not in captured.tensors
+
+
+def test_tensors_that_a_name_leaves_out_are_let_go() -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        made.append(weakref.ref(y))
+        return torch.tanh(y.add(1).relu_())
+
+    trace = tg.trace(Written(forward), torch.ones(3), save="tanh_1")
+
+    assert made[0]() is None
+    assert len(trace.saved_tensors) == 1
 
 
 def test_saved_values_are_those_at_the_time_of_the_op() -> None:

@@ -1,0 +1,90 @@
+"""The tensors of a pass by op, found where the pass has them instead of listed once more."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+
+from torchglass.capture.trace.ops import OpEvent
+from torchglass.capture.trace.snapshots import Key
+from torchglass.records.trace import Op, OpId
+
+Output = tuple[OpId, int]
+"""An op, and which of its outputs."""
+
+
+class Ran:
+    """The ops that ran, and the numbers of their events. Both rise, so either finds the other."""
+
+    def __init__(self) -> None:
+        self.ops: list[OpId] = []
+        self._events = array("q")
+
+    def add(self, op: OpId, event: int) -> None:
+        """Note the next op."""
+        self.ops.append(op)
+        self._events.append(event)
+
+    def op(self, event: int) -> OpId:
+        """The op of an event."""
+        return self.ops[bisect_left(self._events, event)]
+
+    def event(self, op: OpId) -> int:
+        """The event of an op; -1 for one that did not run."""
+        place = bisect_left(self.ops, op)
+        return self._events[place] if self.ops[place : place + 1] == [op] else -1
+
+
+class ByOp(Mapping[Output, torch.Tensor]):
+    """What a recorder has by event, and may still be given, by op."""
+
+    def __init__(self, by_event: Mapping[Key, torch.Tensor], ran: Ran) -> None:
+        self._by_event = by_event
+        self._ran = ran
+
+    def __getitem__(self, output: Output) -> torch.Tensor:
+        op, result = output
+        return self._by_event[self._ran.event(op), result]
+
+    def __iter__(self) -> Iterator[Output]:
+        return ((self._ran.op(event), result) for event, result in self._by_event)
+
+    def __len__(self) -> int:
+        return len(self._by_event)
+
+
+class Saved(Mapping[Output, torch.Tensor]):
+    """The tensors that ops made, where the events hold them; copies of those written over later."""
+
+    def __init__(
+        self,
+        ops: Sequence[Op],
+        events: Mapping[OpId, OpEvent],
+        given: Mapping[Output, torch.Tensor],
+        copies: Mapping[Output, torch.Tensor],
+    ) -> None:
+        self._ops = ops
+        self._events = events
+        self._given = given
+        self._copies = copies
+
+    def __getitem__(self, output: Output) -> torch.Tensor:
+        op, result = output
+        if op not in self._events:
+            return self._given[output]
+        copy = self._copies.get(output)
+        results = self._events[op].results
+        if not 0 <= result < len(results):
+            raise KeyError(output)
+        return results[result] if copy is None else copy
+
+    def __iter__(self) -> Iterator[Output]:
+        for op in self._ops:
+            outputs = ((op.id, result) for result in range(len(op.outputs)))
+            yield from (at for at in outputs if op.id in self._events or at in self._given)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
