@@ -24,22 +24,6 @@ _PROFILER = "torch.profiler"
 
 
 @torch.no_grad()
-def time_shapes(spec: Spec, rounds: int) -> Times:
-    """A forward in which shapes and times of all module calls are taken down."""
-    from torchglass.capture.calls import recording
-    from torchglass.capture.statistics.recording import StatisticsRecorder
-
-    subject = build(spec)
-    recorder = StatisticsRecorder(subject.model.named_modules(), level="shapes")
-
-    def recorded() -> None:
-        with recording(recorder):
-            subject.forward()
-
-    return _times({_RAW: subject.forward, OURS: recorded}, rounds)
-
-
-@torch.no_grad()
 def time_forward(spec: Spec, rounds: int, *, ops: bool) -> Times:
     """A forward in which the modules, and the ops if wanted, are timed."""
     subject = build(spec)
@@ -115,7 +99,6 @@ def _case(
     scale: Scale,
     function: Callable[..., Times],
     contenders: tuple[str, ...] = (_RAW, OURS, _PROFILER),
-    goal: float | None = None,
     **options: bool,
 ) -> Case:
     def measure(effort: Effort) -> dict[str, Reading]:
@@ -124,11 +107,10 @@ def _case(
         found[_RAW] = dataclasses.replace(found[_RAW], unit="ms")
         return found
 
-    return Case(name, measure, goal)
+    return Case(name, measure)
 
 
 _MODELS = {"ResNet-18": RESNET18, "GPT-2-small-like": GPT_2, "MLP of 1000": MLP}
-_GOALS = {"ResNet-18": 1.05, "MLP of 1000": 1.7}
 _TWO = (_RAW, OURS)
 
 TOPIC = Topic(
@@ -138,10 +120,6 @@ TOPIC = Topic(
     "of forward and backward, on the models of the rows above. torch.profiler takes the times of "
     "kernels, and knows of no modules.",
     cases=[
-        *(
-            _case(f"shapes and time of modules, {name}", _MODELS[name], time_shapes, _TWO, goal)
-            for name, goal in _GOALS.items()
-        ),
         *(
             _case(f"time of modules, {name}", scale, time_forward, _TWO, ops=False)
             for name, scale in _MODELS.items()

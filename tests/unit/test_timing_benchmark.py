@@ -16,7 +16,6 @@ from benchmarks.rows import OURS
 @pytest.mark.parametrize(
     ("measure", "options", "contenders"),
     [
-        (timing.time_shapes, {}, ["alone", OURS]),
         (timing.time_forward, {"ops": False}, ["alone", OURS]),
         (timing.time_forward, {"ops": True}, ["alone", OURS, "torch.profiler"]),
         (timing.time_step, {}, ["alone", OURS, "torch.profiler"]),
