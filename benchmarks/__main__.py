@@ -9,10 +9,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import imports, report, structure, summary, timing, tracing
+from benchmarks import guard, imports, report, statistics, structure, summary, timing, tracing
 from benchmarks.rows import Case, Effort, Table, Topic
 
-TOPICS = (summary.TOPIC, structure.TOPIC, imports.TOPIC, tracing.TOPIC, timing.TOPIC)
+TOPICS = (
+    summary.TOPIC,
+    structure.TOPIC,
+    imports.TOPIC,
+    tracing.TOPIC,
+    statistics.TOPIC,
+    timing.TOPIC,
+    guard.TOPIC,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,8 +15,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchglass.api.guarding import guard, replay
     from torchglass.api.models import explore, summary, view
     from torchglass.api.passes import explain, load, pluck, trace, tracing
+    from torchglass.api.recording import record
     from torchglass.api.timing import profile
     from torchglass.api.training import open, watch  # noqa: A004 - as gzip.open is
     from torchglass.classic.explorers import (
@@ -38,12 +40,19 @@ if TYPE_CHECKING:
         show_model_graph,
         validate_saved_activations,
     )
+    from torchglass.classic.statistics import (
+        explore_torch_module_with_stats,
+        get_forward_stats,
+        record_torch_module_forward_stats,
+    )
     from torchglass.errors import TorchglassError, TorchglassWarning
+    from torchglass.results.guard import NonFiniteError
 
 __version__ = "0.1.0"
 __all__ = [
     "ExplorerConfig",
     "ModelHistory",
+    "NonFiniteError",
     "TorchglassError",
     "TorchglassWarning",
     "__version__",
@@ -52,17 +61,23 @@ __all__ = [
     "explore",
     "explore_model",
     "explore_torch_module",
+    "explore_torch_module_with_stats",
     "export_model_summary",
     "format_param_count",
     "format_shape",
     "format_time",
+    "get_forward_stats",
     "get_model_metadata",
     "get_parameter_statistics",
+    "guard",
     "load",
     "log_forward_pass",
     "open",
     "pluck",
     "profile",
+    "record",
+    "record_torch_module_forward_stats",
+    "replay",
     "select_torch_device",
     "show_model_graph",
     "summary",
@@ -74,8 +89,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "torchglass.api.guarding": ("guard", "replay"),
     "torchglass.api.models": ("explore", "summary", "view"),
     "torchglass.api.passes": ("explain", "load", "pluck", "trace", "tracing"),
+    "torchglass.api.recording": ("record",),
     "torchglass.api.timing": ("profile",),
     "torchglass.api.training": ("open", "watch"),
     "torchglass.classic.explorers": (
@@ -97,7 +114,13 @@ _HOMES = {
         "show_model_graph",
         "validate_saved_activations",
     ),
+    "torchglass.classic.statistics": (
+        "explore_torch_module_with_stats",
+        "get_forward_stats",
+        "record_torch_module_forward_stats",
+    ),
     "torchglass.errors": ("TorchglassError", "TorchglassWarning"),
+    "torchglass.results.guard": ("NonFiniteError",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -8,6 +8,7 @@
     + SchemaError      it was written by another version
   x ViewError          a view was asked for something it cannot show
   x LookupFailedError  no op, or more than one, has the name that was asked for
+  x NonFiniteError     an op made a NaN or an Inf, and a guard was asked to stop there
 
 An exception of the user's own code is never wrapped in one of these: it passes through as it is.
 What goes wrong on our side inside the user's run is a TorchglassWarning, and stops nothing.

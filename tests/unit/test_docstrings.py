@@ -8,14 +8,25 @@ from types import ModuleType
 
 import pytest
 
-from torchglass.api import models, passes, timing, training
-from torchglass.classic import explorers, lens
+from torchglass.api import guarding, models, passes, recording, timing, training
+from torchglass.classic import explorers, lens, statistics
 from torchglass.views import formats
 
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 EXAMPLES = [
     example
-    for module in (models, passes, timing, training, explorers, lens, formats)
+    for module in (
+        guarding,
+        models,
+        passes,
+        recording,
+        timing,
+        training,
+        explorers,
+        lens,
+        statistics,
+        formats,
+    )
     for example in FINDER.find(module)
     if example.examples
 ]

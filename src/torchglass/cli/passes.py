@@ -149,6 +149,24 @@ def profile(
         print(result.op_table())
 
 
+@app.command
+def replay(file: Path, /, *, common: Common = USUAL) -> None:
+    """Run the operation that made a NaN or an Inf again, alone, from a guard's dump.
+
+    ```
+    torchglass replay dumps/attention-sqrt.safetensors
+    ```
+
+    Parameters
+    ----------
+    file
+        What `guard(model, dump=FOLDER)` wrote.
+    """
+    from torchglass.api import guarding
+
+    print(guarding.replay(file))
+
+
 def _ready(target: Path, texts: tuple[str, ...]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """A live model, and the arguments of its forward."""
     with stdout_for_results():

@@ -19,6 +19,8 @@ _DEVICE_CHUNK = 1 << 24
 """Elsewhere each chunk costs a wait for the device."""
 _SMALLEST, _LARGEST = 1e-15, 1e15
 """Where the squares of float32 neither vanish nor overflow."""
+_FAR = 10
+"""How many times the squares around a mean that of the mean itself may be, and they are exact."""
 _RANGED = {
     torch.float64,
     torch.float32,
@@ -36,8 +38,8 @@ _WIDE = {torch.float64, torch.int64, torch.int32, torch.uint32, torch.uint64}
 
 
 class Moments:
-    """What is known of the numbers added so far. Each chunk is shifted by its own mean, so that a
-    small spread around a large mean is not lost, and joins the others in double precision."""
+    """What is known of the numbers added so far. A chunk far from zero is shifted by its own mean,
+    so that a small spread around it is not lost; chunks are joined in double precision."""
 
     def __init__(self) -> None:
         self._finite = 0
@@ -97,11 +99,14 @@ class Moments:
 
     def _join(self, chunk: torch.Tensor) -> None:
         count = chunk.numel()
-        shift = chunk.mean().item()
-        rest = chunk - shift
-        offset = rest.sum().item() / count
-        squares = torch.dot(rest, rest).item() - offset * offset * count
-        distance = shift + offset - self._mean
+        mean = chunk.mean().item()
+        squares = torch.dot(chunk, chunk).item() - mean * mean * count
+        if squares * _FAR < mean * mean * count:
+            rest = chunk - mean
+            offset = rest.sum().item() / count
+            squares = torch.dot(rest, rest).item() - offset * offset * count
+            mean += offset
+        distance = mean - self._mean
         total = self._finite + count
         self._squares += squares + distance * distance * self._finite * count / total
         self._mean += distance * count / total

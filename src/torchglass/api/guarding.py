@@ -1,0 +1,76 @@
+"""The verbs that find where a NaN or an Inf comes from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from torchglass.results.guard import Guard, On, Replay
+
+
+@contextlib.contextmanager
+def guard(
+    model: nn.Module,
+    *,
+    on: On = "raise",
+    backward: bool = True,
+    cheap: bool = False,
+    allow: Iterable[str] = (),
+    dump: str | PathLike[str] | None = None,
+) -> Iterator[Guard]:
+    """Find the op that makes the first NaN or Inf in a with-block, forward or backward.
+
+    An op is to blame for what is not finite in its result and was so in none of its inputs. `on`
+    says whether that raises `NonFiniteError` right there, warns once for each place, or is only
+    kept in `.findings`. −Inf that is written down, as in masks, is nobody's fault; `allow` names
+    further ops ("log") or modules that may. float16 and bfloat16 are warned of when half of what
+    they hold is reached. With `dump`, a folder, the culprit and its inputs are written to a file
+    that `replay` runs again; until then the guard holds what ops were given.
+
+    `cheap` looks only at what the model returns and at the gradients before an optimizer's step,
+    and runs a bad batch again under guard, with the same random numbers and buffers. It is the one
+    for GPUs, where each look waits for the device.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Softmax(-1))
+    >>> with guard(model, on="record") as watched:
+    ...     loss = (model(torch.ones(2, 4)) - 1).log().sum()
+    >>> watched.first.op, watched.first.facts["nan"]
+    ('log', 8)
+    """
+    from torchglass.capture.guard.desk import Desk
+    from torchglass.capture.guard.dumping import Dumper
+    from torchglass.capture.guard.guarding import guarding
+    from torchglass.capture.guard.rerunning import rerunning
+    from torchglass.errors import TargetError
+    from torchglass.results.guard import Guard
+
+    if on not in ("raise", "warn", "record"):
+        raise TargetError(f'on is "raise", "warn" or "record", not {on!r}')
+    found = Guard(on)
+    desk = Desk(
+        model,
+        found.report,
+        allow=allow,
+        dumper=None if dump is None else Dumper(Path(dump)),
+        repeat=on == "raise",
+    )
+    with (rerunning if cheap else guarding)(desk, backward=backward):
+        yield found
+
+
+def replay(path: str | PathLike[str]) -> Replay:
+    """Run the op that a guard wrote to a file again, alone, and say what comes of it.
+
+    The file holds no code: the op is one of torch's own, called by its name.
+    """
+    from torchglass.capture.guard.replaying import replay as replayed
+    from torchglass.results.guard import Replay
+
+    return Replay(replayed(Path(path)))

@@ -1,0 +1,32 @@
+"""Our own looks at tensors, seen by nobody else who listens to torch."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch._C._functorch import peek_interpreter_stack
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+def is_overheard() -> bool:
+    """Whether anyone but us would see what we do with a plain tensor."""
+    return (
+        torch._C._len_torch_function_stack() > 0
+        or torch._C._len_torch_dispatch_stack() > 0
+        or peek_interpreter_stack() is not None
+    )
+
+
+def quietly() -> contextlib.AbstractContextManager[Any]:
+    """Keep what we do from the user's modes, tensor classes and function transforms."""
+    unseen = torch._C.DisableTorchFunction()
+    if not torch._C._len_torch_dispatch_stack() and peek_interpreter_stack() is None:
+        return unseen
+    stack = contextlib.ExitStack()
+    stack.enter_context(unseen)
+    stack.enter_context(_disable_current_modes())
+    stack.enter_context(temporarily_clear_interpreter_stack())
+    return stack

@@ -1,0 +1,176 @@
+"""Looks only at what a model returns; a batch that came out bad is run again under guard.
+
+For that, the random state and the buffers are kept from before each forward, which is run again on
+the very same inputs, and both are put back to where they were after it. A healthy forward costs one
+read of its outputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from torchglass.capture.calls import recording
+from torchglass.capture.forward.keeping import (
+    keeping_modules,
+    keeping_random_state,
+    random_state,
+)
+from torchglass.capture.guard.desk import Desk
+from torchglass.capture.guard.evidence import Exhibit, Spot, arrival, user_source
+from torchglass.capture.guard.finiteness import Health, look_again
+from torchglass.capture.guard.guarding import guarding
+from torchglass.capture.guard.memory import version_of
+from torchglass.capture.guard.quiet import quietly
+from torchglass.capture.guard.updates import trained_by
+from torchglass.capture.places import tensors_in, tensors_of_call
+
+
+class Batch(NamedTuple):
+    """A forward that can be run again."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    versions: tuple[int, ...]
+    rewind: contextlib.ExitStack
+    """Puts the random state back to where it was before the forward."""
+    buffers: Mapping[int, torch.Tensor]
+    """The buffers as they were then, by the id of each."""
+    gradients: dict[int, torch.Tensor]
+    """The gradients that have come to its outputs, by the number of the output."""
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """Whether its inputs have not been written into since."""
+        return self.versions == _versions(self.args, self.kwargs)
+
+
+class Rerunner:
+    """Watches the outermost calls of one model in the thread that made it."""
+
+    def __init__(self, desk: Desk, *, backward: bool) -> None:
+        self.thread = threading.get_ident()
+        self._desk = desk
+        self._backward = backward
+        self._depth = 0
+        self._is_rerunning = False
+        self._batch: Batch | None = None
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """A call begins: keep what it takes to run it again, if it is the model's."""
+        depth = self._depth
+        self._depth += 1
+        if module is self._desk.model and not self._is_rerunning:
+            try:
+                self._batch = self._kept(args, kwargs)
+            except Exception as problem:  # noqa: BLE001 - see Desk.miss
+                self._desk.miss(problem)
+        return depth
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """The call at a depth ended: look at what the outermost one returned."""
+        self._depth = depth
+        batch = self._batch
+        if depth or error is not None or self._is_rerunning or batch is None:
+            return
+        outputs = [tensor for _, tensor in tensors_in(output)]
+        with quietly():
+            bad = [tensor for tensor in outputs if look_again(tensor) > Health.NEAR]
+            if not bad and self._backward:
+                _ask_for_gradients(outputs, batch.gradients)
+        if bad:
+            self._rerun(batch, bad[0], "the output of the model")
+
+    def before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer is about to use the gradients: look at them."""
+        batch = self._batch
+        if batch is None or self._is_rerunning or threading.get_ident() != self.thread:
+            return
+        with quietly():
+            gradients = [(name, p.grad) for name, p in trained_by(optimizer, self._desk)]
+            bad = [(n, g) for n, g in gradients if g is not None and look_again(g) > Health.NEAR]
+        for name, gradient in bad[:1]:
+            self._rerun(batch, gradient, f"the gradient of {name}", backward=True)
+
+    def _kept(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
+        buffers = {id(buffer): buffer.detach().clone() for buffer in self._desk.model.buffers()}
+        return Batch(args, kwargs, _versions(args, kwargs), random_state(), buffers, {})
+
+    def _rerun(self, batch: Batch, bad: torch.Tensor, what: str, *, backward: bool = False) -> None:
+        """Run a batch again, and say so if that does not tell more than the first run did."""
+        errors, spot, health = self._desk.errors, Spot("", "", 1, user_source()), look_again(bad)
+        why = "its inputs have been written over since"
+        if batch.is_as_it_was:
+            why = "running it again does not show where it comes from"
+            self._is_rerunning = True
+            try:
+                self._run(batch, backward)
+            finally:
+                self._is_rerunning = False
+        if self._desk.errors == errors and self._desk.is_news(health, spot._replace(op=what)):
+            words = f"{what} holds {{count}}, and {why}"
+            exhibit = Exhibit(what, "result", bad)
+            self._desk.report(arrival(spot, health, words, exhibit, self._desk.held))
+
+    def _run(self, batch: Batch, backward: bool) -> None:
+        model = self._desk.model
+
+        def as_before(buffer: torch.Tensor) -> torch.Tensor:
+            return batch.buffers.get(id(buffer), buffer).clone()
+
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(keeping_random_state())
+            stack.enter_context(keeping_modules(model.modules(), {"_buffers": as_before}))
+            batch.rewind.pop_all().close()
+            stack.enter_context(torch.set_grad_enabled(backward or torch.is_grad_enabled()))
+            stack.enter_context(guarding(self._desk, backward=backward))
+            outputs = [tensor for _, tensor in tensors_in(model(*batch.args, **batch.kwargs))]
+            if backward:
+                _differentiate(model, outputs, batch.gradients)
+
+
+@contextlib.contextmanager
+def rerunning(desk: Desk, *, backward: bool) -> Iterator[None]:
+    """Look at outputs, and before each update at gradients, until the block ends."""
+    rerunner = Rerunner(desk, backward=backward)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(recording(rerunner))
+        if backward:
+            hook = register_optimizer_step_pre_hook(rerunner.before_update)
+            stack.callback(hook.remove)
+        yield
+
+
+def _versions(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(version_of(tensor) for _, tensor in tensors_of_call(args, kwargs))
+
+
+def _ask_for_gradients(outputs: list[torch.Tensor], into: dict[int, torch.Tensor]) -> None:
+    for number, tensor in enumerate(outputs):
+        if tensor.requires_grad:
+            tensor.register_hook(partial(_take_gradient, into, number))  # type: ignore[no-untyped-call]
+
+
+def _take_gradient(
+    into: dict[int, torch.Tensor], number: int, gradient: torch.Tensor | None
+) -> None:
+    if gradient is not None:
+        into[number] = gradient.detach()
+
+
+def _differentiate(
+    model: nn.Module, outputs: list[torch.Tensor], gradients: Mapping[int, torch.Tensor]
+) -> None:
+    """The backward of a forward from where it left the model, adding to no gradient."""
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    pairs = [(outputs[number], gradient) for number, gradient in gradients.items()]
+    if pairs and weights:
+        tensors, given = zip(*pairs, strict=True)
+        torch.autograd.grad(tensors, weights, given, allow_unused=True)

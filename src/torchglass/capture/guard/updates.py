@@ -1,0 +1,76 @@
+"""Steps of optimizers: looked at as a whole, by what they leave in the model's parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from torchglass.capture.guard.desk import Desk
+from torchglass.capture.guard.evidence import Exhibit, Spot, blame, user_source
+from torchglass.capture.guard.finiteness import Health, look_again
+from torchglass.capture.guard.quiet import quietly
+from torchglass.capture.guard.sentinel import Sentinel
+from torchglass.records.finding import Finding
+
+
+@contextlib.contextmanager
+def watching_updates(sentinel: Sentinel, desk: Desk) -> Iterator[None]:
+    """Look at the parameters of a model after each step that an optimizer takes with them."""
+
+    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if threading.get_ident() == sentinel.thread:
+            sentinel.is_updating = True
+
+    def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if threading.get_ident() != sentinel.thread:
+            return
+        sentinel.is_updating = False
+        finding = None
+        try:
+            with quietly():
+                finding = _judge(optimizer, desk)
+        except Exception as problem:  # noqa: BLE001 - see Desk.miss
+            desk.miss(problem)
+        if finding is not None:
+            desk.report(finding)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(register_optimizer_step_pre_hook(before).remove)
+        stack.callback(register_optimizer_step_post_hook(after).remove)
+        yield
+
+
+def trained_by(optimizer: Optimizer, desk: Desk) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters of the model that an optimizer changes, by name."""
+    names = desk.held.parameters
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if id(parameter) in names:
+                yield names[id(parameter)], parameter
+
+
+def _judge(optimizer: Optimizer, desk: Desk) -> Finding | None:
+    """The first parameter that a step spoiled although its gradient was finite."""
+    for name, parameter in trained_by(optimizer, desk):
+        health = look_again(parameter)
+        if health <= Health.NEAR:
+            continue
+        gradient = parameter.grad
+        is_old = gradient is not None and look_again(gradient) > Health.NEAR
+        path = name.rpartition(".")[0]
+        spot = Spot(f"{type(optimizer).__name__}.step", path, 0, user_source(), "optimizer")
+        if is_old or not desk.is_news(health, spot._replace(path=name)):
+            continue
+        exhibits = [] if gradient is None else [Exhibit("gradient", "gradient", gradient)]
+        result = Exhibit(name.rpartition(".")[2], "argument", parameter)
+        return blame(spot, health, result, exhibits, desk.held)
+    return None

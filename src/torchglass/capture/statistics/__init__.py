@@ -1,0 +1,1 @@
+"""What the tensors are that go through modules, call by call."""

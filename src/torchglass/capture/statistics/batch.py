@@ -1,0 +1,142 @@
+"""Small tensors measured many at a time, because one by one they cost more than they take to make.
+
+A copy of each is put aside and, once there are enough of them, copies of one kind become the rows
+of one matrix. What does not fit that way is left to `measure`, which also has the last word on
+whatever is not finite.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Final, Protocol
+
+import torch
+from torch._C import DisableTorchFunction, _len_torch_dispatch_stack
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchglass.capture.tensor.describing import measure
+from torchglass.records.tensors import Stats, TensorSpec
+
+LARGEST_BYTES: Final = 1 << 17
+"""The largest tensor that is worth a copy."""
+_FULL_BYTES = 1 << 20
+"""What is put aside at most: as much as stays in a core's cache."""
+_SMALLEST, _LARGEST = 1e-15, 1e15
+"""Where the squares of float32 neither vanish nor overflow."""
+_FAR = 10
+"""How many times the squares around a mean that of the mean itself may be, and they are exact."""
+_NARROW = {torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.bool}
+_NAMES = {
+    str(dtype).removeprefix("torch.")
+    for dtype in (*_NARROW, torch.float64, torch.int64, torch.int32, torch.int16, torch.complex64)
+}
+"""The dtypes that can be stacked and whose numbers fit into a float."""
+
+
+class Pending(Enum):
+    """Says in the place of statistics that they are yet to come."""
+
+    PENDING = "not measured yet"
+
+
+PENDING: Final = Pending.PENDING
+
+
+class Awaiting(Protocol):
+    """Whoever wants the statistics of a tensor."""
+
+    spec: TensorSpec
+    stats: Stats | Pending | None
+
+
+class Batch:
+    """Copies of small tensors, and who waits for their statistics."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, list[tuple[torch.Tensor, Awaiting]]] = {}
+        self._bytes = 0
+
+    def put(self, copy: torch.Tensor, awaiting: Awaiting) -> None:
+        """Take a copy that nobody else has; all copies of one spec are alike."""
+        group = self._groups.get(id(awaiting.spec))
+        if group is None:
+            group = self._groups[id(awaiting.spec)] = []
+        group.append((copy, awaiting))
+        awaiting.stats = PENDING
+        self._bytes += copy.nbytes
+        if self._bytes >= _FULL_BYTES:
+            self.finish()
+
+    def finish(self) -> None:
+        """Measure all that was put aside."""
+        groups, self._groups, self._bytes = self._groups, {}, 0
+        for group in groups.values():
+            copies = [copy for copy, _ in group]
+            for (_, awaiting), stats in zip(group, _measure_alike(copies), strict=True):
+                awaiting.stats = stats
+
+
+def can_wait(tensor: torch.Tensor, spec: TensorSpec) -> bool:
+    """Whether a copy of a tensor can be measured later, together with others."""
+    return (
+        spec.bytes > 0
+        and spec.layout == "strided"
+        and spec.device == "cpu"
+        and spec.dtype in _NAMES
+        and tensor.is_contiguous()
+        # A storage given back, as FSDP does between passes, must not be read.
+        and tensor.untyped_storage().nbytes() > 0
+        # Inside vmap or grad a tensor is only there until the transform ends.
+        and not is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def _measure_alike(copies: list[torch.Tensor]) -> list[Stats | None]:
+    with DisableTorchFunction():
+        if not _len_torch_dispatch_stack():
+            return _rows_measured(copies)
+        with _disable_current_modes():
+            return _rows_measured(copies)
+
+
+def _rows_measured(copies: list[torch.Tensor]) -> list[Stats | None]:
+    try:
+        rows = torch.stack(copies).reshape(len(copies), -1)
+        if rows.is_complex():
+            rows = rows.abs()
+        rows = rows.to(torch.float32 if rows.dtype in _NARROW else torch.float64)
+        lows, highs = rows.amin(1).tolist(), rows.amax(1).tolist()
+        means, squares = _spread(rows)
+    except Exception:  # noqa: BLE001 - statistics never stop a forward
+        return [measure(copy) for copy in copies]
+    count = rows.shape[1]
+    return [
+        _stats(count, low, high, mean, square) or measure(copy)
+        for copy, low, high, mean, square in zip(copies, lows, highs, means, squares, strict=True)
+    ]
+
+
+def _spread(rows: torch.Tensor) -> tuple[list[float], list[float]]:
+    """The mean of each row, and the sum of the squares of the distances from it."""
+    count = rows.shape[1]
+    means = rows.mean(1).double()
+    squares = torch.linalg.vector_norm(rows, dim=1).double().square() - means.square() * count
+    if (squares * _FAR < means.square() * count).any():
+        # Shifted by its mean, a small spread around a large mean is not lost.
+        rest = rows.sub_(means.to(rows.dtype).unsqueeze(1))
+        offsets = rest.mean(1).double()
+        squares = torch.linalg.vector_norm(rest, dim=1).double().square()
+        squares -= offsets.square() * count
+        means += offsets
+    return means.tolist(), squares.tolist()
+
+
+def _stats(count: int, low: float, high: float, mean: float, squares: float) -> Stats | None:
+    """The record of a row; None where its squares could not be trusted."""
+    largest = max(-low, high)
+    if not (_SMALLEST < largest < _LARGEST or low == high == 0):
+        return None
+    std = math.sqrt(max(squares, 0.0) / max(count - 1, 1))
+    return Stats(count=count, min=low, max=high, mean=mean, std=std)

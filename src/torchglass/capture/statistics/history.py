@@ -1,0 +1,128 @@
+"""The calls of one module: the latest ones each, all of them as totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from torchglass.capture.statistics.batch import PENDING
+from torchglass.capture.statistics.readings import Reader, Reading
+from torchglass.capture.statistics.totals import plus
+from torchglass.records.statistics import ForwardStats, Measured, ModuleStatistics, Totals
+
+if TYPE_CHECKING:
+    import torch
+
+Seen = Reading | tuple[tuple[str, Reading], ...]
+"""Readings by their places; one alone stands at the usual place, as nearly all of them do."""
+
+_NONE = Totals()
+
+
+class Call:
+    """One run of a module, from when it begins on."""
+
+    __slots__ = (
+        "children_ns",
+        "error",
+        "forward",
+        "history",
+        "inputs",
+        "lost_ns",
+        "number",
+        "outputs",
+        "start_ns",
+        "total_ns",
+    )
+    start_ns: int
+    lost_ns: int
+    total_ns: int
+    outputs: Seen
+    error: str
+
+    def __init__(self, history: History, number: int, forward: int, inputs: Seen) -> None:
+        self.history = history
+        self.number = number
+        self.forward = forward
+        self.inputs = inputs
+        self.children_ns = 0
+
+    @property
+    def self_ns(self) -> int:
+        """Time spent here without inner calls."""
+        return self.total_ns - self.children_ns
+
+    @property
+    def located_inputs(self) -> tuple[tuple[str, Reading], ...]:
+        """What went in, by place."""
+        return (("0", self.inputs),) if isinstance(self.inputs, Reading) else self.inputs
+
+    @property
+    def located_outputs(self) -> tuple[tuple[str, Reading], ...]:
+        """What came out, by place."""
+        return (("", self.outputs),) if isinstance(self.outputs, Reading) else self.outputs
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether statistics of it are yet to come."""
+        located = self.located_inputs + self.located_outputs
+        return any(reading.stats is PENDING for _, reading in located)
+
+    def record(self) -> ForwardStats:
+        """The same as plain data."""
+        return ForwardStats(
+            path=self.history.path,
+            number=self.number,
+            forward=self.forward,
+            inputs=_records(self.located_inputs),
+            outputs=_records(self.located_outputs),
+            start_ns=self.start_ns,
+            total_ns=self.total_ns,
+            self_ns=self.self_ns,
+            error=self.error,
+        )
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The copies of its tensors that were kept, at "in.0", "out", "out.hidden" …"""
+        for side, located in (("in", self.located_inputs), ("out", self.located_outputs)):
+            for place, reading in located:
+                if reading.copy is not None:
+                    yield f"{side}.{place}" if place else side, reading.copy
+
+
+class History:
+    """What a module did so far. Only `keep` calls are held; older ones are in the totals alone."""
+
+    __slots__ = ("_dropped", "_keep", "_reader", "begun", "kept", "path")
+
+    def __init__(self, path: str, reader: Reader, keep: int) -> None:
+        self.path = path
+        self.begun = 0
+        self.kept: list[Call] = []
+        self._reader = reader
+        self._keep = keep
+        self._dropped = _NONE
+
+    def add(self, call: Call) -> None:
+        """Take in a call that has ended."""
+        self.kept.append(call)
+        if len(self.kept) > self._keep:
+            oldest = self.kept.pop(0)
+            if oldest.is_pending:
+                self._reader.finish()
+            self._dropped = plus(self._dropped, oldest)
+
+    def record(self, class_name: str) -> ModuleStatistics:
+        """The same as plain data."""
+        self._reader.finish()
+        return ModuleStatistics(
+            path=self.path,
+            class_name=class_name,
+            calls=tuple(call.record() for call in self.kept),
+            totals=reduce(plus, self.kept, self._dropped),
+        )
+
+
+def _records(located: tuple[tuple[str, Reading], ...]) -> tuple[Measured, ...]:
+    return tuple(reading.record(place) for place, reading in located)

@@ -1,0 +1,184 @@
+"""Tensors read as they pass by: what each is, and its numbers, without holding on to it."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from functools import lru_cache
+
+import torch
+
+from torchglass.capture.statistics.batch import (
+    LARGEST_BYTES,
+    PENDING,
+    Batch,
+    Pending,
+    can_wait,
+)
+from torchglass.capture.tensor.describing import describe, measure
+from torchglass.records.statistics import Level, Measured
+from torchglass.records.tensors import Stats, TensorSpec
+
+_SAMPLE = 4096
+"""How many numbers of a tensor the level "cheap" looks at."""
+_MOST_KINDS = 1 << 12
+
+
+class Reading:
+    """What a tensor was at one time."""
+
+    __slots__ = ("copy", "has_grad", "requires_grad", "spec", "stats")
+
+    def __init__(self, spec: TensorSpec, requires_grad: bool, has_grad: bool) -> None:
+        self.spec = spec
+        self.requires_grad = requires_grad
+        self.has_grad = has_grad
+        self.stats: Stats | Pending | None = None
+        self.copy: torch.Tensor | None = None
+
+    @property
+    def ready_stats(self) -> Stats | None:
+        """Its statistics, where they are there by now."""
+        return None if self.stats is PENDING else self.stats
+
+    def record(self, place: str) -> Measured:
+        """The same as plain data."""
+        return Measured(
+            place=place,
+            spec=self.spec,
+            stats=self.ready_stats,
+            requires_grad=self.requires_grad,
+            has_grad=self.has_grad,
+        )
+
+
+class Reader:
+    """Reads tensors at one level; a tensor that is met again unchanged has the same reading."""
+
+    def __init__(self, level: Level, budget_bytes: int = 0) -> None:
+        self._level = level
+        self._batch = Batch()
+        self._copies = Copies(budget_bytes)
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Reading]] = {}
+        self._kinds: dict[tuple[int, bool, bool], Reading] = {}
+        self._shapes_only = level == "shapes" and not budget_bytes
+
+    @property
+    def left_out(self) -> int:
+        """How many tensors the budget had no room for."""
+        return self._copies.left_out
+
+    def read(self, tensor: torch.Tensor) -> Reading:
+        """What a tensor is right now. Nobody may be listening to what torch is asked here."""
+        if self._shapes_only:
+            spec = describe(tensor)
+            key = id(spec), tensor.requires_grad, (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None
+            reading = self._kinds.get(key)
+            if reading is None:
+                reading = self._kinds[key] = Reading(*key)
+                reading.spec = spec
+            return reading
+        known = self._known.get(id(tensor))
+        if (
+            known is not None
+            and known[0]() is tensor
+            and known[1] == tensor._version
+            and known[2].requires_grad == tensor.requires_grad
+        ):
+            return known[2]
+        reading = self._new(tensor)
+        try:
+            self._known[id(tensor)] = weakref.ref(tensor), tensor._version, reading
+        except RuntimeError:
+            # A tensor of inference mode does not tell when it is written to.
+            self._known.pop(id(tensor), None)
+        return reading
+
+    def forget(self) -> None:
+        """Read every tensor anew: a backward may have given it a gradient."""
+        self._known.clear()
+
+    def finish(self) -> None:
+        """Work out all statistics that were put off."""
+        self._batch.finish()
+
+    def _new(self, tensor: torch.Tensor) -> Reading:
+        spec = describe(tensor)
+        try:
+            # Asked of any other tensor, torch warns that it never has one.
+            has_grad = (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None
+            if self._shapes_only:
+                return self._of_kind(spec, tensor.requires_grad, has_grad)
+            reading = Reading(spec, tensor.requires_grad, has_grad)
+            self._measure(tensor, reading)
+            self._copies.take(tensor, reading)
+        except Exception:  # noqa: BLE001 - a tensor class is foreign code, and no reading may raise
+            return Reading(spec, False, False)
+        return reading
+
+    def _of_kind(self, spec: TensorSpec, requires_grad: bool, has_grad: bool) -> Reading:
+        """One object for all tensors of which there is nothing else to say."""
+        # A spec is held by its reading, so that no other one gets its id.
+        key = id(spec), requires_grad, has_grad
+        reading = self._kinds.get(key)
+        if reading is None:
+            if len(self._kinds) >= _MOST_KINDS:
+                self._kinds.clear()
+            reading = self._kinds[key] = Reading(spec, requires_grad, has_grad)
+        return reading
+
+    def _measure(self, tensor: torch.Tensor, reading: Reading) -> None:
+        if self._level == "shapes":
+            return
+        spec = reading.spec
+        values = _sample(tensor, spec) if self._level == "cheap" else tensor
+        is_small = spec.bytes <= LARGEST_BYTES or values is not tensor
+        if is_small and can_wait(tensor, spec):
+            self._batch.put(values.detach().clone(), reading)
+        else:
+            reading.stats = measure(values)
+
+
+class Copies:
+    """Copies of tensors within a budget of bytes; the oldest give way to new ones."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._held: deque[tuple[Reading, int]] = deque()
+        self._bytes = 0
+        self.left_out = 0
+
+    def take(self, tensor: torch.Tensor, reading: Reading) -> None:
+        """Keep a copy with the reading of a tensor, if there is a budget and it has room for it."""
+        if not self._budget:
+            return
+        size = tensor.numel() * tensor.element_size()
+        if size > self._budget:
+            self.left_out += 1
+            return
+        while self._bytes + size > self._budget:
+            oldest, freed = self._held.popleft()
+            oldest.copy = None
+            self._bytes -= freed
+            self.left_out += 1
+        reading.copy = tensor.detach().clone()
+        self._held.append((reading, size))
+        self._bytes += size
+
+
+def _sample(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """Numbers from all over a large tensor; the tensor itself where it is small or scattered."""
+    if spec.layout != "strided" or spec.elements <= _SAMPLE or not tensor.is_contiguous():
+        return tensor
+    return tensor.detach().view(-1)[:: _stride(spec.elements)]
+
+
+@lru_cache(maxsize=1 << 12)
+def _stride(elements: int) -> int:
+    """How far apart the numbers of a sample are, so that none of the dimensions is left out."""
+    stride = -(-elements // _SAMPLE)
+    # Sharing a factor with a dimension, it would always meet the same columns.
+    while math.gcd(stride, elements) > 1:
+        stride += 1
+    return stride

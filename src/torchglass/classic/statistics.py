@@ -1,0 +1,93 @@
+"""The names of rp's forward statistics."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torchglass.api import models
+from torchglass.records.statistics import ForwardStats
+from torchglass.results.recording import Recording
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_ATTRIBUTE = "forward_stats"
+
+
+@contextlib.contextmanager
+def record_torch_module_forward_stats(module: object, *, keep: int = 100) -> Iterator[Recording]:
+    """Fill `forward_stats` of every module: a list of its calls in this block, latest last.
+
+    The lists are there during the block and after it, until another one begins; they hold the last
+    `keep` calls, and no tensors.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+    >>> with record_torch_module_forward_stats(model):
+    ...     output = model(torch.ones(3, 4))
+    >>> model[1].forward_stats[-1].in_shape
+    (3, 2)
+    """
+    from torchglass.capture.forward.looking import modules_in
+    from torchglass.capture.statistics.recording import recording_statistics
+
+    lists: dict[str, list[ForwardStats]] = {}
+    for path, inner in modules_in(module):
+        lists[path] = _attributes(inner)[_ATTRIBUTE] = []
+
+    def fill(calls: list[ForwardStats]) -> None:
+        for call in calls:
+            # A module that is not in the model has no list.
+            if call.path in lists:
+                lists[call.path].append(call)
+                del lists[call.path][:-keep]
+
+    with recording_statistics(module, keep=keep, ended=fill) as recorder:
+        yield Recording(recorder, type(module).__name__)
+
+
+def get_forward_stats(model: object) -> dict[str, list[ForwardStats]]:
+    """The recorded calls of the modules that have any, by path, latest last.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.ReLU())
+    >>> with record_torch_module_forward_stats(model):
+    ...     output = model(torch.ones(3, 4))
+    >>> {path: len(calls) for path, calls in get_forward_stats(model).items()}
+    {'': 1, '0': 1}
+    """
+    from torchglass.capture.forward.looking import modules_in
+
+    found = ((path, _attributes(module).get(_ATTRIBUTE)) for path, module in modules_in(model))
+    return {path: calls for path, calls in found if calls}
+
+
+def explore_torch_module_with_stats(module: Any, *inputs: Any, **kwargs: Any) -> None:
+    """Run one forward, recording its statistics, and walk through the model in the terminal.
+
+    Random state and buffers are afterwards what they were.
+    """
+    from torch.nn.parameter import is_lazy
+
+    from torchglass.capture.forward.keeping import keeping_modules, keeping_random_state
+    from torchglass.capture.forward.looking import modules_in, tensors_of
+
+    located = modules_in(module)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(record_torch_module_forward_stats(module))
+        stack.enter_context(keeping_random_state())
+        # A lazy module gets its tensors from its first forward, and keeps them.
+        if not any(map(is_lazy, tensors_of(located))):
+            inner = (module for _, module in located)
+            copies = {"_buffers": lambda buffer: buffer.detach().clone()}
+            stack.enter_context(keeping_modules(inner, copies))
+        module(*inputs, **kwargs)
+    models.explore(module)
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    # Scripted modules refuse new attributes, and others may have a `__setattr__` of their own.
+    attributes: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    return attributes

@@ -1,0 +1,92 @@
+"""The results of `guard` and `replay`: what was found, and what came of running it again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from torchglass.errors import TorchglassError, warn
+from torchglass.records.finding import Finding
+from torchglass.records.finding import Replay as ReplayRecord
+from torchglass.views.text.finding import finding_text, findings_text, replay_text
+
+if TYPE_CHECKING:
+    import torch
+
+On = Literal["raise", "warn", "record"]
+
+
+class NonFiniteError(TorchglassError, ArithmeticError):
+    """An op made a NaN or an Inf, and the guard was asked to stop there."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding_text(finding))
+        self.finding = finding
+        """Which op, where, and on what."""
+
+
+class Guard:
+    """What a guard has found: print it to read all of it."""
+
+    def __init__(self, on: On) -> None:
+        self._on = on
+        self._findings: list[Finding] = []
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The problems, in the order in which they came up; each place in the code once."""
+        return tuple(self._findings)
+
+    @property
+    def first(self) -> Finding | None:
+        """The first NaN or Inf, which is the one to look into."""
+        return next((found for found in self._findings if found.severity == "error"), None)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no NaN and no Inf was found."""
+        return self.first is None
+
+    def check(self, tensor: torch.Tensor, name: str = "the loss") -> bool:
+        """Look at one more tensor, such as a loss that is computed from the model's outputs.
+
+        Whether it is finite; if it is not, that is a finding, unless an op was already found.
+        """
+        from torchglass.capture.guard.checking import check
+
+        return check(tensor, name, self.report, is_known=not self.ok)
+
+    def report(self, finding: Finding) -> None:
+        """Take in a finding, and say so or raise as was asked for."""
+        self._findings.append(finding)
+        if self._on == "raise" and finding.severity == "error":
+            raise NonFiniteError(finding)
+        if self._on != "record":
+            warn(finding_text(finding))
+
+    def __str__(self) -> str:
+        return findings_text(self._findings)
+
+    def __repr__(self) -> str:
+        return f"<Guard: {len(self._findings)} findings>"
+
+
+class Replay:
+    """What came of running the op of a dump again, alone."""
+
+    def __init__(self, record: ReplayRecord) -> None:
+        self.record = record
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether it made what it was blamed for again."""
+        return self.record.reproduced
+
+    @property
+    def finding(self) -> Finding:
+        """What the guard had found."""
+        return self.record.finding
+
+    def __str__(self) -> str:
+        return replay_text(self.record)
+
+    __repr__ = __str__

@@ -1,0 +1,133 @@
+"""What went through the modules of a model while a with-block lasted: what `record` gives."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torchglass.errors import LookupFailedError
+from torchglass.records.plain import to_plain
+from torchglass.records.statistics import ForwardStats, Level, ModuleStatistics
+from torchglass.targets.names import near
+from torchglass.views.text.statistics import statistics_text
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Recorder(Protocol):
+    """Whoever takes the statistics down."""
+
+    level: Level
+    keep: int
+    forward_count: int
+
+    @property
+    def paths(self) -> list[str]:
+        """The modules that were called."""
+
+    @property
+    def left_out(self) -> int:
+        """How many tensors the budget had no room for."""
+
+    def module(self, path: str) -> ModuleStatistics:
+        """What one of them did."""
+
+    def tensors(self, path: str) -> Iterator[tuple[int, str, torch.Tensor]]:
+        """The copies of its tensors: number of the call, place, tensor."""
+
+
+class Recording(Mapping[str, ModuleStatistics]):
+    """The statistics of the modules that were called, by path; "" is the model itself.
+
+    `recording["encoder.0"][-1].out_mean` is of the latest call, `recording["encoder.0"].totals` of
+    all of them, and `recording.forwards[2]` has the calls of the second forward pass. It is there
+    while the with-block still runs, too.
+    """
+
+    def __init__(self, recorder: Recorder, model: str) -> None:
+        self._recorder = recorder
+        self.model = model
+        """The class of the model."""
+
+    def __getitem__(self, path: str) -> ModuleStatistics:
+        paths = self._recorder.paths
+        if path not in paths:
+            raise LookupFailedError(f"no module {path!r} was called{near(path, paths)}")
+        return self._recorder.module(path)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._recorder.paths)
+
+    def __len__(self) -> int:
+        return len(self._recorder.paths)
+
+    @property
+    def level(self) -> Level:
+        """How much was looked at."""
+        return self._recorder.level
+
+    @property
+    def forward_count(self) -> int:
+        """How many forward passes there were; one begins with each outermost call."""
+        return self._recorder.forward_count
+
+    @property
+    def calls(self) -> tuple[ForwardStats, ...]:
+        """All calls that are kept, in the order in which they began."""
+        calls = (call for module in self.values() for call in module)
+        return tuple(sorted(calls, key=lambda call: call.start_ns))
+
+    @property
+    def forwards(self) -> dict[int, dict[str, tuple[ForwardStats, ...]]]:
+        """The calls that are kept by forward pass, from 1, and by path."""
+        passes: dict[int, dict[str, tuple[ForwardStats, ...]]] = {}
+        for call in self.calls:
+            of_pass = passes.setdefault(call.forward, {})
+            of_pass[call.path] = (*of_pass.get(call.path, ()), call)
+        return passes
+
+    @property
+    def tensors(self) -> dict[tuple[str, int, str], torch.Tensor]:
+        """The tensors that `tensors=True` kept: `recording.tensors["encoder.0", 1, "out"]`.
+
+        A key is the path, the number of the call, and "in" or "out" with the place there: "in.0".
+        """
+        return {
+            (path, number, place): tensor
+            for path in self
+            for number, place, tensor in self._recorder.tensors(path)
+        }
+
+    @property
+    def tensors_left_out(self) -> int:
+        """How many tensors the budget had no room for."""
+        return self._recorder.left_out
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it but the tensors, as dicts, lists, strings and numbers; NaN becomes None."""
+        return {
+            "model": self.model,
+            "level": self.level,
+            "keep": self._recorder.keep,
+            "forwards": self.forward_count,
+            "modules": {path: _finite(to_plain(module)) for path, module in self.items()},
+        }
+
+    def to_json(self) -> str:
+        """The same as JSON, in ASCII, so that any name can be written anywhere."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __repr__(self) -> str:
+        modules = list(self.values())
+        return statistics_text(self.model, self.level, self.forward_count, modules)
+
+
+def _finite(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {key: _finite(value) for key, value in plain.items()}
+    if isinstance(plain, list):
+        return [_finite(value) for value in plain]
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain

@@ -1,0 +1,98 @@
+"""A finding as text: the problem, the line, the tensors, the reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from torchglass.analyse.failure.story import code_at
+from torchglass.analyse.health import cause
+from torchglass.records.finding import Evidence, Finding, Replay
+from torchglass.records.tensors import Stats
+from torchglass.views.formats import format_shape, harmless, pad, shorten, width
+
+_INDENT = "  "
+_LONGEST_CODE = 88
+_MOST_TENSORS = 12
+
+
+def finding_text(finding: Finding) -> str:
+    """All there is to say of a finding, its message first."""
+    told = [*_where(finding), *_table(finding.tensors, finding.facts.get("first_index"))]
+    reason = cause(finding)
+    if reason:
+        told.append(f"why: {reason}")
+    if "dump" in finding.facts:
+        told.append(f"run it again: torchglass replay {finding.facts['dump']}")
+    if "not_dumped" in finding.facts:
+        told.append(f"it cannot be run again: {finding.facts['not_dumped']}")
+    return f"\n{_INDENT}".join([harmless(finding.message), *map(harmless, told)])
+
+
+def findings_text(findings: Iterable[Finding]) -> str:
+    """Several findings below each other, or that there are none."""
+    return "\n\n".join(map(finding_text, findings)) or "no NaN and no Inf was made"
+
+
+def replay_text(replay: Replay) -> str:
+    """What came of running an op again."""
+    op = harmless(replay.finding.op)
+    verdict = "it happens again" if replay.reproduced else "this time it does not happen"
+    lines = [
+        f"{op}, run alone: {verdict}",
+        f"then: {harmless(replay.finding.message)}",
+        *map(harmless, _where(replay.finding)),
+        *map(harmless, _table(replay.tensors)),
+    ]
+    return f"\n{_INDENT}".join(lines)
+
+
+def _where(finding: Finding) -> Iterator[str]:
+    source = finding.source
+    if source is not None:
+        yield f'File "{source.file}", line {source.line}, in {source.function}'
+        code = code_at(source)
+        if code:
+            yield f"{_INDENT}{shorten(code, _LONGEST_CODE)}"
+    if finding.call > 1:
+        yield f"in call {finding.call} of that module"
+
+
+def _table(tensors: tuple[Evidence, ...], first_index: list[int] | None = None) -> Iterator[str]:
+    """The tensors, one a line, their names, kinds and ranges below each other."""
+    shown = (
+        tensors if len(tensors) <= _MOST_TENSORS else (*tensors[: _MOST_TENSORS - 1], tensors[-1])
+    )
+    rows = [[_name(one), _kind(one), _numbers(one)] for one in shown]
+    if rows and first_index:
+        rows[-1][-1] += f", the first at {first_index}"
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(map(pad, row, widths)).rstrip()
+    if len(shown) < len(tensors):
+        yield f"… and {len(tensors) - len(shown)} more tensors"
+
+
+def _name(one: Evidence) -> str:
+    if one.role == "saved":
+        return f"{one.name} (of the forward)"
+    holder = one.holder if one.holder != one.name else ""
+    return f"{one.name} ({holder})" if holder else one.name
+
+
+def _kind(one: Evidence) -> str:
+    return f"{format_shape(one.spec.shape) or 'scalar'} {one.spec.dtype}"
+
+
+def _numbers(one: Evidence) -> str:
+    if one.stats is None:
+        return "written over since"
+    made = f" (made by {one.maker})" if one.maker else ""
+    return _range(one.stats) + made
+
+
+def _range(stats: Stats) -> str:
+    parts = [] if math.isnan(stats.min) else [f"{stats.min:.4g} … {stats.max:.4g}"]
+    parts += [f"{stats.nan:,} NaN"] if stats.nan else []
+    parts += [f"{stats.inf:,} Inf"] if stats.inf else []
+    return ", ".join(parts)

@@ -1,0 +1,114 @@
+"""A training looks only at its outputs, and a bad batch is run again to find the op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchglass.api.guarding import guard
+from torchglass.results.guard import NonFiniteError
+
+
+class Unlucky(nn.Module):
+    """Its dropout decides whether it takes the logarithm of zero, and it counts its passes."""
+
+    passes: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.dropout = nn.Dropout(0.02)
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        kept = self.dropout(torch.ones_like(x)).prod(dim=1)
+        result: torch.Tensor = torch.log(kept) * self.norm(x).sum(1)
+        return result
+
+
+def test_a_bad_batch_is_run_again_with_the_same_random_numbers() -> None:
+    torch.manual_seed(0)
+    model = Unlucky()
+    batches = torch.randn(40, 8, 4)
+
+    with guard(model, on="record", cheap=True) as guarded:
+        outputs = [model(batch) for batch in batches]
+
+    bad = [output for output in outputs if not torch.isfinite(output).all()]
+    assert bad
+    first = guarded.first
+    assert first is not None
+    assert (first.op, first.kind) == ("log", "inf")
+    assert first.facts["inf"] == int(torch.isinf(bad[0]).sum())
+
+
+def test_running_it_again_leaves_no_trace() -> None:
+    batches = torch.randn(40, 8, 4)
+
+    def train(cheap: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = Unlucky()
+        if not cheap:
+            outputs = [model(batch) for batch in batches]
+        else:
+            with guard(model, on="record", cheap=True) as guarded:
+                outputs = [model(batch) for batch in batches]
+            assert not guarded.ok
+        return [*outputs, *model.buffers(), torch.rand(3)]
+
+    for one, other in zip(train(False), train(True), strict=True):
+        assert torch.equal(one, other) or torch.equal(one.isnan(), other.isnan())
+
+
+def test_it_raises_where_the_model_was_called() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1))
+    with torch.no_grad():
+        model.get_parameter("0.weight")[0, 0] = float("nan")
+
+    with guard(model, cheap=True), pytest.raises(NonFiniteError, match="holds 1 NaN"):
+        model(torch.ones(1, 2))
+
+
+class Root(nn.Module):
+    """Has a gradient that is not finite at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        root: torch.Tensor = self.fc(x).abs().sqrt()
+        return root
+
+
+def test_a_bad_gradient_is_found_before_the_optimizer_uses_it() -> None:
+    model = Root()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = model.fc.weight.detach().clone()
+
+    with guard(model, cheap=True):
+        model(torch.zeros(1, 2)).sum().backward()
+        gradient = model.fc.weight.grad
+        with pytest.raises(NonFiniteError) as raised:
+            optimizer.step()
+
+    assert (raised.value.finding.op, raised.value.finding.phase) == ("sqrt", "backward")
+    assert torch.equal(model.fc.weight, before)
+    assert model.fc.weight.grad is gradient
+
+
+def test_inputs_that_the_model_wrote_over_are_not_run_again() -> None:
+    class Writes(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x.sub_(1).sqrt()
+
+    model = Writes()
+    with guard(model, on="record", cheap=True) as guarded:
+        model(torch.zeros(3))
+
+    assert [finding.op for finding in guarded.findings] == [""]
+    assert "its inputs have been written over since" in guarded.findings[0].message

@@ -1,0 +1,58 @@
+"""What is known of a tensor holds until it is written into or gone."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import torch
+
+from torchglass.capture.guard.finiteness import Health
+from torchglass.capture.guard.memory import Memory
+
+
+def test_a_write_through_a_view_makes_a_tensor_unknown() -> None:
+    memory, tensor = Memory(), torch.ones(4)
+    memory.remember(tensor, Health.FINE)
+    assert memory.recall(tensor) is Health.FINE
+
+    tensor[0] = float("nan")
+
+    assert memory.recall(tensor) is None
+    assert memory.health(tensor) is Health.NAN
+
+
+def test_no_tensor_is_held_and_no_other_taken_for_it() -> None:
+    memory = Memory()
+    tensor = torch.ones(4)
+    memory.remember(tensor, Health.NAN, "sqrt")
+    gone = weakref.ref(tensor)
+
+    del tensor
+    gc.collect()
+
+    assert gone() is None
+    others = [torch.ones(4) for _ in range(100)]
+    assert all(memory.recall(other) is None for other in others)
+
+
+def test_many_tensors_that_are_gone_do_not_fill_the_memory() -> None:
+    memory = Memory()
+    kept = torch.ones(1)
+    memory.remember(kept, Health.FINE)
+
+    for start in range(0, 40_000, 1000):
+        batch = [torch.empty(0) for _ in range(1000)]
+        for tensor in batch:
+            memory.remember(tensor, Health.FINE)
+        assert len(memory._known) < 20_000, start
+
+    assert memory.recall(kept) is Health.FINE
+
+
+def test_a_view_of_undefined_memory_is_undefined() -> None:
+    memory, rows = Memory(), torch.empty(3, 4)
+    memory.leave_undefined(rows)
+
+    assert memory.is_undefined(rows[1])
+    assert not memory.is_undefined(torch.empty(3, 4))

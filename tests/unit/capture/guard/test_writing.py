@@ -1,0 +1,94 @@
+"""Calls come back from JSON as they were, and what has no place there is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from torchglass.capture.guard.writing import (
+    NotWrittenError,
+    Sheet,
+    function_name,
+    function_of,
+    read,
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        3,
+        1e-5,
+        -math.inf,
+        "mean",
+        (1, [2, (3,)], {"a": None}),
+        slice(1, None, 2),
+        ...,
+        2 + 3j,
+        torch.float16,
+        torch.device("cpu"),
+        torch.strided,
+        torch.channels_last,
+    ],
+    ids=repr,
+)
+def test_what_torch_takes_comes_back_as_it_was(value: Any) -> None:
+    written = json.loads(json.dumps(Sheet().write(value)))
+
+    assert read(written, []) == value
+
+
+def test_one_tensor_in_two_places_is_one_tensor() -> None:
+    sheet, x = Sheet(), torch.ones(2)
+
+    args = read(json.loads(json.dumps(sheet.write((x, [x, 1])))), sheet.tensors)
+
+    assert args[0] is x
+    assert args[1][0] is x
+    assert len(sheet.tensors) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "named"), [(torch.Generator(), "Generator"), (print, "builtin_function")]
+)
+def test_what_cannot_be_written_down_is_refused_by_its_name(value: Any, named: str) -> None:
+    with pytest.raises(NotWrittenError, match=named):
+        Sheet().write([value])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.sqrt,
+        torch.Tensor.sqrt,
+        torch.Tensor.__setitem__,
+        functional.softmax,
+        functional.linear,
+        functional.layer_norm,
+        torch.lstm,
+        torch.ops.aten.add.Tensor,
+    ],
+    ids=lambda function: getattr(function, "__qualname__", str(function)),
+)
+def test_a_function_of_torch_is_found_again_by_its_name(function: Any) -> None:
+    assert function_of(function_name(function)) is function
+
+
+@pytest.mark.parametrize(
+    "name", ["os.system", "torch.load", "torch.ops.aten.load", "torch.ops.x.y.z"]
+)
+def test_no_other_code_can_be_reached_by_a_name(name: str) -> None:
+    with pytest.raises(NotWrittenError, match="here"):
+        function_of(name)
+
+
+def test_a_function_of_the_users_has_no_name() -> None:
+    with pytest.raises(NotWrittenError, match="<lambda> is not among the functions"):
+        function_name(lambda x: x)

@@ -1,0 +1,56 @@
+"""Statistics of parts add up to those of the whole."""
+
+from __future__ import annotations
+
+import math
+from itertools import chain
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchglass.capture.statistics.totals import joined
+from torchglass.capture.tensor.describing import measure
+from torchglass.records.tensors import Stats
+
+parts = st.lists(
+    st.lists(st.floats(-1e3, 1e3) | st.sampled_from([math.nan, math.inf]), min_size=1, max_size=8),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(parts)
+def test_the_parts_of_a_tensor_are_the_whole(parts: list[list[float]]) -> None:
+    whole = measure(torch.tensor([*chain(*parts)], dtype=torch.float64))
+    total: Stats | None = None
+
+    for part in parts:
+        total = joined(total, measure(torch.tensor(part, dtype=torch.float64)))
+
+    assert total is not None
+    assert whole is not None
+    assert (total.count, total.nan, total.inf) == (whole.count, whole.nan, whole.inf)
+    np.testing.assert_allclose(
+        [total.min, total.max, total.mean, total.std],
+        [whole.min, whole.max, whole.mean, whole.std],
+        rtol=1e-9,
+        atol=1e-6,
+    )
+
+
+def test_nothing_and_something_is_something() -> None:
+    something = Stats(count=1, min=1.0, max=1.0, mean=1.0, std=0.0)
+
+    assert joined(None, something) == joined(something, None) == something
+    assert joined(None, None) is None
+
+
+def test_numbers_too_large_to_square_do_not_raise() -> None:
+    one = Stats(count=2, min=0.0, max=1e300, mean=5e299, std=7e299)
+
+    total = joined(one, one)
+
+    assert total is not None
+    assert total.max == 1e300

@@ -1,0 +1,227 @@
+"""A recording is read by path, by pass and call by call, and printed as a table."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests import make
+from torchglass.errors import LookupFailedError
+from torchglass.records.plain import from_plain
+from torchglass.records.statistics import (
+    ForwardStats,
+    Level,
+    Measured,
+    ModuleStatistics,
+    Totals,
+)
+from torchglass.records.tensors import Stats
+from torchglass.results.recording import Recording
+
+if TYPE_CHECKING:
+    import torch
+
+STATS = Stats(count=6, min=-1.0, max=2.0, mean=0.5, std=0.25)
+
+
+def call(
+    path: str, number: int = 1, *, forward: int = 1, start_ns: int = 0, **fields: Any
+) -> ForwardStats:
+    tensor = Measured(place="0", spec=make.spec(2, 3), stats=STATS)
+    return ForwardStats(
+        **{
+            "path": path,
+            "number": number,
+            "forward": forward,
+            "start_ns": start_ns,
+            "inputs": (tensor,),
+            "outputs": (tensor,),
+            **fields,
+        }
+    )
+
+
+def module(
+    path: str, class_name: str, *calls: ForwardStats, self_ns: int = 0, **totals: Any
+) -> ModuleStatistics:
+    known: dict[str, Any] = {"calls": len(calls), "self_ns": self_ns, "total_ns": self_ns}
+    return ModuleStatistics(
+        path=path,
+        class_name=class_name,
+        calls=calls,
+        totals=Totals(**{**known, "outputs": STATS, **totals}),
+    )
+
+
+class Fabricated:
+    """A recorder that was told what it has seen."""
+
+    left_out = 2
+
+    def __init__(self, *modules: ModuleStatistics, level: Level = "full") -> None:
+        self._modules = {module.path: module for module in modules}
+        self.level: Level = level
+        self.keep = 100
+        self.forward_count = 2
+
+    @property
+    def paths(self) -> list[str]:
+        return list(self._modules)
+
+    def module(self, path: str) -> ModuleStatistics:
+        return self._modules[path]
+
+    def tensors(self, path: str) -> Iterator[tuple[int, str, torch.Tensor]]:
+        return iter(())
+
+
+def two_passes(level: Level = "full") -> Recording:
+    return Recording(
+        Fabricated(
+            module(
+                "",
+                "Net",
+                call("", start_ns=0),
+                call("", 2, forward=2, start_ns=20),
+                self_ns=1_000_000,
+                total_ns=4_000_000,
+            ),
+            module(
+                "fc",
+                "Linear",
+                call("fc", start_ns=5),
+                call("fc", 2, forward=2, start_ns=25),
+                self_ns=3_000_000,
+            ),
+            level=level,
+        ),
+        "Net",
+    )
+
+
+def test_a_module_is_found_by_its_path() -> None:
+    recording = two_passes()
+
+    assert list(recording) == ["", "fc"]
+    assert recording["fc"][-1].number == 2
+    assert recording["fc"].totals.calls == 2
+
+
+def test_a_path_that_was_not_called_is_told_with_those_most_like_it() -> None:
+    with pytest.raises(LookupFailedError, match=r"no module 'fc1' was called; did you mean fc\?"):
+        two_passes()["fc1"]
+
+
+def test_calls_are_in_the_order_in_which_they_began() -> None:
+    assert [(one.path, one.number) for one in two_passes().calls] == [
+        ("", 1),
+        ("fc", 1),
+        ("", 2),
+        ("fc", 2),
+    ]
+
+
+def test_passes_are_kept_apart() -> None:
+    forwards = two_passes().forwards
+
+    assert {number: list(paths) for number, paths in forwards.items()} == {
+        1: ["", "fc"],
+        2: ["", "fc"],
+    }
+    assert [one.number for one in forwards[2]["fc"]] == [2]
+
+
+def test_a_call_has_flat_names_as_attributes_and_as_keys() -> None:
+    stats = call("fc", total_ns=1_500_000_000)
+
+    assert stats.in_shape == stats["in_shape"] == (2, 3)
+    assert (stats.out_mean, stats.out_memory_bytes, stats.runtime) == (0.5, 24, 1.5)
+    assert len(dict(stats)) == 21
+    assert "in_std" in dir(stats)
+    assert "out_std=0.25" in repr(stats)
+
+
+def test_a_name_that_no_call_has_is_an_error_of_the_usual_kind() -> None:
+    stats = call("fc")
+
+    with pytest.raises(AttributeError, match="in_median"):
+        _ = stats.in_median
+    with pytest.raises(KeyError, match="number"):
+        _ = stats["number"]
+
+
+def test_json_holds_all_and_can_be_read_back() -> None:
+    recording = two_passes()
+
+    plain = json.loads(recording.to_json())
+
+    assert (plain["model"], plain["level"], plain["forwards"]) == ("Net", "full", 2)
+    assert from_plain(ModuleStatistics, plain["modules"]["fc"]) == recording["fc"]
+
+
+def test_what_is_not_a_number_is_null_in_json() -> None:
+    undefined = Stats(count=1, min=math.nan, max=math.nan, mean=math.nan, std=math.nan, nan=1)
+    recording = Recording(Fabricated(module("", "Net", call(""), outputs=undefined)), "Net")
+
+    plain = json.loads(recording.to_json(), parse_constant=pytest.fail)
+
+    assert plain["modules"][""]["totals"]["outputs"]["min"] is None
+
+
+def test_it_prints_as_a_table() -> None:
+    assert str(two_passes()).splitlines() == [
+        "Net: 2 forwards, 4 calls of 2 modules, 4.00ms",
+        "─" * 81,
+        "Module  Class   Calls  Input  Output  min  max  mean   std    Time    Self  Share",
+        "─" * 81,
+        "Net     Net         2  2×3    2×3      -1    2   0.5  0.25  4.00ms  1.00ms    25%",
+        "fc      Linear      2  2×3    2×3      -1    2   0.5  0.25  3.00ms  3.00ms    75%",
+        "─" * 81,
+        "min … std: of the first output, over all calls",
+    ]
+
+
+def test_without_numbers_there_are_no_columns_for_them() -> None:
+    text = str(two_passes("shapes"))
+
+    assert "mean" not in text
+    assert "2×3" in text
+
+
+def test_a_sample_is_called_one() -> None:
+    assert "from samples of its numbers" in str(two_passes("cheap"))
+
+
+def test_what_is_not_finite_and_what_raised_is_told() -> None:
+    spoilt = Stats(count=6, min=0.0, max=1.0, mean=0.5, std=0.1, nan=3)
+    raised = call("fc", error="ValueError", outputs=())
+    recording = Recording(
+        Fabricated(module("fc", "Linear", raised, outputs=spoilt, failed=1)), "Net"
+    )
+
+    heading, row, note = (str(recording).splitlines()[line] for line in (2, 4, -1))
+
+    assert "nan" in heading.split()
+    assert row.split()[4] == "–"
+    assert note == "1 call of fc raised ValueError"
+
+
+def test_a_long_table_leaves_out_its_middle() -> None:
+    modules = [module(f"layers.{number}", "Linear", call("")) for number in range(500)]
+
+    text = str(Recording(Fabricated(*modules), "Net"))
+
+    assert "… 420 more …" in text
+    assert "layers.0 " in text
+    assert "layers.499 " in text
+
+
+def test_a_recording_of_nothing_says_so() -> None:
+    recording = Recording(Fabricated(), "Net")
+
+    assert str(recording) == "Net: 2 forwards, 0 calls of 0 modules, 0.0ns"
+    assert (recording.calls, recording.tensors, recording.tensors_left_out) == ((), {}, 2)

@@ -1,0 +1,81 @@
+"""A finding as a person reads it."""
+
+from __future__ import annotations
+
+from tests import make
+from torchglass.records.finding import Evidence, Finding, Replay
+from torchglass.records.tensors import Stats
+from torchglass.records.trace import Source
+from torchglass.views.text.finding import finding_text, findings_text, replay_text
+
+GIVEN = Evidence(
+    name="input",
+    role="argument",
+    spec=make.spec(2, 3),
+    stats=Stats(count=6, min=-5.0, max=1.5, mean=0.0, std=1.0),
+)
+MADE = Evidence(
+    name="result",
+    role="result",
+    spec=make.spec(2, 3),
+    stats=Stats(count=6, min=0.5, max=1.25, mean=1.0, std=0.1, nan=4),
+)
+FOUND = Finding(
+    severity="error",
+    kind="nan",
+    message="sqrt made 4 NaN among 6 values in blocks.1",
+    path="blocks.1",
+    call=2,
+    op="sqrt",
+    source=Source(file="nowhere.py", line=12, function="forward"),
+    facts={"first_index": [0, 1], "dump": "bad/001.safetensors"},
+    tensors=(GIVEN, MADE),
+)
+
+
+def test_it_tells_where_on_what_and_why() -> None:
+    assert finding_text(FOUND).splitlines() == [
+        "sqrt made 4 NaN among 6 values in blocks.1",
+        '  File "nowhere.py", line 12, in forward',
+        "  in call 2 of that module",
+        "  input   2×3 float32  -5 … 1.5",
+        "  result  2×3 float32  0.5 … 1.25, 4 NaN, the first at [0, 1]",
+        "  why: input goes down to -5: the square root of a negative number is NaN",
+        "  run it again: torchglass replay bad/001.safetensors",
+    ]
+
+
+def test_what_was_written_over_and_what_holds_it_is_said() -> None:
+    weight = Evidence(name="weight", role="parameter", spec=make.spec(3), holder="fc.weight")
+
+    told = finding_text(Finding(severity="error", kind="inf", message="bad", tensors=(weight,)))
+
+    assert told.splitlines()[1] == "  weight (fc.weight)  3 float32  written over since"
+
+
+def test_no_more_tensors_are_shown_than_can_be_read() -> None:
+    many = Finding(severity="error", kind="nan", message="bad", tensors=(GIVEN,) * 40 + (MADE,))
+
+    lines = finding_text(many).splitlines()
+
+    assert len(lines) == 14
+    assert lines[-2].startswith("  result")
+    assert lines[-1] == "  … and 29 more tensors"
+
+
+def test_names_that_act_on_a_screen_are_shown_as_text() -> None:
+    hostile = Finding(severity="error", kind="nan", message="bad\x1b[2J", path="x")
+
+    assert "\x1b" not in finding_text(hostile)
+
+
+def test_nothing_found_is_said() -> None:
+    assert findings_text(()) == "no NaN and no Inf was made"
+
+
+def test_a_replay_tells_whether_it_happens_again() -> None:
+    again = Replay(finding=FOUND, tensors=(GIVEN, MADE), reproduced=True)
+    other = Replay(finding=FOUND, tensors=(GIVEN,), reproduced=False)
+
+    assert replay_text(again).startswith("sqrt, run alone: it happens again\n")
+    assert replay_text(other).startswith("sqrt, run alone: this time it does not happen\n")
