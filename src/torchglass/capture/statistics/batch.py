@@ -21,8 +21,9 @@ from torchglass.records.tensors import Stats, TensorSpec
 
 LARGEST_BYTES: Final = 1 << 17
 """The largest tensor that is worth a copy."""
-_FULL_BYTES = 1 << 20
-"""What is put aside at most: as much as stays in a core's cache."""
+_FULL_BYTES = 1 << 18
+"""What is put aside at most: it stays in a core's cache, and a matrix of that size costs no new
+pages."""
 _SMALLEST, _LARGEST = 1e-15, 1e15
 """Where the squares of float32 neither vanish nor overflow."""
 _FAR = 10
