@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchglass.api.guarding import guard, replay
+    from torchglass.api.inspecting import inspect
     from torchglass.api.models import explore, summary, view
     from torchglass.api.passes import explain, load, pluck, trace, tracing
     from torchglass.api.recording import record
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         get_parameter_statistics,
         select_torch_device,
     )
+    from torchglass.classic.gadgets import InspectorGadgets
     from torchglass.classic.lens import (
         ModelHistory,
         get_model_metadata,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ExplorerConfig",
+    "InspectorGadgets",
     "ModelHistory",
     "NonFiniteError",
     "TorchglassError",
@@ -70,6 +73,7 @@ __all__ = [
     "get_model_metadata",
     "get_parameter_statistics",
     "guard",
+    "inspect",
     "load",
     "log_forward_pass",
     "open",
@@ -90,6 +94,7 @@ __all__ = [
 
 _HOMES = {
     "torchglass.api.guarding": ("guard", "replay"),
+    "torchglass.api.inspecting": ("inspect",),
     "torchglass.api.models": ("explore", "summary", "view"),
     "torchglass.api.passes": ("explain", "load", "pluck", "trace", "tracing"),
     "torchglass.api.recording": ("record",),
@@ -107,6 +112,7 @@ _HOMES = {
         "get_parameter_statistics",
         "select_torch_device",
     ),
+    "torchglass.classic.gadgets": ("InspectorGadgets",),
     "torchglass.classic.lens": (
         "ModelHistory",
         "get_model_metadata",

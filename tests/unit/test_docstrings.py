@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from torchglass.api import guarding, models, passes, recording, timing, training
-from torchglass.classic import explorers, lens, statistics
+from torchglass.api import guarding, inspecting, models, passes, recording, timing, training
+from torchglass.classic import explorers, gadgets, lens, statistics
 from torchglass.views import formats
 
 FINDER = doctest.DocTestFinder(exclude_empty=True)
@@ -17,12 +17,14 @@ EXAMPLES = [
     example
     for module in (
         guarding,
+        inspecting,
         models,
         passes,
         recording,
         timing,
         training,
         explorers,
+        gadgets,
         lens,
         statistics,
         formats,

@@ -75,7 +75,7 @@ class Batch:
         groups, self._groups, self._bytes = self._groups, {}, 0
         for group in groups.values():
             copies = [copy for copy, _ in group]
-            for (_, awaiting), stats in zip(group, _measure_alike(copies), strict=True):
+            for (_, awaiting), stats in zip(group, measure_alike(copies), strict=True):
                 awaiting.stats = stats
 
 
@@ -94,7 +94,8 @@ def can_wait(tensor: torch.Tensor, spec: TensorSpec) -> bool:
     )
 
 
-def _measure_alike(copies: list[torch.Tensor]) -> list[Stats | None]:
+def measure_alike(copies: list[torch.Tensor]) -> list[Stats | None]:
+    """What `measure` finds in each of some tensors that are all of one kind."""
     with DisableTorchFunction():
         if not _len_torch_dispatch_stack():
             return _rows_measured(copies)

@@ -51,7 +51,7 @@ def measure(tensor: torch.Tensor) -> Stats | None:
     try:
         # Neither a subclass nor a tracing mode is to see the operations of the measurement.
         with torch._C.DisableTorchFunction():
-            values = _values(tensor)
+            values = numbers_of(tensor)
             return None if values is None else _measured(values)
     except Exception:  # noqa: BLE001 - what cannot be measured must not stop the run it is part of
         return None
@@ -135,19 +135,19 @@ def _dtype(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _values(tensor: torch.Tensor) -> torch.Tensor | None:
+def numbers_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The dense tensor that holds the numbers of another, without copying them."""
     if isinstance(tensor, FakeTensor) or tensor.is_meta:
         return None
     if tensor.is_nested:
-        return _values(tensor.values())
+        return numbers_of(tensor.values())
     if inner := inner_tensors(tensor):
         # Its own operations could be collectives, for which the other ranks would be missing.
-        return _values(inner[0]) if len(inner) == 1 else None
+        return numbers_of(inner[0]) if len(inner) == 1 else None
     if tensor.layout is torch.sparse_coo:
-        return _values(tensor._values())
+        return numbers_of(tensor._values())
     if tensor.layout in _INDICES:
-        return _values(tensor.values())
+        return numbers_of(tensor.values())
     if tensor.numel() == 0 or tensor.layout is not torch.strided:
         return None
     if tensor.is_quantized:

@@ -65,7 +65,7 @@ def measure(
         raise CaptureError(f"{type(target).__name__} cannot be run: it is not callable")
     if repeats < 1 or warmup < 0:
         raise CaptureError("there is at least one run to measure, and no fewer warm-ups than none")
-    target, located = _with_shapes(target, args, kwargs)
+    target, located = with_shapes(target, args, kwargs)
     inputs = (tensor for _, tensor in tensors_of_call(args, kwargs))
     clock = clock or clock_for((*tensors_of(located), *inputs))
     modules = [module for _, module in located]
@@ -91,7 +91,7 @@ def measure(
     return Measured(read_model(target), calls, timing)
 
 
-def _with_shapes(
+def with_shapes(
     target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Located]:
     """A model and its modules; of a lazy one a copy that has been run, so that it stays lazy."""

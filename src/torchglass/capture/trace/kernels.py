@@ -87,7 +87,7 @@ class KernelMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         handling = _handling(func)
-        if handling is _Handling.OPEN and _is_made_of_others(func, args, kwargs):
+        if handling is _Handling.OPEN and is_made_of_others(func, args, kwargs):
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         written = _written(func, handling, args, kwargs)
@@ -222,7 +222,7 @@ def _written(
     return tuple(written_by_schema(func, args, kwargs))
 
 
-def _is_made_of_others(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def is_made_of_others(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether an op that is written in terms of others has no kernel for these very tensors."""
     return all(
         tensor.layout is torch.strided

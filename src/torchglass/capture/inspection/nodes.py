@@ -1,0 +1,259 @@
+"""What is taken down right before and right after a node of autograd runs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.autograd import Variable
+
+from torchglass.capture.guard.quiet import quietly
+from torchglass.capture.inspection.calls import Call, Edge, nearest_around
+from torchglass.capture.inspection.clock import StandingClock
+from torchglass.capture.inspection.live import Gauge
+from torchglass.capture.statistics.readings import Reader
+from torchglass.capture.tensor.describing import describe
+
+Gradients = tuple[torch.Tensor | None, ...]
+
+_current_task: Callable[[], int] = torch._C._current_graph_task_id
+_NO_TASK = -1
+
+
+def is_in_backward() -> bool:
+    """Whether this thread runs a node of autograd."""
+    return _current_task() != _NO_TASK
+
+
+class _Open:
+    """A node at work."""
+
+    __slots__ = ("inner_ns", "start_ns")
+
+    def __init__(self) -> None:
+        self.start_ns = 0
+        self.inner_ns = 0
+
+
+class _Lane:
+    """The nodes that one thread runs in a backward, one after the other or inside each other."""
+
+    __slots__ = ("bytes", "last", "last_ns", "open", "task")
+
+    def __init__(self, task: int = _NO_TASK) -> None:
+        self.task = task
+        self.open: list[_Open] = []
+        self.last: Call | None = None
+        """Whose node ran before."""
+        self.last_ns = 0
+        self.bytes: int | None = None
+
+
+class Watch:
+    """Takes down the time, memory and gradients of nodes for the calls that own them."""
+
+    def __init__(
+        self,
+        clock: StandingClock,
+        wait: Callable[[], None],
+        reader: Reader | None,
+        gauge: Gauge | None,
+        missed: Callable[[Exception], None],
+    ) -> None:
+        self.is_active = True
+        self.gradient_bytes: dict[int, int] = {}
+        """What the gradient of a parameter took when it came, by the id of the parameter."""
+        self._clock = clock
+        self._wait = wait
+        self._reader = reader
+        self._gauge = gauge
+        self._missed = missed
+        self._lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
+        self._sums: dict[tuple[Call, Edge], tuple[int, torch.Tensor | None]] = {}
+
+    def rest(self) -> None:
+        """No backward is at work: what comes next has nothing to do with what was last."""
+        with self._clock, self._guarded():
+            sums, self._sums = self._sums, {}
+            with quietly():
+                for (call, edge), (_, total) in sums.items():
+                    self._take(call, edge, total)
+        self._lanes.clear()
+
+    def begin(self, hooks: NodeHooks, gradients: Gradients) -> None:
+        """A node is about to run."""
+        arrived_ns = self._clock.now()
+        node = _Open()
+        with self._clock:
+            with self._guarded():
+                lane = self._lane()
+                self._charge_gap(lane, hooks.owner, arrived_ns)
+                self._weigh(lane, gradients)
+                lane.open.append(node)
+                self.look(hooks, gradients)
+            self._wait()
+        node.start_ns = self._clock.now()
+
+    def end(self, hooks: NodeHooks, made: Gradients) -> None:
+        """The innermost node that this thread runs has ended."""
+        self._wait()
+        end_ns = self._clock.now()
+        lane = self._lanes[threading.get_ident()]
+        with self._clock, self._guarded():
+            node = lane.open.pop()
+            total_ns = end_ns - node.start_ns
+            if lane.open:
+                lane.open[-1].inner_ns += total_ns
+            if hooks.owner is not None:
+                hooks.owner.charge_time(total_ns - node.inner_ns)
+            if self._gauge is not None:
+                self._gauge.meet(made)
+            for index, call, edge in hooks.inputs:
+                self._send(call, edge, made[index])
+            lane.last = hooks.owner
+        lane.last_ns = self._clock.now()
+
+    def look(self, hooks: NodeHooks, gradients: Gradients) -> None:
+        """Take the gradients that come to a node."""
+        with self._clock, self._guarded():
+            for index, call, place in hooks.outputs:
+                self._receive(call, place, gradients[index])
+            for index, call, edge in hooks.passed:
+                self._send(call, edge, gradients[index])
+
+    def spend_inside(self, ns: int) -> None:
+        """Something that is charged elsewhere took so long inside the node at work."""
+        lane = self._lanes[threading.get_ident()]
+        if lane.open:
+            lane.open[-1].inner_ns += ns
+
+    def _lane(self) -> _Lane:
+        thread, task = threading.get_ident(), _current_task()
+        lane = self._lanes[thread]
+        if task != lane.task and not lane.open:
+            lane = self._lanes[thread] = _Lane(task)
+            # Else a sum that nothing more comes to would be held on to, and what the last node
+            # lets go of would be charged to nobody.
+            Variable._execution_engine.queue_callback(lambda: self._ended(lane))
+        return lane
+
+    def _ended(self, lane: _Lane) -> None:
+        with self._clock, self._guarded():
+            self._weigh(lane)
+        self.rest()
+
+    def _charge_gap(self, lane: _Lane, owner: Call | None, arrived_ns: int) -> None:
+        """Charge what lies between two nodes to the call around both."""
+        if lane.open or lane.last is None or owner is None:
+            return
+        around = nearest_around(lane.last, owner)
+        if around is not None:
+            around.charge_time(arrived_ns - lane.last_ns)
+
+    def _weigh(self, lane: _Lane, gradients: Gradients = ()) -> None:
+        """Charge the memory that came and went since the last node began to that node."""
+        if self._gauge is None:
+            return
+        self._gauge.meet(gradients)
+        now = self._gauge.total_bytes
+        if lane.last is not None and lane.bytes is not None:
+            lane.last.charge_bytes(now - lane.bytes)
+        lane.bytes = now
+
+    def _receive(self, call: Call, place: str, gradient: torch.Tensor | None) -> None:
+        """A gradient of a call's output came."""
+        if gradient is None:
+            return
+        # A module that hands on what it is given has no nodes, and a backward that takes nothing.
+        call.backward_ns = call.backward_ns or 0
+        if self._gauge is not None:
+            call.backward_bytes = call.backward_bytes or 0
+        if self._reader is not None:
+            with quietly():
+                call.output_gradients[place] = self._reader.read(gradient.detach())
+
+    def _send(self, call: Call, edge: Edge, gradient: torch.Tensor | None) -> None:
+        """A gradient of a call's input goes on, or one of several that make it up."""
+        if self._reader is None:
+            return
+        with quietly():
+            gradient = None if gradient is None else gradient.detach()
+            count, total = self._sums.pop((call, edge), (0, None))
+            if total is not None:
+                gradient = total if gradient is None else total + gradient
+            if count + 1 < call.partials[edge]:
+                self._sums[call, edge] = count + 1, gradient
+            else:
+                self._take(call, edge, gradient)
+
+    def _take(self, call: Call, edge: Edge, gradient: torch.Tensor | None) -> None:
+        if gradient is None or self._reader is None:
+            return
+        reading = self._reader.read(gradient)
+        for place in call.edges[edge]:
+            call.input_gradients[place] = reading
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's backward
+            self._missed(problem)
+
+
+class NodeHooks:
+    """What autograd calls around one node, until the watch has ended."""
+
+    __slots__ = ("_watch", "inputs", "outputs", "owner", "passed")
+
+    def __init__(self, watch: Watch, owner: Call | None) -> None:
+        self._watch = watch
+        self.owner = owner
+        self.outputs: list[tuple[int, Call, str]] = []
+        """Which of the gradients that come are those of calls' outputs."""
+        self.passed: list[tuple[int, Call, Edge]] = []
+        """Which of them go through a call unchanged."""
+        self.inputs: list[tuple[int, Call, Edge]] = []
+        """Which of the gradients that it makes are for calls' inputs."""
+
+    def begin(self, gradients: Gradients) -> None:
+        """The node is about to run."""
+        if self._watch.is_active:
+            self._watch.begin(self, gradients)
+
+    def end(self, made: Gradients, given: Gradients) -> None:
+        """The node has run."""
+        if self._watch.is_active:
+            self._watch.end(self, made)
+
+    def look(self, gradients: Gradients) -> None:
+        """A node that is not timed is about to run."""
+        if self._watch.is_active:
+            self._watch.look(self, gradients)
+
+
+class ParameterHooks(NodeHooks):
+    """The same for the node that adds a gradient to a parameter."""
+
+    __slots__ = ("_parameter",)
+
+    def __init__(
+        self, watch: Watch, owner: Call | None, parameter: weakref.ref[torch.Tensor]
+    ) -> None:
+        super().__init__(watch, owner)
+        self._parameter = parameter
+
+    def end(self, made: Gradients, given: Gradients) -> None:
+        """The gradient has been added."""
+        parameter = self._parameter()
+        if not self._watch.is_active or parameter is None:
+            return
+        # An optimizer that steps in the backward may have taken the gradient away again.
+        gradient = parameter.grad if parameter.grad is not None else given[0]
+        self._watch.end(self, (gradient,))
+        if gradient is not None:
+            self._watch.gradient_bytes[id(parameter)] = describe(gradient).bytes

@@ -1,0 +1,170 @@
+"""Inspector Gadgets: the same names, the same file, and values that are right."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from torchglass.errors import CaptureError, TargetError, warn
+from torchglass.results.inspection import Inspection
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from torch import nn
+
+    from torchglass.capture.inspection.recording import InspectionRecorder
+
+
+@final
+class InspectorGadgets:
+    """Watches models in the user's own loop, from `start()` to `finish()` or in a with-block.
+
+    `finish` writes `<save_file>_<Class>.json` for each model; `results` has the same as objects,
+    by the names of the models. `watch_depth` is how many levels below the model are looked at: all
+    of them if None. `watch_memory=False` leaves out the additional memory, which on a CPU takes a
+    look at every operation.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+    >>> with InspectorGadgets(model) as inspector:
+    ...     output = model(torch.ones(3, 4))
+    ...     inspector.backward_mode()
+    ...     output.sum().backward()
+    >>> inspector.results["Sequential"]["0"].info["grad_out_shape"]
+    [[3, 2]]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        watch_forward: bool = True,
+        watch_backward: bool = True,
+        watch_depth: int | None = None,
+        save_file: str | os.PathLike[str] | None = None,
+        *,
+        watch_memory: bool = True,
+    ) -> None:
+        from torchglass.capture.inspection.recording import Watched
+
+        self._models = _models(model)
+        self._names = _names(self._models)
+        self._finished: list[weakref.ref[nn.Module]] = []
+        self._watched = Watched(
+            forward=watch_forward,
+            backward=watch_backward,
+            memory=watch_memory,
+            # Inspector Gadgets' own word for all of them was -1.
+            depth=None if watch_depth is None or watch_depth < 0 else watch_depth,
+        )
+        self._save_file = None if save_file is None else Path(save_file)
+        self._recorder: InspectionRecorder | None = None
+        self._stack = ExitStack()
+        self._results: dict[str, Inspection] = {}
+
+    @property
+    def results(self) -> Mapping[str, Inspection]:
+        """What was seen of each model, by its name; there while the models are watched, too."""
+        return self._results if self._recorder is None else self._read(self._recorder)
+
+    def start(self) -> None:
+        """Begin to watch. A watch that runs already goes on; one that has finished begins anew."""
+        from torchglass.capture.calls import recording
+        from torchglass.capture.inspection.recording import InspectionRecorder
+
+        if self._recorder is not None:
+            return
+        if self._finished:
+            self._models = [model for link in self._finished if (model := link()) is not None]
+            if len(self._models) < len(self._finished):
+                raise CaptureError("a model of this inspector is gone: make an inspector anew")
+        recorder = InspectionRecorder(self._models, self._watched)
+        self._stack.callback(recorder.close)
+        self._stack.enter_context(recording(recorder))
+        self._recorder = recorder
+
+    def forward_mode(self) -> None:
+        """Say that a forward comes next. Times are right without it, too."""
+        self._running().rest()
+
+    def backward_mode(self) -> None:
+        """Say that a backward comes next. Times are right without it, too."""
+        self._running().rest()
+
+    def finish(self) -> None:
+        """Stop watching, let go of the models, and write the files. A second one does nothing."""
+        if self._recorder is None and self._finished:
+            return
+        recorder = self._running()
+        self._recorder = None
+        try:
+            self._stack.close()
+            self._results = self._read(recorder)
+        finally:
+            self._finished = [weakref.ref(model) for model in self._models]
+            self._models = []
+        if self._save_file is not None:
+            for name, result in self._results.items():
+                result.save(_file(self._save_file, name))
+
+    def __enter__(self) -> InspectorGadgets:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.finish()
+        except OSError as problem:
+            if error is None:
+                raise
+            # The user's own exception is the one to be seen.
+            warn(f"the inspection was not written: {problem}")
+
+    def _running(self) -> InspectionRecorder:
+        if self._recorder is None:
+            raise CaptureError("nothing is watched: call start() first, or use a with-block")
+        return self._recorder
+
+    def _read(self, recorder: InspectionRecorder) -> dict[str, Inspection]:
+        from torchglass.capture.inspection.assembling import inspected_model
+
+        return {
+            name: Inspection(inspected_model(recorder, index, model, name))
+            for index, (name, model) in enumerate(zip(self._names, self._models, strict=True))
+        }
+
+
+def _models(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
+    from torch import nn
+
+    models: list[Any] = [model] if isinstance(model, nn.Module) else list(model)
+    strange = next((one for one in models if not isinstance(one, nn.Module)), None)
+    if strange is not None or not models:
+        what = "no models at all" if not models else type(strange).__qualname__
+        raise TargetError(f"a model, or a list of models, is watched; this is {what}")
+    return models
+
+
+def _names(models: Sequence[nn.Module]) -> list[str]:
+    """The names of the models' classes, with a number where one has come before."""
+    names: list[str] = []
+    for model in models:
+        name, number = type(model).__name__, 1
+        while name in names:
+            number += 1
+            name = f"{type(model).__name__}_{number}"
+        names.append(name)
+    return names
+
+
+def _file(save_file: Path, name: str) -> Path:
+    return save_file.with_name(f"{save_file.stem}_{name}.json")

@@ -1,0 +1,148 @@
+"""An inspection as a table of plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from torchglass.records.inspection import Effort, InspectedModel, InspectedModule, NonFinite
+from torchglass.records.statistics import Measured
+from torchglass.views.columns import NOT_RUN, SAME_AS, shape_text
+from torchglass.views.formats import (
+    format_bytes,
+    format_count,
+    format_share,
+    format_time,
+    harmless,
+    shorten,
+    width,
+)
+from torchglass.views.text.guides import guides
+from torchglass.views.text.table import align
+
+_GAP = "  "
+_LONGEST_NAME = 44
+_MINUS = "−"
+
+
+class _Row(NamedTuple):
+    """A module, and its place in the tree."""
+
+    module: InspectedModule
+    depth: int
+    last: bool
+
+
+def inspection_text(model: InspectedModel, *, depth: int | None = None) -> str:
+    """A line for each module of so many levels, then what is to be said of the whole."""
+    shown = [row for row in _rows(model) if depth is None or row.depth <= depth]
+    columns = [align(cells, right=right) for cells, right in _columns(model, shown)]
+    heading, *lines = (_GAP.join(cells).rstrip() for cells in zip(*columns, strict=True))
+    below = [*_origins(model), *(f"Note: {note}." for note in model.notes)]
+    rule = "─" * max(width(line) for line in (heading, *lines, *below))
+    return "\n".join([rule, heading, rule, *lines, rule, *below, *([rule] if below else [])])
+
+
+def _rows(model: InspectedModel) -> list[_Row]:
+    depths: list[int] = []
+    for module in model.modules:
+        depths.append(0 if module.parent is None else depths[module.parent] + 1)
+    last = {module.parent: index for index, module in enumerate(model.modules)}
+    return [
+        _Row(module, depths[index], last[module.parent] == index)
+        for index, module in enumerate(model.modules)
+    ]
+
+
+def _columns(model: InspectedModel, rows: Sequence[_Row]) -> Iterator[tuple[list[str], bool]]:
+    """The cells of each column, its heading first, and whether they end at the right."""
+    modules = [row.module for row in rows]
+    root = model.modules[0]
+    forward, backward = [m.forward for m in modules], [m.backward for m in modules]
+    names = (
+        guide + shorten(harmless(row.module.name or model.name), _LONGEST_NAME)
+        for row, guide in zip(rows, guides(rows, "─"), strict=True)
+    )
+    yield ["Module", *names], False
+    yield ["Class", *map(_class, modules)], False
+    yield ["Output", *map(_output, modules)], False
+    yield ["Params", *(format_count(m.parameters) if m.parameters else "" for m in modules)], True
+    yield ["Calls", *map(_calls, modules)], True
+    yield ["Forward", *map(_time, forward)], True
+    yield ["share", *(_share(effort, root.forward) for effort in forward)], True
+    if any(backward):
+        yield ["Backward", *map(_time, backward)], True
+        yield ["share", *(_share(effort, root.backward) for effort in backward)], True
+    for title, efforts in (("Memory fwd", forward), ("bwd", backward)):
+        if any(effort and effort.added_bytes is not None for effort in efforts):
+            yield [title, *map(_memory, efforts)], True
+    if any(any(bad) for module in modules for bad in _places(module).values()):
+        yield ["NaN/Inf in", *map(_mark, modules)], False
+
+
+def _class(module: InspectedModule) -> str:
+    if module.same_as is not None:
+        return f"{SAME_AS} {harmless(module.same_as) or 'the model itself'}"
+    return harmless(module.class_name)
+
+
+def _output(module: InspectedModule) -> str:
+    outputs: Sequence[Measured] = module.latest.outputs if module.latest else ()
+    if not outputs:
+        return ""
+    more = f" +{len(outputs) - 1}" if len(outputs) > 1 else ""
+    return shape_text(outputs[0].spec) + more
+
+
+def _calls(module: InspectedModule) -> str:
+    if module.same_as is not None:
+        return ""
+    return f"{module.call_count:,}" if module.call_count else NOT_RUN
+
+
+def _time(effort: Effort | None) -> str:
+    return "" if effort is None else format_time(effort.total_ns / 1e9)
+
+
+def _share(effort: Effort | None, whole: Effort | None) -> str:
+    return format_share(effort.total_ns, whole.total_ns) if effort and whole else ""
+
+
+def _memory(effort: Effort | None) -> str:
+    if effort is None or effort.added_bytes is None:
+        return ""
+    sign = _MINUS if effort.added_bytes < 0 else ""
+    return sign + format_bytes(abs(effort.added_bytes))
+
+
+def _places(module: InspectedModule) -> dict[str, NonFinite]:
+    """What is not finite, by the names of the places that the file has."""
+    return {
+        "output": module.bad_outputs,
+        "grad_out": module.bad_output_gradients,
+        "grad_in": module.bad_input_gradients,
+    }
+
+
+def _mark(module: InspectedModule) -> str:
+    return ", ".join(name for name, bad in _places(module).items() if any(bad))
+
+
+def _origins(model: InspectedModel) -> Iterator[str]:
+    """The innermost modules that made numbers which are none out of such as are."""
+    above = {module.parent for module in model.modules}
+    for index, module in enumerate(model.modules):
+        if index in above:
+            continue
+        name = harmless(f"{module.path or model.name} ({module.class_name})")
+        if any(module.bad_outputs) and not any(module.bad_inputs):
+            found = _counted(module.bad_outputs)
+            yield f"{found} in the output of {name}, and none in its inputs."
+        if any(module.bad_input_gradients) and not any(module.bad_output_gradients):
+            found = _counted(module.bad_input_gradients)
+            yield f"{found} in the gradient that {name} sends back, and none in what it got."
+
+
+def _counted(bad: NonFinite) -> str:
+    found = [(bad.nan, "NaN"), (bad.inf, "Inf")]
+    return " and ".join(f"{number:,} {what}" for number, what in found if number)

@@ -1,0 +1,233 @@
+"""An inspected training step is a plain one: the same numbers, and nothing left on the model."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.hard import forwards
+from tests.hard.test_traces_of_hard_models import anatomy, tensors
+from torchglass.api.inspecting import inspect
+from torchglass.classic.gadgets import InspectorGadgets
+from torchglass.export.inspection import inspection_json, read_json
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:dropout option adds dropout:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning"),
+]
+
+
+def train(model: nn.Module, *, inspected: bool) -> list[torch.Tensor]:
+    """All that a training step leaves behind: outputs, gradients, buffers and random numbers."""
+    x = torch.randn(4, 4, requires_grad=True)
+    torch.manual_seed(1)
+    with InspectorGadgets(model) if inspected else contextlib.nullcontext():
+        made = tensors(model(x))
+        loss = sum((tensor.abs().sum() for tensor in made if tensor.requires_grad), torch.zeros(()))
+        if loss.requires_grad:
+            torch.autograd.backward(loss)
+    gradients = [tensor.grad for tensor in (x, *model.parameters()) if tensor.grad is not None]
+    return [*made, *gradients, *model.buffers(), torch.rand(3)]
+
+
+@pytest.mark.parametrize("name", forwards.NAMES)
+def test_an_inspected_training_step_is_a_plain_one(name: str) -> None:
+    plain = train(forwards.make(name), inspected=False)
+
+    inspected = train(forwards.make(name), inspected=True)
+
+    assert len(plain) == len(inspected)
+    for one, other in zip(plain, inspected, strict=True):
+        assert torch.equal(one, other)
+        assert one.requires_grad == other.requires_grad
+
+
+@pytest.mark.parametrize("name", forwards.NAMES)
+def test_the_file_of_a_hard_model_is_read_back_and_nothing_stays_on_the_model(name: str) -> None:
+    model = forwards.make(name)
+    model(torch.randn(4, 4))
+    before = anatomy(model)
+
+    with InspectorGadgets(model) as inspector:
+        made = [t for t in tensors(model(torch.randn(4, 4))) if t.requires_grad]
+        if made:
+            torch.autograd.backward(sum((t.abs().sum() for t in made), torch.zeros(())))
+
+    (result,) = inspector.results.values()
+    assert anatomy(model) == before
+    assert read_json(inspection_json(result.record)) == result.record
+    assert str(result)
+    assert result.record.modules[0].latest is not None
+
+
+@pytest.mark.parametrize("name", forwards.NAMES)
+def test_the_self_times_of_a_hard_model_add_up(name: str) -> None:
+    model = forwards.make(name)
+
+    with InspectorGadgets(model) as inspector:
+        made = [t for t in tensors(model(torch.randn(4, 4))) if t.requires_grad]
+        if made:
+            torch.autograd.backward(sum((t.abs().sum() for t in made), torch.zeros(())))
+
+    (result,) = inspector.results.values()
+    root, every = result.record.modules[0], [m for m in result.record.modules if m.calls]
+    assert root.forward is not None
+    assert sum(m.forward.self_ns for m in every if m.forward) == root.forward.total_ns
+    if root.backward is not None:
+        assert sum(m.backward.self_ns for m in every if m.backward) == root.backward.total_ns
+
+
+@pytest.mark.parametrize("name", forwards.NAMES)
+def test_a_training_goes_on_after_an_inspection_as_without_it(name: str) -> None:
+    model, other = forwards.make(name), forwards.make(name)
+    if name == "lazy":
+        # Its first forward draws its weights, which makes it another model than the later ones.
+        torch.manual_seed(2)
+        model(torch.randn(4, 4))
+        torch.manual_seed(2)
+        other(torch.randn(4, 4))
+    state = torch.get_rng_state()
+
+    inspect(other, torch.zeros(4, 4), backward=True)
+
+    assert torch.equal(state, torch.get_rng_state())
+    plain, after = train(model, inspected=False), train_from(state, other)
+    assert len(plain) == len(after)
+    assert all(map(torch.equal, plain, after))
+
+
+def train_from(state: torch.Tensor, model: nn.Module) -> list[torch.Tensor]:
+    torch.set_rng_state(state)
+    return train(model, inspected=False)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_a_checkpoint_runs_again_is_part_of_the_backward(reentrant: bool) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4))
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.head(checkpoint(self.inner, x, use_reentrant=reentrant))
+
+    torch.manual_seed(0)
+    model = Checkpointed()
+    x = torch.randn(3, 4, requires_grad=True)
+    model(x).sum().backward()
+    plain = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+
+    with InspectorGadgets(model) as inspector:
+        model(x).sum().backward()
+
+    result = inspector.results["Checkpointed"]
+    again = [call.recomputed for call in result["inner.0"].calls]
+    assert again == [False, True]
+    assert result["inner.0"].record.backward is not None
+    assert result["inner"].info["backward_latency"] <= result[""].info["backward_latency"]
+    assert all(
+        torch.equal(one, p.grad)
+        for one, p in zip(plain, model.parameters(), strict=True)
+        if p.grad is not None
+    )
+
+
+def test_a_compiled_model_is_one_call_and_runs_as_ever() -> None:
+    model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
+    x = torch.randn(4, 4)
+    plain = model(x)
+
+    with InspectorGadgets(model) as inspector:  # type: ignore[arg-type]
+        output = model(x)
+        output.sum().backward()
+
+    (result,) = inspector.results.values()
+    assert torch.equal(output, plain)
+    assert result[""].info["output_shapes"] == [[4, 4]]
+    assert result[""].info["effective_additional_memory_fwd"] is None
+    assert any("compiled" in note for note in result.record.notes)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_model_is_one_call() -> None:
+    model = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+
+    with InspectorGadgets(model) as inspector:
+        model(torch.randn(4, 4)).sum().backward()
+
+    (result,) = inspector.results.values()
+    assert result[""].info["grad_out_shape"] == [[4, 4]]
+
+
+def test_the_fused_kernel_of_an_encoder_is_kept() -> None:
+    model = forwards.make("encoder in eval")
+    x = torch.randn(2, 3, 4)
+    with torch.no_grad():
+        plain = model(x)
+
+        with InspectorGadgets(model):
+            output = model(x)
+
+    assert torch.equal(output, plain)
+
+
+def test_an_error_in_a_backward_is_the_users_and_the_next_one_is_inspected() -> None:
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+            raise KeyError("mine")
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+            self.broken = True
+
+        def forward(self, x: torch.Tensor) -> Any:
+            y = self.fc(x)
+            return Fails.apply(y) if self.broken else y  # type: ignore[no-untyped-call]
+
+    model = Model()
+    with InspectorGadgets(model) as inspector:
+        with pytest.raises(KeyError, match="mine"):
+            model(torch.randn(2, 4)).sum().backward()
+        model.broken = False
+        model(torch.randn(2, 4)).sum().backward()
+
+    calls = inspector.results["Model"]["fc"].calls
+    assert [call.backward is not None for call in calls] == [False, True]
+
+
+def test_graphs_are_not_held_and_a_backward_after_the_end_is_not_seen() -> None:
+    model = nn.Linear(4, 4)
+    freed: list[int] = []
+
+    class Tracked(torch.Tensor):
+        def __del__(self) -> None:
+            freed.append(1)
+
+    with InspectorGadgets(model) as inspector:
+        for _ in range(3):
+            x = torch.randn(2, 4).as_subclass(Tracked)
+            model(x)
+            del x
+            gc.collect()
+        assert len(freed) >= 3
+        kept = model(torch.randn(2, 4))
+    before = inspector.results["Linear"].record
+    kept.sum().backward()
+
+    assert inspector.results["Linear"].record == before
+    assert before.modules[0].backward is None

@@ -1,0 +1,93 @@
+"""The file of an inspection, from records made by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.inspections import call, inspected, tensor
+from torchglass.errors import StoreError
+from torchglass.export.inspection import (
+    SCHEMA_FILE,
+    inspection_dict,
+    inspection_json,
+    read_json,
+)
+from torchglass.records.inspection import Effort, InspectedModel, InspectedModule
+from torchglass.records.tensors import Stats
+
+
+def test_units_are_megabytes_of_a_million_bytes_and_milliseconds() -> None:
+    info = inspection_dict(inspected())["Net"]["children"]["fc"]["info"]
+
+    assert info["param_memory_usage"] == 0.0001
+    assert info["gradient_memory_usage"] == 0.00005
+    assert info["input_memory_usage"] == [0.000024]
+    assert info["total_memory"] == 0.000174
+    assert info["forward_latency"] == 2.5
+    assert info["backward_latency"] == 4.0
+    assert info["effective_additional_memory_fwd"] == 0.000016
+    assert info["effective_additional_memory_bwd"] == -0.000016
+
+
+def test_the_file_is_as_its_schema_says_and_is_read_back_to_the_same_record() -> None:
+    record = inspected()
+
+    text = inspection_json(record)
+
+    jsonschema.validate(json.loads(text), json.loads(SCHEMA_FILE.read_text()))
+    assert read_json(text) == record
+
+
+def test_what_is_no_number_is_null_in_the_file_and_nan_again_after_it() -> None:
+    nothing = Stats(count=2, min=math.nan, max=math.nan, mean=math.nan, std=math.nan, nan=2)
+    root = InspectedModule(
+        path="", name="", class_name="Net", calls=(call(1, outputs=(tensor(2, stats=nothing),)),)
+    )
+    record = InspectedModel(name="Net", modules=(root,))
+
+    text = inspection_json(record)
+
+    assert "NaN" not in text
+    assert read_json(text) == record
+    assert json.loads(text)["Net"]["info"]["forward_nan_count"] == 2
+
+
+def test_latencies_are_of_the_latest_pass_and_nan_of_any() -> None:
+    bad = Stats(count=2, min=0, max=0, mean=0, std=0, nan=1)
+    calls = (
+        call(1, outputs=(tensor(2, stats=bad),), forward=Effort(total_ns=9, self_ns=9)),
+        call(2, forward_pass=2, forward=Effort(total_ns=10, self_ns=6)),
+        call(3, forward_pass=2, forward=Effort(total_ns=4, self_ns=4), nested=True),
+        call(4, forward_pass=2, forward=Effort(total_ns=20, self_ns=20)),
+    )
+    root = InspectedModule(path="", name="", class_name="Net", call_count=4, calls=calls)
+
+    info = inspection_dict(InspectedModel(name="Net", modules=(root,)))["Net"]["info"]
+
+    assert info["forward_latency"] == 30 / 1e6
+    assert info["forward_self_latency"] == 30 / 1e6
+    assert info["forward_nan"]
+    assert info["output_shapes"] == []
+    assert info["num_calls"] == 4
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"a": {}, "b": {}}', '{"a": {"info": {}}}'])
+def test_another_file_is_refused(text: str) -> None:
+    with pytest.raises(StoreError, match="no inspection"):
+        read_json(text)
+
+
+def test_the_schema_refuses_a_file_with_a_key_left_out_or_made_up() -> None:
+    schema: Any = json.loads(SCHEMA_FILE.read_text())
+    short, long = inspection_dict(inspected()), inspection_dict(inspected())
+    del short["Net"]["children"]["fc"]["info"]["forward_nan"]
+    long["Net"]["children"]["fc"]["info"]["mine"] = 1
+
+    for tree in (short, long):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(tree, schema)

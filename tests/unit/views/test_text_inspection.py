@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.inspections import inspected
+from torchglass.views.text.inspection import inspection_text
+
+LINES = """\
+Module   Class       Output  Params  Calls  Forward  share  Backward  share  Memory fwd    bwd  NaN/Inf in
+Net      Net         2×2 +1      25      1   5.00ms   100%    8.00ms   100%        20 B    0 B  output
+├─ fc    Linear      2×2         25      1   2.50ms    50%    4.00ms    50%        16 B  −16 B  output
+└─ rest  ModuleList                      –
+   └─ 0  ↗ fc                    25
+2 NaN and 1 Inf in the output of fc (Linear), and none in its inputs.
+Note: it was made by hand.
+"""  # noqa: E501
+
+
+def test_a_table_has_a_line_for_each_module_and_says_where_nan_came_up() -> None:
+    shown = inspection_text(inspected()).splitlines()
+
+    assert [line for line in shown if line.strip("─")] == LINES.splitlines()
+
+
+def test_only_so_many_levels_are_shown() -> None:
+    shown = inspection_text(inspected(), depth=1)
+
+    assert "rest" in shown
+    assert "↗" not in shown
+
+
+def test_what_nobody_measured_has_no_column() -> None:
+    record = inspected()
+    bare = replace(
+        record,
+        modules=tuple(replace(module, calls=(), call_count=0) for module in record.modules),
+    )
+
+    shown = inspection_text(bare)
+
+    assert "Backward" not in shown
+    assert "Memory" not in shown
+    assert "NaN" not in shown
