@@ -9,7 +9,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import guard, imports, report, statistics, structure, summary, timing, tracing
+from benchmarks import (
+    flops,
+    guard,
+    imports,
+    report,
+    statistics,
+    structure,
+    summary,
+    timing,
+    tracing,
+)
 from benchmarks.rows import Case, Effort, Table, Topic
 
 TOPICS = (
@@ -19,6 +29,7 @@ TOPICS = (
     tracing.TOPIC,
     statistics.TOPIC,
     timing.TOPIC,
+    flops.TOPIC,
     guard.TOPIC,
 )
 

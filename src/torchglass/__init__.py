@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchglass.api.flops import flops, register_flops, unregister_flops
     from torchglass.api.guarding import guard, replay
     from torchglass.api.inspecting import inspect
     from torchglass.api.models import explore, summary, view
@@ -66,6 +67,7 @@ __all__ = [
     "explore_torch_module",
     "explore_torch_module_with_stats",
     "export_model_summary",
+    "flops",
     "format_param_count",
     "format_shape",
     "format_time",
@@ -81,18 +83,21 @@ __all__ = [
     "profile",
     "record",
     "record_torch_module_forward_stats",
+    "register_flops",
     "replay",
     "select_torch_device",
     "show_model_graph",
     "summary",
     "trace",
     "tracing",
+    "unregister_flops",
     "validate_saved_activations",
     "view",
     "watch",
 ]
 
 _HOMES = {
+    "torchglass.api.flops": ("flops", "register_flops", "unregister_flops"),
     "torchglass.api.guarding": ("guard", "replay"),
     "torchglass.api.inspecting": ("inspect",),
     "torchglass.api.models": ("explore", "summary", "view"),

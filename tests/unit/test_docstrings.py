@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from torchglass.api import guarding, inspecting, models, passes, recording, timing, training
+from torchglass.api import flops, guarding, inspecting, models, passes, recording, timing, training
 from torchglass.classic import explorers, gadgets, lens, statistics
 from torchglass.views import formats
 
@@ -16,6 +16,7 @@ FINDER = doctest.DocTestFinder(exclude_empty=True)
 EXAMPLES = [
     example
     for module in (
+        flops,
         guarding,
         inspecting,
         models,

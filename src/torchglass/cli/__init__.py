@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchglass.cli import inspecting, models, passes, setup  # noqa: F401 - each registers its commands
+from torchglass.cli import flops, inspecting, models, passes, setup  # noqa: F401 - each registers its commands
 from torchglass.cli.options import app
 from torchglass.cli.output import explain_error
 

@@ -68,7 +68,9 @@ class Faking:
                 # The mode takes real tensors as they are, and some kinds have no fakes.
                 return tensor
         # Some operations look at numbers only where there could be any: on "meta" they refuse.
-        fake = FakeTensor(self._mode, tensor.detach(), torch.device("cpu"))
+        # Memory of its own: FakeTensor forbids the one that it is given to be looked at any more.
+        like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        fake = FakeTensor(self._mode, like, torch.device("cpu"))
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
         return fake

@@ -233,6 +233,15 @@ def test_what_cannot_be_called_is_refused() -> None:
         look_at({"net": nn.Linear(2, 3)}, input_size=(1, 2))
 
 
+def test_the_weights_of_a_model_on_meta_can_still_be_looked_at() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(3, 2)
+
+    look_at(model, input_size=(1, 3))
+
+    assert model.weight.data_ptr() == 0
+
+
 def test_a_model_on_meta_runs_as_fake_where_meta_alone_would_refuse() -> None:
     class Peeking(nn.Module):
         def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ import torchglass as tg
 from benchmarks.models import ResNet18
 from tests.hard.forwards import Written
 from torchglass.analyse.trace.flops import flops
+from torchglass.api import flops as counting
+from torchglass.capture.trace.recording import Level
 
 OPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "linear": nn.Linear(8, 5),
@@ -72,8 +75,72 @@ def test_an_lstm_counts_each_weight_once_a_step() -> None:
 
 def test_what_cannot_be_told_is_none_and_not_zero() -> None:
     trace = tg.trace(
-        Written(lambda self, x: torch.einsum("...ij,...kj->...ik", x, x), {}), torch.randn(2, 3, 4)
+        Written(lambda self, x: torch.einsum("ij,jk,kl->il", x, x, x), {}), torch.randn(4, 4)
     )
 
     assert trace["einsum"].flops is None
     assert flops(trace["input_1"].record) == 0
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "matmul of many": (torch.matmul, [(2, 1, 3, 4), (6, 4, 5)]),
+    "reflected matmul": (torch.Tensor.__rmatmul__, [(4, 5), (3, 4)]),
+    "tensordot": (lambda a, b: torch.tensordot(a, b, 2), [(2, 3, 4), (3, 4, 5)]),
+    "einsum with an ellipsis": (
+        lambda a, b: torch.einsum("...ij,jk->...ik", a, b),
+        [(2, 6, 3, 4), (4, 5)],
+    ),
+    "einsum without an arrow": (lambda a, b: torch.einsum("ij,jk", a, b), [(3, 4), (4, 5)]),
+    "einsum that sums first": (
+        lambda a, b: torch.einsum("bijz,bkj->bik", a, b),
+        [(2, 3, 4, 7), (2, 5, 4)],
+    ),
+    "einsum of an outer product": (lambda a, b: torch.einsum("i,j->ij", a, b), [(3,), (4,)]),
+    "linear by name": (lambda a, w: F.linear(input=a, weight=w), [(2, 3, 4), (5, 4)]),
+    "bilinear": (F.bilinear, [(3, 4), (3, 5), (6, 4, 5)]),
+    "attention": (
+        lambda q, k: F.scaled_dot_product_attention(q, k, k, is_causal=True),
+        [(2, 3, 5, 8), (2, 3, 7, 8)],
+    ),
+    "convolution": (
+        lambda x, w: torch.conv2d(x, w, None, 2, 1, 1, 2),
+        [(2, 4, 6, 6), (6, 2, 3, 3)],
+    ),
+}
+
+
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_trace_and_a_count_agree(name: str, level: Level) -> None:
+    function, shapes = FUNCTIONS[name]
+    inputs = [torch.randn(shape) for shape in shapes]
+    model = Written(lambda self, *args: function(*args), {})
+
+    traced = sum(op.flops or 0 for op in tg.trace(model, *inputs, level=level))
+
+    assert traced == counting.flops(model, *inputs).total_flops
+
+
+CELLS: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "lstm cell": (lambda: nn.LSTMCell(3, 4), 2 * 5 * (16 * 3 + 16 * 4)),
+    "gru cell": (lambda: nn.GRUCell(3, 4), 2 * 5 * (12 * 3 + 12 * 4)),
+    "rnn cell": (lambda: nn.RNNCell(3, 4), 2 * 5 * (4 * 3 + 4 * 4)),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_uses_its_two_weights_once(name: str) -> None:
+    make, expected = CELLS[name]
+    cell, x = make(), torch.randn(5, 3)
+
+    assert total(cell, x) == counting.flops(cell, x).total_flops == expected
+
+
+def test_kernels_of_a_backward_have_theirs() -> None:
+    model, x = nn.Conv2d(4, 6, 3, groups=2), torch.randn(2, 4, 5, 5)
+    with tg.tracing(model, level="aten") as tape:
+        torch.autograd.backward(model(x).sum())
+
+    traced = sum(op.flops or 0 for op in tape)
+
+    assert traced == counting.flops(model, x, backward=True).total_flops

@@ -1,0 +1,1 @@
+"""What a model computes, counted kernel by kernel as it runs."""

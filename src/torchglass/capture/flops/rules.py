@@ -1,0 +1,158 @@
+"""How each kernel is counted: by which formula, and which bytes it moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload
+
+from torchglass.analyse.flops.formulas import Formula, formula_of
+from torchglass.analyse.flops.natures import is_free
+from torchglass.capture.flops.registry import formula_by_user, formula_of_torch, full_name
+from torchglass.records.flops import Nature
+
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+Count = Callable[[Args, Kwargs, Any], int | None]
+"""The FLOPs of a kernel from its arguments and its result; None where they cannot be told."""
+
+_OURS = ("aten", "quantized", "mkldnn")
+"""Whose ops our formulas are for: another "linear" may be something else."""
+_WITHOUT_WORK = ("aten", "prims", "prim", "quantized", "profiler", "c10d", "_c10d_functional")
+_PARTLY_READ = frozenset(
+    {"embedding", "gather", "index", "index_select", "take", "_embedding_bag", "masked_select"}
+)
+"""Kernels that read of their first argument only as much as they return."""
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+class Rule(NamedTuple):
+    """All that is known of a kernel before it runs."""
+
+    name: str
+    """As torch writes it: "aten.addmm"."""
+    nature: Nature
+    flops: Count | None
+    moves: Callable[[Args, Any], int] | None
+    """The bytes that it reads and writes; None for one that only looks at memory anew."""
+    opens: bool
+    """Whether it is written in terms of others, which are counted in its stead."""
+
+
+def rule_of(func: Any) -> Rule:
+    """What is known of a kernel, or of an op that takes functions."""
+    if not isinstance(func, OpOverload):
+        torchs = formula_of_torch(func)
+        nature: Nature = "uncounted" if torchs is None else "counted"
+        return Rule(full_name(func), nature, torchs and _with_tensors(torchs), _all_bytes, False)
+    namespace, name = func._schema.name.split("::")
+    by_user, count = formula_by_user(func), _formula(func, namespace, name)
+    return Rule(
+        name=f"{namespace}.{name}",
+        nature="counted" if count else "free" if _is_free(func, namespace, name) else "uncounted",
+        flops=count,
+        moves=None if _is_view(func) else _part_bytes if name in _PARTLY_READ else _all_bytes,
+        opens=by_user is None and _has_parts(func),
+    )
+
+
+def rule_of_function(name: str, formula: Formula) -> Rule:
+    """The rule of something that a user has given a formula for, and that is no kernel."""
+    return Rule(name, "counted", _with_shapes(formula), _all_bytes, False)
+
+
+def shape_of(value: Any) -> Any:
+    """A tensor's shape, also inside of lists; all else as it is.
+
+    A sparse matrix has a row of one for each element that it stores, a nested tensor the shape of
+    each of its parts, and a packed weight that of the weight in it.
+    """
+    if isinstance(value, torch.Tensor):
+        return _tensor_shape(value)
+    if isinstance(value, (list, tuple)):
+        return [shape_of(part) for part in value]
+    if isinstance(value, torch.ScriptObject) and hasattr(value, "unpack"):
+        return shape_of(value.unpack()[0])
+    return value
+
+
+def _tensor_shape(tensor: torch.Tensor) -> Any:
+    if tensor.layout is torch.strided:
+        if not tensor.is_nested:
+            return tuple(tensor.shape)
+        return [tuple(shape) for shape in tensor._nested_tensor_size().tolist()]
+    if tensor.layout in _SPARSE:
+        return tensor._nnz(), math.prod(tensor.shape[tensor.sparse_dim() :])
+    return tuple(tensor.shape)
+
+
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+
+
+def _formula(func: OpOverload, namespace: str, name: str) -> Count | None:
+    """A user's formula, else ours, else torch's."""
+    formula = formula_by_user(func) or (formula_of(name) if namespace in _OURS else None)
+    if formula is not None:
+        return _with_shapes(formula)
+    torchs = formula_of_torch(func)
+    return None if torchs is None else _with_tensors(torchs)
+
+
+def _with_shapes(formula: Formula) -> Count:
+    def count(args: Args, kwargs: Kwargs, output: Any) -> int | None:
+        named = {name: shape_of(value) for name, value in kwargs.items()}
+        return formula(*map(shape_of, args), **named, out_shape=shape_of(output))
+
+    return count
+
+
+def _with_tensors(formula: Callable[..., int]) -> Count:
+    def count(args: Args, kwargs: Kwargs, output: Any) -> int:
+        return formula(*args, **kwargs, out_val=output)
+
+    return count
+
+
+def _is_free(func: OpOverload, namespace: str, name: str) -> bool:
+    if namespace not in _WITHOUT_WORK:
+        return False
+    return (
+        torch.Tag.pointwise in func.tags
+        or _is_view(func)
+        or namespace in {"prim", "profiler", "c10d", "_c10d_functional"}
+        or is_free(name)
+    )
+
+
+def _is_view(func: OpOverload) -> bool:
+    """Whether it returns what it was given, or no tensors at all."""
+    schema = func._schema
+    looks = any(a.alias_info and not a.alias_info.is_write for a in schema.arguments)
+    return looks or not any("Tensor" in str(made.type) for made in schema.returns)
+
+
+def _has_parts(func: OpOverload) -> bool:
+    try:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(full_name(func), _COMPOSITE))
+    except RuntimeError:
+        # What asks a tensor for its size comes by as an op too, and no such op exists.
+        return False
+
+
+def _all_bytes(args: Args, output: Any) -> int:
+    return _bytes(args) + _bytes(output)
+
+
+def _part_bytes(args: Args, output: Any) -> int:
+    return 2 * _bytes(output) + _bytes(args[1:])
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, (list, tuple)):
+        return sum(map(_bytes, value))
+    return 0

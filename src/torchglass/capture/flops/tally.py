@@ -1,0 +1,190 @@
+"""Where in the model work was done, and how much of it.
+
+Kernels of a backward belong to the module call whose op they take the gradient of. Nodes of
+autograd are numbered as they are made, so the numbers at each beginning and end of a call tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from torchglass.capture.timing.clocks import Clock
+from torchglass.records.flops import Nature, OpWork, Place, WorkStage
+from torchglass.records.model import join_path
+
+_running_node: Callable[[], Any] = torch._C._current_autograd_node
+_nodes_made = torch._C._autograd._get_sequence_nr
+_UNNUMBERED = 2**64 - 1
+"""The number of a node that adds a gradient to its leaf: it is not made in a forward."""
+
+
+class _Open(NamedTuple):
+    """A call that has not returned yet."""
+
+    place: int | None
+    again: bool
+    """Whether autograd runs it, as it does when it needs what a checkpoint did not keep."""
+
+
+class _Amount:
+    """What all calls of one op in one place came to."""
+
+    __slots__ = ("bytes", "calls", "flops", "marks")
+
+    def __init__(self) -> None:
+        self.calls = self.flops = self.bytes = 0
+        self.marks: list[Any] = []
+
+
+class Tally:
+    """Adds up the work of ops, and is shown the module calls that they run in."""
+
+    def __init__(
+        self, modules: Iterable[tuple[str, nn.Module]], clock: Clock | None = None
+    ) -> None:
+        # The modules are kept, so that no other object gets the id of one of them.
+        self._modules = {id(module): (path, module) for path, module in modules}
+        self._clock = clock
+        self._places: dict[tuple[int | None, str], int] = {}
+        self._calls: list[int] = []
+        self._last: dict[str, int] = {}
+        self._open: list[_Open] = []
+        self._nodes: list[int] = [0]
+        self._makers: list[int | None] = [None]
+        self._node_place: int | None = None
+        self._amounts: dict[tuple[str, Nature, int | None, WorkStage], _Amount] = {}
+        self.is_backward = False
+        """Whether the step is in its backward."""
+        self.thread = threading.get_ident()
+
+    @contextlib.contextmanager
+    def inside(self, path: str) -> Iterator[None]:
+        """Take what runs in this block for part of something that is no module."""
+        depth = self._begin(path, again=False)
+        try:
+            yield
+        finally:
+            self.leave(depth)
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """A call begins; how deep it is."""
+        return self._begin(self._path(module), again=_running_node() is not None)
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """The call at a depth returned or raised."""
+        del self._open[depth:]
+        self._mark_nodes()
+
+    def add(
+        self,
+        op: str,
+        nature: Nature,
+        *,
+        flops: int = 0,
+        moved: int = 0,
+        marks: Sequence[Any] = (),
+    ) -> None:
+        """An op ran here and now."""
+        place, stage = self._home()
+        key = op, nature, place, stage
+        amount = self._amounts.get(key)
+        if amount is None:
+            amount = self._amounts[key] = _Amount()
+        amount.calls += 1
+        amount.flops += flops
+        amount.bytes += moved
+        amount.marks += marks
+
+    def places(self) -> tuple[Place, ...]:
+        """All places where modules were called, in the order of their first calls."""
+        return tuple(
+            Place(path=path, parent=parent, calls=calls)
+            for (parent, path), calls in zip(self._places, self._calls, strict=True)
+        )
+
+    def ops(self) -> tuple[OpWork, ...]:
+        """What was added up; a clock may have to wait for its device."""
+        times = iter(self._read_clock())
+        return tuple(
+            OpWork(
+                op=op,
+                place=place,
+                stage=stage,
+                nature=nature,
+                calls=amount.calls,
+                flops=amount.flops,
+                bytes=amount.bytes,
+                time_ns=None if self._clock is None else _taken(times, len(amount.marks)),
+            )
+            for (op, nature, place, stage), amount in self._amounts.items()
+        )
+
+    def _read_clock(self) -> list[int]:
+        marks = [mark for amount in self._amounts.values() for mark in amount.marks]
+        return [] if self._clock is None else self._clock.nanoseconds(marks)
+
+    def _begin(self, path: str | None, *, again: bool) -> int:
+        depth = len(self._open)
+        self._open.append(_Open(self._place_of(path, again=again), again))
+        self._mark_nodes()
+        return depth
+
+    def _place_of(self, path: str | None, *, again: bool) -> int | None:
+        if path is None:
+            return None
+        caller = self._open[-1] if self._open else None
+        if again and path in self._last and not (caller and caller.again):
+            # It is still part of whoever called it in the forward.
+            return self._last[path]
+        key = (None if caller is None else caller.place), path
+        place = self._places.setdefault(key, len(self._places))
+        if place == len(self._calls):
+            self._calls.append(0)
+        if not again:
+            self._calls[place] += 1
+            self._last[path] = place
+        return place
+
+    def _path(self, module: nn.Module) -> str | None:
+        """Where a module is; one that is not in the model stands below the one that called it."""
+        known = self._modules.get(id(module))
+        if known is not None:
+            return known[0]
+        caller = self._open[-1].place if self._open else None
+        if caller is None:
+            return None
+        return join_path(list(self._places)[caller][1], f"<{type(module).__name__}>")
+
+    def _mark_nodes(self) -> None:
+        self._nodes.append(_nodes_made())
+        self._makers.append(self._open[-1].place if self._open else None)
+
+    def _home(self) -> tuple[int | None, WorkStage]:
+        """Where what runs now belongs, and in which stage it runs."""
+        node = _running_node()
+        innermost = self._open[-1] if self._open else None
+        if node is None:
+            place = None if innermost is None else innermost.place
+            return place, "backward" if self.is_backward else "forward"
+        if innermost is not None and innermost.again:
+            return innermost.place, "recompute" if self.is_backward else "forward"
+        number = node._sequence_nr()
+        if number != _UNNUMBERED:
+            # What adds a gradient to its leaf runs right after whoever made it.
+            self._node_place = self._makers[bisect_right(self._nodes, number) - 1]
+        if not self.is_backward:
+            return self._node_place, "forward"
+        # Gradients are on in a backward only for what is run forward again.
+        return self._node_place, "recompute" if torch.is_grad_enabled() else "backward"
+
+
+def _taken(times: Iterator[int], count: int) -> int:
+    """What the time between pairs of moments adds up to."""
+    return sum(-next(times) + next(times) for _ in range(count // 2))

@@ -1,0 +1,168 @@
+"""One step of a model, counted; and once more with a clock where the time of ops is wanted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from torchglass.capture.calls import recording
+from torchglass.capture.flops.counting import CountingMode
+from torchglass.capture.flops.functions import counting_functions
+from torchglass.capture.flops.tally import Tally
+from torchglass.capture.forward.fake import Faking, has_fakes
+from torchglass.capture.forward.keeping import has_compiled, keeping_modules, running_uncompiled
+from torchglass.capture.forward.looking import tensors_of
+from torchglass.capture.model.structure import read_model
+from torchglass.capture.places import tensors_of_call
+from torchglass.capture.timing.backward import Reached
+from torchglass.capture.timing.clocks import Clock, clock_for
+from torchglass.capture.timing.measuring import with_shapes
+from torchglass.capture.timing.steps import Loss, Step, keeping_parameters
+from torchglass.errors import CaptureError
+from torchglass.records.flops import Work
+from torchglass.records.model import Model, Module, ModuleId
+from torchglass.records.timing import Stage
+
+_NO_GRADIENT = "nothing that the model returned has a gradient, so only its forward was counted"
+_UNCOMPILED = "compiled modules were counted as the Python that they were made of"
+_NO_STEP = "what hangs on the gradients, as an optimizer that steps in the backward, was left out"
+
+Located = Sequence[tuple[str, nn.Module]]
+
+
+class Counted(NamedTuple):
+    """A model, and what one step of it computes."""
+
+    model: Model
+    work: Work
+
+
+def count(
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    backward: bool = False,
+    loss: Loss | None = None,
+    fake: bool = False,
+    timed: bool = False,
+) -> Counted:
+    """Run a model and count what each kernel of the run computes.
+
+    Kernels are timed, in a further run, where it is wished, or where some could not be counted.
+    """
+    if not callable(target):
+        raise CaptureError(f"{type(target).__name__} cannot be run: it is not callable")
+    target, located = with_shapes(target, args, kwargs)
+    tensors = [*tensors_of(located), *(tensor for _, tensor in tensors_of_call(args, kwargs))]
+    is_fake = fake or has_fakes(tensors) or any(tensor.is_meta for tensor in tensors)
+    if is_fake and timed:
+        raise CaptureError("a model without numbers computes nothing, so there is no time to tell")
+    modules = [module for _, module in located]
+    with contextlib.ExitStack() as stack:
+        # A compiled function that the forward calls would hide its kernels, too.
+        stack.enter_context(running_uncompiled())
+        if is_fake:
+            args, kwargs = stack.enter_context(_without_numbers(tensors, modules, args, kwargs))
+        step = Step(target, modules, args, kwargs, backward=backward, loss=loss)
+        has_optimizer = stack.enter_context(keeping_parameters(modules))
+        run = _Run(step, located, is_module=isinstance(target, nn.Module))
+        work = run.count(None)
+        if timed or (not is_fake and any(op.nature == "uncounted" for op in work.ops)):
+            work = run.count(clock_for(tensors))
+    notes = [_NO_GRADIENT] if backward and not step.went_back else []
+    notes += [_UNCOMPILED] if has_compiled(modules) else []
+    notes += [_NO_STEP] if has_optimizer else []
+    return Counted(
+        _read(target, modules),
+        Work(
+            places=work.places,
+            ops=work.ops,
+            total_ns=work.total_ns,
+            backward=step.went_back,
+            fake=is_fake,
+            notes=tuple(notes),
+        ),
+    )
+
+
+def _read(target: Any, modules: Sequence[nn.Module]) -> Model:
+    """What a model is made of; a function is made of nothing but itself."""
+    if modules:
+        return read_model(target)
+    kind = type(target).__name__
+    root = Module(id=ModuleId(0), path="", name="", class_name=kind)
+    return Model(name=getattr(target, "__name__", kind), modules=(root,))
+
+
+@contextlib.contextmanager
+def _without_numbers(
+    tensors: Sequence[torch.Tensor],
+    modules: Sequence[nn.Module],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Let modules have tensors without numbers, and give such arguments."""
+    faking = Faking(tensors)
+    replace = {"_parameters": faking.fake, "_buffers": faking.fake}
+    with keeping_modules(modules, replace), faking.running():
+        yield tree_map_only(torch.Tensor, faking.fake, (args, dict(kwargs)))
+
+
+class _Run:
+    """A step that can be counted, any number of times."""
+
+    def __init__(self, step: Step, modules: Located, *, is_module: bool) -> None:
+        self._step = step
+        self._modules = modules
+        self._is_module = is_module
+
+    def count(self, clock: Clock | None) -> Work:
+        """Run the step once, and give what it computed."""
+        tally = Tally(self._modules, clock)
+        watcher = _Counting(tally, clock, is_module=self._is_module)
+        self._step.run(watcher)
+        return Work(places=tally.places(), ops=tally.ops(), total_ns=watcher.total_ns())
+
+
+class _Counting:
+    """Counts the stages of a step."""
+
+    def __init__(self, tally: Tally, clock: Clock | None, *, is_module: bool) -> None:
+        self._tally = tally
+        self._clock = clock
+        self._mode = CountingMode(tally, clock)
+        self._is_module = is_module
+        self._marks: list[Any] = []
+
+    def total_ns(self) -> int | None:
+        """How long all stages took."""
+        if self._clock is None:
+            return None
+        times = self._clock.nanoseconds(self._marks)
+        return sum(times[1::2]) - sum(times[::2])
+
+    @contextlib.contextmanager
+    def stage(self, name: Stage) -> Iterator[None]:
+        self._tally.is_backward = name == "backward"
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(recording(self._tally))
+            stack.enter_context(counting_functions(self._mode))
+            if name == "forward" and not self._is_module:
+                stack.enter_context(self._tally.inside(""))
+            stack.enter_context(self._mode)
+            self._mark()
+            stack.callback(self._mark)
+            yield
+
+    def before_backward(self, nodes: Sequence[Reached]) -> None:
+        return None
+
+    def _mark(self) -> None:
+        if self._clock is not None:
+            self._marks.append(self._clock.mark())

@@ -1,0 +1,141 @@
+"""Someone wants to know how much a model computes, where, and how well it uses the machine."""
+
+from __future__ import annotations
+
+import csv
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from torchglass.api.flops import flops, register_flops, unregister_flops
+from torchglass.cli import main
+from torchglass.results.flops import Flops
+
+NET = """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3)
+            self.head = nn.Linear(8, 5)
+
+        def forward(self, x):
+            print("a forward that talks")
+            return self.head(torch.relu(self.conv(x)).mean((2, 3)))
+"""
+CONV, HEAD = 2 * 2 * 8 * 14 * 14 * 27, 2 * 2 * 8 * 5
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(functional.relu(self.conv(x)).mean((2, 3)))
+        return logits
+
+
+@pytest.fixture(scope="module")
+def counted() -> Flops:
+    targets = torch.zeros(2, dtype=torch.long)
+    return flops(
+        Net(),
+        torch.randn(2, 3, 16, 16),
+        backward=True,
+        loss=lambda logits: functional.cross_entropy(logits, targets),
+        timed=True,
+    )
+
+
+def test_every_module_has_its_operations_in_both_directions(counted: Flops) -> None:
+    assert counted.forward_flops == CONV + HEAD
+    # Nobody asks for the gradient of the image.
+    assert counted.backward_flops == CONV + 2 * HEAD
+    assert counted["conv"].forward.self_flops == counted["conv"].backward.self_flops == CONV
+    assert counted.total_macs == (2 * CONV + 3 * HEAD) // 2
+
+
+def test_what_is_printed_has_a_line_for_each_module_and_the_rule_it_was_counted_by(
+    counted: Flops,
+) -> None:
+    text = str(counted)
+
+    assert "├─ conv" in text
+    assert "└─ head" in text
+    assert f"{counted.total_flops:,} FLOPs = {counted.total_macs:,} MACs" in text
+    assert "each multiplication with its addition as two" in text
+    assert "Lower bound" not in text
+
+
+def test_the_speed_and_the_intensity_tell_what_holds_a_module_up(counted: Flops) -> None:
+    conv, head = counted["conv"], counted["head"]
+
+    assert conv.intensity is not None
+    assert head.intensity is not None
+    assert conv.intensity > head.intensity
+    assert counted.flops_per_second is not None
+    assert "aten.convolution_backward" in counted.op_table()
+
+
+def test_an_op_of_ones_own_is_counted_once_it_has_a_formula() -> None:
+    @torch.library.custom_op("glassstory::mix", mutates_args=())
+    def mix(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x @ weight
+
+    inputs = torch.randn(3, 4), torch.randn(4, 5)
+    before = flops(mix, *inputs)
+
+    register_flops(mix)(lambda x, weight, *, out_shape: 2 * x[0] * x[1] * weight[1])
+    after = flops(mix, *inputs)
+    unregister_flops(mix)
+
+    assert (before.total_flops, before.is_lower_bound) == (0, True)
+    assert (after.total_flops, after.is_lower_bound) == (120, False)
+
+
+def test_the_page_shows_what_its_first_example_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "flops.md").read_text()
+    _, code, _, shown, *_ = page.split("```")
+
+    exec(code.removeprefix("python").replace("tg.flops", "flops"), {"flops": flops})
+
+    assert capsys.readouterr().out.strip() == shown.strip()
+
+
+@pytest.fixture
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "net.py").write_text(textwrap.dedent(NET))
+    monkeypatch.chdir(tmp_path)
+    return "net.py:Net"
+
+
+def test_the_command_prints_the_table_alone(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["flops", net, "--input", "2x3x16x16", "--ops"]) == 0
+
+    out = capsys.readouterr().out
+    assert f"{CONV + HEAD:,} FLOPs" in out
+    assert "aten.convolution" in out
+    assert "talks" not in out
+
+
+def test_the_command_writes_json_and_csv(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["flops", net, "--input", "2x3x16x16", "--backward"]
+
+    assert main([*words, "--json", "flops.json", "--csv", "flops.csv"]) == 0
+    assert main([*words, "--fake", "--json", "-"]) == 0
+
+    real = json.loads(Path("flops.json").read_text())
+    fake = json.loads(capsys.readouterr().out)
+    lines = list(csv.DictReader(Path("flops.csv").read_text().splitlines()))
+    assert real["total_flops"] == fake["total_flops"] == 2 * CONV + 3 * HEAD
+    assert fake["fake"] is True
+    assert [line["path"] for line in lines] == ["", "conv", "head"]

@@ -1,0 +1,18 @@
+"""The benchmark of FLOPs runs on small models and has a reading for each contender."""
+
+from __future__ import annotations
+
+from benchmarks import flops
+from benchmarks.models import MLP
+from benchmarks.rows import OURS
+
+
+def test_every_contender_is_measured() -> None:
+    found = flops.time_step(MLP.small, rounds=1)
+
+    assert list(found) == ["alone", OURS, "FlopCounterMode"]
+    assert all(len(samples) == 1 for samples in found.values())
+
+
+def test_the_goals_are_those_of_the_issue() -> None:
+    assert [case.goal for case in flops.TOPIC.cases] == [1.10, 1.15, None]

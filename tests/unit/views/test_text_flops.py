@@ -1,0 +1,125 @@
+"""The table of what a model computes says what was counted, by which rule, and what is missing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from tests import make
+from tests.timings import timing
+from torchglass.errors import LookupFailedError, ViewError
+from torchglass.records.flops import OpWork, Place, Work
+from torchglass.results.flops import Flops
+from torchglass.views.text.flops import format_flops
+
+MODEL = make.model({"children": {"fc": {"class": "Linear"}, "act": {"class": "ReLU"}}})
+FC = OpWork(
+    op="aten.addmm", place=1, stage="forward", nature="counted", calls=1, flops=3000, bytes=9
+)
+ODD = OpWork(op="aten._fft_r2c", place=0, stage="forward", nature="uncounted", calls=2, time_ns=25)
+PLACES = (Place(path="", calls=1), Place(path="fc", parent=0, calls=1))
+
+
+def counted(*ops: OpWork, **fields: object) -> Flops:
+    work = Work(places=PLACES, ops=ops, **fields)  # type: ignore[arg-type]
+    return Flops(MODEL, work, None)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1.00 K"),
+        (12_345, "12.3 K"),
+        (999_600, "1.00 M"),
+        (3_628_146_688, "3.63 G"),
+        (295_674e9, "296 T"),
+        (2e18, "2.00 E"),
+    ],
+)
+def test_a_number_of_operations_has_three_digits(count: float, text: str) -> None:
+    assert format_flops(count) == text
+
+
+def test_a_forward_alone_has_one_group_of_columns() -> None:
+    lines = str(counted(FC)).splitlines()
+
+    assert lines[1].split() == ["Module", "Class", "Calls", "FLOPs", "self", "share", "FLOPs/byte"]
+    assert lines[4].split() == [
+        "├─",
+        "fc",
+        "Linear",
+        "1",
+        "3.00",
+        "K",
+        "3.00",
+        "K",
+        "100%",
+        "333.3",
+    ]
+    assert lines[5].split() == ["└─", "act", "ReLU", "–", "0"]
+    assert "Total    3,000 FLOPs = 1,500 MACs" in lines
+
+
+def test_a_backward_has_its_own() -> None:
+    text = str(counted(FC, backward=True))
+
+    assert "Backward" in text
+    assert "forward 3,000, backward 0" in text
+
+
+def test_a_lower_bound_is_said_in_the_rows_and_below() -> None:
+    text = str(counted(FC, ODD, total_ns=100))
+
+    assert "≥ 3.00 K" in text
+    assert "at least 3,000 FLOPs" in text
+    assert "no formula for 1 op, which take 25% of the time; tg.register_flops gives one" in text
+    assert "aten._fft_r2c ×2" in text
+
+
+def test_notes_are_printed() -> None:
+    assert "Note: what to know." in str(counted(FC, notes=("what to know",)))
+
+
+def test_the_table_of_ops_tells_what_is_unknown() -> None:
+    lines = counted(FC, ODD, total_ns=100).op_table(count=1).splitlines()
+
+    assert lines[3].split()[:3] == ["aten.addmm", "1", "3.00"]
+    assert "… and 1 more" in lines
+    assert "?" in counted(FC, ODD).op_table()
+
+
+def test_with_times_there_is_a_speed() -> None:
+    found = Flops(MODEL, Work(places=PLACES, ops=(FC,)), timing())
+
+    assert found.flops_per_second == 3000 / 300e-9
+    assert found.speed(found["fc"]) == 3000 / 180e-9
+    assert "10.0 G FLOP/s over 300.0ns" in str(found)
+
+
+def test_json_and_csv_have_every_number() -> None:
+    found = counted(FC, ODD, total_ns=100)
+
+    plain = json.loads(found.to_json())
+    lines = list(csv.DictReader(io.StringIO(found.to_csv())))
+
+    assert plain["total_flops"] == 3000
+    assert plain["is_lower_bound"] is True
+    assert plain["uncounted"][0]["share"] == 0.25
+    assert plain["modules"][1]["forward"]["self_flops"] == 3000
+    assert [line["path"] for line in lines] == ["", "fc"]
+    assert lines[1]["forward_flops"] == "3000"
+    assert lines[0]["uncounted_calls"] == "2"
+
+
+def test_what_is_not_there_is_refused() -> None:
+    with pytest.raises(LookupFailedError, match="no module 'x' ran"):
+        counted(FC)["x"]
+    with pytest.raises(ViewError, match="sort is one of"):
+        counted(FC).table(sort="size")  # type: ignore[arg-type]
+    with pytest.raises(ViewError, match="depth is 0 or more"):
+        counted(FC).table(depth=-1)
