@@ -13,6 +13,7 @@ from benchmarks import (
     flops,
     guard,
     imports,
+    memory,
     report,
     statistics,
     structure,
@@ -30,6 +31,7 @@ TOPICS = (
     statistics.TOPIC,
     timing.TOPIC,
     flops.TOPIC,
+    memory.TOPIC,
     guard.TOPIC,
 )
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchglass.api.flops import flops, register_flops, unregister_flops
     from torchglass.api.guarding import guard, replay
     from torchglass.api.inspecting import inspect
+    from torchglass.api.memory import memory
     from torchglass.api.models import explore, summary, view
     from torchglass.api.passes import explain, load, pluck, trace, tracing
     from torchglass.api.recording import record
@@ -78,6 +79,7 @@ __all__ = [
     "inspect",
     "load",
     "log_forward_pass",
+    "memory",
     "open",
     "pluck",
     "profile",
@@ -100,6 +102,7 @@ _HOMES = {
     "torchglass.api.flops": ("flops", "register_flops", "unregister_flops"),
     "torchglass.api.guarding": ("guard", "replay"),
     "torchglass.api.inspecting": ("inspect",),
+    "torchglass.api.memory": ("memory",),
     "torchglass.api.models": ("explore", "summary", "view"),
     "torchglass.api.passes": ("explain", "load", "pluck", "trace", "tracing"),
     "torchglass.api.recording": ("record",),

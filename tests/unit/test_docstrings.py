@@ -8,7 +8,17 @@ from types import ModuleType
 
 import pytest
 
-from torchglass.api import flops, guarding, inspecting, models, passes, recording, timing, training
+from torchglass.api import (
+    flops,
+    guarding,
+    inspecting,
+    memory,
+    models,
+    passes,
+    recording,
+    timing,
+    training,
+)
 from torchglass.classic import explorers, gadgets, lens, statistics
 from torchglass.views import formats
 
@@ -19,6 +29,7 @@ EXAMPLES = [
         flops,
         guarding,
         inspecting,
+        memory,
         models,
         passes,
         recording,

@@ -1,0 +1,53 @@
+"""The verb that tells how much memory a step of a model takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchglass.capture.memory.optimizers import Making
+    from torchglass.capture.timing.steps import Loss
+    from torchglass.results.memory import Memory
+
+
+def memory(
+    model: Any,
+    *inputs: Any,
+    backward: bool = True,
+    optimizer: Making | None = None,
+    loss: Loss | None = None,
+    fake: bool = False,
+    **kwargs: Any,
+) -> Memory:
+    """Run a step of a model, and tell which memory it takes, who takes it and who holds it.
+
+    The backward starts from `loss(output)`, or from the sum of the outputs; without `backward` no
+    gradients are computed at all. An `optimizer` is a name such as "adamw", a class, a function
+    that makes one of parameters, or one of yours; it steps on copies. Parameters, gradients,
+    buffers and random state are afterwards what they were.
+
+    With `fake=True` nothing is allocated or computed: the same is predicted, for models of any
+    size. A model on "meta" or made of fakes is always run so.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+    >>> taken = memory(model, torch.ones(3, 4), optimizer="adam")
+    >>> taken.parameters_bytes, taken.gradients_bytes, taken.rows["1"].total.activation_bytes
+    (40, 40, 24)
+    >>> memory(model, torch.ones(3, 4), optimizer="adam", fake=True).peak_bytes == taken.peak_bytes
+    True
+    """
+    from torchglass.capture.memory.measuring import measure
+    from torchglass.results.memory import Memory
+
+    return Memory(
+        *measure(
+            model,
+            inputs,
+            kwargs,
+            backward=backward,
+            optimizer=optimizer,
+            loss=loss,
+            fake=fake,
+        )
+    )

@@ -1,0 +1,260 @@
+"""A ledger of memory: which storages there are, who made them, and when they are gone.
+
+No storage is held: a weak reference to each tells when the last tensor has let go of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from torchglass.capture.memory.storages import plain_tensors, storage_key
+from torchglass.capture.tensor.describing import describe
+from torchglass.records.memory import (
+    Block,
+    BlockId,
+    BlockKind,
+    Change,
+    Part,
+    Saver,
+    StepPhase,
+)
+from torchglass.records.tensors import TensorSpec
+
+_MADE_ON_THE_WAY = ("forward", "loss")
+_FIXED = ("parameter", "buffer")
+
+
+class Place(NamedTuple):
+    """A module, and a kernel that runs for it."""
+
+    path: str | None = None
+    op: str = ""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A block of which not all is known yet."""
+
+    id: BlockId
+    bytes: int
+    spec: TensorSpec
+    kind: BlockKind
+    phase: StepPhase | None
+    place: Place
+    name: str = ""
+    saved_by: dict[Saver, None] = field(default_factory=dict)
+
+    def block(self) -> Block:
+        return Block(
+            id=self.id,
+            kind=self.kind,
+            bytes=self.bytes,
+            spec=self.spec,
+            phase=self.phase,
+            path=self.place.path,
+            op=self.place.op,
+            name=self.name,
+            saved_by=tuple(self.saved_by),
+        )
+
+
+class _Entry(weakref.ref[torch.UntypedStorage]):
+    """A storage that lives, and the block that it is."""
+
+    __slots__ = ("draft", "key")
+
+    key: int
+    draft: _Draft
+
+
+class Ledger:
+    """Takes down which blocks are there, taken and freed, until it is closed."""
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock = clock
+        self._start_ns = 0
+        self._drafts: list[_Draft] = []
+        self._entries: dict[int, _Entry] = {}
+        self._changes: list[Change] = []
+        self._parts: list[Part] = []
+        self._end = 0
+        self._phase: StepPhase = "forward"
+        self.place = Place()
+        """Where the kernel belongs that runs, or ran last."""
+
+    def begin(self, phase: StepPhase) -> None:
+        """The next part of the step begins."""
+        self._phase = phase
+        self.place = Place()
+        now = self._clock()
+        if not self._parts:
+            self._start_ns = now
+        start_ns = now - self._start_ns
+        self._parts.append(Part(phase=phase, start=len(self._changes), start_ns=start_ns))
+
+    def hold(
+        self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
+    ) -> None:
+        """A tensor was there before the step; one that is known already stays what it is."""
+        for part in plain_tensors(tensor):
+            storage = part.untyped_storage()
+            if storage_key(storage) not in self._entries:
+                self._enter(storage, part, kind, None, Place(path), name)
+
+    def take(self, tensor: torch.Tensor) -> None:
+        """A kernel returned or changed a tensor: memory is taken if it is new, or has grown."""
+        for part in plain_tensors(tensor):
+            storage = part.untyped_storage()
+            known = self._entries.get(storage_key(storage))
+            if known is None:
+                draft = self._enter(storage, part, "temporary", self._phase, self.place)
+                self._change(draft, draft.bytes)
+            elif known.draft.bytes != storage.nbytes():
+                self._resize(known, storage.nbytes())
+
+    def replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """A tensor stands for another one from here on, in the same block."""
+        for before, after in zip(plain_tensors(old), plain_tensors(new), strict=True):
+            entry = self._entries.pop(storage_key(before.untyped_storage()), None)
+            if entry is not None:
+                self._refer(after.untyped_storage(), entry.draft)
+
+    def stand_in(self, copy: torch.Tensor, original: torch.Tensor) -> None:
+        """A copy is not counted: the step would have worked on the original."""
+        for ours, theirs in zip(plain_tensors(copy), plain_tensors(original), strict=True):
+            entry = self._entries.get(storage_key(theirs.untyped_storage()))
+            if entry is not None:
+                self._refer(ours.untyped_storage(), entry.draft)
+
+    def own(
+        self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
+    ) -> None:
+        """A tensor turned out to be a gradient, or the state of an optimizer."""
+        self.hold(tensor, kind, path, name)
+        for draft in self._drafts_of(tensor):
+            # State of earlier steps was first seen as what a kernel was given.
+            if draft.phase is not None or draft.kind == "input":
+                draft.kind, draft.name = kind, name
+                draft.place = Place(path, draft.place.op)
+
+    def saved(self, tensor: torch.Tensor, saver: Saver) -> None:
+        """A node of autograd keeps a tensor for the backward."""
+        for draft in self._drafts_of(tensor):
+            if draft.kind not in _FIXED:
+                draft.saved_by[saver] = None
+
+    def retain(self, kind: BlockKind) -> None:
+        """What was made on the way and is still there is more than temporary."""
+        for entry in self._entries.values():
+            if entry.draft.phase in _MADE_ON_THE_WAY:
+                entry.draft.kind = kind
+
+    def end(self) -> None:
+        """The part of the step ends; what is freed after the last one does not count."""
+        for entry in list(self._entries.values()):
+            storage = entry()
+            # A storage can be resized by itself, which no kernel does.
+            if storage is not None and storage.nbytes() != entry.draft.bytes:
+                self._resize(entry, storage.nbytes())
+        self._end = len(self._changes)
+
+    def close(self) -> None:
+        """Look at no storage any longer."""
+        self._entries.clear()
+
+    def read(self) -> tuple[tuple[Block, ...], tuple[Change, ...], tuple[Part, ...]]:
+        """The blocks and what became of them; the state of an optimizer was there before."""
+        lasting = {draft.id for draft in self._drafts if draft.kind == "optimizer"}
+        for draft in self._drafts:
+            if draft.id in lasting:
+                draft.phase, draft.place = None, Place(draft.place.path)
+        changes = self._changes[: self._end]
+        kept = [number for number, one in enumerate(changes) if one.block not in lasting]
+        parts = [
+            Part(
+                phase=part.phase,
+                start=sum(number < part.start for number in kept),
+                start_ns=part.start_ns,
+            )
+            for part in self._parts
+        ]
+        blocks = tuple(draft.block() for draft in self._drafts)
+        return blocks, tuple(changes[number] for number in kept), tuple(parts)
+
+    def _enter(
+        self,
+        storage: torch.UntypedStorage,
+        tensor: torch.Tensor,
+        kind: BlockKind,
+        phase: StepPhase | None,
+        place: Place,
+        name: str = "",
+    ) -> _Draft:
+        draft = _Draft(
+            BlockId(len(self._drafts)), storage.nbytes(), _spec(tensor), kind, phase, place, name
+        )
+        self._drafts.append(draft)
+        self._refer(storage, draft)
+        return draft
+
+    def _refer(self, storage: torch.UntypedStorage, draft: _Draft) -> None:
+        entry = _Entry(storage, self._gone)
+        entry.key, entry.draft = storage_key(storage), draft
+        self._entries[entry.key] = entry
+
+    def _gone(self, entry: weakref.ref[torch.UntypedStorage]) -> None:
+        assert isinstance(entry, _Entry)
+        if self._entries.get(entry.key) is entry:
+            del self._entries[entry.key]
+            self._change(entry.draft, -entry.draft.bytes)
+
+    def _resize(self, entry: _Entry, size: int) -> None:
+        old = entry.draft
+        new = _Draft(
+            BlockId(len(self._drafts)),
+            size,
+            old.spec,
+            "temporary",
+            self._phase,
+            self.place,
+            old.name,
+        )
+        self._drafts.append(new)
+        # An allocator copies into the new block before it frees the old one.
+        self._change(new, size)
+        self._change(old, -old.bytes)
+        entry.draft = new
+
+    def _change(self, draft: _Draft, size: int) -> None:
+        if not size:
+            return
+        self._changes.append(
+            Change(
+                time_ns=self._clock() - self._start_ns,
+                block=draft.id,
+                bytes=size,
+                phase=self._phase,
+                path=self.place.path,
+                op=self.place.op,
+            )
+        )
+
+    def _drafts_of(self, tensor: torch.Tensor) -> Iterator[_Draft]:
+        for part in plain_tensors(tensor):
+            entry = self._entries.get(storage_key(part.untyped_storage()))
+            if entry is not None:
+                yield entry.draft
+
+
+def _spec(tensor: torch.Tensor) -> TensorSpec:
+    """What a tensor is, and a fake one what it would be."""
+    spec = describe(tensor)
+    return dataclasses.replace(spec, layout="strided") if isinstance(tensor, FakeTensor) else spec

@@ -1,0 +1,67 @@
+"""The memory of a step as JSON and as comma-separated values, all in bytes."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from typing import Any
+
+from torchglass.analyse.memory.report import Held, MemoryReport, ModuleMemory
+from torchglass.records.memory import Footprint
+from torchglass.records.model import Model
+from torchglass.records.plain import to_plain
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Held))
+
+
+def memory_dict(model: Model, footprint: Footprint, report: MemoryReport) -> dict[str, Any]:
+    """The report and, as "footprint", the record that it was read from."""
+    return {
+        "model": model.name,
+        "device": report.device,
+        "fake": footprint.fake,
+        "optimizer": footprint.optimizer,
+        "peak_bytes": report.peak_bytes,
+        "before_bytes": report.before_bytes,
+        "allocator_peak_bytes": report.allocator_peak_bytes,
+        "peak": None if report.peak is None else report.peak._asdict(),
+        "sizes": dict(report.sizes),
+        "peak_holders": [dataclasses.asdict(holder) for holder in report.peak_holders],
+        "modules": [_module(memory, model) for memory in report.modules.values()],
+        "unattributed": dataclasses.asdict(report.unattributed.own),
+        "ops": [dataclasses.asdict(op) for op in report.ops],
+        "notes": list(footprint.notes),
+        "footprint": to_plain(footprint),
+    }
+
+
+def memory_json(model: Model, footprint: Footprint, report: MemoryReport) -> str:
+    """The same as JSON text, in ASCII, so that any name can be written anywhere."""
+    return json.dumps(memory_dict(model, footprint, report), indent=2)
+
+
+def memory_csv(model: Model, report: MemoryReport) -> str:
+    """A line for each module, and a last one for what no module made."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["path", "class", *_FIELDS, *(f"own_{name}" for name in _FIELDS)])
+    for memory in (*report.modules.values(), report.unattributed):
+        sizes = (getattr(side, name) for side in (memory.total, memory.own) for name in _FIELDS)
+        writer.writerow([memory.path, _class(memory, model), *sizes])
+    return text.getvalue()
+
+
+def _module(memory: ModuleMemory, model: Model) -> dict[str, Any]:
+    return {
+        "path": memory.path,
+        "class": _class(memory, model),
+        "own": dataclasses.asdict(memory.own),
+        "total": dataclasses.asdict(memory.total),
+    }
+
+
+def _class(memory: ModuleMemory, model: Model) -> str | None:
+    module = None if memory.path is None else model.find(memory.path)
+    return None if module is None else module.class_name

@@ -1,0 +1,117 @@
+"""What one step of a model takes of memory: every block of it, and when it was taken and freed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NewType
+
+from torchglass.records.tensors import TensorSpec
+
+BlockId = NewType("BlockId", int)
+StepPhase = Literal["forward", "loss", "backward", "optimizer"]
+BlockKind = Literal[
+    "parameter",
+    "buffer",
+    "input",
+    "optimizer",
+    "activation",
+    "output",
+    "gradient",
+    "temporary",
+]
+"""What a block is for. Those up to "optimizer" are there before the step begins.
+
+An "activation" was made on the way forward and is still there when the backward begins; an
+"output" is its like where there is no backward. What is none of all these is "temporary".
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saver:
+    """Who keeps a block for the backward: a node of autograd, and the module that made it."""
+
+    node: str
+    """torch's name of it: "AddmmBackward0"."""
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A piece of memory, from when it is taken until it is freed. All views of it are one block.
+
+    One whose size changes ends, and another takes its place.
+    """
+
+    id: BlockId
+    """Its index in `Footprint.blocks`."""
+    kind: BlockKind
+    bytes: int
+    spec: TensorSpec
+    """The tensor that it was first seen as, which may be smaller than the block."""
+    phase: StepPhase | None = None
+    """When it was taken; None for what was there before the step."""
+    path: str | None = None
+    """The module that made it, or whose parameter it belongs to; None where no module did."""
+    op: str = ""
+    """The kernel that made it: "addmm"; "" for what was there before the step."""
+    name: str = ""
+    """The dotted name of the parameter or buffer that it holds, or whose gradient or state."""
+    saved_by: tuple[Saver, ...] = ()
+    """In the order of the forward; nobody, for one that is merely still held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Memory that is taken or freed at a moment of the step."""
+
+    time_ns: int
+    """Since the step began."""
+    block: BlockId
+    bytes: int
+    """More than 0 when it is taken, less when it is freed."""
+    phase: StepPhase
+    path: str | None = None
+    """The module that the kernel belongs to; in a backward the one whose gradient it takes."""
+    op: str = ""
+    """The kernel that took it, or that ran last before it was freed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a step."""
+
+    phase: StepPhase
+    start: int
+    """Where it begins in `Footprint.changes`."""
+    start_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What an allocator itself tells of a step, run once more with nobody looking."""
+
+    device: str
+    peak_bytes: int
+    """The most that it had given out beyond what was there before; unlike the blocks, this has in
+    it what kernels take and free inside of themselves."""
+    op: str = ""
+    """The op in which that was, where the allocator knows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """What one step of a model takes of memory, on all devices."""
+
+    blocks: tuple[Block, ...]
+    changes: tuple[Change, ...]
+    """In the order in which they happened."""
+    parts: tuple[Part, ...]
+    allocations: tuple[Allocation, ...] = ()
+    """One for each device that can be asked; none where nothing was really allocated."""
+    fake: bool = False
+    """Whether it was predicted, on tensors that hold nothing."""
+    optimizer: str = ""
+    """The class of the optimizer that stepped. Its state is there before the step, as it is from
+    the second step on."""
+    notes: tuple[str, ...] = ()
+    """What the reader should know of how it was measured."""

@@ -1,0 +1,210 @@
+"""How much memory a step of a model takes and where: what `memory` gives back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchglass.analyse.memory.reading import devices_of, memory_report
+from torchglass.analyse.memory.report import (
+    Holder,
+    MemoryReport,
+    ModuleMemory,
+    Moment,
+    OpMemory,
+)
+from torchglass.analyse.memory.rows import Sort
+from torchglass.errors import LookupFailedError, ViewError
+from torchglass.export.memory import memory_csv, memory_dict, memory_json
+from torchglass.records.memory import Block, BlockKind, Footprint
+from torchglass.records.model import Model
+from torchglass.records.trace import Call
+from torchglass.views.text.memory import (
+    Remembered,
+    memory_table,
+    op_table,
+    peak_table,
+    timeline_text,
+)
+
+File = str | os.PathLike[str]
+
+_SORTS = ("total", "self")
+
+
+class Memory:
+    """What each module and op of a model takes of memory; print it, or turn it into something else.
+
+    It speaks of one device, that with most of the memory; `on` gives the same for another one. What
+    was measured on storages and what `fake=True` predicts are the same to the byte.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        calls: Sequence[Call],
+        footprint: Footprint,
+        device: str | None = None,
+    ) -> None:
+        self.model = model
+        self.calls = calls
+        self.footprint = footprint
+        self.devices: list[str] = devices_of(footprint)
+        """The devices that memory is taken on, that with most of it first."""
+        self.report: MemoryReport = memory_report(footprint, model, device or self.devices[0])
+        self._shown = Remembered(model, calls, footprint, self.report)
+
+    def on(self, device: str) -> Memory:
+        """The same step on another one of its devices."""
+        if device not in self.devices:
+            raise LookupFailedError(
+                f"nothing was on {device!r}; the step took memory on {', '.join(self.devices)}"
+            )
+        return Memory(self.model, self.calls, self.footprint, device)
+
+    @property
+    def rows(self) -> Mapping[str, ModuleMemory]:
+        """What each module takes, by its path."""
+        return self.report.modules
+
+    @property
+    def unattributed(self) -> ModuleMemory:
+        """What no module made: the inputs, the loss, the temporaries of an optimizer."""
+        return self.report.unattributed
+
+    @property
+    def ops(self) -> tuple[OpMemory, ...]:
+        """What the kernels take, those that hold most of the peak first."""
+        return self.report.ops
+
+    @property
+    def timeline(self) -> tuple[Moment, ...]:
+        """Every change of the step, with how much there is of memory right after."""
+        return self.report.timeline
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that there is at one time, with what was there before the step."""
+        return self.report.peak_bytes
+
+    @property
+    def peak(self) -> Moment | None:
+        """The moment of the peak; None for a step that takes nothing."""
+        return self.report.peak
+
+    @property
+    def peak_holders(self) -> tuple[Holder, ...]:
+        """Who holds what at the peak, most first; all of it adds up to the peak."""
+        return self.report.peak_holders
+
+    @property
+    def before_bytes(self) -> int:
+        """What is there before the step: parameters, buffers, inputs, the optimizer's state."""
+        return self.report.before_bytes
+
+    @property
+    def allocator_peak_bytes(self) -> int | None:
+        """The peak as the allocator tells it; None for a prediction.
+
+        It has in it what kernels take and free inside of themselves, which is no tensor's.
+        """
+        return self.report.allocator_peak_bytes
+
+    @property
+    def parameters_bytes(self) -> int:
+        """What the parameters take, shared ones once."""
+        return self._size("parameter")
+
+    @property
+    def buffers_bytes(self) -> int:
+        """What the buffers take."""
+        return self._size("buffer")
+
+    @property
+    def gradients_bytes(self) -> int:
+        """What the gradients of parameters and inputs take."""
+        return self._size("gradient")
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """What the optimizer keeps from step to step."""
+        return self._size("optimizer")
+
+    @property
+    def activations_bytes(self) -> int:
+        """What was made on the way forward and is there when the backward begins."""
+        return self._size("activation")
+
+    @property
+    def temporary_peak_bytes(self) -> int:
+        """The most at one time of what is none of all these."""
+        return self._size("temporary")
+
+    @property
+    def activations(self) -> tuple[Block, ...]:
+        """The activations one by one: `path` and `op` made it, `saved_by` keeps it."""
+        blocks = (block for block in self.footprint.blocks if block.kind == "activation")
+        return tuple(block for block in blocks if block.spec.device == self.report.device)
+
+    def __getitem__(self, path: str) -> ModuleMemory:
+        if path not in self.rows:
+            raise LookupFailedError(f"there is no module {path!r}; .rows lists all")
+        return self.rows[path]
+
+    def __str__(self) -> str:
+        return self.table()
+
+    __repr__ = __str__
+
+    def table(
+        self,
+        *,
+        sort: Sort | None = None,
+        depth: int | None = None,
+        columns: Iterable[str] | None = None,
+    ) -> str:
+        """The modules as a table, as a tree or by their part of the peak, and the curve below.
+
+        With `sort="total"` the largest of siblings comes first, with `sort="self"` the largest of
+        all. `depth` says how far below the model rows are shown.
+        """
+        if sort is not None and sort not in _SORTS:
+            raise ViewError(f"sort is one of {', '.join(_SORTS)}, not {sort!r}")
+        if depth is not None and depth < 0:
+            raise ViewError(f"depth is 0 or more, not {depth}")
+        return memory_table(self._shown, sort=sort, depth=depth, columns=columns)
+
+    def op_table(self, count: int | None = 20) -> str:
+        """The ops that hold most as a table; None shows all."""
+        return op_table(self._shown, count)
+
+    def peak_table(self, count: int | None = 20) -> str:
+        """Who holds the peak as a table; None shows all."""
+        return peak_table(self._shown, count)
+
+    def curve(self, width: int = 72, height: int = 6) -> str:
+        """The memory of the step over its phases, drawn as an area."""
+        return timeline_text(self._shown, width, height)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as dicts, lists, strings and numbers."""
+        return memory_dict(self.model, self.footprint, self.report)
+
+    def to_json(self, file: File | None = None) -> str:
+        """JSON, also written to a file if one is named."""
+        return _written(memory_json(self.model, self.footprint, self.report), file)
+
+    def to_csv(self, file: File | None = None) -> str:
+        """One line for each module, also written to a file if one is named."""
+        return _written(memory_csv(self.model, self.report), file)
+
+    def _size(self, kind: BlockKind) -> int:
+        return self.report.sizes.get(kind, 0)
+
+
+def _written(text: str, file: File | None) -> str:
+    if file is not None:
+        Path(file).write_text(text, encoding="utf-8")
+    return text

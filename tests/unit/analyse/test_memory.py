@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from typing import Any
+
+from tests import make
+from torchglass.analyse.memory.reading import devices_of, memory_report
+from torchglass.analyse.memory.report import MemoryReport
+from torchglass.analyse.memory.rows import rows
+from torchglass.records.memory import (
+    Allocation,
+    Block,
+    BlockId,
+    BlockKind,
+    Change,
+    Footprint,
+    Part,
+    Saver,
+    StepPhase,
+)
+
+MODEL = make.model({"children": {"a": {"children": {"inner": {}}}, "b": {}}})
+
+
+class Writing:
+    """A footprint, written down block by block."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.changes: list[Change] = []
+
+    def there(self, size: int, kind: BlockKind, path: str | None = None, **more: Any) -> Block:
+        spec = make.spec(1, device=more.pop("device", "cpu"))
+        block = Block(
+            id=BlockId(len(self.blocks)), kind=kind, bytes=size, spec=spec, path=path, **more
+        )
+        self.blocks.append(block)
+        return block
+
+    def taken(
+        self,
+        size: int,
+        kind: BlockKind = "temporary",
+        path: str | None = None,
+        op: str = "mm",
+        phase: StepPhase = "forward",
+        **more: Any,
+    ) -> Block:
+        block = self.there(size, kind, path, op=op, phase=phase, **more)
+        self._change(block, size)
+        return block
+
+    def freed(self, block: Block) -> None:
+        self._change(block, -block.bytes)
+
+    def footprint(self, **more: Any) -> Footprint:
+        parts = (Part(phase="forward", start=0, start_ns=0),)
+        return Footprint(
+            blocks=tuple(self.blocks), changes=tuple(self.changes), parts=parts, **more
+        )
+
+    def report(self, device: str = "cpu", **more: Any) -> MemoryReport:
+        return memory_report(self.footprint(**more), MODEL, device)
+
+    def _change(self, block: Block, size: int) -> None:
+        self.changes.append(
+            Change(
+                time_ns=len(self.changes),
+                block=block.id,
+                bytes=size,
+                phase=block.phase or "forward",
+                path=block.path,
+                op=block.op,
+            )
+        )
+
+
+def test_the_peak_is_the_first_moment_of_the_most_and_names_all_that_are_there() -> None:
+    step = Writing()
+    step.there(100, "parameter", "a")
+    first = step.taken(40, path="a.inner", op="mm")
+    step.freed(first)
+    second = step.taken(50, path="b", op="relu")
+    step.freed(second)
+    step.taken(50, path="b", op="exp")
+
+    report = step.report()
+
+    assert report.peak is not None
+    assert (report.peak_bytes, report.peak.op, report.before_bytes) == (150, "relu", 100)
+    held = [(one.path, one.kind, one.op, one.bytes) for one in report.peak_holders]
+    assert held == [("a", "parameter", "", 100), ("b", "temporary", "relu", 50)]
+
+
+def test_a_step_that_takes_nothing_has_its_peak_before_it() -> None:
+    step = Writing()
+    step.there(100, "parameter", "a")
+
+    report = step.report()
+
+    assert report.peak is None
+    assert report.peak_bytes == 100
+    assert [one.bytes for one in report.peak_holders] == [100]
+
+
+def test_a_module_has_what_is_below_it_and_the_root_has_all() -> None:
+    step = Writing()
+    step.there(10, "parameter", "a")
+    step.there(20, "parameter", "a.inner")
+    step.there(5, "input")
+    step.taken(7, "activation", "a.inner")
+
+    report = step.report()
+
+    assert report.modules["a"].own.parameter_bytes == 10
+    assert report.modules["a"].total.parameter_bytes == 30
+    assert report.modules["a"].total.activation_bytes == 7
+    assert report.modules["b"].total.peak_bytes == 0
+    assert report.unattributed.own.peak_bytes == 5
+    assert report.root.total.peak_bytes == report.peak_bytes == 42
+
+
+def test_who_keeps_an_activation_first_is_charged_for_it_once() -> None:
+    step = Writing()
+    savers = Saver(node="ReluBackward0", path="b"), Saver(node="MulBackward0", path="a")
+    step.taken(8, "activation", "a", saved_by=savers)
+
+    report = step.report()
+
+    assert report.modules["a"].own.activation_bytes == 8
+    assert report.modules["b"].own.saved_bytes == 8
+    assert report.root.total.saved_bytes == 8
+
+
+def test_temporaries_of_different_times_are_not_added_up() -> None:
+    step = Writing()
+    first = step.taken(30, path="a")
+    step.freed(first)
+    step.taken(20, path="a.inner")
+    step.taken(5, path="b")
+
+    report = step.report()
+
+    assert report.modules["a"].own.temporary_peak_bytes == 30
+    assert report.modules["a"].total.temporary_peak_bytes == 30
+    assert report.root.total.temporary_peak_bytes == 30
+    assert report.sizes["temporary"] == 30
+    assert report.modules["a.inner"].own.temporary_peak_bytes == 20
+
+
+def test_an_op_tells_all_that_it_took_and_the_most_at_one_time() -> None:
+    step = Writing()
+    for _ in range(3):
+        step.freed(step.taken(10, path="a", op="relu"))
+    step.taken(4, "gradient", "a", op="mm", phase="backward")
+
+    report = step.report()
+
+    relu = next(op for op in report.ops if op.op == "relu")
+    assert (relu.blocks, relu.taken_bytes, relu.most_bytes, relu.peak_bytes) == (3, 30, 10, 10)
+    gradient = next(op for op in report.ops if op.op == "mm")
+    assert (gradient.phase, gradient.gradient_bytes) == ("backward", 4)
+
+
+def test_each_device_has_a_report_of_its_own() -> None:
+    step = Writing()
+    step.there(10, "input", device="cpu")
+    step.there(90, "parameter", "a", device="cuda:0")
+    step.taken(50, path="a", device="cuda:0")
+    allocations = (Allocation(device="cuda:0", peak_bytes=64),)
+
+    assert devices_of(step.footprint()) == ["cuda:0", "cpu"]
+    report = step.report("cuda:0", allocations=allocations)
+
+    assert (report.peak_bytes, report.allocator_peak_bytes) == (140, 154)
+    assert step.report("cpu", allocations=allocations).allocator_peak_bytes is None
+    assert step.report("cpu").peak_bytes == 10
+
+
+def test_the_timeline_adds_up_change_by_change() -> None:
+    step = Writing()
+    step.there(10, "parameter", "a")
+    block = step.taken(5, path="b", op="exp")
+    step.freed(block)
+
+    timeline = step.report().timeline
+
+    assert [(one.time_ns, one.live_bytes, one.bytes, one.op) for one in timeline] == [
+        (0, 15, 5, "exp"),
+        (1, 10, -5, "exp"),
+    ]
+
+
+def names(report: MemoryReport, **options: Any) -> list[str]:
+    return [row.name for row in rows(report, MODEL, **options)]
+
+
+def test_rows_are_the_tree_or_the_largest_first() -> None:
+    step = Writing()
+    step.there(10, "parameter", "a")
+    step.there(30, "parameter", "b")
+    step.taken(5, path="a.inner")
+    step.taken(1, phase="loss")
+    report = step.report()
+
+    assert names(report) == ["Net", "a", "inner", "b", "unattributed"]
+    assert names(report, depth=1) == ["Net", "a", "b", "unattributed"]
+    assert names(report, sort="total") == ["Net", "b", "a", "inner", "unattributed"]
+    assert names(report, sort="self") == ["b", "a", "a.inner", "unattributed"]
+    assert names(report, sort="self", depth=1) == ["b", "a", "unattributed"]

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchglass.capture.memory.allocators import CpuMeter, DeviceMeter, meters_for
+
+
+class Statistics:
+    """The numbers of a device's allocator."""
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+
+    def take(self, size: int) -> None:
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+    def reset_peak_memory_stats(self, device: str) -> None:
+        self.peak = self.now
+
+    def memory_allocated(self, device: str) -> int:
+        return self.now
+
+    def max_memory_allocated(self, device: str) -> int:
+        return self.peak
+
+
+def test_the_cpu_s_allocator_tells_the_peak_and_the_op_that_it_was_in() -> None:
+    meter = CpuMeter()
+
+    meter.start()
+    first = torch.zeros(100)
+    second = first.relu()
+    del first
+    third = torch.ones(10)
+    found = meter.stop()
+
+    assert found is not None
+    assert (found.device, found.peak_bytes, found.op) == ("cpu", 800, "relu")
+    assert (second.numel(), third.numel()) == (100, 10)
+
+
+def test_a_profiler_that_runs_already_is_left_alone() -> None:
+    meter = CpuMeter()
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        meter.start()
+        torch.zeros(100).relu()
+        found = meter.stop()
+
+    assert found is None
+    assert any(event.key == "aten::relu" for event in profiler.key_averages())
+
+
+def test_a_device_s_peak_is_counted_from_the_start_on() -> None:
+    statistics = Statistics()
+    statistics.take(1000)
+    statistics.take(-900)
+    meter = DeviceMeter("cuda:0", statistics)
+
+    meter.start()
+    statistics.take(50)
+    statistics.take(-20)
+    found = meter.stop()
+
+    assert found is not None
+    assert (found.device, found.peak_bytes) == ("cuda:0", 50)
+
+
+@pytest.mark.parametrize(("devices", "count"), [(["cpu", "cpu"], 1), (["meta"], 0), ([], 0)])
+def test_each_device_that_can_be_asked_has_a_meter(devices: list[str], count: int) -> None:
+    assert len(meters_for(devices)) == count

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from torchglass.capture.memory.optimizers import Twin
+from torchglass.errors import CaptureError
+
+
+def trained() -> list[torch.Tensor]:
+    parameters: list[torch.Tensor] = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    return parameters
+
+
+def stepped(twin: Twin) -> Twin:
+    twin.take_gradients()
+    twin.step()
+    return twin
+
+
+@pytest.mark.parametrize(
+    "making", ["adam", "ADAM", torch.optim.Adam, lambda parameters: torch.optim.Adam(parameters)]
+)
+def test_an_optimizer_is_a_name_a_class_or_a_function(making: object) -> None:
+    parameters = trained()
+
+    twin = stepped(Twin(making, parameters, parameters))  # type: ignore[arg-type]
+
+    assert twin.name == "Adam"
+    assert sorted(tensor.numel() for tensor, _ in twin.state()) == [1, 1, 2, 2, 3, 3]
+    assert all(torch.equal(parameter, torch.ones_like(parameter)) for parameter in parameters)
+    assert all(not torch.equal(own, original) for own, original in twin.copies)
+
+
+def test_the_user_s_own_optimizer_is_not_stepped_and_keeps_its_state() -> None:
+    parameters = trained()
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    steps: list[object] = []
+    optimizer.register_step_pre_hook(lambda *_: steps.append(1))
+    optimizer.step()
+    before = optimizer.state[parameters[0]]["momentum_buffer"].clone()
+    values = parameters[0].detach().clone()
+
+    twin = stepped(Twin(optimizer, parameters, parameters))
+
+    assert twin.name == "SGD"
+    assert len(steps) == 1
+    assert torch.equal(optimizer.state[parameters[0]]["momentum_buffer"], before)
+    assert torch.equal(parameters[0], values)
+    assert len(list(twin.state())) == 2
+    assert scheduler.get_last_lr() == [0.1]
+
+
+def test_a_parameter_that_is_frozen_is_left_to_itself() -> None:
+    parameters = trained()
+    parameters[0].requires_grad_(False)
+
+    twin = stepped(Twin("sgd", parameters, parameters))
+
+    assert [original is parameters[1] for _, original in twin.copies] == [True]
+
+
+def test_an_optimizer_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(CaptureError, match=r"torch\.optim has no 'adamm'; it has .*adamw"):
+        Twin("adamm", trained(), trained())
+
+
+def test_what_makes_no_optimizer_is_refused() -> None:
+    with pytest.raises(CaptureError, match="made a list, which is no optimizer"):
+        Twin(list, trained(), trained())  # type: ignore[arg-type]

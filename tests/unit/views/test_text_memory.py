@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.analyse.test_memory import MODEL, Writing
+from torchglass.analyse.memory.report import Moment
+from torchglass.errors import LookupFailedError, ViewError
+from torchglass.records.memory import Allocation, BlockId, StepPhase
+from torchglass.results.memory import Memory
+from torchglass.views.text.area import area_text
+
+
+def moment(live: int, phase: StepPhase = "forward") -> Moment:
+    return Moment(0, live, 1, phase, "mm", "a", BlockId(0))
+
+
+def step() -> Writing:
+    written = Writing()
+    written.there(2048, "parameter", "a")
+    written.there(10, "input")
+    block = written.taken(1024, "activation", "a.inner", op="mm")
+    written.taken(512, "gradient", "a", op="mm", phase="backward")
+    written.freed(block)
+    return written
+
+
+def test_a_table_shows_only_columns_that_have_something() -> None:
+    heading = Memory(MODEL, (), step().footprint()).table().splitlines()[1]
+
+    assert heading.split() == [
+        *("Module", "Class", "Output", "Parameters", "Activations", "Gradients", "Temporary"),
+        *("At", "peak", "share"),
+    ]
+
+
+def test_the_columns_that_are_asked_for_are_shown_and_others_are_refused() -> None:
+    taken = Memory(MODEL, (), step().footprint())
+
+    lines = taken.table(columns=["parameters_self", "peak"]).splitlines()
+
+    assert lines[1].split() == ["Module", "Parameters", "self", "At", "peak"]
+    assert lines[4].split() == ["├─", "a", "2.0", "KB", "3.5", "KB"]
+    with pytest.raises(ViewError, match="no column 'size'"):
+        taken.table(columns=["size"])
+
+
+def test_the_peak_is_told_with_what_it_is_made_of() -> None:
+    text = str(Memory(MODEL, (), step().footprint(optimizer="Adam", notes=("so it is",))))
+
+    assert "3.5 KB on cpu, in the backward: mm of a" in text
+    assert "2.0 KB parameters + 1.0 KB activations + 512 B gradients + 10 B else" in text
+    assert "2.0 KB before it with the state of Adam, at most 1.5 KB more in it" in text
+    assert "Note: so it is." in text
+
+
+def test_what_kernels_take_inside_of_themselves_is_told() -> None:
+    allocations = (Allocation(device="cpu", peak_bytes=1536 + 1024, op="conv"),)
+
+    text = str(Memory(MODEL, (), step().footprint(allocations=allocations)))
+
+    assert "Allocator  4.5 KB at the most: kernels take 1.0 KB more inside of themselves" in text
+    assert "as conv does" in text
+
+
+def test_a_device_without_memory_is_refused() -> None:
+    taken = Memory(MODEL, (), step().footprint())
+
+    with pytest.raises(LookupFailedError, match="nothing was on 'cuda:0'"):
+        taken.on("cuda:0")
+    assert taken.on("cpu").peak_bytes == taken.peak_bytes
+
+
+def test_a_module_that_there_is_not_is_refused() -> None:
+    with pytest.raises(LookupFailedError, match="there is no module 'c'"):
+        Memory(MODEL, (), step().footprint())["c"]
+
+
+@pytest.mark.parametrize("options", [{"sort": "size"}, {"depth": -1}])
+def test_a_table_that_cannot_be_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ViewError):
+        Memory(MODEL, (), step().footprint()).table(**options)  # type: ignore[arg-type]
+
+
+def test_an_area_shows_the_most_of_each_column_and_the_phases_below() -> None:
+    timeline = [moment(1024), moment(4096), *(moment(2048, "backward") for _ in range(38))]
+
+    lines = area_text(timeline, before_bytes=0, cells=28, height=4)
+
+    assert lines == [
+        "4.0 KB ┤█",
+        "       ┤█▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁",
+        "       ┤████████████████████",
+        "   0 B ┤████████████████████",
+        "       └┴ backward ────────",
+    ]
+
+
+def test_few_changes_are_stretched_over_the_columns() -> None:
+    lines = area_text([moment(0), moment(8)], before_bytes=0, cells=17, height=1)
+
+    assert lines == ["0 B ┤▁▁▁▁▁▁██████", "    └ forward ──"]
+
+
+def test_an_empty_timeline_has_no_area() -> None:
+    assert area_text([], before_bytes=10, cells=40, height=3) == []
