@@ -16,6 +16,7 @@ from benchmarks import (
     memory,
     report,
     statistics,
+    store,
     structure,
     summary,
     timing,
@@ -33,6 +34,7 @@ TOPICS = (
     flops.TOPIC,
     memory.TOPIC,
     guard.TOPIC,
+    store.TOPIC,
 )
 
 

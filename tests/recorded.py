@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests import make
 from torchglass.records.flow import Sink
+from torchglass.records.histogram import Histogram
 from torchglass.records.run import Run
 from torchglass.records.series import Frame, Point, SeriesId
 from torchglass.records.tensors import Stats
@@ -21,6 +22,13 @@ MODEL = make.model({"children": {"fc": {"class": "torch.nn.Linear", "weight": (2
 def stats(step: int) -> Stats:
     """Statistics that tell which step they are of."""
     return Stats(count=6, min=-step, max=step, mean=step / 7, std=step / 3, nan=step % 2, inf=1)
+
+
+def histogram(step: int) -> Histogram:
+    """Bins that tell which step they are of, small and large counts among them."""
+    return Histogram(
+        exponent=-step, first=step - 5, counts=(step, 254, 255, 65_535, 1 << 40), stats=stats(step)
+    )
 
 
 def put_step(sink: Sink, step: int) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from torchglass.records.documents import D, Document
+from torchglass.records.histogram import Histograms
 from torchglass.records.model import Model
 from torchglass.records.run import Run
 from torchglass.records.series import Frame, Kind, Points, Series, SeriesId
@@ -18,6 +20,9 @@ class Sink(Protocol):
 
     def put_model(self, model: Model) -> None:
         """Keep the structure; a later one replaces it."""
+
+    def put_document(self, document: Document) -> None:
+        """Keep a record of the whole run; a later one of its class replaces it."""
 
     def series(self, path: str, name: str, kind: Kind = "scalar") -> SeriesId:
         """The id of the series with this place and name, made on first use."""
@@ -44,6 +49,15 @@ class Reader(Protocol):
 
     def points(self, series: SeriesId, *, after: int = -1) -> Points:
         """The points of one series at steps above `after`."""
+
+    def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
+        """The bins of one series of histograms at steps above `after`; none of any other kind."""
+
+    def document(self, kind: type[D]) -> D | None:
+        """The record of this class that the run keeps, if there is one."""
+
+    def revision(self) -> int:
+        """A number that goes up whenever the model or a document changes."""
 
     def last_step(self) -> int:
         """The latest step there is, -1 before the first."""

@@ -61,6 +61,16 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ancestor:
+    """A class that another one inherits from."""
+
+    class_name: str
+    """Qualified, as in `Module.class_name`."""
+    file: str = ""
+    """Where its code is, "" where that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClassSource:
     """Where the code of a module's class is; the text itself is read when someone looks."""
 
@@ -69,6 +79,8 @@ class ClassSource:
     """The line of `def forward` in the file; None where forward is not written in Python."""
     forward_file: str = ""
     """Set where `forward` is inherited from, or was put in, from another file."""
+    ancestors: tuple[Ancestor, ...] = ()
+    """What it inherits from, in the order in which Python looks there; `object` is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)

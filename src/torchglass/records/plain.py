@@ -9,6 +9,7 @@ A field at its default is left out, which keeps a large model small; reading put
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -34,6 +35,15 @@ def to_plain(record: Any) -> Any:
     if isinstance(record, Mapping):
         return {str(key): to_plain(value) for key, value in record.items()}
     return [to_plain(item) for item in record]
+
+
+def finite(plain: Any) -> Any:
+    """Plain data with None for NaN and Inf, which JSON does not have."""
+    if isinstance(plain, dict):
+        return {key: finite(value) for key, value in plain.items()}
+    if isinstance(plain, list):
+        return [finite(value) for value in plain]
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
 def from_plain(cls: type[R], plain: Any) -> R:

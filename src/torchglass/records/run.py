@@ -19,3 +19,20 @@ class Run:
     torch_version: str = ""
     rank: int = 0
     world_size: int = 1
+    group: str = ""
+    """What all ranks of one training have in common and no other has; "" where that is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One process that wrote to a run: the one that began it, or one that resumed it."""
+
+    number: int
+    """From 1, in the order of time."""
+    run: Run
+    first_step: int | None = None
+    """Where it took up the run; None before its first step."""
+    last_step: int | None = None
+    abandoned_from: int | None = None
+    """From which step on a later session has begun again, so that this is a branch that ends there;
+    None where the later ones just went on."""

@@ -10,20 +10,23 @@ from typing import Literal, NewType
 import numpy as np
 import numpy.typing as npt
 
+from torchglass.records.histogram import Histogram
 from torchglass.records.model import join_path
 from torchglass.records.tensors import Stats
 
 SeriesId = NewType("SeriesId", int)
-Kind = Literal["scalar", "stats"]
-Point = float | Stats
+Kind = Literal["scalar", "stats", "histogram"]
+Point = float | Stats | Histogram
 
+_OF_STATS = ("count", "min", "max", "mean", "std", "nan", "inf")
 FIELDS: Mapping[Kind, tuple[str, ...]] = {
     "scalar": ("value",),
-    "stats": ("count", "min", "max", "mean", "std", "nan", "inf"),
+    "stats": _OF_STATS,
+    "histogram": _OF_STATS,
 }
-"""The numbers of one point of each kind, in the order in which they are kept."""
+"""The numbers of one point of each kind, in the order in which they are kept; bins come besides."""
 
-_stats_numbers: Callable[[Stats], tuple[float, ...]] = attrgetter(*FIELDS["stats"])
+_stats_numbers: Callable[[Stats], tuple[float, ...]] = attrgetter(*_OF_STATS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,4 +76,6 @@ class Points:
 
 def numbers(point: Point) -> tuple[float, ...]:
     """A point as the plain numbers of its kind's `FIELDS`."""
+    if isinstance(point, Histogram):
+        return _stats_numbers(point.stats)
     return _stats_numbers(point) if isinstance(point, Stats) else (point,)

@@ -4,26 +4,32 @@ with open_run("runs/today.glass") as run:
     print(run)
     loss = run["loss"]
     plot(loss.steps, loss.values)
+    heat_map(run["fc.output"].histograms.counts)
+
+A folder or a pattern opens all ranks of a distributed run as one, `run.ranks` each of them.
 """
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.errors import TargetError, ViewError
-from torchglass.records.model import Model, join_path
-from torchglass.records.run import Run
+from torchglass.errors import TargetError
+from torchglass.records.model import Model
+from torchglass.records.run import Run, Session
 from torchglass.records.series import FIELDS, Points, Series
+from torchglass.results import rank_report, tables
+from torchglass.results.histograms import SavedHistograms
+from torchglass.results.rank_report import RankReport
+from torchglass.results.ranks import RanksReader
+from torchglass.results.run_files import open_readers
 from torchglass.store.file import FileReader
 
 if TYPE_CHECKING:
@@ -31,14 +37,15 @@ if TYPE_CHECKING:
 
 
 def open_run(path: str | PathLike[str]) -> SavedRun:
-    """Open a run file, finished or still being written."""
-    return SavedRun(FileReader(Path(path)))
+    """Open a run file, finished or still being written; a folder or a pattern for all its ranks."""
+    readers = open_readers(path)
+    return SavedRun(readers[0] if len(readers) == 1 else RanksReader(readers))
 
 
 class SavedSeries:
     """One quantity over steps. Its numbers are read from the file on first use."""
 
-    def __init__(self, reader: FileReader, record: Series) -> None:
+    def __init__(self, reader: FileReader | RanksReader, record: Series) -> None:
         self.record = record
         self._reader = reader
 
@@ -71,40 +78,60 @@ class SavedSeries:
             )
         return self._points.column(field)
 
+    @cached_property
+    def histograms(self) -> SavedHistograms:
+        """How its numbers were spread at each step; none where only numbers were kept."""
+        return SavedHistograms(self._reader.histograms(self.record.id))
+
     def to_csv(self, path: str | PathLike[str] | None = None) -> str:
         """A line for each step, as text, and in a file if a path is given."""
-        return _to_csv(self._columns(), path)
+        return tables.to_csv(self._columns(), path)
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each step, a column for each of `fields`."""
-        return _to_pandas(self._columns())
+        return tables.to_pandas(self._columns())
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def __repr__(self) -> str:
         what = "a number" if self.record.kind == "scalar" else ", ".join(self.fields)
-        return f"<series {self.label}: {what} at {_steps(len(self))}>"
+        bins = " and bins" if self.record.kind == "histogram" else ""
+        return f"<series {self.label}: {what}{bins} at {_steps(len(self))}>"
 
     @cached_property
     def _points(self) -> Points:
         return self._reader.points(self.record.id)
 
-    def _columns(self) -> list[_Column]:
-        return [_Column(field, self.steps, self.column(field)) for field in self.fields]
+    def _columns(self) -> list[tables.Column]:
+        return [tables.Column(field, self.steps, self.column(field)) for field in self.fields]
 
 
 @final
 class SavedRun:
-    """A run file that is open for reading."""
+    """A run file, or those of all ranks of a run, open for reading."""
 
-    def __init__(self, reader: FileReader) -> None:
+    def __init__(self, reader: FileReader | RanksReader) -> None:
         self.reader = reader
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The file, or the folder of the files of all ranks."""
         return self.reader.path
+
+    @property
+    def ranks(self) -> Mapping[int, SavedRun]:
+        """The run of each rank by its number; of a run that is one file just itself."""
+        if isinstance(self.reader, FileReader):
+            return {self.run.rank: self}
+        return {rank: SavedRun(reader) for rank, reader in self.reader.ranks.items()}
+
+    def compare_ranks(self) -> RankReport:
+        """The ranks beside each other: who is slow, who stopped, who has NaN and since when."""
+        readers = {rank: run.reader for rank, run in self.ranks.items()}
+        return rank_report.report(
+            {rank: each for rank, each in readers.items() if isinstance(each, FileReader)}
+        )
 
     @property
     def run(self) -> Run:
@@ -138,13 +165,32 @@ class SavedRun:
         """How many steps are missing because the disk was too slow or too full."""
         return self.reader.dropped()
 
+    @property
+    def thinned(self) -> int:
+        """How many steps were taken out again because the file was not to grow further."""
+        return self.reader.thinned()
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """The processes that wrote to it: the one that began it and those that resumed it.
+
+        One that has `abandoned_from` set is a branch: training began again before its end.
+        """
+        return self.reader.sessions()
+
+    def at_session(self, number: int) -> SavedRun:
+        """The run as it was at the end of one of its sessions, with what was abandoned later."""
+        if not 1 <= number <= len(self.sessions) or not isinstance(self.reader, FileReader):
+            raise TargetError(f"{self.path} has no session {number} to go back to")
+        return SavedRun(FileReader(self.reader.path, session=number))
+
     def to_csv(self, path: str | PathLike[str] | None = None) -> str:
         """All series side by side, a line for each step, as text, and in a file if one is named."""
-        return _to_csv(self._columns(), path)
+        return tables.to_csv(self._columns(), path)
 
     def to_pandas(self) -> pd.DataFrame:
         """All series side by side: "loss", "fc.weight.mean", … by step."""
-        return _to_pandas(self._columns())
+        return tables.to_pandas(self._columns())
 
     def close(self) -> None:
         """Let go of the file."""
@@ -172,63 +218,22 @@ class SavedRun:
         self.close()
 
     def __repr__(self) -> str:
-        state = "finished" if self.finished else "not finished"
-        lost = f", {_steps(self.dropped)} left out" if self.dropped else ""
-        return (
-            f"<run {self.run.name}: {len(self)} series, {_steps(self.last_step + 1)}, {state}{lost}"
-            f" ({self.path})>"
-        )
+        facts = [
+            f"{len(self)} series",
+            _steps(self.last_step + 1),
+            f"{len(self.ranks)} ranks" if len(self.ranks) > 1 else "",
+            "finished" if self.finished else "not finished",
+            _resumed(self.sessions),
+            f"{_steps(self.dropped)} left out" if self.dropped else "",
+            f"{_steps(self.thinned)} thinned out" if self.thinned else "",
+        ]
+        return f"<run {self.run.name}: {', '.join(filter(None, facts))} ({self.path})>"
 
     def _records(self) -> Sequence[Series]:
         return self.reader.series()
 
-    def _columns(self) -> list[_Column]:
-        all_points = self.reader.points_of([series.id for series in self._records()])
-        return [
-            _Column(_column_name(points.series, field), points.steps, points.column(field))
-            for points in all_points
-            for field in FIELDS[points.series.kind]
-        ]
-
-
-class _Column(NamedTuple):
-    name: str
-    steps: npt.NDArray[np.int64]
-    values: npt.NDArray[np.float64]
-
-    def by_step(self) -> dict[int, float]:
-        return dict(zip(self.steps.tolist(), self.values.tolist(), strict=True))
-
-
-def _column_name(series: Series, field: str) -> str:
-    return series.label if series.kind == "scalar" else join_path(series.label, field)
-
-
-def _to_csv(columns: Sequence[_Column], path: str | PathLike[str] | None) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["step", *(column.name for column in columns)])
-    cells = [column.by_step() for column in columns]
-    for step in _all_steps(columns):
-        writer.writerow([step, *(of_column.get(step, "") for of_column in cells)])
-    if path is not None:
-        Path(path).write_text(text.getvalue(), encoding="utf-8")
-    return text.getvalue()
-
-
-def _to_pandas(columns: Sequence[_Column]) -> pd.DataFrame:
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise ViewError(
-            "a data frame needs pandas: pip install 'torchglass[pandas]'; to_csv works without"
-        ) from error
-    table = {column.name: pd.Series(column.by_step()) for column in columns}
-    return pd.DataFrame(table, index=pd.Index(_all_steps(columns), name="step"))
-
-
-def _all_steps(columns: Sequence[_Column]) -> list[int]:
-    return sorted({step for column in columns for step in column.steps.tolist()})
+    def _columns(self) -> list[tables.Column]:
+        return tables.columns_of(self.reader.points_of([series.id for series in self._records()]))
 
 
 def _no_such_series(label: str, labels: Sequence[str]) -> str:
@@ -243,3 +248,12 @@ def _no_such_series(label: str, labels: Sequence[str]) -> str:
 
 def _steps(count: int) -> str:
     return f"{count} step" if count == 1 else f"{count} steps"
+
+
+def _resumed(sessions: Sequence[Session]) -> str:
+    """How often a run was resumed, "" if it never was."""
+    if len(sessions) < 2:
+        return ""
+    times = "once" if len(sessions) == 2 else f"{len(sessions) - 1} times"
+    again = sum(session.abandoned_from is not None for session in sessions)
+    return f"resumed {times}" + (f" ({again} from an earlier step)" if again else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 
 from torchglass.records.series import Kind, Series, SeriesId
 
@@ -10,9 +11,9 @@ from torchglass.records.series import Kind, Series, SeriesId
 class Catalog:
     """The series of one run in the order in which they were first asked for, from any thread."""
 
-    def __init__(self) -> None:
-        self.all: list[Series] = []
-        self._ids: dict[tuple[str, str, Kind], SeriesId] = {}
+    def __init__(self, known: Iterable[Series] = ()) -> None:
+        self.all = list(known)
+        self._ids = {(each.path, each.name, each.kind): each.id for each in self.all}
         self._lock = threading.Lock()
 
     def id_of(self, path: str, name: str, kind: Kind) -> SeriesId:

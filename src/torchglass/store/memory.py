@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import overload
+from typing import cast, overload
 
 import numpy as np
 
 from torchglass.errors import StoreError
+from torchglass.records.documents import D, Document
+from torchglass.records.histogram import Histogram, Histograms
 from torchglass.records.model import Model
 from torchglass.records.run import Run
 from torchglass.records.series import FIELDS, Frame, Kind, Points, Series, SeriesId, numbers
@@ -22,8 +24,11 @@ class MemoryStore:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._model: Model | None = None
+        self._documents: dict[type[Document], Document] = {}
+        self._revision = 0
         self._catalog = Catalog()
         self._rows: defaultdict[SeriesId, list[tuple[int, tuple[float, ...]]]] = defaultdict(list)
+        self._bins: defaultdict[SeriesId, list[tuple[int, Histogram]]] = defaultdict(list)
         self._last_step = -1
         self._finished = False
         self._lock = threading.Lock()
@@ -31,12 +36,20 @@ class MemoryStore:
     def put_model(self, model: Model) -> None:
         """Keep the structure; a later one replaces it."""
         self._model = model
+        self._revision += 1
+
+    def put_document(self, document: Document) -> None:
+        """Keep a record of the whole run; a later one of its class replaces it."""
+        self._documents[type(document)] = document
+        self._revision += 1
 
     def put_frame(self, frame: Frame) -> None:
         """Keep what was measured at one step."""
         with self._lock:
             for series, point in frame.points.items():
                 self._rows[series].append((frame.step, numbers(point)))
+                if isinstance(point, Histogram):
+                    self._bins[series].append((frame.step, point))
             self._last_step = max(self._last_step, frame.step)
 
     @overload
@@ -63,18 +76,36 @@ class MemoryStore:
             raise StoreError("the run holds no model yet")
         return self._model
 
+    def document(self, kind: type[D]) -> D | None:
+        """The record of this class that the run keeps, if there is one."""
+        return cast(D | None, self._documents.get(kind))
+
+    def revision(self) -> int:
+        """A number that goes up whenever the model or a document changes."""
+        return self._revision
+
     def points(self, series: SeriesId, *, after: int = -1) -> Points:
         """The points of one series at steps above `after`."""
-        known = self._catalog.all
-        if not 0 <= series < len(known):
-            raise StoreError(f"the run has no series with the id {series}")
+        known = self._known(series)
         with self._lock:
             rows = [row for row in self._rows.get(series, ()) if row[0] > after]
-        width = len(FIELDS[known[series].kind])
         return Points(
-            series=known[series],
+            series=known,
             steps=np.array([step for step, _ in rows], np.int64),
-            values=np.array([values for _, values in rows], np.float64).reshape(-1, width),
+            values=np.array([values for _, values in rows], np.float64).reshape(
+                -1, len(FIELDS[known.kind])
+            ),
+        )
+
+    def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
+        """The bins of one series of histograms at steps above `after`; none of any other kind."""
+        known = self._known(series)
+        with self._lock:
+            kept = [row for row in self._bins.get(series, ()) if row[0] > after]
+        return Histograms(
+            series=known,
+            steps=np.array([step for step, _ in kept], np.int64),
+            bins=tuple(histogram for _, histogram in kept),
         )
 
     def last_step(self) -> int:
@@ -88,3 +119,8 @@ class MemoryStore:
     def close(self) -> None:
         """End the run; what it holds can still be read."""
         self._finished = True
+
+    def _known(self, series: SeriesId) -> Series:
+        if not 0 <= series < len(self._catalog.all):
+            raise StoreError(f"the run has no series with the id {series}")
+        return self._catalog.all[series]

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 from torchglass.errors import SchemaError, StoreError
+from torchglass.store import versions
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # 1: meta, model, series, frames, trace.
+# 2: model and trace became documents, beside others; frames have bins, and sessions that wrote
+#    them, so that a run can be resumed.
 
 APPLICATION_ID = 0x74676C73
 """Marks an SQLite file as a Torchglass run ("tgls"), so that no other database is taken for one."""
 
 SCHEMA = f"""
+PRAGMA page_size = 8192;        -- steps are large: a third less work than with 4096
+BEGIN;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 
@@ -22,13 +28,16 @@ CREATE TABLE meta (
     key TEXT PRIMARY KEY,       -- "run": a records.run.Run;
                                 -- "finished_ns": when the writer closed the run, absent before;
                                 -- "dropped": frames that were not written, absent if none;
+                                -- "thinned": frames that were taken out again, absent if none;
                                 -- "random_seed": that of the trace, absent if none is known
     value TEXT NOT NULL         -- JSON
 );
 
-CREATE TABLE model (
-    id INTEGER PRIMARY KEY,     -- a new one for each version; only the last version is kept
-    json BLOB NOT NULL          -- a records.model.Model, compressed with zlib
+CREATE TABLE documents (
+    id INTEGER PRIMARY KEY,     -- a new and higher one for each version; only the last is kept
+    kind TEXT NOT NULL,         -- "model", or a name in records.documents.NAMES
+    json BLOB NOT NULL          -- the record, compressed with zlib; the tensors of a trace lie in
+                                -- a safetensors file beside this one, if they were saved
 );
 
 CREATE TABLE series (
@@ -39,35 +48,69 @@ CREATE TABLE series (
     UNIQUE (path, name, kind)
 );
 
+CREATE TABLE sessions (         -- the processes that wrote to the run, one after the other
+    id INTEGER PRIMARY KEY,     -- from 1: the first began the run, the others resumed it
+    run TEXT NOT NULL,          -- a records.run.Run as JSON: who, where and when
+    first_step INTEGER          -- where it took up the run; what earlier sessions wrote from this
+                                -- step on is an abandoned branch. NULL before its first frame
+);
+
 CREATE TABLE frames (
     id INTEGER PRIMARY KEY,     -- in the order of writing
     step INTEGER NOT NULL,
     time_ns INTEGER NOT NULL,   -- since the epoch
-    blob BLOB NOT NULL          -- all points of the step, as store.packing lays them out
+    session INTEGER NOT NULL,   -- which one wrote it
+    blob BLOB NOT NULL,         -- the numbers of all points, as store.packing lays them out
+    bins BLOB                   -- the bins of all histograms, as store.bins lays them out
 );
-CREATE INDEX frames_by_step ON frames (step);
+CREATE INDEX frames_by_step ON frames (step, session);
 
-CREATE TABLE trace (
-    id INTEGER PRIMARY KEY,     -- a file holds one, or none
-    json BLOB NOT NULL          -- a records.trace.Trace, compressed with zlib; its tensors lie in
-                                -- a safetensors file beside this one, if they were saved
-);
+COMMIT;
 """
 
+Journal = Literal["WAL", "TRUNCATE"]
+"""How a file that is being written can be taken back to its last commit."""
 
-def create(path: Path) -> sqlite3.Connection:
+_MOST_JOURNAL_BYTES = 16 << 20
+"""To this size a journal is cut back once it was needed to be larger."""
+
+_DAMAGED = (sqlite3.DatabaseError, UnicodeDecodeError, KeyError)
+"""What comes of bytes that no writer of ours has written; messages that quote them may be bytes."""
+
+
+def has_begun(path: Path) -> bool:
+    """Whether a writer has put anything into a file."""
+    return path.is_file() and path.stat().st_size > 0
+
+
+def create(
+    path: Path, journal: Journal = "WAL", *, overwrite_empty: bool = False
+) -> sqlite3.Connection:
     """A new, empty run file, open for writing. What is already there is never overwritten."""
-    if path.exists():
+    if path.exists() and not (overwrite_empty and not has_begun(path)):
         raise StoreError(f"{path} is already there; choose another name")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(exist_ok=False)
+        path.touch(exist_ok=overwrite_empty)
         connection = sqlite3.connect(path)
-        connection.executescript(f"BEGIN; {SCHEMA} COMMIT;")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.executescript(SCHEMA)
+        _set_journal(connection, journal)
     except (OSError, sqlite3.Error) as error:
         raise StoreError(f"cannot write a run to {path}: {error}") from error
+    return connection
+
+
+def open_to_append(path: Path, journal: Journal = "WAL") -> sqlite3.Connection:
+    """A run file that is there, of today's version or brought to it, open for writing."""
+    open_read_only(path).close()
+    try:
+        connection = sqlite3.connect(path)
+        ((version,),) = connection.execute("PRAGMA user_version")
+        if version < SCHEMA_VERSION:
+            connection.executescript(f"BEGIN; {versions.UPGRADES[version]} COMMIT;")
+        _set_journal(connection, journal)
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot go on writing to {path}: {error}") from error
     return connection
 
 
@@ -75,20 +118,31 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     """A run file open for reading from any thread, whether or not it is still being written."""
     if not path.is_file():
         raise StoreError(f"there is no run file {path}")
-    if not path.stat().st_size:
+    if not has_begun(path):
         raise StoreError(f"{path} is empty: its writer stopped before it began")
     try:
         connection = _connect(path, "mode=ro")
     except sqlite3.OperationalError as error:
-        connection = _connect_in_read_only_directory(path, error)
-    except sqlite3.DatabaseError as error:
+        connection = _recovered(path) or _connect_in_read_only_directory(path, error)
+    except _DAMAGED as error:
         raise StoreError(f"{path} is not a run file: {error}") from error
     try:
-        _check(path, connection)
+        version = _check(path, connection)
+        if version < SCHEMA_VERSION:
+            connection.executescript(versions.VIEWS[version])
+    except _DAMAGED as error:
+        connection.close()
+        raise StoreError(f"{path} is damaged: {error}") from error
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _set_journal(connection: sqlite3.Connection, journal: Journal) -> None:
+    connection.execute(f"PRAGMA journal_mode = {journal}")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA journal_size_limit = {_MOST_JOURNAL_BYTES}")
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -103,26 +157,33 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
+def _recovered(path: Path) -> sqlite3.Connection | None:
+    """Open a file whose writer was killed within a commit and had no write-ahead log."""
+    try:
+        _connect(path, "mode=rw").close()
+        return _connect(path, "mode=ro")
+    except sqlite3.Error:
+        return None
+
+
 def _connect_in_read_only_directory(path: Path, error: sqlite3.Error) -> sqlite3.Connection:
     """Open a file beside which SQLite may not put the index of its journal."""
-    journal = path.with_name(path.name + "-wal")
-    if journal.exists() and journal.stat().st_size:
-        raise StoreError(
-            f"cannot read {path} where it is ({error}); copy it and {journal.name} to a directory "
-            "that you can write to, and open it there"
-        ) from error
+    for journal in (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")):
+        if journal.exists() and journal.stat().st_size:
+            raise StoreError(
+                f"cannot read {path} where it is ({error}); copy it and {journal.name} to a "
+                "directory that you can write to, and open it there"
+            ) from error
     try:
         return _connect(path, "mode=ro&immutable=1")
     except sqlite3.Error:
         raise StoreError(f"cannot read {path}: {error}") from error
 
 
-def _check(path: Path, connection: sqlite3.Connection) -> None:
-    try:
-        ((application,),) = connection.execute("PRAGMA application_id")
-        ((version,),) = connection.execute("PRAGMA user_version")
-    except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path} is damaged: {error}") from error
+def _check(path: Path, connection: sqlite3.Connection) -> int:
+    """The version of a file, if it is a run and not of a later version than ours."""
+    ((application,),) = connection.execute("PRAGMA application_id")
+    ((version,),) = connection.execute("PRAGMA user_version")
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is an SQLite database, but not a Torchglass run")
     if version > SCHEMA_VERSION:
@@ -130,3 +191,4 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
             f"{path} has format {version} and this Torchglass reads up to {SCHEMA_VERSION}; "
             "upgrade it: pip install --upgrade torchglass"
         )
+    return int(version)

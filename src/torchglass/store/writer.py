@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import json
 import os
 import sqlite3
+import struct
 import threading
-import time
-import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from torchglass.errors import StoreError, warn
+from torchglass.records.documents import NAMES, Document
 from torchglass.records.model import Model
-from torchglass.records.plain import to_plain
 from torchglass.records.run import Run
-from torchglass.records.series import Frame, Kind, Series, SeriesId
+from torchglass.records.series import Frame, Kind, SeriesId
 from torchglass.store import schema
 from torchglass.store.catalog import Catalog
-from torchglass.store.packing import pack
+from torchglass.store.disks import file_system_of, journal_for
+from torchglass.store.packing import pack, pack_document
+from torchglass.store.run_file import News, PackedFrame, RunFile
 
 FLUSH_SECONDS = 0.5
 """What a killed process loses is at most this long ago, and the time of one commit."""
@@ -35,25 +33,43 @@ FLUSH_POINTS = 20_000
 FLUSH_FRAMES = 1_000
 """At most so many frames are one transaction, so that a disk that fills up keeps those before."""
 
-MOST_WAITING_POINTS = 500_000
-"""Beyond these (some 100 MB) frames are dropped and counted."""
+MOST_WAITING_POINTS = 200_000
+"""Beyond these (some 300 MB, if all are histograms) frames are dropped and counted."""
 
 CLOSE_SECONDS = 10.0
 """How long `close` waits for a disk that does not answer."""
+
+_WHOLE = struct.Struct("<qq")
+_NOT_PLAIN = (struct.error, TypeError, ValueError, OverflowError, RecursionError)
+"""What packing says of something that no record should hold."""
 
 
 class FileSink:
     """Writes a run to a new file, as `records.flow.Sink` promises: no waiting, no raising.
 
+    With `resume` it goes on with the file that is there, if there is one: steps continue, and where
+    they begin again at an earlier step, what was written from there on becomes a branch that was
+    abandoned. A file that may not grow beyond `max_bytes` loses steps of its past instead.
+
     Only making it raises: a StoreError when the file is already there or cannot be written.
     In a forked child it is still an object, but writes nothing.
     """
 
-    def __init__(self, path: Path, run: Run) -> None:
+    def __init__(
+        self,
+        path: Path,
+        run: Run,
+        *,
+        resume: bool = False,
+        max_bytes: int | None = None,
+        file_system: Callable[[Path], str] = file_system_of,
+    ) -> None:
         self.path = Path(path)
+        self._resume = resume
+        self._max_bytes = max_bytes
+        self._journal = journal_for(self.path, file_system)
         self._owner = os.getpid()
-        self._catalog = Catalog()
-        self._model: Model | None = None
+        self._documents: dict[str, Document | Model] = {}
         self._frames: deque[Frame] = deque()
         self._waiting_points = 0
         self._dropped = 0
@@ -61,20 +77,21 @@ class FileSink:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
-        opened: Future[None] = Future()
+        opened: Future[Catalog] = Future()
         self._thread = threading.Thread(
             target=self._work, args=(run, opened), name=f"torchglass {self.path.name}", daemon=True
         )
         self._thread.start()
-        opened.result()
+        self._catalog = opened.result()
         atexit.register(self.close)
 
     def put_model(self, model: Model) -> None:
         """Keep the structure; a later one replaces it."""
-        if self._is_open():
-            with self._lock:
-                self._model = model
-            self._wake.set()
+        self._put("model", model)
+
+    def put_document(self, document: Document) -> None:
+        """Keep a record of the whole run; a later one of its class replaces it."""
+        self._put(NAMES[type(document)], document)
 
     def series(self, path: str, name: str, kind: Kind = "scalar") -> SeriesId:
         """The id of the series with this place and name, made on first use."""
@@ -104,110 +121,106 @@ class FileSink:
             self._thread.join(CLOSE_SECONDS)
             atexit.unregister(self.close)
 
+    def _put(self, kind: str, document: Document | Model) -> None:
+        if self._is_open():
+            with self._lock:
+                self._documents[kind] = document
+            self._wake.set()
+
     def _is_open(self) -> bool:
         return not self._closing and os.getpid() == self._owner
 
-    def _work(self, run: Run, opened: Future[None]) -> None:
+    def _work(self, run: Run, opened: Future[Catalog]) -> None:
         # The connection lives in this thread's frame alone: SQLite forbids a forked child to use or
         # even close one, and the child's copy of this frame is never run again nor cleaned up.
         try:
-            file = _RunFile(self.path, run)
+            file = self._open(run)
         except StoreError as error:
             opened.set_exception(error)
             return
-        opened.set_result(None)
+        catalog = Catalog(file.known_series)
+        opened.set_result(catalog)
         while not self._closing:
             self._wake.wait(FLUSH_SECONDS)
             self._wake.clear()
-            self._flush(file)
-        self._flush(file)
+            self._flush(file, catalog)
+        self._flush(file, catalog)
         file.close()
 
-    def _flush(self, file: _RunFile) -> None:
+    def _open(self, run: Run) -> RunFile:
+        if self._resume and schema.has_begun(self.path):
+            connection = schema.open_to_append(self.path, self._journal)
+        else:
+            connection = schema.create(self.path, self._journal, overwrite_empty=self._resume)
+        try:
+            return RunFile(connection, run)
+        except sqlite3.Error as error:
+            connection.close()
+            raise StoreError(f"cannot write a run to {self.path}: {error}") from error
+
+    def _flush(self, file: RunFile, catalog: Catalog) -> None:
         """Write what is waiting; what cannot be written now waits for the next time."""
         try:
-            while self._write_some(file):
+            while self._write_some(file, catalog):
                 pass
         except sqlite3.Error as error:
             self._warn(
                 f"cannot write to {self.path} ({error}); the training goes on, and writing is "
                 "tried again until it works"
             )
+        except StoreError as error:
+            self._warn(f"{self.path} is no longer written to: {error}")
+            self._closing = True
 
-    def _write_some(self, file: _RunFile) -> bool:
+    def _write_some(self, file: RunFile, catalog: Catalog) -> bool:
         """Write one transaction; True if more is waiting."""
         with self._lock:
-            model, frames = self._model, tuple(islice(self._frames, FLUSH_FRAMES))
-            dropped = self._dropped
-        # The series are taken last, so that all that the frames speak of are among them.
-        file.write(model, frames, dropped, self._catalog.all)
+            documents = dict(self._documents)
+            frames = tuple(islice(self._frames, FLUSH_FRAMES))
+        packed = [each for frame in frames if (each := self._packed(frame)) is not None]
+        news = News(
+            documents=self._packed_documents(documents),
+            frames=packed,
+            dropped=self._dropped + len(frames) - len(packed),
+            # Taken last, so that all that the frames speak of are among them.
+            series=catalog.all,
+        )
+        file.write(news, max_bytes=self._max_bytes)
+        self._forget(documents, frames, unpacked=len(frames) - len(packed))
+        return bool(self._frames)
+
+    def _packed(self, frame: Frame) -> PackedFrame | None:
+        try:
+            step, time_ns = _WHOLE.unpack(_WHOLE.pack(int(frame.step), int(frame.time_ns)))
+            return PackedFrame(step=step, time_ns=time_ns, blobs=pack(frame))
+        except _NOT_PLAIN as error:
+            self._warn(f"step {frame.step} is left out of {self.path}: {error}")
+            return None
+
+    def _packed_documents(self, documents: Mapping[str, Document | Model]) -> dict[str, bytes]:
+        packed = {}
+        for kind, document in documents.items():
+            try:
+                packed[kind] = pack_document(document)
+            except _NOT_PLAIN as error:  # noqa: PERF203 - a handful of documents
+                self._warn(f"{self.path} is written without its {kind}: {error}")
+        return packed
+
+    def _forget(
+        self, documents: Mapping[str, Document | Model], frames: Sequence[Frame], *, unpacked: int
+    ) -> None:
+        """Let go of what was written."""
         with self._lock:
+            self._dropped += unpacked
             for frame in frames:
                 self._frames.popleft()
                 self._waiting_points -= len(frame.points)
-            if self._model is model:
-                self._model = None
-            return bool(self._frames)
+            for kind, document in documents.items():
+                if self._documents[kind] is document:
+                    del self._documents[kind]
 
     def _warn(self, message: str) -> None:
         """Warn of the first trouble; what follows from it is counted and can be read."""
         if not self._warned:
             self._warned = True
             warn(message)
-
-
-class _RunFile:
-    """The file itself, as its one writer sees it."""
-
-    def __init__(self, path: Path, run: Run) -> None:
-        self._connection = schema.create(path)
-        self._series_written = 0
-        self._dropped_written = 0
-        with self._connection:
-            self._put_meta("run", to_plain(run))
-
-    def write(
-        self, model: Model | None, frames: Sequence[Frame], dropped: int, series: Sequence[Series]
-    ) -> None:
-        """Write what is new in one transaction: all of it, or nothing."""
-        new_series = series[self._series_written :]
-        if model is None and not frames and not new_series and dropped == self._dropped_written:
-            return
-        with self._connection:
-            if model is not None:
-                self._put_model(model)
-            self._connection.executemany(
-                "INSERT INTO series VALUES (?, ?, ?, ?)",
-                [(each.id, each.path, each.name, each.kind) for each in new_series],
-            )
-            self._connection.executemany(
-                "INSERT INTO frames (step, time_ns, blob) VALUES (?, ?, ?)",
-                ((frame.step, frame.time_ns, pack(frame.points)) for frame in frames),
-            )
-            if dropped:
-                self._put_meta("dropped", dropped)
-        self._series_written += len(new_series)
-        self._dropped_written = dropped
-
-    def close(self) -> None:
-        """Mark the run as finished and fold the journal in, so that one file remains."""
-        # Without room on the disk what was written before stays as it is.
-        with contextlib.suppress(sqlite3.Error), self._connection:
-            self._put_meta("finished_ns", time.time_ns())
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            # Without a journal the file can also be read where nothing can be written. A reader
-            # that has it open is in the way of this, and there is no waiting for that one.
-            self._connection.execute("PRAGMA busy_timeout = 0")
-            self._connection.execute("PRAGMA journal_mode = DELETE")
-        self._connection.close()
-
-    def _put_model(self, model: Model) -> None:
-        packed = zlib.compress(json.dumps(to_plain(model)).encode())
-        added = self._connection.execute("INSERT INTO model (json) VALUES (?)", [packed])
-        self._connection.execute("DELETE FROM model WHERE id < ?", [added.lastrowid])
-
-    def _put_meta(self, key: str, value: Any) -> None:
-        self._connection.execute(
-            "INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, json.dumps(value)]
-        )

@@ -25,6 +25,11 @@ def is_live(target: object) -> bool:
     return not (isinstance(target, (str, PathLike, Model)) or is_reader(target))
 
 
+def is_run(path: Path) -> bool:
+    """Whether a path is a run file, or a folder with those of all ranks of a run."""
+    return path.suffix == RUN_SUFFIX or (path.is_dir() and any(path.glob(f"*{RUN_SUFFIX}")))
+
+
 def read(target: object, *, unsafe: bool = False) -> Model:
     """The structure of any target: a live model, a name, a checkpoint, a run or a record."""
     target = resolve(target)
@@ -36,7 +41,7 @@ def read(target: object, *, unsafe: bool = False) -> Model:
         from torchglass.capture.model.structure import read_model
 
         return read_model(target)
-    if target.suffix == RUN_SUFFIX:
+    if is_run(target):
         with closing(open_reader(target)) as reader:
             return reader.model()
     from torchglass.capture.checkpoint.reading import read_checkpoint
@@ -49,10 +54,10 @@ def open_reader(target: object, *, unsafe: bool = False) -> Reader:
     target = resolve(target)
     if is_reader(target):
         return target
-    if isinstance(target, Path) and target.suffix == RUN_SUFFIX:
-        from torchglass.store.file import FileReader
+    if isinstance(target, Path) and is_run(target):
+        from torchglass.results.run import open_run
 
-        return FileReader(target)
+        return open_run(target).reader
     from torchglass.store.memory import MemoryStore
 
     model = read(target, unsafe=unsafe)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.recorded import MODEL, ROOT, RUN, put_step, stats, write_run
 from torchglass.errors import StoreError, TargetError, ViewError
+from torchglass.records.histogram import Histogram
 from torchglass.records.series import Frame, numbers
 from torchglass.results.run import SavedRun, open_run
 from torchglass.store.file import FileSink
@@ -126,6 +127,116 @@ def test_a_step_that_was_taken_again_counts_once_in_a_table(tmp_path: Path) -> N
     with open_run(sink.path) as run:
         assert run["loss"].to_csv() == "step,value\n0,3.0\n1,1.5\n2,1.0\n"
         assert run["loss"].steps.tolist() == [0, 1, 1, 2]
+
+
+@pytest.fixture
+def spread(tmp_path: Path) -> Iterator[SavedRun]:
+    """Three steps of histograms, the last one wild."""
+    sink = FileSink(tmp_path / "spread.glass", RUN)
+    output = sink.series("fc", "output", "histogram")
+    for step, (exponent, first, counts) in enumerate(
+        [(0, -1, (1, 2)), (0, 0, (3, 4)), (2, -1, (5, 5, 6))]
+    ):
+        point = Histogram(exponent=exponent, first=first, counts=counts, stats=stats(step + 9))
+        sink.put_frame(Frame(step=step, time_ns=0, points={output: point}))
+    sink.close()
+    with open_run(sink.path) as run:
+        yield run
+
+
+def test_histograms_come_as_arrays_on_one_grid(spread: SavedRun) -> None:
+    found = spread["fc.output"].histograms
+
+    assert found.steps.tolist() == [0, 1, 2]
+    assert found.edges.tolist() == [-4, 0, 4, 8]
+    assert found.counts.tolist() == [[1, 2, 0], [0, 7, 0], [5, 5, 6]]
+    assert repr(found) == "<histograms of fc.output at 3 steps: 3 bins from -4 to 8>"
+
+
+def test_each_histogram_keeps_its_own_grid_and_numbers(spread: SavedRun) -> None:
+    series = spread["fc.output"]
+
+    assert series.histograms[0].counts == (1, 2)
+    assert series.histograms[0].stats == stats(9)
+    assert tuple(series.values[0]) == numbers(stats(9))
+    assert repr(series).endswith("inf and bins at 3 steps>")
+
+
+def test_a_wild_step_makes_a_plot_of_the_others_no_coarser(spread: SavedRun) -> None:
+    edges, counts = spread["fc.output"].histograms.shown(12)
+
+    assert edges.tolist() == list(range(-4, 9))
+    assert counts[1].tolist() == [0, 0, 0, 0, 3, 4, 0, 0, 0, 0, 0, 0]
+    assert counts.sum(axis=1).tolist() == [3, 7, 16]
+
+
+def test_histograms_tell_quantiles_and_merge(spread: SavedRun) -> None:
+    found = spread["fc.output"].histograms
+
+    assert found.quantiles(0, 1).tolist() == [[-1, 1], [0, 2], [-4, 8]]
+    assert found.merged().counts == (6, 14, 6)
+
+
+def test_histograms_become_tables(spread: SavedRun, tmp_path: Path) -> None:
+    found = spread["fc.output"].histograms
+
+    text = found.to_csv(tmp_path / "bins.csv")
+    frame = found.to_pandas()
+
+    assert text.splitlines() == ["step,-4.0,0.0,4.0", "0,1,2,0", "1,0,7,0", "2,5,5,6"]
+    assert (tmp_path / "bins.csv").read_text() == text
+    assert frame.loc[2].tolist() == [5, 5, 6]
+    assert frame.columns[0] == pd.Interval(-4, 0, closed="left")
+
+
+def test_a_series_of_numbers_has_no_histograms(run: SavedRun) -> None:
+    found = run["loss"].histograms
+
+    assert len(found) == 0
+    assert found.counts.shape == (0, 0)
+    assert found.shown()[1].shape == (0, 0)
+    assert repr(found) == "<histograms of loss: none>"
+
+
+def test_a_run_that_was_resumed_tells_its_branches(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run.glass", steps=6)
+    sink = FileSink(path, RUN, resume=True)
+    sink.put_frame(Frame(step=3, time_ns=0, points={sink.series("", "loss"): 9.0}))
+    sink.close()
+
+    with open_run(path) as run, run.at_session(1) as before:
+        assert "4 steps, finished, resumed once (1 from an earlier step)" in repr(run)
+        assert run["loss"].values.tolist() == [1, 1 / 2, 1 / 3, 9]
+        assert run.sessions[0].abandoned_from == 3
+        assert before["loss"].values.tolist() == [1 / (step + 1) for step in range(6)]
+        with pytest.raises(TargetError, match="has no session 3 to go back to"):
+            run.at_session(3)
+
+
+def test_a_thinned_run_says_how_much_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchglass.store.writer.FLUSH_FRAMES", 50)
+    sink = FileSink(tmp_path / "long.glass", RUN, max_bytes=200_000)
+    output = sink.series("fc", "output", "histogram")
+    wide = Histogram(exponent=0, first=0, counts=(1,) * 4_000, stats=stats(1))
+    for step in range(200):
+        sink.put_frame(Frame(step=step, time_ns=0, points={output: wide}))
+    sink.close()
+
+    with open_run(sink.path) as run:
+        assert run.thinned == 200 - len(run["fc.output"])
+        assert f"200 steps, finished, {run.thinned} steps thinned out" in repr(run)
+
+
+def test_a_file_that_is_deleted_while_it_is_open_is_read_to_its_end(tmp_path: Path) -> None:
+    run = open_run(write_run(tmp_path / "run.glass"))
+    for file in tmp_path.iterdir():
+        file.unlink()
+
+    # Where a file that is open cannot be deleted this is not reached.
+    assert len(run["loss"]) == 10
+    run.close()
 
 
 def test_without_pandas_the_error_says_what_to_install(

@@ -335,7 +335,7 @@ def test_a_nest_that_was_returned_is_not_made_up_from_a_file(trace: Trace, tmp_p
 def test_a_file_without_a_trace_says_so(trace: Trace, tmp_path: Path) -> None:
     path = trace.save(tmp_path / "pass.glass")
     with sqlite3.connect(path) as connection:
-        connection.execute("DELETE FROM trace")
+        connection.execute("DELETE FROM documents WHERE kind = 'trace'")
     connection.close()
 
     with pytest.raises(StoreError, match="holds a run, but no trace"):

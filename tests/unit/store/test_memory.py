@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.recorded import MODEL, RUN, put_step, stats
+from tests.recorded import MODEL, RUN, histogram, put_step, stats
 from torchglass.errors import StoreError
+from torchglass.records.finding import Findings
 from torchglass.records.flow import Reader, Sink
-from torchglass.records.series import Series, SeriesId, numbers
+from torchglass.records.graph import Graph, Node, NodeId
+from torchglass.records.measures import Measures
+from torchglass.records.series import Frame, Series, SeriesId, numbers
 from torchglass.store.file import FileReader, FileSink
 from torchglass.store.memory import MemoryStore
 
@@ -103,3 +106,39 @@ def test_the_memory_store_lists_its_series_as_records() -> None:
     weight = store.series("fc", "weight", "stats")
 
     assert store.series() == (Series(id=weight, path="fc", name="weight", kind="stats"),)
+
+
+def test_histograms_are_kept_with_their_exact_numbers(store: tuple[Sink, Reader]) -> None:
+    sink, reader = store
+    output = sink.series("fc", "output", "histogram")
+    for step in range(4):
+        put_step(sink, step)
+        sink.put_frame(Frame(step=step, time_ns=step, points={output: histogram(step)}))
+    sink.close()
+
+    found = reader.histograms(output, after=0)
+
+    assert found.series.label == "fc.output"
+    assert found.steps.tolist() == [1, 2, 3]
+    assert tuple(found.bins) == tuple(map(histogram, (1, 2, 3)))
+    assert tuple(reader.points(output).values[3]) == numbers(stats(3))
+    assert len(reader.histograms(sink.series("", "loss"))) == 0
+
+
+def test_documents_are_replaced_as_a_whole_and_raise_the_revision(
+    store: tuple[Sink, Reader],
+) -> None:
+    sink, reader = store
+    before = reader.revision()
+    sink.put_document(Graph(passes=1))
+    sink.put_document(Measures(notes=("on a quiet machine",)))
+    sink.put_document(Graph(nodes=(Node(id=NodeId(0), kind="call", path="fc"),), passes=7))
+    sink.close()
+
+    graph = reader.document(Graph)
+
+    assert graph is not None
+    assert (graph.passes, graph.nodes[0].path) == (7, "fc")
+    assert reader.document(Measures) == Measures(notes=("on a quiet machine",))
+    assert reader.document(Findings) is None
+    assert reader.revision() > before

@@ -6,32 +6,49 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.recorded import stats
-from torchglass.records.series import Point, Series, SeriesId, numbers
+from tests.recorded import histogram, stats
+from torchglass.records.histogram import Histogram
+from torchglass.records.series import Frame, Point, Series, SeriesId, numbers
 from torchglass.records.tensors import Stats
-from torchglass.store.packing import pack, unpack
+from torchglass.store.packing import Blobs, pack, unpack, unpack_histograms
 
 LOSS = Series(id=SeriesId(0), path="", name="loss")
 WEIGHT = Series(id=SeriesId(7), path="fc", name="weight", kind="stats")
 RATE = Series(id=SeriesId(300), path="", name="rate")
-KNOWN = [LOSS, WEIGHT, RATE]
+OUTPUT = Series(id=SeriesId(8), path="fc", name="output", kind="histogram")
+INPUT = Series(id=SeriesId(9), path="fc", name="input.0", kind="histogram")
+KNOWN = [LOSS, WEIGHT, RATE, OUTPUT, INPUT]
 
 number = st.floats(allow_nan=False)
-scalar_points = st.fixed_dictionaries(
+any_stats = st.builds(
+    Stats, count=st.integers(0, 2**53), min=number, max=number, mean=number, std=number
+)
+any_histogram = st.builds(
+    Histogram,
+    exponent=st.integers(-1100, 1100),
+    first=st.integers(-(2**60), 2**60),
+    counts=st.lists(st.integers(0, 300) | st.integers(0, 2**62), max_size=80).map(tuple),
+    stats=any_stats,
+)
+any_points = st.fixed_dictionaries(
     {},
     optional={
         LOSS.id: number,
-        WEIGHT.id: st.builds(
-            Stats, count=st.integers(0, 2**53), min=number, max=number, mean=number, std=number
-        ),
+        WEIGHT.id: any_stats,
+        OUTPUT.id: any_histogram,
         RATE.id: number,
+        INPUT.id: any_histogram,
     },
 )
 
 
-@given(st.lists(scalar_points))
+def packed(points: dict[SeriesId, Point]) -> Blobs:
+    return pack(Frame(step=0, time_ns=0, points=points))
+
+
+@given(st.lists(any_points))
 def test_every_point_comes_back_at_its_step(frames: list[dict[SeriesId, Point]]) -> None:
-    blobs = [(step, pack(points)) for step, points in enumerate(frames)]
+    blobs = [(step, packed(points).numbers) for step, points in enumerate(frames)]
 
     unpacked = unpack(blobs, KNOWN, KNOWN)
 
@@ -44,14 +61,55 @@ def test_every_point_comes_back_at_its_step(frames: list[dict[SeriesId, Point]])
         assert dict(zip(points.steps.tolist(), map(tuple, points.values), strict=True)) == expected
 
 
-def test_a_blob_has_an_id_for_each_series_and_eight_bytes_for_each_number() -> None:
-    blob = pack({LOSS.id: 0.5, WEIGHT.id: stats(4)})
+@given(st.lists(any_points))
+def test_every_histogram_comes_back_at_its_step(frames: list[dict[SeriesId, Point]]) -> None:
+    blobs = [
+        (step, numbers, bins)
+        for step, points in enumerate(frames)
+        for numbers, bins in [packed(points)]
+        if bins is not None
+    ]
 
-    assert len(blob) == 4 + 2 * 4 + (1 + 7) * 8
+    for series in (INPUT, OUTPUT):
+        found = unpack_histograms(blobs, series, KNOWN)
+
+        expected = {
+            step: points[series.id] for step, points in enumerate(frames) if series.id in points
+        }
+        assert dict(zip(found.steps.tolist(), found.bins, strict=True)) == expected
+
+
+def test_a_series_without_bins_has_no_histograms() -> None:
+    numbers, bins = packed({WEIGHT.id: stats(1), OUTPUT.id: histogram(1)})
+    assert bins is not None
+
+    assert len(unpack_histograms([(0, numbers, bins)], WEIGHT, KNOWN)) == 0
+
+
+def test_small_counts_take_a_byte_each() -> None:
+    few, many = (
+        Histogram(exponent=0, first=0, counts=(200,) * number, stats=stats(1))
+        for number in (100, 1_100)
+    )
+    short, long = packed({OUTPUT.id: few}).bins, packed({OUTPUT.id: many}).bins
+
+    assert short is not None
+    assert long is not None
+    assert len(long) - len(short) == 1_000
+
+
+def test_a_blob_has_an_id_for_each_series_and_eight_bytes_for_each_number() -> None:
+    blob = packed({LOSS.id: 0.5, WEIGHT.id: stats(4)})
+
+    assert blob.bins is None
+    assert len(blob.numbers) == 4 + 2 * 4 + (1 + 7) * 8
 
 
 def test_what_is_not_finite_survives() -> None:
-    blobs = [(0, pack({LOSS.id: math.nan})), (1, pack({LOSS.id: -math.inf}))]
+    blobs = [
+        (0, packed({LOSS.id: math.nan}).numbers),
+        (1, packed({LOSS.id: -math.inf}).numbers),
+    ]
 
     (points,) = unpack(blobs, [LOSS], KNOWN)
 
@@ -59,7 +117,7 @@ def test_what_is_not_finite_survives() -> None:
 
 
 def test_a_series_that_was_never_measured_is_empty_but_has_its_columns() -> None:
-    (points,) = unpack([(0, pack({LOSS.id: 1.0}))], [WEIGHT], KNOWN)
+    (points,) = unpack([(0, packed({LOSS.id: 1.0}).numbers)], [WEIGHT], KNOWN)
 
     assert len(points) == 0
     assert points.values.shape == (0, 7)

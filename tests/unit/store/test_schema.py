@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ import pytest
 
 from tests.recorded import RUN, put_step, write_run
 from torchglass.errors import SchemaError, StoreError
+from torchglass.records.trace import Trace
 from torchglass.store.file import FileReader, FileSink
 
 NOBODY = 65534
@@ -113,6 +116,24 @@ def test_a_file_cut_short_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
             _read_all(path)
 
 
+def test_a_file_with_wrong_bytes_is_read_or_refused_but_never_crashes(tmp_path: Path) -> None:
+    whole = write_run(tmp_path / "run.glass", steps=50).read_bytes()
+    path = tmp_path / "damaged.glass"
+    random_places = random.Random(0)
+
+    read = 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for place in random_places.sample(range(len(whole)), 20):
+            damaged[place] = random_places.randrange(256)
+        path.write_bytes(damaged)
+        with contextlib.suppress(StoreError):
+            _read_all(path)
+            read += 1
+
+    assert 0 < read < 300
+
+
 def test_a_file_of_a_newer_version_says_to_upgrade(run_file: Path) -> None:
     connection = sqlite3.connect(run_file)
     connection.execute("PRAGMA user_version = 99")
@@ -170,6 +191,11 @@ def _read_all(path: Path) -> int:
     reader = FileReader(path)
     try:
         reader.run()
+        reader.document(Trace)
+        reader.sessions()
+        for series in reader.series():
+            reader.points(series.id)
+            reader.histograms(series.id)
         return len(reader.points(reader.series()[0].id))
     finally:
         reader.close()

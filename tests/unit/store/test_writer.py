@@ -1,17 +1,24 @@
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.recorded import ROOT, RUN, put_step
+from tests.recorded import ROOT, RUN, put_step, stats
 from torchglass.errors import TorchglassWarning
+from torchglass.records.finding import Finding, Findings
+from torchglass.records.graph import Graph
+from torchglass.records.histogram import Histogram
 from torchglass.records.series import Frame
-from torchglass.store import writer
+from torchglass.store import schema, writer
 from torchglass.store.file import FileReader, FileSink
 
 WRITE_UNTIL_KILLED = """
@@ -26,6 +33,26 @@ sink.put_model(MODEL)
 for step in itertools.count():
     put_step(sink, step)
     print(step, flush=True)
+"""
+
+FORK_WRITERS = """
+import itertools, os, sys
+from pathlib import Path
+from tests.recorded import MODEL, RUN, put_step
+from torchglass.store import writer
+
+writer.FLUSH_SECONDS = 0.002
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        print(os.getpid(), flush=True)
+        sink = writer.FileSink(Path(line.strip()), RUN)
+        sink.put_model(MODEL)
+        for step in itertools.count():
+            put_step(sink, step)
+            print(step, flush=True)
+    os.waitpid(child, 0)
+    print("killed", flush=True)
 """
 
 WRITE_BEYOND_THE_LIMIT = """
@@ -115,24 +142,49 @@ def assert_is_a_prefix(path: Path) -> int:
     return count
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_a_killed_process_leaves_a_file_that_opens(tmp_path: Path, seed: int) -> None:
-    path = tmp_path / "run.glass"
-    steps_before_the_end = random.Random(seed).randrange(1, 4_000)
+def killed_writers(folder: Path, moments: Sequence[int]) -> list[Path]:
+    """Files whose writers were killed after so many steps each, or while making the file."""
+    paths = [folder / f"{number}.glass" for number, _ in enumerate(moments)]
     with subprocess.Popen(
-        [sys.executable, "-c", WRITE_UNTIL_KILLED, str(path)], cwd=ROOT, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        for _ in range(steps_before_the_end):
-            process.stdout.readline()
-        process.kill()
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK_WRITERS],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        for path, steps in zip(paths, moments, strict=True):
+            print(path, file=parent.stdin, flush=True)
+            child = int(parent.stdout.readline())
+            for _ in range(steps):
+                parent.stdout.readline()
+            os.kill(child, signal.SIGKILL)
+            # What the child wrote last may lack the end of its line.
+            while not parent.stdout.readline().endswith("killed\n"):
+                pass
+    return paths
 
-    before = FileReader(path)
-    finished, last = before.finished(), before.last_step()
-    before.close()
 
-    assert not finished
-    assert assert_is_a_prefix(path) == last + 1
+def test_fifty_killed_processes_leave_files_that_open(tmp_path: Path) -> None:
+    random_moments = random.Random(0)
+    moments = [int(10 ** random_moments.uniform(0, 3.3)) for _ in range(50)]
+
+    for path in killed_writers(tmp_path, moments):
+        with FileReader(path) as reader:
+            finished, last = reader.finished(), reader.last_step()
+        assert not finished
+        assert assert_is_a_prefix(path) == last + 1
+
+
+def test_a_process_killed_while_it_makes_its_file_leaves_none_or_an_empty_run(
+    tmp_path: Path,
+) -> None:
+    begun = [path for path in killed_writers(tmp_path, [0] * 30) if schema.has_begun(path)]
+
+    for path in begun:
+        with FileReader(path) as reader:
+            assert reader.last_step() == -1
 
 
 def test_what_was_flushed_survives_a_kill(tmp_path: Path) -> None:
@@ -235,3 +287,70 @@ def test_closing_twice_or_writing_after_it_is_harmless(tmp_path: Path) -> None:
     put_step(sink, 1)
 
     assert assert_is_a_prefix(sink.path) == 1
+
+
+def test_a_document_that_is_not_plain_data_is_left_out_and_the_rest_is_written(
+    tmp_path: Path,
+) -> None:
+    sink = FileSink(tmp_path / "run.glass", RUN)
+    finding = Finding(severity="note", kind="odd", message="", facts={"what": 1j})
+
+    def write() -> None:
+        sink.put_document(Findings(findings=(finding,)))
+        sink.put_document(Graph(passes=2))
+        put_step(sink, 0)
+        sink.close()
+
+    with pytest.warns(TorchglassWarning, match=r"run\.glass is written without its findings"):
+        write()
+
+    with FileReader(sink.path) as reader:
+        assert reader.document(Findings) is None
+        assert reader.document(Graph) == Graph(passes=2)
+        assert reader.last_step() == 0
+
+
+def test_steps_may_be_numbers_of_numpy(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path / "run.glass", RUN)
+    loss = sink.series("", "loss")
+
+    for step in np.arange(3):
+        points = {loss: np.float32(0.5)}
+        sink.put_frame(Frame(step=step, time_ns=step, points=points))  # type: ignore[arg-type]
+    sink.close()
+
+    with FileReader(sink.path) as reader:
+        assert reader.points(loss).steps.tolist() == [0, 1, 2]
+
+
+def test_a_step_that_no_file_can_hold_is_left_out_and_counted(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path / "run.glass", RUN)
+    output = sink.series("fc", "output", "histogram")
+    beyond = Histogram(exponent=0, first=1 << 80, counts=(1,), stats=stats(1))
+
+    def write() -> None:
+        put_step(sink, 0)
+        sink.put_frame(Frame(step=1, time_ns=0, points={output: beyond}))
+        put_step(sink, 2)
+        sink.close()
+
+    with pytest.warns(TorchglassWarning, match=r"step 1 is left out of .*run\.glass"):
+        write()
+
+    with FileReader(sink.path) as reader:
+        assert reader.last_step() == 2
+        assert reader.dropped() == 1
+
+
+def test_a_thread_that_writes_at_once_needs_nothing_that_is_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0)
+    paths = [tmp_path / f"{number}.glass" for number in range(40)]
+
+    for path in paths:
+        sink = FileSink(path, RUN)
+        put_step(sink, 0)
+        sink.close()
+
+    assert [FileReader(path).last_step() for path in paths] == [0] * len(paths)

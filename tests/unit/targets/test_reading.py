@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from tests import make
 from torchglass.errors import TargetError
 from torchglass.records.run import Run
+from torchglass.records.series import Frame
 from torchglass.store.file import FileSink
 from torchglass.store.memory import MemoryStore
 from torchglass.targets.reading import is_live, is_reader, open_reader, read
@@ -73,6 +75,21 @@ def test_a_reader_of_a_run_reads_its_file(run_file: Path) -> None:
 
     assert reader.run().name == "a"
     reader.close()
+
+
+def test_a_folder_with_a_file_for_each_rank_is_one_run(tmp_path: Path) -> None:
+    for rank in range(2):
+        run = Run(name="net", created_ns=1, rank=rank, world_size=2)
+        sink = FileSink(tmp_path / f"net-rank{rank}.glass", run)
+        sink.put_model(make.model({"children": {"fc": {"class": "torch.nn.Linear"}}}))
+        sink.put_frame(Frame(step=0, time_ns=1, points={sink.series("", "loss"): rank}))
+        sink.close()
+
+    with closing(open_reader(tmp_path)) as reader:
+        (loss,) = reader.series()
+
+        assert reader.points(loss.id).column("value").tolist() == [0.5]
+    assert read(tmp_path).modules[1].path == "fc"
 
 
 def test_a_reader_of_a_model_has_nothing_more_to_come() -> None:

@@ -1,0 +1,174 @@
+"""Histograms on dyadic grids: added without loss, laid on a common grid, asked for quantiles.
+
+    edges     0   1   2   3   4
+    fine      | 1 | 2 | 3 |           exponent 0
+    coarse            |   4   |       exponent 1
+    merged    |   3   |   7   |       exponent 1
+
+Each step and each rank has a grid of its own, as fine as its numbers want it. Where two are to be
+seen together the finer one is halved; a number that lies in a bin before lies in it after.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from torchglass.analyse import moments
+from torchglass.records.histogram import Histogram
+
+Numbers = npt.NDArray[np.float64]
+
+MOST_BINS = 256
+"""More than a plot can show apart."""
+
+
+class Grid(NamedTuple):
+    """A row of bins: bin i reaches from `(first + i) · 2**exponent` to the next edge."""
+
+    exponent: int
+    first: int
+    length: int
+
+    @property
+    def edges(self) -> Numbers:
+        """Where its bins begin and end, one more than there are bins."""
+        places = np.arange(self.first, self.first + self.length + 1, dtype=np.float64)
+        edges: Numbers = np.ldexp(places, self.exponent)
+        return edges
+
+
+def grid_of(histogram: Histogram) -> Grid:
+    """The grid that a histogram has its counts on."""
+    return Grid(histogram.exponent, histogram.first, len(histogram.counts))
+
+
+def coarsened(histogram: Histogram, exponent: int) -> Histogram:
+    """The same counts in wider bins, as wide as 2**exponent."""
+    if exponent == histogram.exponent or not histogram.counts:
+        return histogram
+    places = _places(histogram, exponent)
+    first = int(places[0])
+    counts = np.zeros(int(places[-1]) - first + 1, np.int64)
+    np.add.at(counts, places - first, np.asarray(histogram.counts, np.int64))
+    return Histogram(
+        exponent=exponent, first=first, counts=tuple(counts.tolist()), stats=histogram.stats
+    )
+
+
+def common_grid(histograms: Iterable[Histogram], most_bins: int = MOST_BINS) -> Grid:
+    """The finest grid that has room for all bins of all histograms."""
+    binned = [histogram for histogram in histograms if histogram.counts]
+    exponent = max((histogram.exponent for histogram in binned), default=0)
+    while True:
+        first, last = _ends(binned, exponent)
+        if last - first < most_bins:
+            return Grid(exponent, first, last - first + 1)
+        exponent += 1
+
+
+def merged(histograms: Sequence[Histogram], most_bins: int = MOST_BINS) -> Histogram:
+    """The histogram of all numbers together. The order in which parts are merged does not matter.
+
+    It is as fine as the coarsest part, or so much coarser that all fits into `most_bins`.
+    """
+    grid = common_grid(histograms, most_bins)
+    return Histogram(
+        exponent=grid.exponent,
+        first=grid.first,
+        counts=tuple(on_grid(histograms, grid).sum(axis=0).tolist()),
+        stats=moments.joined(histogram.stats for histogram in histograms),
+    )
+
+
+def on_grid(histograms: Sequence[Histogram], grid: Grid) -> npt.NDArray[np.int64]:
+    """The counts of each histogram, a row each, in the bins of a grid that is not finer.
+
+    What lies beside the grid is in no bin.
+    """
+    rows = np.zeros((len(histograms), grid.length), np.int64)
+    for row, histogram in zip(rows, histograms, strict=True):
+        if histogram.counts:
+            places = _places(histogram, grid.exponent) - grid.first
+            inside = (places >= 0) & (places < grid.length)
+            np.add.at(row, places[inside], np.asarray(histogram.counts, np.int64)[inside])
+    return rows
+
+
+def quantiles(histogram: Histogram, fractions: Sequence[float]) -> Numbers:
+    """Below which values these fractions of the numbers lie, to the width of a bin.
+
+    NaN where there are no numbers.
+    """
+    counts = np.asarray(histogram.counts, np.int64)
+    if not counts.sum():
+        return np.full(len(fractions), math.nan)
+    edges = grid_of(histogram).edges
+    below = np.concatenate([[0], np.cumsum(counts)]) / counts.sum()
+    values = np.interp(fractions, below, edges)
+    clipped: Numbers = np.clip(values, histogram.stats.min, histogram.stats.max)
+    return clipped
+
+
+def display_grid(histograms: Sequence[Histogram], bins: int, *, reject: float = 0.0) -> Grid:
+    """A grid of at most `bins` bins for all histograms, wide enough for all but the outliers.
+
+    Of the numbers of all histograms together the fraction `reject` may lie beside it, half of it on
+    either side. It may be finer than some of them, so `rebinned` is what fills it: one wild step
+    makes the others no coarser.
+    """
+    binned = [histogram for histogram in histograms if any(histogram.counts)]
+    if not binned:
+        return Grid(0, 0, 0)
+    low, high = _bulk(binned, reject)
+    exponent = min(histogram.exponent for histogram in binned)
+    while True:
+        first = math.floor(math.ldexp(low, -exponent))
+        length = math.ceil(math.ldexp(high, -exponent)) - first
+        if length <= bins:
+            return Grid(exponent, first, length)
+        exponent += 1
+
+
+def rebinned(histogram: Histogram, edges: Numbers) -> Numbers:
+    """The counts in bins with any edges, as if the numbers in a bin were spread evenly over it."""
+    if not histogram.counts:
+        return np.zeros(len(edges) - 1)
+    below = np.concatenate([[0], np.cumsum(np.asarray(histogram.counts, np.int64))])
+    return np.diff(np.interp(edges, grid_of(histogram).edges, below))
+
+
+def _bulk(histograms: Sequence[Histogram], reject: float) -> tuple[float, float]:
+    """Between which edges all numbers lie but for a fraction, half of it on either side."""
+    edges = [grid_of(histogram).edges for histogram in histograms]
+    starts = np.concatenate([each[:-1] for each in edges])
+    ends = np.concatenate([each[1:] for each in edges])
+    counts = np.concatenate([np.asarray(each.counts, np.int64) for each in histograms])
+    starts, ends, counts = (each[counts > 0] for each in (starts, ends, counts))
+    spared = reject / 2 * counts.sum()
+    upwards, downwards = np.argsort(starts), np.argsort(-ends)
+    lowest = np.searchsorted(np.cumsum(counts[upwards]), spared, side="right")
+    highest = np.searchsorted(np.cumsum(counts[downwards]), spared, side="right")
+    return float(starts[upwards][lowest]), float(ends[downwards][highest])
+
+
+def _places(histogram: Histogram, exponent: int) -> npt.NDArray[np.int64]:
+    """Which bin of a coarser grid each bin becomes a part of."""
+    if exponent < histogram.exponent:
+        raise ValueError(f"bins of 2**{histogram.exponent} are no multiples of 2**{exponent}")
+    halvings = min(exponent - histogram.exponent, 63)
+    return (histogram.first + np.arange(len(histogram.counts), dtype=np.int64)) >> halvings
+
+
+def _ends(histograms: Iterable[Histogram], exponent: int) -> tuple[int, int]:
+    """The first and the last bin that any of the histograms takes at a width of 2**exponent."""
+    first, last = [], []
+    for histogram in histograms:
+        halvings = exponent - histogram.exponent
+        first.append(histogram.first >> halvings)
+        last.append((histogram.first + len(histogram.counts) - 1) >> halvings)
+    return min(first, default=0), max(last, default=-1)

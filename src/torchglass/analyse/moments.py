@@ -1,0 +1,63 @@
+"""Statistics of several tensors, or of the parts of one, taken together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from torchglass.records.series import FIELDS, numbers
+from torchglass.records.tensors import Stats
+
+Rows = npt.NDArray[np.float64]
+"""Statistics of one tensor in each row, in the columns that `FIELDS` names."""
+
+_WIDTH = len(FIELDS["stats"])
+
+
+def joined(parts: Iterable[Stats]) -> Stats:
+    """The statistics of all numbers of which each part sums up some.
+
+    >>> zero_and_two = Stats(count=2, min=0, max=2, mean=1, std=2**0.5)
+    >>> joined([zero_and_two, Stats(count=1, min=4, max=4, mean=4, std=0)])
+    Stats(count=3, min=0.0, max=4.0, mean=2.0, std=2.0, nan=0, inf=0)
+    """
+    rows = np.array([numbers(part) for part in parts], np.float64).reshape(-1, _WIDTH)
+    (row,) = joined_rows(rows, np.zeros(len(rows), np.intp), 1)
+    count, low, high, mean, std, nan, inf = row.tolist()
+    return Stats(
+        count=int(count), min=low, max=high, mean=mean, std=std, nan=int(nan), inf=int(inf)
+    )
+
+
+def joined_rows(rows: Rows, groups: npt.NDArray[np.intp], number: int) -> Rows:
+    """A row for each of a number of groups, which joins the rows that belong to it."""
+    all_counts, nans, infs = (_sums(rows[:, column], groups, number) for column in (0, 5, 6))
+    has_finite = _finite(rows) > 0
+    rows, groups = rows[has_finite], groups[has_finite]
+    _, lows, highs, means, stds, _, _ = rows.T
+    counts = _finite(rows)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        finite_counts = _sums(counts, groups, number)
+        mean = _sums(means * (counts / finite_counts[groups]), groups, number)
+        away = means - mean[groups]
+        around = stds * stds * (counts - 1) + away * away * counts
+        squares = _sums(around, groups, number)
+        std = np.sqrt(squares / np.maximum(finite_counts - 1, 1))
+    low, high = np.full(number, np.inf), np.full(number, -np.inf)
+    np.minimum.at(low, groups, lows)
+    np.maximum.at(high, groups, highs)
+    moments = np.stack([low, high, mean, std])
+    moments[:, finite_counts == 0] = np.nan
+    return np.stack([all_counts, *moments, nans, infs], axis=1)
+
+
+def _finite(rows: Rows) -> Rows:
+    """How many of the numbers of each row are neither NaN nor infinite."""
+    count: Rows = rows[:, 0] - rows[:, 5] - rows[:, 6]
+    return count
+
+
+def _sums(values: Rows, groups: npt.NDArray[np.intp], number: int) -> Rows:
+    return np.bincount(groups, values, number).astype(np.float64, copy=False)

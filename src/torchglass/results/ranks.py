@@ -1,0 +1,174 @@
+"""The ranks of a distributed run read as one: every number over all of them, exactly."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+import numpy as np
+
+from torchglass.analyse import histograms, moments
+from torchglass.errors import StoreError, TorchglassError
+from torchglass.records.documents import D
+from torchglass.records.histogram import Histogram, Histograms
+from torchglass.records.model import Model
+from torchglass.records.run import Run, Session
+from torchglass.records.series import FIELDS, Points, Series, SeriesId
+from torchglass.store.catalog import Catalog
+from torchglass.store.file import FileReader
+
+LOST_NS = 60_000_000_000
+"""A rank whose latest step is so much older than that of the others is no longer waited for."""
+
+T = TypeVar("T")
+
+
+@final
+class RanksReader:
+    """A reader of all ranks together.
+
+    Statistics and histograms are those of the numbers of all ranks, and what is one number on each
+    rank is their mean. Steps are there once every rank that goes on has written them.
+    """
+
+    def __init__(self, readers: Sequence[FileReader]) -> None:
+        self.ranks: Mapping[int, FileReader] = {
+            reader.run().rank: reader
+            for reader in sorted(readers, key=lambda reader: reader.run().rank)
+        }
+        self._catalog = Catalog()
+
+    @property
+    def path(self) -> Path:
+        """The folder that the files are in."""
+        return next(iter(self.ranks.values())).path.parent
+
+    def run(self) -> Run:
+        """Who recorded this, where and when, as the first rank tells it."""
+        return next(iter(self.ranks.values())).run()
+
+    def model(self) -> Model:
+        """The structure of the model on the first rank that has one."""
+        return self._first(FileReader.model)
+
+    def document(self, kind: type[D]) -> D | None:
+        """The record of this class that the first of the ranks keeps, if one does."""
+        found = (reader.document(kind) for reader in self.ranks.values())
+        return next((document for document in found if document is not None), None)
+
+    def revision(self) -> int:
+        """A number that goes up when anything but the series changes on a rank."""
+        return sum(reader.revision() for reader in self.ranks.values())
+
+    def series(self) -> Sequence[Series]:
+        """What was measured on any rank."""
+        for reader in self.ranks.values():
+            for each in reader.series():
+                self._catalog.id_of(each.path, each.name, each.kind)
+        return tuple(self._catalog.all)
+
+    def points(self, series: SeriesId, *, after: int = -1) -> Points:
+        """The points of one series at steps above `after`, over all ranks."""
+        (points,) = self.points_of([series], after=after)
+        return points
+
+    def points_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]:
+        """The points of several series, for the price of reading each file once."""
+        wanted = [self._known(each) for each in ids]
+        last = self.last_step()
+        parts: defaultdict[SeriesId, list[Points]] = defaultdict(list)
+        for reader in self.ranks.values():
+            here = {_key(each): each.id for each in reader.series()}
+            common = [each for each in wanted if _key(each) in here]
+            found = reader.points_of([here[_key(each)] for each in common], after=after)
+            for each, points in zip(common, found, strict=True):
+                parts[each.id].append(points)
+        return [_joined(each, parts[each.id], last) for each in wanted]
+
+    def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
+        """The bins of one series of histograms at steps above `after`, over all ranks."""
+        wanted, last = self._known(series), self.last_step()
+        by_step: defaultdict[int, list[Histogram]] = defaultdict(list)
+        for reader in self.ranks.values():
+            here = {_key(each): each.id for each in reader.series()}
+            if _key(wanted) in here:
+                found = reader.histograms(here[_key(wanted)], after=after)
+                for step, histogram in zip(found.steps.tolist(), found.bins, strict=True):
+                    if step <= last:
+                        by_step[step].append(histogram)
+        steps = sorted(by_step)
+        return Histograms(
+            series=wanted,
+            steps=np.array(steps, np.int64),
+            bins=tuple(histograms.merged(by_step[step]) for step in steps),
+        )
+
+    def last_step(self) -> int:
+        """The latest step that all ranks have written which are still at work."""
+        lasts = [(reader.last_step(), reader) for reader in self.ranks.values()]
+        furthest = max(last for last, _ in lasts)
+        newest = max(reader.last_time_ns() for _, reader in lasts)
+        awaited = [
+            last
+            for last, reader in lasts
+            if not reader.finished() and newest - reader.last_time_ns() < LOST_NS
+        ]
+        return min(awaited, default=furthest)
+
+    def finished(self) -> bool:
+        """Whether all ranks closed their run."""
+        return all(reader.finished() for reader in self.ranks.values())
+
+    def dropped(self) -> int:
+        """How many frames the writers of all ranks could not keep up with."""
+        return sum(reader.dropped() for reader in self.ranks.values())
+
+    def thinned(self) -> int:
+        """How many frames were taken out again on all ranks."""
+        return sum(reader.thinned() for reader in self.ranks.values())
+
+    def sessions(self) -> tuple[Session, ...]:
+        """The processes that wrote to the run of the first rank."""
+        return self._first(FileReader.sessions)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for reader in self.ranks.values():
+            reader.close()
+
+    def _known(self, series: SeriesId) -> Series:
+        known = self.series()
+        if not 0 <= series < len(known):
+            raise StoreError(f"{self.path} has no series with the id {series}")
+        return known[series]
+
+    def _first(self, ask: Callable[[FileReader], T]) -> T:
+        """The answer of the first rank that has one."""
+        *others, last = self.ranks.values()
+        for reader in others:
+            try:
+                return ask(reader)
+            except TorchglassError:  # noqa: PERF203 - a handful of ranks
+                continue
+        return ask(last)
+
+
+def _key(series: Series) -> tuple[Any, ...]:
+    return series.path, series.name, series.kind
+
+
+def _joined(series: Series, parts: Sequence[Points], last: int) -> Points:
+    """The points of all ranks, those of one step as one, up to the last step."""
+    width = len(FIELDS[series.kind])
+    values = np.concatenate([np.empty((0, width)), *(part.values for part in parts)])
+    steps = np.concatenate([np.empty(0, np.int64), *(part.steps for part in parts)])
+    values, steps = values[steps <= last], steps[steps <= last]
+    distinct, groups = np.unique(steps, return_inverse=True)
+    if series.kind == "scalar":
+        sums = np.bincount(groups, values[:, 0], len(distinct))
+        joined = (sums / np.bincount(groups, minlength=len(distinct)))[:, None]
+    else:
+        joined = moments.joined_rows(values, groups, len(distinct))
+    return Points(series=series, steps=distinct, values=joined)

@@ -1,0 +1,161 @@
+"""A run file as its one writer sees it: what is new goes in whole, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchglass.errors import StoreError
+from torchglass.records.plain import to_plain
+from torchglass.records.run import Run
+from torchglass.records.series import Series
+from torchglass.store import thinning
+from torchglass.store.packing import Blobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedFrame:
+    """All that was measured at one step, ready to be written."""
+
+    step: int
+    time_ns: int
+    blobs: Blobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class News:
+    """What is to be written in one transaction."""
+
+    documents: Mapping[str, bytes] = field(default_factory=dict)
+    """By their kind in the file, packed."""
+    frames: Sequence[PackedFrame] = ()
+    dropped: int = 0
+    """How many frames could not be kept until now."""
+    series: Sequence[Series] = ()
+    """All there are until now."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """About the run, by their keys in the table "meta"."""
+
+
+class RunFile:
+    """A run file that is open for writing, and the session that writes to it."""
+
+    def __init__(self, connection: sqlite3.Connection, run: Run) -> None:
+        self._connection = connection
+        self._begun = False
+        with connection:
+            self.known_series = read_series(connection)
+            self._dropped_before = self._meta("dropped") or 0
+            if self._meta("run") is None:
+                self._put_meta("run", to_plain(run))
+            connection.execute("DELETE FROM meta WHERE key = 'finished_ns'")
+            added = connection.execute(
+                "INSERT INTO sessions (run) VALUES (?)", [json.dumps(to_plain(run))]
+            )
+        self._session = added.lastrowid
+        self._series_written = len(self.known_series)
+        self._dropped_written = 0
+
+    def write(self, news: News, *, max_bytes: int | None = None) -> None:
+        """Write what is new, after making room for it where the file may not grow further."""
+        new_series = news.series[self._series_written :]
+        if not (news.documents or news.frames or new_series) and (
+            news.dropped == self._dropped_written
+        ):
+            return
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._assert_is_ours()
+            if max_bytes is not None:
+                self._make_room(news.frames, max_bytes)
+            for kind, packed in news.documents.items():
+                self._put_document(kind, packed)
+            self._connection.executemany(
+                "INSERT INTO series VALUES (?, ?, ?, ?)",
+                [(each.id, each.path, each.name, each.kind) for each in new_series],
+            )
+            self._put_frames(news.frames)
+            for key, fact in news.facts.items():
+                self._put_meta(key, fact)
+            if news.dropped:
+                self._put_meta("dropped", self._dropped_before + news.dropped)
+        self._series_written += len(new_series)
+        self._dropped_written = news.dropped
+        self._begun = self._begun or bool(news.frames)
+
+    def close(self) -> None:
+        """Mark the run as finished and fold the journal in, so that one file remains."""
+        # Without room on the disk what was written before stays as it is.
+        with contextlib.suppress(sqlite3.Error, StoreError), self._connection:
+            self._assert_is_ours()
+            self._put_meta("finished_ns", time.time_ns())
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            # Without a journal the file can also be read where nothing can be written. A reader
+            # that has it open is in the way of this, and there is no waiting for that one.
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            self._connection.execute("PRAGMA journal_mode = DELETE")
+        self._connection.close()
+
+    def _put_document(self, kind: str, packed: bytes) -> None:
+        added = self._connection.execute(
+            "INSERT INTO documents (kind, json) VALUES (?, ?)", [kind, packed]
+        )
+        self._connection.execute(
+            "DELETE FROM documents WHERE kind = ? AND id < ?", [kind, added.lastrowid]
+        )
+
+    def _put_meta(self, key: str, value: Any) -> None:
+        self._connection.execute(
+            "INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, json.dumps(value)]
+        )
+
+    def _put_frames(self, frames: Sequence[PackedFrame]) -> None:
+        if frames and not self._begun:
+            self._connection.execute(
+                "UPDATE sessions SET first_step = ? WHERE id = ?",
+                [min(frame.step for frame in frames), self._session],
+            )
+        self._connection.executemany(
+            "INSERT INTO frames (step, time_ns, session, blob, bins) VALUES (?, ?, ?, ?, ?)",
+            [(frame.step, frame.time_ns, self._session, *frame.blobs) for frame in frames],
+        )
+
+    def _make_room(self, frames: Sequence[PackedFrame], max_bytes: int) -> None:
+        ((page_bytes,),) = self._connection.execute("PRAGMA page_size")
+        new = sum(
+            len(frame.blobs.numbers) + len(frame.blobs.bins or b"") + page_bytes for frame in frames
+        )
+        taken_out = 0
+        while thinning.used_bytes(self._connection) + new > max_bytes:
+            thinned = thinning.thin(self._connection)
+            taken_out += thinned
+            if not thinned:
+                break
+        if taken_out:
+            self._put_meta("thinned", (self._meta("thinned") or 0) + taken_out)
+
+    def _assert_is_ours(self) -> None:
+        ((latest,),) = self._connection.execute("SELECT max(id) FROM sessions")
+        if latest != self._session:
+            raise StoreError("another process has resumed the run")
+
+    def _meta(self, key: str) -> Any:
+        return read_meta(self._connection, key)
+
+
+def read_meta(connection: sqlite3.Connection, key: str) -> Any:
+    """One fact about the run, None if it is not known."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", [key]).fetchone()
+    return None if row is None else json.loads(row[0])
+
+
+def read_series(connection: sqlite3.Connection) -> list[Series]:
+    """The series of a run in the order in which they were first seen."""
+    rows = connection.execute("SELECT id, path, name, kind FROM series ORDER BY id")
+    return [Series(id=row[0], path=row[1], name=row[2], kind=row[3]) for row in rows]

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from torchglass.analyse.ranks import RankFacts, compare
+
+
+def healthy(rank: int, **facts: object) -> RankFacts:
+    usual = {"last_step": 100, "finished": True, "step_seconds": 0.1}
+    return RankFacts(rank=rank, **{**usual, **facts})  # type: ignore[arg-type]
+
+
+def test_ranks_that_are_alike_give_no_findings() -> None:
+    assert compare([healthy(rank) for rank in range(4)]) == ()
+    assert compare([healthy(0)]) == ()
+    assert compare([]) == ()
+
+
+def test_nan_on_one_rank_only_is_said_with_its_place() -> None:
+    ranks = [*map(healthy, range(3)), healthy(3, first_not_finite=(40, "fc.weight.grad"))]
+
+    (finding,) = compare(ranks)
+
+    assert (finding.severity, finding.step, finding.facts["rank"]) == ("error", 40, 3)
+    assert finding.message == (
+        "rank 3 has NaN or Inf since step 40, first in fc.weight.grad; no other rank has"
+    )
+
+
+def test_the_rank_that_had_nan_first_comes_first() -> None:
+    ranks = [
+        healthy(0, first_not_finite=(41, "fc.output")),
+        healthy(1, first_not_finite=(40, "fc.weight.grad")),
+    ]
+
+    assert [finding.facts["rank"] for finding in compare(ranks)] == [1, 0]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_rank_that_stopped_is_named(finished: bool) -> None:
+    (finding,) = compare([healthy(0), healthy(1), healthy(2, last_step=60, finished=finished)])
+
+    how = "ended" if finished else "stopped"
+    assert finding.message == f"rank 2 {how} at step 60, while others went on to 100"
+
+
+def test_a_rank_that_is_just_being_written_has_not_stopped() -> None:
+    assert compare([healthy(0), healthy(1, last_step=97, finished=False)]) == ()
+
+
+def test_a_straggler_is_seen_in_the_time_that_it_takes_for_itself() -> None:
+    ranks = [healthy(rank, own_seconds={"time.forward": 0.05}) for rank in range(3)]
+
+    (finding,) = compare([*ranks, healthy(3, own_seconds={"time.forward": 0.1})])
+
+    assert finding.kind == "straggler"
+    assert finding.message == "rank 3 takes 2.0 times as long as the others in time.forward"
+
+
+def test_without_such_times_a_straggler_is_seen_from_step_to_step() -> None:
+    (finding,) = compare([healthy(0), healthy(1), healthy(2, step_seconds=0.2)])
+
+    assert finding.message == "rank 2 takes 2.0 times as long as the others from step to step"
+
+
+def test_steps_that_a_rank_left_out_are_noted() -> None:
+    (finding,) = compare([healthy(0), healthy(1, dropped=5)])
+
+    assert (finding.severity, finding.facts["steps"]) == ("note", 5)
