@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+# The models are small, and threads that share a processor mostly wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What the explorer remembers is this machine's user's, and no test may read or write it.
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="torchglass-config-")
 
 
 @pytest.fixture(autouse=True)

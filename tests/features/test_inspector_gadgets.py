@@ -20,6 +20,7 @@ from torch import nn
 from benchmarks.models import ResNet18
 from torchglass.api.inspecting import inspect
 from torchglass.classic.gadgets import InspectorGadgets
+from torchglass.cli import main
 from torchglass.errors import CaptureError, LookupFailedError, StoreError, TargetError
 from torchglass.export.inspection import SCHEMA_FILE
 from torchglass.results.inspection import Inspection
@@ -622,7 +623,10 @@ def shell(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_shell_prints_a_table_and_writes_the_file(tmp_path: Path) -> None:
+def test_the_shell_prints_a_table_and_writes_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"
         "class Net(nn.Sequential):\n"
@@ -633,13 +637,14 @@ def test_the_shell_prints_a_table_and_writes_the_file(tmp_path: Path) -> None:
     table = shell(
         "net.py:Net", "--input", "3x4", "--backward", "--out", "net.json", folder=tmp_path
     )
-    piped = shell("net.py:Net", "--input", "3x4", "--out", "-", folder=tmp_path)
+    piped = main(["inspect", "net.py:Net", "--input", "3x4", "--out", "-"])
 
-    assert table.returncode == piped.returncode == 0, table.stderr + piped.stderr
+    assert (table.returncode, piped) == (0, 0), table.stderr
     assert "Linear" in table.stdout
     assert "Backward" in table.stdout
     assert table.stderr == "torchglass: wrote net.json\n"
     written = json.loads((tmp_path / "net.json").read_text())
     jsonschema.validate(written, json.loads(SCHEMA_FILE.read_text()))
     assert written["Net"]["children"]["0"]["info"]["grad_out_shape"] == [[3, 8]]
-    assert json.loads(piped.stdout)["Net"]["info"]["backward_latency"] is None
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["Net"]["info"]["backward_latency"] is None

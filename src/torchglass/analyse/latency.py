@@ -7,17 +7,15 @@ from it is told beside them.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import TypeVar
 
+from torchglass.analyse.rows import Row, Sort, check_order, paths_of, ranked, tree
 from torchglass.records.model import Model
 from torchglass.records.timing import Cost, ModuleKey, OpKey, Timing
 
-Sort = Literal["total", "self"]
 Key = TypeVar("Key")
-
-UNATTRIBUTED = "unattributed"
 
 _HOST = "host"
 _BUSY = 1.5
@@ -137,16 +135,6 @@ class Latency:
         return self.modules[""]
 
 
-class Row(NamedTuple):
-    """One line of a table: a module, or what no module owns, with its place in the tree."""
-
-    time: ModuleTime
-    name: str
-    depth: int
-    last: bool
-    """Whether no sibling follows."""
-
-
 def latency(timing: Timing) -> Latency:
     """All runs of a model put together, the published one in front."""
     modules = _times((run.modules for run in timing.runs), timing.published)
@@ -173,63 +161,25 @@ def latency(timing: Timing) -> Latency:
 
 def rows(
     found: Latency, model: Model, *, depth: int | None = None, sort: Sort | None = None
-) -> list[Row]:
+) -> list[Row[ModuleTime]]:
     """A line for each module: as a tree, or with `sort="self"` in one list, slowest first.
 
     With `sort="total"` the slowest of the siblings comes first.
     """
+    check_order(sort, depth)
     if sort == "self":
-        every = (*found.modules.values(), found.unattributed)
-        times = [time for time in every if time.stages and (depth is None or _level(time) <= depth)]
-        times.sort(key=lambda time: -time.self_ns)
-        return [Row(time, _full_name(time, model), 0, True) for time in times]
-    return list(_tree(found, model, depth, slowest_first=sort == "total"))
-
-
-def _level(time: ModuleTime) -> int:
-    """How far a module is below the model."""
-    return time.path.count(".") + 1 if time.path else 0
-
-
-def _full_name(time: ModuleTime, model: Model) -> str:
-    return UNATTRIBUTED if time.path is None else time.path or model.name
-
-
-def _tree(found: Latency, model: Model, depth: int | None, *, slowest_first: bool) -> Iterator[Row]:
-    below = _children(found, model)
-    waiting = [Row(found.root, model.name, 0, True)]
-    while waiting:
-        row = waiting.pop()
-        yield row
-        if row.time.path is None or (depth is not None and row.depth >= depth):
-            continue
-        children = below.get(row.time.path, [])
-        if slowest_first:
-            children = sorted(children, key=lambda time: -time.total_ns)
-        last = len(children) - 1
-        waiting += reversed(
-            [
-                Row(time, _name(time), row.depth + 1, place == last)
-                for place, time in enumerate(children)
-            ]
-        )
-
-
-def _children(found: Latency, model: Model) -> dict[str, list[ModuleTime]]:
-    """What stands below each path: its modules, those that it made as it ran, and the rest."""
-    below: dict[str, list[ModuleTime]] = {}
-    known = dict.fromkeys(module.path for module in model.modules if module.alias_of is None)
-    for path in (*known, *(path for path in found.modules if path not in known)):
-        if path:
-            time = found.modules.get(path, ModuleTime(path=path))
-            below.setdefault(path.rpartition(".")[0], []).append(time)
+        every = [time for time in (*found.modules.values(), found.unattributed) if time.stages]
+        return ranked(every, model, lambda time: time.self_ns, depth)
+    every = [
+        found.modules.get(path, ModuleTime(path=path)) for path in paths_of(model, found.modules)
+    ]
     if found.unattributed.stages:
-        below.setdefault("", []).append(found.unattributed)
-    return below
+        every.append(found.unattributed)
+    return tree(every, model, _total if sort == "total" else None, depth)
 
 
-def _name(time: ModuleTime) -> str:
-    return UNATTRIBUTED if time.path is None else time.path.rpartition(".")[2]
+def _total(time: ModuleTime) -> int:
+    return time.total_ns
 
 
 def middle_half(values: Sequence[float]) -> tuple[float, float]:

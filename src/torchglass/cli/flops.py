@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchglass.analyse.flops.rows import Sort
+from torchglass.analyse.rows import Sort
 from torchglass.cli.options import USUAL, Common, File, Flag, Inputs, Target, app
 from torchglass.cli.output import export, stdout_for_results
 from torchglass.targets.inputs import make_inputs

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from torchglass.analyse.memory.rows import Sort as MostFirst
+from torchglass.analyse.rows import Sort as MostFirst
 from torchglass.cli.options import USUAL, Common, File, Flag, Inputs, Target, app
 from torchglass.cli.output import STDOUT, export, stdout_for_results
 from torchglass.targets.inputs import make_inputs

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from torchglass.analyse.latency import Sort as SlowestFirst
+from torchglass.analyse.rows import Sort as SlowestFirst
 from torchglass.cli.options import USUAL, Common, Flag, Inputs, Target, app
 from torchglass.cli.output import stdout_for_results, tell
 from torchglass.targets.inputs import make_inputs

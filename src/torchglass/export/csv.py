@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 
 from torchglass.analyse.model.summary import Row, SummaryReport
+from torchglass.export.texts import csv_text
 from torchglass.records.trace import Value
 
 HEADINGS = (
@@ -31,11 +30,7 @@ HEADINGS = (
 
 def summary_csv(report: SummaryReport) -> str:
     """A report as CSV text; several shapes, dtypes or devices in a cell have spaces between."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEADINGS)
-    writer.writerows(_cells(row, report) for row in report.rows)
-    return text.getvalue()
+    return csv_text(HEADINGS, (_cells(row, report) for row in report.rows))
 
 
 def _cells(row: Row, report: SummaryReport) -> tuple[str | int, ...]:

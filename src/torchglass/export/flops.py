@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from typing import Any
 
 from torchglass.analyse.flops.adding import Amount, ModuleFlops, OpFlops
 from torchglass.analyse.flops.report import FlopReport
+from torchglass.export.texts import csv_text, json_text
 from torchglass.records.plain import to_plain
 
 HEADINGS = (
@@ -57,17 +55,13 @@ def flops_dict(report: FlopReport) -> dict[str, Any]:
 
 
 def flops_json(report: FlopReport) -> str:
-    """A report as JSON text, in ASCII, so that any name can be written anywhere."""
-    return json.dumps(flops_dict(report), indent=2)
+    """A report as JSON text."""
+    return json_text(flops_dict(report))
 
 
 def flops_csv(report: FlopReport) -> str:
     """A report as CSV text, one line a module."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEADINGS)
-    writer.writerows(_cells(module, report) for module in report.rows.values())
-    return text.getvalue()
+    return csv_text(HEADINGS, (_cells(module, report) for module in report.rows.values()))
 
 
 def _cells(module: ModuleFlops, report: FlopReport) -> tuple[Any, ...]:

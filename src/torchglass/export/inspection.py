@@ -22,7 +22,7 @@ from torchglass.records.inspection import (
     NonFinite,
 )
 from torchglass.records.model import join_path
-from torchglass.records.plain import from_plain, to_plain
+from torchglass.records.plain import finite, from_plain, to_plain
 from torchglass.records.statistics import Measured
 
 SCHEMA_FILE = Path(__file__).with_name("inspection.schema.json")
@@ -82,7 +82,7 @@ def module_info(model: InspectedModel, module: InspectedModule) -> dict[str, Any
         **_counts("grad_out", bad_grad_out),
         "num_calls": first.call_count,
         **({} if module.same_as is None else {"same_as": module.same_as}),
-        "calls": [_finite(to_plain(call)) for call in first.calls],
+        "calls": [finite(to_plain(call)) for call in first.calls],
     }
 
 
@@ -134,7 +134,7 @@ def _read_call(plain: Mapping[str, Any]) -> InspectedCall:
 
 
 def _with_nan(plain: Any) -> Any:
-    """What `_finite` took away: statistics without a finite number are NaN."""
+    """What `finite` took away: statistics without a finite number are NaN."""
     if isinstance(plain, list):
         return [_with_nan(item) for item in plain]
     if not isinstance(plain, dict):
@@ -143,15 +143,6 @@ def _with_nan(plain: Any) -> Any:
         key: math.nan if value is None and key in _MOMENTS else _with_nan(value)
         for key, value in plain.items()
     }
-
-
-def _finite(plain: Any) -> Any:
-    """The same without NaN and Inf, which JSON does not have."""
-    if isinstance(plain, dict):
-        return {key: _finite(value) for key, value in plain.items()}
-    if isinstance(plain, list):
-        return [_finite(value) for value in plain]
-    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
 def _shapes(tensors: Iterable[Measured]) -> list[list[int]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from torchglass.analyse.model.parameters import Counts
 from torchglass.analyse.model.summary import MemoryEstimate, Row, SummaryReport
+from torchglass.export.texts import json_text
 from torchglass.records.model import Model
 from torchglass.records.plain import to_plain
 from torchglass.records.trace import Value
@@ -34,8 +34,8 @@ def summary_dict(report: SummaryReport) -> dict[str, Any]:
 
 
 def summary_json(report: SummaryReport) -> str:
-    """A report as JSON text, in ASCII, so that any name can be written anywhere."""
-    return json.dumps(summary_dict(report), indent=2)
+    """A report as JSON text."""
+    return json_text(summary_dict(report))
 
 
 def _totals(report: SummaryReport) -> dict[str, int]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-import json
 from typing import Any
 
 from torchglass.analyse.memory.report import Held, MemoryReport, ModuleMemory
+from torchglass.export.texts import csv_text, json_text
 from torchglass.records.memory import Footprint
 from torchglass.records.model import Model
 from torchglass.records.plain import to_plain
@@ -38,19 +36,20 @@ def memory_dict(model: Model, footprint: Footprint, report: MemoryReport) -> dic
 
 
 def memory_json(model: Model, footprint: Footprint, report: MemoryReport) -> str:
-    """The same as JSON text, in ASCII, so that any name can be written anywhere."""
-    return json.dumps(memory_dict(model, footprint, report), indent=2)
+    """The same as JSON text."""
+    return json_text(memory_dict(model, footprint, report))
 
 
 def memory_csv(model: Model, report: MemoryReport) -> str:
     """A line for each module, and a last one for what no module made."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["path", "class", *_FIELDS, *(f"own_{name}" for name in _FIELDS)])
-    for memory in (*report.modules.values(), report.unattributed):
-        sizes = (getattr(side, name) for side in (memory.total, memory.own) for name in _FIELDS)
-        writer.writerow([memory.path, _class(memory, model), *sizes])
-    return text.getvalue()
+    headings = ["path", "class", *_FIELDS, *(f"own_{name}" for name in _FIELDS)]
+    every = (*report.modules.values(), report.unattributed)
+    return csv_text(headings, (_cells(memory, model) for memory in every))
+
+
+def _cells(memory: ModuleMemory, model: Model) -> list[Any]:
+    sizes = (getattr(side, name) for side in (memory.total, memory.own) for name in _FIELDS)
+    return [memory.path, _class(memory, model), *sizes]
 
 
 def _module(memory: ModuleMemory, model: Model) -> dict[str, Any]:

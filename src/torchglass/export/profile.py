@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchglass.analyse.latency import Latency, ModuleTime, Times
+from torchglass.export.texts import json_text
 from torchglass.records.model import Model
 from torchglass.records.timing import Timing
 from torchglass.records.trace import Call
@@ -39,8 +39,8 @@ def profile_dict(
 
 
 def profile_json(model: Model, calls: Sequence[Call], timing: Timing, found: Latency) -> str:
-    """A profile as JSON text, in ASCII, so that any name can be written anywhere."""
-    return json.dumps(profile_dict(model, calls, timing, found), indent=2)
+    """A profile as JSON text."""
+    return json_text(profile_dict(model, calls, timing, found))
 
 
 def _module(

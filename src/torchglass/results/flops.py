@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from torchglass.analyse.flops.adding import ModuleFlops
 from torchglass.analyse.flops.report import FlopReport
-from torchglass.analyse.flops.rows import Sort
-from torchglass.errors import LookupFailedError, ViewError
+from torchglass.analyse.rows import Sort
+from torchglass.errors import LookupFailedError
 from torchglass.export.flops import flops_csv, flops_dict, flops_json
+from torchglass.results.files import File, written
 from torchglass.views.text.flops import flops_table, op_table
-
-File = str | os.PathLike[str]
-
-_SORTS = ("total", "self")
 
 
 class Flops(FlopReport):
@@ -37,10 +32,6 @@ class Flops(FlopReport):
         With `sort="total"` the largest of siblings comes first, with `sort="self"` the largest of
         all. `depth` says how far below the model rows are shown.
         """
-        if sort is not None and sort not in _SORTS:
-            raise ViewError(f"sort is one of {', '.join(_SORTS)}, not {sort!r}")
-        if depth is not None and depth < 0:
-            raise ViewError(f"depth is 0 or more, not {depth}")
         return flops_table(self, sort=sort, depth=depth)
 
     def op_table(self, count: int | None = 20) -> str:
@@ -53,14 +44,8 @@ class Flops(FlopReport):
 
     def to_json(self, file: File | None = None) -> str:
         """JSON, also written to a file if one is named."""
-        return _written(flops_json(self), file)
+        return written(flops_json(self), file)
 
     def to_csv(self, file: File | None = None) -> str:
         """A line for each module, also written to a file if one is named."""
-        return _written(flops_csv(self), file)
-
-
-def _written(text: str, file: File | None) -> str:
-    if file is not None:
-        Path(file).write_text(text, encoding="utf-8")
-    return text
+        return written(flops_csv(self), file)

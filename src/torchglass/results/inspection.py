@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 from torchglass.errors import LookupFailedError
 from torchglass.export.inspection import inspection_dict, inspection_json, module_info, read_json
 from torchglass.records.inspection import InspectedCall, InspectedModel, InspectedModule
+from torchglass.results.files import File, written
 from torchglass.targets.names import near
 from torchglass.views.text.inspection import inspection_text
-
-File = str | os.PathLike[str]
 
 
 class ModuleInspection:
@@ -84,7 +82,7 @@ class Inspection(Mapping[str, ModuleInspection]):
         """Write the file, and the folders that it is in."""
         path = Path(file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.to_json(), encoding="utf-8")
+        written(self.to_json(), path)
         return path
 
     def __repr__(self) -> str:

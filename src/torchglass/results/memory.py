@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from torchglass.analyse.memory.reading import devices_of, memory_report
@@ -15,12 +13,13 @@ from torchglass.analyse.memory.report import (
     Moment,
     OpMemory,
 )
-from torchglass.analyse.memory.rows import Sort
-from torchglass.errors import LookupFailedError, ViewError
+from torchglass.analyse.rows import Sort
+from torchglass.errors import LookupFailedError
 from torchglass.export.memory import memory_csv, memory_dict, memory_json
 from torchglass.records.memory import Block, BlockKind, Footprint
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
+from torchglass.results.files import File, written
 from torchglass.views.text.memory import (
     Remembered,
     memory_table,
@@ -28,10 +27,6 @@ from torchglass.views.text.memory import (
     peak_table,
     timeline_text,
 )
-
-File = str | os.PathLike[str]
-
-_SORTS = ("total", "self")
 
 
 class Memory:
@@ -170,10 +165,6 @@ class Memory:
         With `sort="total"` the largest of siblings comes first, with `sort="self"` the largest of
         all. `depth` says how far below the model rows are shown.
         """
-        if sort is not None and sort not in _SORTS:
-            raise ViewError(f"sort is one of {', '.join(_SORTS)}, not {sort!r}")
-        if depth is not None and depth < 0:
-            raise ViewError(f"depth is 0 or more, not {depth}")
         return memory_table(self._shown, sort=sort, depth=depth, columns=columns)
 
     def op_table(self, count: int | None = 20) -> str:
@@ -194,17 +185,11 @@ class Memory:
 
     def to_json(self, file: File | None = None) -> str:
         """JSON, also written to a file if one is named."""
-        return _written(memory_json(self.model, self.footprint, self.report), file)
+        return written(memory_json(self.model, self.footprint, self.report), file)
 
     def to_csv(self, file: File | None = None) -> str:
         """One line for each module, also written to a file if one is named."""
-        return _written(memory_csv(self.model, self.report), file)
+        return written(memory_csv(self.model, self.report), file)
 
     def _size(self, kind: BlockKind) -> int:
         return self.report.sizes.get(kind, 0)
-
-
-def _written(text: str, file: File | None) -> str:
-    if file is not None:
-        Path(file).write_text(text, encoding="utf-8")
-    return text

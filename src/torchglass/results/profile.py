@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchglass.analyse.latency import Latency, ModuleTime, OpTime, Sort, latency
-from torchglass.errors import LookupFailedError, ViewError
+from torchglass.analyse.latency import Latency, ModuleTime, OpTime, latency
+from torchglass.analyse.rows import Sort
+from torchglass.errors import LookupFailedError
 from torchglass.export.chrome_trace import chrome_trace_json
 from torchglass.export.profile import profile_dict, profile_json
 from torchglass.records.model import Model
 from torchglass.records.timing import Timing
 from torchglass.records.trace import Call
+from torchglass.results.files import File, written
 from torchglass.views.text.overlay import overlay_text
 from torchglass.views.text.profile import Profiled, op_table, profile_table
-
-File = str | os.PathLike[str]
-
-_SORTS = ("total", "self")
 
 
 class Profile:
@@ -78,10 +75,6 @@ class Profile:
         With `sort="total"` the slowest of siblings comes first, with `sort="self"` the slowest of
         all. `depth` says how far below the model rows are shown.
         """
-        if sort is not None and sort not in _SORTS:
-            raise ViewError(f"sort is one of {', '.join(_SORTS)}, not {sort!r}")
-        if depth is not None and depth < 0:
-            raise ViewError(f"depth is 0 or more, not {depth}")
         return profile_table(self._profiled, sort=sort, depth=depth, columns=columns)
 
     def op_table(self, count: int | None = 20) -> str:
@@ -101,13 +94,9 @@ class Profile:
 
     def to_json(self, file: File | None = None) -> str:
         """JSON, also written to a file if one is named."""
-        text = profile_json(self.model, self.calls, self.timing, self.latency)
-        if file is not None:
-            Path(file).write_text(text, encoding="utf-8")
-        return text
+        return written(profile_json(self.model, self.calls, self.timing, self.latency), file)
 
     def to_chrome_trace(self, file: File) -> Path:
         """Write the run as a trace for chrome://tracing or ui.perfetto.dev, and say where."""
-        path = Path(file)
-        path.write_text(chrome_trace_json(self.timing, self.model.name), encoding="utf-8")
-        return path
+        written(chrome_trace_json(self.timing, self.model.name), file)
+        return Path(file)

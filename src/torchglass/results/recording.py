@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchglass.errors import LookupFailedError
-from torchglass.records.plain import to_plain
+from torchglass.export.texts import json_text
+from torchglass.records.plain import finite, to_plain
 from torchglass.records.statistics import ForwardStats, Level, ModuleStatistics
 from torchglass.targets.names import near
 from torchglass.views.text.statistics import statistics_text
@@ -113,21 +112,13 @@ class Recording(Mapping[str, ModuleStatistics]):
             "level": self.level,
             "keep": self._recorder.keep,
             "forwards": self.forward_count,
-            "modules": {path: _finite(to_plain(module)) for path, module in self.items()},
+            "modules": {path: finite(to_plain(module)) for path, module in self.items()},
         }
 
     def to_json(self) -> str:
-        """The same as JSON, in ASCII, so that any name can be written anywhere."""
-        return json.dumps(self.to_dict(), indent=2)
+        """The same as JSON."""
+        return json_text(self.to_dict())
 
     def __repr__(self) -> str:
         modules = list(self.values())
         return statistics_text(self.model, self.level, self.forward_count, modules)
-
-
-def _finite(plain: Any) -> Any:
-    if isinstance(plain, dict):
-        return {key: _finite(value) for key, value in plain.items()}
-    if isinstance(plain, list):
-        return [_finite(value) for value in plain]
-    return None if isinstance(plain, float) and not math.isfinite(plain) else plain

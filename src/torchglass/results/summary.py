@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from torchglass.analyse.model.summary import Sort, summarize
@@ -13,12 +11,11 @@ from torchglass.export.csv import summary_csv
 from torchglass.export.json import summary_dict, summary_json
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
+from torchglass.results.files import File, written
 from torchglass.views.columns import columns_named
 from torchglass.views.html.summary import summary_fragment, summary_page
 from torchglass.views.text.table import table_text
 from torchglass.views.text.tree import tree_text
-
-File = str | os.PathLike[str]
 
 _SORTS = ("params", "bytes", "name")
 
@@ -64,24 +61,18 @@ class Summary:
 
     def to_json(self, file: File | None = None) -> str:
         """JSON, also written to a file if one is named."""
-        return _written(summary_json(self.report), file)
+        return written(summary_json(self.report), file)
 
     def to_csv(self, file: File | None = None) -> str:
         """One line for each row, also written to a file if one is named."""
-        return _written(summary_csv(self.report), file)
+        return written(summary_csv(self.report), file)
 
     def to_html(self, file: File | None = None) -> str:
         """One page that needs nothing else, also written to a file if one is named."""
-        return _written(summary_page(self.report, self._columns), file)
+        return written(summary_page(self.report, self._columns), file)
 
     def _repr_html_(self) -> str:
         return summary_fragment(self.report, self._columns)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": str(self), "text/html": self._repr_html_()}
-
-
-def _written(text: str, file: File | None) -> str:
-    if file is not None:
-        Path(file).write_text(text, encoding="utf-8")
-    return text

@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
 from torchglass.analyse.model.summary import Row, SummaryReport
-from torchglass.errors import ViewError
 from torchglass.records.model import Model
 from torchglass.records.tensors import TensorSpec
-from torchglass.records.trace import Value
+from torchglass.views import tables
 from torchglass.views.brief import kernel_size
 from torchglass.views.formats import format_bytes, format_shape, format_share, harmless
 
 NOT_RUN = "–"
 SAME_AS = "↗"
 
+_NO_TENSOR = "no tensor"
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A heading, and what stands below it."""
 
-    title: str
-    text: Callable[[Row, SummaryReport], str]
-    right: bool = False
-    """Whether it ends at the right, as numbers do."""
+Column = tables.Column[Row, SummaryReport]
+
+
+class Shaped(Protocol):
+    """Whatever has a tensor's shape."""
+
+    @property
+    def spec(self) -> TensorSpec:
+        """What the tensor is."""
 
 
 def columns_named(names: Iterable[str] | None, report: SummaryReport) -> list[Column]:
     """The columns of these names, torchinfo's among them; without names the usual ones."""
     if names is None:
         names = [name for name in _USUAL if report.ran or name != "output_size"]
-    found = []
-    for name in names:
-        column = COLUMNS.get(_TORCHINFO.get(name, name))
-        if column is None:
-            raise ViewError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
-        found.append(column)
-    return found
+    return tables.find_columns((_TORCHINFO.get(name, name) for name in names), COLUMNS)
 
 
 def row_name(row: Row, model: Model) -> str:
@@ -70,6 +66,14 @@ def shape_text(spec: TensorSpec) -> str:
     return format_shape(spec.shape) or "scalar"
 
 
+def first_shape(tensors: Sequence[Shaped]) -> str:
+    """The shape of the first of some tensors, and how many more there are; "" for none."""
+    if not tensors:
+        return ""
+    more = f" +{len(tensors) - 1}" if len(tensors) > 1 else ""
+    return shape_text(tensors[0].spec) + more
+
+
 def _class(row: Row, report: SummaryReport) -> str:
     other = same_as(row, report.model)
     if row.module.alias_of is not None:
@@ -79,25 +83,18 @@ def _class(row: Row, report: SummaryReport) -> str:
 
 
 def _inputs(row: Row, report: SummaryReport) -> str:
-    return _first_shape(row.calls[0].inputs) if row.calls else _unseen(row, report)
+    return (first_shape(row.calls[0].inputs) or _NO_TENSOR) if row.calls else _unseen(row, report)
 
 
 def _outputs(row: Row, report: SummaryReport) -> str:
     if not row.calls:
         return _unseen(row, report)
     calls = f" · {len(row.calls)} calls" if len(row.calls) > 1 else ""
-    return _first_shape(row.calls[0].outputs) + calls
+    return (first_shape(row.calls[0].outputs) or _NO_TENSOR) + calls
 
 
 def _unseen(row: Row, report: SummaryReport) -> str:
     return NOT_RUN if report.ran and row.module.alias_of is None else ""
-
-
-def _first_shape(values: Sequence[Value]) -> str:
-    if not values:
-        return "no tensor"
-    more = f" +{len(values) - 1}" if len(values) > 1 else ""
-    return shape_text(values[0].spec) + more
 
 
 def _share(row: Row, report: SummaryReport) -> str:
@@ -123,20 +120,20 @@ def _own(text: Callable[[Row, SummaryReport], str]) -> Callable[[Row, SummaryRep
 
 
 COLUMNS: Mapping[str, Column] = {
-    "class": Column("Class", _class),
-    "input_size": Column("Input", _inputs),
-    "output_size": Column("Output", _outputs),
+    "class": Column("Class", _class, right=False),
+    "input_size": Column("Input", _inputs, right=False),
+    "output_size": Column("Output", _outputs, right=False),
     "kernel_size": Column(
-        "Kernel", _own(lambda row, _: kernel_size(row.module.kind, row.module.extra))
+        "Kernel", _own(lambda row, _: kernel_size(row.module.kind, row.module.extra)), right=False
     ),
-    "parameters": Column("Parameters", _own(lambda row, _: f"{row.total.parameters:,}"), True),
-    "share": Column("Share", _own(_share), True),
-    "bytes": Column("Bytes", _own(_bytes), True),
-    "trainable": Column("Trainable", _own(_trainable)),
-    "buffers": Column("Buffers", _own(lambda row, _: f"{row.total.buffers:,}"), True),
-    "calls": Column("Calls", _own(lambda row, _: f"{len(row.calls)}"), True),
-    "dtype": Column("Dtype", _own(lambda row, _: ", ".join(row.dtypes))),
-    "device": Column("Device", _own(lambda row, _: ", ".join(row.devices))),
+    "parameters": Column("Parameters", _own(lambda row, _: f"{row.total.parameters:,}")),
+    "share": Column("Share", _own(_share)),
+    "bytes": Column("Bytes", _own(_bytes)),
+    "trainable": Column("Trainable", _own(_trainable), right=False),
+    "buffers": Column("Buffers", _own(lambda row, _: f"{row.total.buffers:,}")),
+    "calls": Column("Calls", _own(lambda row, _: f"{len(row.calls)}")),
+    "dtype": Column("Dtype", _own(lambda row, _: ", ".join(row.dtypes)), right=False),
+    "device": Column("Device", _own(lambda row, _: ", ".join(row.devices)), right=False),
 }
 _USUAL = ("class", "output_size", "parameters", "share", "bytes")
 _TORCHINFO = {"num_params": "parameters", "params_percent": "share"}

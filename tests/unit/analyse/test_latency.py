@@ -94,7 +94,7 @@ def test_rows_are_a_tree_with_what_no_module_owns_at_its_end(found: Latency) -> 
         ("unused", 1, False),
         ("unattributed", 1, True),
     ]
-    assert table[3].time.stages == []
+    assert table[3].measured.stages == []
 
 
 def test_siblings_or_all_are_sorted_by_time(found: Latency) -> None:

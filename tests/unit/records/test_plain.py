@@ -1,10 +1,11 @@
 """Records survive the way to JSON and back."""
 
 import json
+import math
 
 from tests import make
 from torchglass.records.model import ClassSource, Model
-from torchglass.records.plain import from_plain, to_plain
+from torchglass.records.plain import finite, from_plain, to_plain
 from torchglass.records.tensors import TensorSpec
 
 
@@ -38,3 +39,9 @@ def test_a_newer_writers_fields_are_ignored() -> None:
     plain = {"shape": [1], "dtype": "float32", "colour": "blue"}
 
     assert from_plain(TensorSpec, plain) == TensorSpec(shape=(1,), dtype="float32")
+
+
+def test_what_is_not_finite_becomes_nothing() -> None:
+    plain = {"mean": math.nan, "range": [-math.inf, 1.5], "count": 3, "name": "nan"}
+
+    assert finite(plain) == {"mean": None, "range": [None, 1.5], "count": 3, "name": "nan"}

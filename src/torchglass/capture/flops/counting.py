@@ -11,32 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from torchglass.capture.flops.rules import Rule, rule_of
 from torchglass.capture.flops.tally import Tally
 from torchglass.capture.timing.clocks import Clock
+from torchglass.capture.trace.dispatch import LookingMode
 from torchglass.capture.trace.kernels import is_made_of_others
 from torchglass.errors import warn
 
 
-class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class CountingMode(LookingMode):  # type: ignore[no-untyped-call]
     """Adds the work of every kernel to a tally, and with a clock the time that it took."""
 
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # torch would import dynamo to keep it out of the method below: seconds at the first kernel.
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        # Else `torch.cond`, which compiles what it is given, would lose its gradients.
-        return True
-
     def __init__(self, tally: Tally, clock: Clock | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._tally = tally
         self._clock = clock
         self._rules: dict[Any, Rule] = {}

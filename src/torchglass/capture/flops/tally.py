@@ -1,28 +1,22 @@
 """Where in the model work was done, and how much of it.
 
-Kernels of a backward belong to the module call whose op they take the gradient of. Nodes of
-autograd are numbered as they are made, so the numbers at each beginning and end of a call tell.
+Kernels of a backward belong to the module call whose op they take the gradient of.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from torchglass.capture.timing.clocks import Clock
+from torchglass.capture.trace.nodes import UNNUMBERED, Makers, running_node
 from torchglass.records.flops import Nature, OpWork, Place, WorkStage
 from torchglass.records.model import join_path
-
-_running_node: Callable[[], Any] = torch._C._current_autograd_node
-_nodes_made = torch._C._autograd._get_sequence_nr
-_UNNUMBERED = 2**64 - 1
-"""The number of a node that adds a gradient to its leaf: it is not made in a forward."""
 
 
 class _Open(NamedTuple):
@@ -56,8 +50,7 @@ class Tally:
         self._calls: list[int] = []
         self._last: dict[str, int] = {}
         self._open: list[_Open] = []
-        self._nodes: list[int] = [0]
-        self._makers: list[int | None] = [None]
+        self._makers: Makers[int | None] = Makers()
         self._node_place: int | None = None
         self._amounts: dict[tuple[str, Nature, int | None, WorkStage], _Amount] = {}
         self.is_backward = False
@@ -75,7 +68,7 @@ class Tally:
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """A call begins; how deep it is."""
-        return self._begin(self._path(module), again=_running_node() is not None)
+        return self._begin(self._path(module), again=running_node() is not None)
 
     def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
         """The call at a depth returned or raised."""
@@ -163,12 +156,11 @@ class Tally:
         return join_path(list(self._places)[caller][1], f"<{type(module).__name__}>")
 
     def _mark_nodes(self) -> None:
-        self._nodes.append(_nodes_made())
-        self._makers.append(self._open[-1].place if self._open else None)
+        self._makers.begin(self._open[-1].place if self._open else None)
 
     def _home(self) -> tuple[int | None, WorkStage]:
         """Where what runs now belongs, and in which stage it runs."""
-        node = _running_node()
+        node = running_node()
         innermost = self._open[-1] if self._open else None
         if node is None:
             place = None if innermost is None else innermost.place
@@ -176,9 +168,9 @@ class Tally:
         if innermost is not None and innermost.again:
             return innermost.place, "recompute" if self.is_backward else "forward"
         number = node._sequence_nr()
-        if number != _UNNUMBERED:
+        if number != UNNUMBERED:
             # What adds a gradient to its leaf runs right after whoever made it.
-            self._node_place = self._makers[bisect_right(self._nodes, number) - 1]
+            self._node_place = self._makers.find(number)
         if not self.is_backward:
             return self._node_place, "forward"
         # Gradients are on in a backward only for what is run forward again.

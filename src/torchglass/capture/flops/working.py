@@ -21,8 +21,7 @@ from torchglass.capture.model.structure import read_model
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.timing.backward import Reached
 from torchglass.capture.timing.clocks import Clock, clock_for
-from torchglass.capture.timing.measuring import with_shapes
-from torchglass.capture.timing.steps import Loss, Step, keeping_parameters
+from torchglass.capture.timing.steps import Located, Loss, Step, keeping_parameters, with_shapes
 from torchglass.errors import CaptureError
 from torchglass.records.flops import Work
 from torchglass.records.model import Model, Module, ModuleId
@@ -30,9 +29,6 @@ from torchglass.records.timing import Stage
 
 _NO_GRADIENT = "nothing that the model returned has a gradient, so only its forward was counted"
 _UNCOMPILED = "compiled modules were counted as the Python that they were made of"
-_NO_STEP = "what hangs on the gradients, as an optimizer that steps in the backward, was left out"
-
-Located = Sequence[tuple[str, nn.Module]]
 
 
 class Counted(NamedTuple):
@@ -56,8 +52,6 @@ def count(
 
     Kernels are timed, in a further run, where it is wished, or where some could not be counted.
     """
-    if not callable(target):
-        raise CaptureError(f"{type(target).__name__} cannot be run: it is not callable")
     target, located = with_shapes(target, args, kwargs)
     tensors = [*tensors_of(located), *(tensor for _, tensor in tensors_of_call(args, kwargs))]
     is_fake = fake or has_fakes(tensors) or any(tensor.is_meta for tensor in tensors)
@@ -70,14 +64,14 @@ def count(
         if is_fake:
             args, kwargs = stack.enter_context(_without_numbers(tensors, modules, args, kwargs))
         step = Step(target, modules, args, kwargs, backward=backward, loss=loss)
-        has_optimizer = stack.enter_context(keeping_parameters(modules))
+        left_out = stack.enter_context(keeping_parameters(modules))
         run = _Run(step, located, is_module=isinstance(target, nn.Module))
         work = run.count(None)
         if timed or (not is_fake and any(op.nature == "uncounted" for op in work.ops)):
             work = run.count(clock_for(tensors))
     notes = [_NO_GRADIENT] if backward and not step.went_back else []
     notes += [_UNCOMPILED] if has_compiled(modules) else []
-    notes += [_NO_STEP] if has_optimizer else []
+    notes += left_out
     return Counted(
         _read(target, modules),
         Work(

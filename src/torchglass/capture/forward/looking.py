@@ -141,7 +141,9 @@ def modules_in(target: Any) -> list[Located]:
 
 def _parts(thing: Any) -> list[tuple[str, Any]]:
     if isinstance(thing, nn.Module):
-        return [(name, child) for name, child in thing._modules.items() if child is not None]
+        # One whose `__init__` was never called has no table of modules.
+        children = getattr(thing, "_modules", {})
+        return [(name, child) for name, child in children.items() if child is not None]
     return module_parts(thing)
 
 

@@ -7,7 +7,7 @@ module and line. Nothing of the model is hooked, and the hooks go with the graph
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,13 +19,9 @@ from torchglass.capture.guard.evidence import Exhibit, Spot, arrival, blame
 from torchglass.capture.guard.finiteness import Health, look, look_again
 from torchglass.capture.guard.quiet import quietly
 from torchglass.capture.trace.linking import Held
+from torchglass.capture.trace.nodes import UNNUMBERED, nodes_made, running_node
 from torchglass.capture.trace.ops import tensors_in
 from torchglass.records.finding import Finding
-
-_nodes_made = torch._C._autograd._get_sequence_nr
-_running_node: Callable[[], Any] = torch._C._current_autograd_node
-_UNNUMBERED = 2**64 - 1
-"""The number of the nodes that add a gradient to its parameter: no op makes them."""
 
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -48,7 +44,7 @@ class Backward:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._made = self._first = _nodes_made()
+        self._made = self._first = nodes_made()
         self._claimed: set[int] = set()
         self._task = -1
         self._spoiled = False
@@ -57,7 +53,7 @@ class Backward:
     @property
     def has_new(self) -> bool:
         """Whether nodes were made since the last claim."""
-        return _nodes_made() != self._made
+        return nodes_made() != self._made
 
     def is_open(self, output: Any) -> bool:
         """Whether a result has a node that nobody has claimed, as those of a Function begin."""
@@ -66,7 +62,7 @@ class Backward:
 
     def begin(self) -> None:
         """Leave all nodes that there are to those who have claimed them."""
-        self._made = self._first = _nodes_made()
+        self._made = self._first = nodes_made()
         self._claimed = set()
 
     def claim(self, output: Any, spot: Spot, kept: Kept | None = None) -> None:
@@ -88,10 +84,10 @@ class Backward:
             self._claimed.add(number)
             node.register_hook(partial(self._after, _own_claim(node, claim)))
             waiting += [before for before, _ in node.next_functions if before is not None]
-        self._made = _nodes_made()
+        self._made = nodes_made()
 
     def _is_new(self, number: int) -> bool:
-        return self._first <= number != _UNNUMBERED and number not in self._claimed
+        return self._first <= number != UNNUMBERED and number not in self._claimed
 
     def end(self) -> None:
         """Look at nothing more: the hooks that graphs still have do nothing."""
@@ -122,7 +118,7 @@ class Backward:
             return None
         before = max((look_again(one) for one in given if one is not None), default=Health.FINE)
         was_spoiled = self._spoil(health)
-        if any(look_again(tensor) >= health for _, tensor in _saved(_running_node())):
+        if any(look_again(tensor) >= health for _, tensor in _saved(running_node())):
             # The forward had made it so, which was told there.
             return None
         if before < health:
@@ -151,7 +147,7 @@ class Backward:
     def _blame(
         self, claim: Claim, health: Health, made: Gradients, given: Gradients, culprit: int
     ) -> Finding:
-        node = _running_node()
+        node = running_node()
         gradient = made[culprit]
         assert gradient is not None
         exhibits = [
@@ -181,8 +177,8 @@ def _own_claim(node: Any, claim: Claim) -> Claim:
 
 
 def _take_gradients(claim: Claim, given: Gradients) -> None:
-    node = _running_node()
-    number = node._sequence_nr() if node is not None else _UNNUMBERED
+    node = running_node()
+    number = node._sequence_nr() if node is not None else UNNUMBERED
     for place, gradient in enumerate(given):
         result = claim.results.get((number, place))
         if result is not None and gradient is not None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
-
-import torch
 
 
 class StandingClock:
@@ -31,19 +28,3 @@ class StandingClock:
         self._depth -= 1
         if not self._depth:
             self._lost_ns += self._clock() - self._stood_still_ns
-
-
-def waiting() -> Callable[[], None]:
-    """What waits for the device where there is one: only then has a module done its work."""
-    return _wait if torch.accelerator.is_available() else _no_wait
-
-
-def _no_wait() -> None:
-    return None
-
-
-def _wait() -> None:
-    # What went wrong on the device is for the user's own next operation to say.
-    with contextlib.suppress(Exception):
-        if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
-            torch.accelerator.synchronize()

@@ -1,15 +1,13 @@
 """The backward of module calls: gradients, time and memory, seen at the nodes of autograd.
 
-A node belongs to the innermost watched call in which it was made: nodes are numbered as they are
-made, so the numbers at each beginning and end tell. The gradient of an input is what the nodes of
-the call send to where the input hangs in the graph, whatever else it is used for. What lies between
-two nodes belongs to the innermost call around both, as in a forward.
+A node belongs to the innermost watched call in which it was made. The gradient of an input is what
+the nodes of the call send to where the input hangs in the graph, whatever else it is used for. What
+lies between two nodes belongs to the innermost call around both, as in a forward.
 """
 
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -20,10 +18,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torchglass.capture.inspection.calls import Call, Edge
 from torchglass.capture.inspection.nodes import NodeHooks, ParameterHooks, Watch
 from torchglass.capture.places import tensors_in
-
-_nodes_made = torch._C._autograd._get_sequence_nr
-_UNNUMBERED = 2**64 - 1
-"""The number of a node that adds a gradient to its leaf: it is not made in a forward."""
+from torchglass.capture.trace.nodes import UNNUMBERED, Makers, nodes_made
 
 
 class Graph:
@@ -33,8 +28,8 @@ class Graph:
         self._watch = watch
         self._parameters = {id(parameter) for parameter in parameters}
         self._first = 0
-        self._numbers: list[int] = []
-        self._makers: list[Call | None] = []
+        self._is_open = False
+        self._makers: Makers[Call | None] = Makers()
         self._hooked: dict[int, NodeHooks] = {}
         self._leaves: set[int] = set()
         self._open_edges: dict[Edge, list[Call]] = defaultdict(list)
@@ -43,7 +38,7 @@ class Graph:
 
     def enter(self, call: Call, inputs: Iterable[tuple[str, torch.Tensor]]) -> None:
         """A call begins: see where its inputs hang."""
-        if not self._numbers:
+        if not self._is_open:
             self._begin()
         for place, tensor in inputs:
             edge = _edge(tensor)
@@ -52,12 +47,12 @@ class Graph:
                 call.input_gradients[place] = None
         for edge in call.edges:
             self._open_edges[edge].append(call)
-        call.first_node = _nodes_made()
-        self._mark(call)
+        call.first_node = nodes_made()
+        self._makers.begin(call)
 
     def leave(self, call: Call, outer: Call | None, output: Any) -> None:
         """A call ends: hook the nodes that were made in it."""
-        self._mark(outer)
+        self._makers.begin(outer)
         try:
             located = [(place, t) for place, t in tensors_in(output) if t.requires_grad]
             self._claim(tensor.grad_fn for _, tensor in located)
@@ -78,21 +73,16 @@ class Graph:
         self._leaf_handles.clear()
 
     def _begin(self) -> None:
-        self._first = _nodes_made()
+        self._is_open = True
+        self._first = nodes_made()
         # A handle whose hooks went with their node is of no more use.
         self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
 
     def _end(self) -> None:
-        self._numbers, self._makers = [], []
+        self._is_open = False
+        self._makers = Makers()
         self._hooked, self._leaves = {}, set()
         self._open_edges.clear()
-
-    def _mark(self, call: Call | None) -> None:
-        self._numbers.append(_nodes_made())
-        self._makers.append(call)
-
-    def _maker(self, number: int) -> Call | None:
-        return self._makers[bisect_right(self._numbers, number) - 1]
 
     def _claim(self, roots: Iterable[Node | None]) -> None:
         """Hook the nodes of this pass that some tensors come from, each once."""
@@ -102,7 +92,7 @@ class Graph:
             number = node._sequence_nr()
             if not self._is_of_pass(number) or number in self._hooked:
                 continue
-            owner = self._maker(number)
+            owner = self._makers.find(number)
             hooks = self._hook(node, number, owner)
             for index, (before, place) in enumerate(node.next_functions):
                 if before is not None:
@@ -111,7 +101,7 @@ class Graph:
                     self._claim_parameter(before, owner)
 
     def _is_of_pass(self, number: int) -> bool:
-        return self._first <= number != _UNNUMBERED
+        return self._first <= number != UNNUMBERED
 
     def _hook(self, node: Node, number: int, owner: Call | None) -> NodeHooks:
         hooks = self._hooked[number] = NodeHooks(self._watch, owner)
@@ -128,7 +118,7 @@ class Graph:
 
     def _claim_parameter(self, node: Node, owner: Call | None) -> None:
         """Time the node that adds a gradient to a parameter; it may outlive the graph."""
-        if node._sequence_nr() != _UNNUMBERED:
+        if node._sequence_nr() != UNNUMBERED:
             return
         parameter = getattr(node, "variable", None)
         key = id(parameter)
@@ -151,12 +141,12 @@ class Graph:
         call.output_gradients[place] = None
         node, at = get_gradient_edge(tensor)[:2]
         number = node._sequence_nr()
-        hooks = self._hooked.get(number) if number != _UNNUMBERED else None
+        hooks = self._hooked.get(number) if number != UNNUMBERED else None
         if hooks is None:
             # It was there before the call, as what an identity returns was.
             hooks = NodeHooks(self._watch, None)
             self._handles.append(node.register_prehook(hooks.look))
-            if number != _UNNUMBERED:
+            if number != UNNUMBERED:
                 self._hooked[number] = hooks
         hooks.outputs.append((at, call, place))
         if edge in call.edges:
@@ -174,4 +164,4 @@ def _edge(tensor: torch.Tensor) -> Edge | None:
 
 def _edge_to(node: Node, place: int) -> Edge:
     number = node._sequence_nr()
-    return (number, place) if number != _UNNUMBERED else (-1, id(getattr(node, "variable", None)))
+    return (number, place) if number != UNNUMBERED else (-1, id(getattr(node, "variable", None)))

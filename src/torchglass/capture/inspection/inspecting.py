@@ -8,14 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from torchglass.capture.calls import recording
-from torchglass.capture.forward.looking import copy_of_lazy, modules_in, tensors_of
 from torchglass.capture.inspection.assembling import inspected_model
 from torchglass.capture.inspection.recording import InspectionRecorder, Watched
 from torchglass.capture.timing.backward import Reached
-from torchglass.capture.timing.steps import Loss, Step, keeping_parameters
+from torchglass.capture.timing.steps import NO_BACKWARD, Loss, Step, keeping_parameters, with_shapes
 from torchglass.errors import CaptureError
 from torchglass.records.inspection import (
     Effort,
@@ -27,8 +25,6 @@ from torchglass.records.timing import Stage
 
 Progress = Callable[[int, int], None]
 """Is told how many of how many calls are done."""
-
-_NO_GRADIENT = "nothing that the model returned has a gradient, so there was no backward"
 
 
 def inspect_run(
@@ -44,8 +40,8 @@ def inspect_run(
     """Run a model from the same state three times, and put together what was seen."""
     if not isinstance(model, nn.Module):
         raise CaptureError(f"an nn.Module is inspected; this is {type(model).__qualname__}")
-    model = _with_shapes(model)
-    modules = [module for _, module in modules_in(model)]
+    model, located = with_shapes(model, args, kwargs)
+    modules = [module for _, module in located]
     step = Step(model, modules, args, kwargs, backward=backward, loss=loss)
     usual = Watched(backward=backward, depth=depth)
     times_only = usual._replace(values=False, memory=False)
@@ -56,14 +52,8 @@ def inspect_run(
         seen = _run(step, model, usual, counter.tick)
     notes = list(seen.notes)
     if backward and not step.went_back:
-        notes = [_NO_GRADIENT]
+        notes = [NO_BACKWARD]
     return replace(_with_times(seen, timed), notes=tuple(notes))
-
-
-def _with_shapes(model: nn.Module) -> nn.Module:
-    """The model, or a copy of one with lazy modules: a run gives shapes to those."""
-    tensors = tensors_of(modules_in(model))
-    return copy_of_lazy(model, tensors) if any(map(is_lazy, tensors)) else model
 
 
 def _run(

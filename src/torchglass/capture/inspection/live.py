@@ -8,16 +8,16 @@ the gradients that the node gives out.
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch._C import DisableTorchFunction
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchglass.capture.guard.quiet import quietly
 from torchglass.capture.inspection.clock import StandingClock
-from torchglass.capture.tensor.describing import inner_tensors
+from torchglass.capture.memory.storages import Living, plain_tensors, storage_key
+from torchglass.capture.trace.dispatch import LookingMode
 from torchglass.capture.trace.ops import tensors_in
 
 
@@ -66,14 +66,16 @@ class Storages:
     def __init__(self, clock: StandingClock) -> None:
         self.total_bytes = 0
         self._clock = clock
-        self._live: dict[int, _Storage] = {}
+        self._living: Living[int] = Living(self._gone)
 
     def meet(self, tensors: Iterable[torch.Tensor | None]) -> None:
         """Count the storages of tensors that are not known yet."""
-        for tensor in tensors:
-            if tensor is not None:
-                for storage in _storages(tensor):
-                    self._count(storage)
+        # To see the parts of a sparse tensor takes ops.
+        with quietly():
+            for tensor in tensors:
+                if tensor is not None:
+                    for storage in _storages(tensor):
+                        self._count(storage)
 
     def watching(self) -> contextlib.AbstractContextManager[object]:
         """Count all that is made inside."""
@@ -83,50 +85,29 @@ class Storages:
         """Count what an op made, and not what it was given: a view of a weight takes nothing."""
         for tensor in tensors_in(output):
             for storage in _storages(tensor):
-                if storage._cdata not in known:
+                if storage_key(storage) not in known:
                     self._count(storage)
 
     def known(self, arguments: Any) -> set[int]:
         """The storages among the arguments of an op."""
-        return {storage._cdata for tensor in tensors_in(arguments) for storage in _storages(tensor)}
+        tensors = tensors_in(arguments)
+        return {storage_key(storage) for tensor in tensors for storage in _storages(tensor)}
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        if size and key not in self._live:
-            self._live[key] = known = _Storage(storage, self._gone)
-            known.key, known.size = key, size
+        size = storage.nbytes()
+        if size and self._living.find(storage) is None:
+            self._living.know(storage, size)
             self.total_bytes += size
 
-    def _gone(self, storage: weakref.ref[torch.UntypedStorage]) -> None:
-        if isinstance(storage, _Storage) and self._live.pop(storage.key, None) is not None:
-            self.total_bytes -= storage.size
+    def _gone(self, size: int) -> None:
+        self.total_bytes -= size
 
 
-class _Storage(weakref.ref[torch.UntypedStorage]):
-    """A storage that is not held."""
-
-    __slots__ = ("key", "size")
-    key: int
-    size: int
-
-
-class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watching(LookingMode):  # type: ignore[no-untyped-call]
     """Shows a gauge what every op makes."""
 
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # torch would import dynamo to keep it out of the method below: seconds at the first op.
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        # Else functions that are first called here stay uncompiled for good.
-        return True
-
     def __init__(self, gauge: Storages, clock: StandingClock) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._gauge = gauge
         self._clock = clock
 
@@ -149,10 +130,10 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
-    for part in inner_tensors(tensor) or (tensor,):
+    for part in plain_tensors(tensor):
         try:
             storage = part.untyped_storage()
         except (NotImplementedError, RuntimeError):
-            # Sparse tensors and those of function transforms have none.
+            # Those of function transforms have none.
             continue
         yield storage

@@ -24,13 +24,14 @@ from torchglass.capture.forward.keeping import has_compiled
 from torchglass.capture.forward.looking import modules_in, tensors_of
 from torchglass.capture.guard.quiet import quietly
 from torchglass.capture.inspection.calls import Call, Home, Located
-from torchglass.capture.inspection.clock import StandingClock, waiting
+from torchglass.capture.inspection.clock import StandingClock
 from torchglass.capture.inspection.graph import Graph
 from torchglass.capture.inspection.live import gauge_for
 from torchglass.capture.inspection.nodes import Watch, is_in_backward
 from torchglass.capture.model.classes import class_name
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.statistics.readings import Reader
+from torchglass.capture.timing.clocks import waiting
 from torchglass.errors import warn
 from torchglass.records.model import join_path
 
@@ -76,7 +77,8 @@ class InspectionRecorder:
                 located.append((path, module))
         tensors = tensors_of(located)
         self._clock = StandingClock(clock)
-        self._wait = waiting()
+        # Only when the device is done has a module done its work.
+        self._wait = waiting() or _no_wait
         self._reader = Reader("full") if watched.values else None
         # Below a dispatch mode compiled code is not what it is without.
         self.weighs = watched.memory and not has_compiled(module for _, module in located)
@@ -228,6 +230,10 @@ class InspectionRecorder:
             # At the end of the stack even a warning can be one call too many.
             with contextlib.suppress(Exception):
                 warn(f"some of the inspection was lost: {problem!r}")
+
+
+def _no_wait() -> None:
+    return None
 
 
 def depth_of(path: str) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from torchglass.capture.memory.storages import plain_tensors, storage_key
+from torchglass.capture.memory.storages import Living, plain_tensors
 from torchglass.capture.tensor.describing import describe
 from torchglass.records.memory import (
     Block,
@@ -66,15 +65,6 @@ class _Draft:
         )
 
 
-class _Entry(weakref.ref[torch.UntypedStorage]):
-    """A storage that lives, and the block that it is."""
-
-    __slots__ = ("draft", "key")
-
-    key: int
-    draft: _Draft
-
-
 class Ledger:
     """Takes down which blocks are there, taken and freed, until it is closed."""
 
@@ -82,7 +72,7 @@ class Ledger:
         self._clock = clock
         self._start_ns = 0
         self._drafts: list[_Draft] = []
-        self._entries: dict[int, _Entry] = {}
+        self._living: Living[_Draft] = Living(self._gone)
         self._changes: list[Change] = []
         self._parts: list[Part] = []
         self._end = 0
@@ -106,33 +96,33 @@ class Ledger:
         """A tensor was there before the step; one that is known already stays what it is."""
         for part in plain_tensors(tensor):
             storage = part.untyped_storage()
-            if storage_key(storage) not in self._entries:
+            if self._living.find(storage) is None:
                 self._enter(storage, part, kind, None, Place(path), name)
 
     def take(self, tensor: torch.Tensor) -> None:
         """A kernel returned or changed a tensor: memory is taken if it is new, or has grown."""
         for part in plain_tensors(tensor):
             storage = part.untyped_storage()
-            known = self._entries.get(storage_key(storage))
+            known = self._living.find(storage)
             if known is None:
                 draft = self._enter(storage, part, "temporary", self._phase, self.place)
                 self._change(draft, draft.bytes)
-            elif known.draft.bytes != storage.nbytes():
-                self._resize(known, storage.nbytes())
+            elif known.bytes != storage.nbytes():
+                self._resize(storage, known)
 
     def replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """A tensor stands for another one from here on, in the same block."""
         for before, after in zip(plain_tensors(old), plain_tensors(new), strict=True):
-            entry = self._entries.pop(storage_key(before.untyped_storage()), None)
-            if entry is not None:
-                self._refer(after.untyped_storage(), entry.draft)
+            draft = self._living.forget(before.untyped_storage())
+            if draft is not None:
+                self._living.know(after.untyped_storage(), draft)
 
     def stand_in(self, copy: torch.Tensor, original: torch.Tensor) -> None:
         """A copy is not counted: the step would have worked on the original."""
         for ours, theirs in zip(plain_tensors(copy), plain_tensors(original), strict=True):
-            entry = self._entries.get(storage_key(theirs.untyped_storage()))
-            if entry is not None:
-                self._refer(ours.untyped_storage(), entry.draft)
+            draft = self._living.find(theirs.untyped_storage())
+            if draft is not None:
+                self._living.know(ours.untyped_storage(), draft)
 
     def own(
         self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
@@ -153,22 +143,21 @@ class Ledger:
 
     def retain(self, kind: BlockKind) -> None:
         """What was made on the way and is still there is more than temporary."""
-        for entry in self._entries.values():
-            if entry.draft.phase in _MADE_ON_THE_WAY:
-                entry.draft.kind = kind
+        for _, draft in self._living.pairs():
+            if draft.phase in _MADE_ON_THE_WAY:
+                draft.kind = kind
 
     def end(self) -> None:
         """The part of the step ends; what is freed after the last one does not count."""
-        for entry in list(self._entries.values()):
-            storage = entry()
+        for storage, draft in self._living.pairs():
             # A storage can be resized by itself, which no kernel does.
-            if storage is not None and storage.nbytes() != entry.draft.bytes:
-                self._resize(entry, storage.nbytes())
+            if storage.nbytes() != draft.bytes:
+                self._resize(storage, draft)
         self._end = len(self._changes)
 
     def close(self) -> None:
         """Look at no storage any longer."""
-        self._entries.clear()
+        self._living.clear()
 
     def read(self) -> tuple[tuple[Block, ...], tuple[Change, ...], tuple[Part, ...]]:
         """The blocks and what became of them; the state of an optimizer was there before."""
@@ -202,25 +191,16 @@ class Ledger:
             BlockId(len(self._drafts)), storage.nbytes(), _spec(tensor), kind, phase, place, name
         )
         self._drafts.append(draft)
-        self._refer(storage, draft)
+        self._living.know(storage, draft)
         return draft
 
-    def _refer(self, storage: torch.UntypedStorage, draft: _Draft) -> None:
-        entry = _Entry(storage, self._gone)
-        entry.key, entry.draft = storage_key(storage), draft
-        self._entries[entry.key] = entry
+    def _gone(self, draft: _Draft) -> None:
+        self._change(draft, -draft.bytes)
 
-    def _gone(self, entry: weakref.ref[torch.UntypedStorage]) -> None:
-        assert isinstance(entry, _Entry)
-        if self._entries.get(entry.key) is entry:
-            del self._entries[entry.key]
-            self._change(entry.draft, -entry.draft.bytes)
-
-    def _resize(self, entry: _Entry, size: int) -> None:
-        old = entry.draft
+    def _resize(self, storage: torch.UntypedStorage, old: _Draft) -> None:
         new = _Draft(
             BlockId(len(self._drafts)),
-            size,
+            storage.nbytes(),
             old.spec,
             "temporary",
             self._phase,
@@ -229,9 +209,9 @@ class Ledger:
         )
         self._drafts.append(new)
         # An allocator copies into the new block before it frees the old one.
-        self._change(new, size)
+        self._change(new, new.bytes)
         self._change(old, -old.bytes)
-        entry.draft = new
+        self._living.know(storage, new)
 
     def _change(self, draft: _Draft, size: int) -> None:
         if not size:
@@ -249,9 +229,9 @@ class Ledger:
 
     def _drafts_of(self, tensor: torch.Tensor) -> Iterator[_Draft]:
         for part in plain_tensors(tensor):
-            entry = self._entries.get(storage_key(part.untyped_storage()))
-            if entry is not None:
-                yield entry.draft
+            draft = self._living.find(part.untyped_storage())
+            if draft is not None:
+                yield draft
 
 
 def _spec(tensor: torch.Tensor) -> TensorSpec:

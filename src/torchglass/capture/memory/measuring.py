@@ -17,33 +17,38 @@ from torchglass.capture.forward.keeping import (
     Replace,
     has_compiled,
     keeping_modules,
-    keeping_random_state,
     running_uncompiled,
 )
-from torchglass.capture.forward.looking import copy_of_lazy, modules_in, note_where, tensors_of
+from torchglass.capture.forward.looking import modules_in, note_where, tensors_of
 from torchglass.capture.memory.allocators import Meter, meters_for
 from torchglass.capture.memory.optimizers import Making, Twin, optimizer_named
 from torchglass.capture.memory.recording import MemoryRecorder
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.timing.backward import Reached, leaves_among
-from torchglass.capture.timing.steps import Loss, Step, Watcher, copied, keeping_parameters
+from torchglass.capture.timing.steps import (
+    NO_BACKWARD,
+    Located,
+    Loss,
+    Step,
+    Watcher,
+    keeping_parameters,
+    parameters_of,
+    with_shapes,
+)
 from torchglass.errors import CaptureError
 from torchglass.records.memory import Allocation, Footprint
 from torchglass.records.model import Model
 from torchglass.records.timing import Stage
 from torchglass.records.trace import Call
 
-_NO_GRADIENT = "nothing that the model returned has a gradient, so there was no backward"
 _NO_WORKSPACE = (
     "torch predicts no workspace for an LSTM, and a real one keeps some for the backward"
 )
 _SPARSE = "how much a sparse tensor takes hangs on its numbers, which a prediction does not have"
 _COMPILED = "compiled modules were run as the Python that they were made of"
-_NO_STEP = "what hangs on the gradients, as an optimizer that steps in the backward, was left out"
 _LSTM = "mkldnn_rnn_layer"
 
-Located = Sequence[tuple[str, nn.Module]]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -64,6 +69,16 @@ class _Plan(NamedTuple):
     loss: Loss | None
     optimizer: Making | None
 
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The modules of the model."""
+        return [module for _, module in self.located]
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """The parameters that they hold now; for a while those may be fakes."""
+        return parameters_of(self.modules)
+
 
 def measure(
     target: Any,
@@ -76,8 +91,6 @@ def measure(
     fake: bool = False,
 ) -> Measured:
     """Run a step of a model, and take down who takes which memory until when."""
-    if not callable(target):
-        raise CaptureError(f"{type(target).__name__} cannot be run: it is not callable")
     if optimizer is not None and not backward:
         raise CaptureError("an optimizer steps on gradients: it needs backward=True")
     if isinstance(optimizer, str):
@@ -85,30 +98,17 @@ def measure(
     arguments = args, dict(kwargs)
     tensors = tensors_of(modules_in(target))
     fake = fake or has_fakes(tensors) or any(tensor.is_meta for tensor in tensors)
-    target = _with_shapes(target, tensors, arguments, fake=fake)
-    plan = _Plan(target, modules_in(target), backward, loss, optimizer)
-    modules = [module for _, module in plan.located]
-    with keeping_parameters(modules) as has_optimizer, running_uncompiled():
+    if fake and any(map(is_lazy, tensors)):
+        raise CaptureError("lazy modules take their shapes from real tensors; try fake=False")
+    target, located = with_shapes(target, args, kwargs)
+    plan = _Plan(target, located, backward, loss, optimizer)
+    modules = plan.modules
+    with keeping_parameters(modules) as left_out, running_uncompiled():
         calls, footprint = _predicted(plan, arguments) if fake else _taken(plan, arguments)
     notes = [*footprint.notes]
     notes += [_COMPILED] if has_compiled(modules) else []
-    notes += [_NO_STEP] if has_optimizer else []
+    notes += left_out
     return Measured(read_model(target), calls, dataclasses.replace(footprint, notes=tuple(notes)))
-
-
-def _with_shapes(
-    target: Any, tensors: Sequence[torch.Tensor], arguments: Arguments, *, fake: bool
-) -> Any:
-    """The model itself; of a lazy one a copy that has been run, so that it stays lazy."""
-    if not any(map(is_lazy, tensors)):
-        return target
-    if fake:
-        raise CaptureError("lazy modules take their shapes from real tensors; try fake=False")
-    made = copy_of_lazy(target, tensors)
-    args, kwargs = copied(arguments)
-    with keeping_random_state(), torch.no_grad():
-        made(*args, **kwargs)
-    return made
 
 
 def _taken(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Footprint]:
@@ -116,7 +116,7 @@ def _taken(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Footpri
     args, kwargs = arguments
     inputs = [tensor for _, tensor in tensors_of_call(args, kwargs)]
     devices = {str(tensor.device) for tensor in (*tensors_of(plan.located), *inputs)}
-    seen = _Seen(plan, _parameters(plan.located))
+    seen = _Seen(plan, plan.parameters)
     seen.run(arguments)
     last: Stage = "backward" if seen.went_back else "forward"
     metered = _Metered(meters_for(devices or {"cpu"}), last, seen.twin)
@@ -130,9 +130,9 @@ def _taken(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Footpri
 
 def _predicted(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Footprint]:
     """Run the step once, on tensors that hold nothing."""
-    modules = [module for _, module in plan.located]
+    modules = plan.modules
     faking = Faking(tensors_of(plan.located))
-    users = _parameters(plan.located)
+    users = plan.parameters
     with (
         keeping_modules(modules, {"_parameters": faking.fake, "_buffers": faking.fake}),
         faking.running(),
@@ -163,8 +163,7 @@ def _faked(arguments: Arguments, faking: Faking) -> Arguments:
 
 
 def _run(plan: _Plan, arguments: Arguments, watcher: Watcher) -> None:
-    modules = [module for _, module in plan.located]
-    step = Step(plan.target, modules, *arguments, backward=plan.backward, loss=plan.loss)
+    step = Step(plan.target, plan.modules, *arguments, backward=plan.backward, loss=plan.loss)
     with _own_autocast_cache():
         step.run(watcher)
 
@@ -177,11 +176,6 @@ def _own_autocast_cache() -> Iterator[None]:
         yield
     finally:
         torch.clear_autocast_cache()
-
-
-def _parameters(located: Located) -> list[torch.Tensor]:
-    own = (parameter for _, module in located for parameter in module._parameters.values())
-    return list({id(parameter): parameter for parameter in own if parameter is not None}.values())
 
 
 class _Seen:
@@ -241,7 +235,7 @@ class _Seen:
             changes=changes,
             parts=parts,
             optimizer=self.twin.name if self.twin else "",
-            notes=(_NO_GRADIENT,) if without else (),
+            notes=(NO_BACKWARD,) if without else (),
         )
 
     def _own_gradients(self) -> None:
@@ -253,7 +247,7 @@ class _Seen:
 
     def _optimize(self, making: Making) -> None:
         ledger = self._recorder.ledger
-        twin = self.twin = Twin(making, _parameters(self._plan.located), self._users)
+        twin = self.twin = Twin(making, self._plan.parameters, self._users)
         for copy, original in twin.copies:
             ledger.stand_in(copy, original)
         twin.take_gradients()

@@ -8,7 +8,6 @@ backward begins.
 from __future__ import annotations
 
 import functools
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,9 +16,9 @@ from torch.autograd.graph import Node
 
 from torchglass.capture.places import tensors_in
 from torchglass.capture.timing.backward import Reached
+from torchglass.capture.trace.nodes import LateMakers
 from torchglass.records.memory import Saver
 
-_nodes_made = torch._C._autograd._get_sequence_nr
 _saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
@@ -30,23 +29,19 @@ class _Maker(NamedTuple):
 
 
 class Makers:
-    """Remembers in which module each node was made: they are numbered as they are made."""
+    """Remembers in which module each node was made."""
 
     def __init__(self) -> None:
-        self._made = [_nodes_made()]
-        self._makers: list[_Maker] = []
+        self._makers: LateMakers[_Maker] = LateMakers()
 
     def note(self, path: str | None) -> None:
         """A kernel of a module ran; the nodes made since the last one are that module's."""
-        made = _nodes_made()
-        if made > self._made[-1]:
-            self._made.append(made)
-            self._makers.append(_Maker(path, _saving_hooks(False) is not None))
+        if self._makers.has_new:
+            self._makers.end(_Maker(path, _saving_hooks(False) is not None))
 
     def find(self, node: Node) -> _Maker | None:
         """Where a node was made; None for one that was not made in the step."""
-        index = bisect_right(self._made, node._sequence_nr()) - 1
-        return self._makers[index] if 0 <= index < len(self._makers) else None
+        return self._makers.find(node._sequence_nr())
 
 
 def saved_tensors(nodes: Iterable[Reached], makers: Makers) -> Iterator[tuple[torch.Tensor, Saver]]:

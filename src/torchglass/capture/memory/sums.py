@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchglass.capture.tensor.extents import extent_of
+from torchglass.capture.trace.dispatch import LookingMode
+from torchglass.capture.trace.nodes import running_node
 from torchglass.capture.trace.ops import OpEvent
 from torchglass.capture.trace.phases import BACKWARD
 
@@ -60,7 +61,7 @@ def _holders_of(tensor: torch.Tensor) -> _Holders:
 @functools.cache
 def _holders_of_lone_sum() -> _Holders:
     """What is counted of a sum that nobody has but autograd, in this version of torch."""
-    counting = _Counting()  # type: ignore[no-untyped-call]
+    counting = _Counting()
     with torch.inference_mode(False), torch.enable_grad(), counting:
         x = torch.zeros(2, requires_grad=True)
         y = x * 2
@@ -68,7 +69,7 @@ def _holders_of_lone_sum() -> _Holders:
     return counting.seen
 
 
-class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Counting(LookingMode):  # type: ignore[no-untyped-call]
     """Counts who holds the sum at the one place where a backward adds."""
 
     seen: _Holders = _Holders(0, 0)
@@ -80,6 +81,6 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func is _ADD and torch._C._current_autograd_node() is not None:
+        if func is _ADD and running_node() is not None:
             self.seen = _holders_of(args[0])
         return func(*args, **(kwargs or {}))

@@ -12,10 +12,9 @@ from enum import Enum
 from typing import Final, Protocol
 
 import torch
-from torch._C import DisableTorchFunction, _len_torch_dispatch_stack
 from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
+from torchglass.capture.guard.quiet import quietly
 from torchglass.capture.tensor.describing import measure
 from torchglass.records.tensors import Stats, TensorSpec
 
@@ -96,11 +95,8 @@ def can_wait(tensor: torch.Tensor, spec: TensorSpec) -> bool:
 
 def measure_alike(copies: list[torch.Tensor]) -> list[Stats | None]:
     """What `measure` finds in each of some tensors that are all of one kind."""
-    with DisableTorchFunction():
-        if not _len_torch_dispatch_stack():
-            return _rows_measured(copies)
-        with _disable_current_modes():
-            return _rows_measured(copies)
+    with quietly():
+        return _rows_measured(copies)
 
 
 def _rows_measured(copies: list[torch.Tensor]) -> list[Stats | None]:

@@ -20,18 +20,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C import (
-    DisableTorchFunction,
     _len_torch_dispatch_stack,
     _len_torch_function_stack,
 )
-from torch.utils._python_dispatch import _disable_current_modes
 
 from torchglass.capture.calls import recording
 from torchglass.capture.forward.looking import modules_in
+from torchglass.capture.guard.quiet import quietly
 from torchglass.capture.model.classes import class_name
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.statistics.history import Call, History, Seen
 from torchglass.capture.statistics.readings import Reader
+from torchglass.capture.timing.clocks import waiting
 from torchglass.errors import CaptureError, TargetError, warn
 from torchglass.records.model import join_path
 from torchglass.records.statistics import ForwardStats, Level, ModuleStatistics
@@ -100,7 +100,8 @@ class StatisticsRecorder:
         self._open: list[Call] = []
         self._lost_ns = 0
         self._clock = clock
-        self._wait = _waiting(level)
+        # Statistics have to wait for a device anyway.
+        self._wait = None if level == "shapes" else waiting()
         self._ended = ended
         self._untold: list[Call] = []
         self._warned = False
@@ -186,12 +187,8 @@ class StatisticsRecorder:
 
     def _read_all(self, located: Iterable[tuple[str, torch.Tensor]]) -> Seen:
         try:
-            # Modes and subclasses of the user's would take what we ask for operations of the model.
-            with DisableTorchFunction():
-                if not _len_torch_dispatch_stack():
-                    return tuple((place, self._reader.read(tensor)) for place, tensor in located)
-                with _disable_current_modes():
-                    return tuple((place, self._reader.read(tensor)) for place, tensor in located)
+            with quietly():
+                return tuple((place, self._reader.read(tensor)) for place, tensor in located)
         except Exception as problem:  # noqa: BLE001 - a call without its tensors is still a call
             self._warn(problem)
             return ()
@@ -237,17 +234,3 @@ class StatisticsRecorder:
 def _has_listeners() -> int:
     """Whether modes of the user's see what torch is asked."""
     return _len_torch_function_stack() or _len_torch_dispatch_stack()
-
-
-def _waiting(level: Level) -> Callable[[], None] | None:
-    """What waits for the device, where there is one. Statistics have to wait for it anyway."""
-    if level == "shapes" or not torch.accelerator.is_available():
-        return None
-
-    def wait() -> None:
-        # What went wrong on the device is for the user's own next operation to say.
-        with contextlib.suppress(Exception):
-            if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
-                torch.accelerator.synchronize()
-
-    return wait

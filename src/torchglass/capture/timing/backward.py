@@ -13,10 +13,9 @@ import torch
 from torch.autograd.graph import Node
 
 from torchglass.capture.timing.spans import Stopwatch
+from torchglass.capture.trace.nodes import UNNUMBERED
 
 _ADDS_TO_LEAF = "torch::autograd::AccumulateGrad"
-_UNNUMBERED = 2**64 - 1
-"""The number of a node that adds a gradient to its leaf: it is not made in a forward."""
 
 
 class Reached(NamedTuple):
@@ -81,7 +80,7 @@ class NodeTimer:
     def _tag(self, reached: Reached) -> None:
         node = reached.node
         number = node._sequence_nr()
-        if number != _UNNUMBERED:
+        if number != UNNUMBERED:
             owner = self._watch.maker(number)
         else:
             owner = None if reached.through is None else self._owners[reached.through]

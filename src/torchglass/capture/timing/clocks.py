@@ -7,6 +7,7 @@ makes the device wait.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -97,3 +98,15 @@ def cpu_clock(clock: Clock) -> CpuClock:
     if isinstance(clock, HostClock) and torch.get_num_threads() == 1:
         return time.thread_time_ns
     return time.process_time_ns
+
+
+def waiting() -> Callable[[], None] | None:
+    """What waits until a device has done all that was asked of it; None where there is none."""
+    return _wait if torch.accelerator.is_available() else None
+
+
+def _wait() -> None:
+    # What went wrong on the device is for the user's own next operation to say.
+    with contextlib.suppress(Exception):
+        if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+            torch.accelerator.synchronize()

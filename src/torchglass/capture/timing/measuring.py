@@ -7,25 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
-from torch.nn.parameter import is_lazy
 
 from torchglass.analyse.charging import charge
 from torchglass.capture.calls import CallRecorder, recording
-from torchglass.capture.forward.keeping import has_compiled, keeping_random_state
-from torchglass.capture.forward.looking import (
-    copy_of_lazy,
-    modules_in,
-    note_where,
-    tensors_of,
-)
+from torchglass.capture.forward.keeping import has_compiled
+from torchglass.capture.forward.looking import note_where, tensors_of
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.timing.backward import NodeTimer, Reached
 from torchglass.capture.timing.clocks import Clock, CpuClock, clock_for, cpu_clock
 from torchglass.capture.timing.forward import ModuleTimer, timing_ops
 from torchglass.capture.timing.spans import Stopwatch
-from torchglass.capture.timing.steps import Loss, Step, copied, keeping_parameters
+from torchglass.capture.timing.steps import Located, Loss, Step, keeping_parameters, with_shapes
 from torchglass.errors import CaptureError
 from torchglass.records.model import Model
 from torchglass.records.timing import Charges, Span, Stage, Timing
@@ -34,9 +27,6 @@ from torchglass.records.trace import Call
 _MOST_PLAIN_RUNS = 3
 _NO_GRADIENT = "nothing that the model returned has a gradient, so only its forward was timed"
 _COMPILED = "compiled modules were timed whole: what is inside of them cannot be told apart"
-_NO_STEP = "what hangs on the gradients, as an optimizer that steps in the backward, was left out"
-
-Located = Sequence[tuple[str, nn.Module]]
 
 
 class Measured(NamedTuple):
@@ -61,8 +51,6 @@ def measure(
     cpu: CpuClock | None = None,
 ) -> Measured:
     """Run a model several times and take the time of all that runs in it."""
-    if not callable(target):
-        raise CaptureError(f"{type(target).__name__} cannot be run: it is not callable")
     if repeats < 1 or warmup < 0:
         raise CaptureError("there is at least one run to measure, and no fewer warm-ups than none")
     target, located = with_shapes(target, args, kwargs)
@@ -72,12 +60,12 @@ def measure(
     compiled = has_compiled(modules)
     step = Step(target, modules, args, kwargs, backward=backward, loss=loss)
     runs = _Runs(step, located, clock, cpu or cpu_clock(clock), ops=ops and not compiled)
-    with keeping_parameters(modules) as has_optimizer:
+    with keeping_parameters(modules) as left_out:
         calls = _look(step, located)
         runs.measure(warmup, repeats)
     notes = [_NO_GRADIENT] if backward and not step.went_back else []
     notes += [_COMPILED] if compiled else []
-    notes += [_NO_STEP] if has_optimizer else []
+    notes += left_out
     timing = Timing(
         runs=tuple(runs.charges),
         published=runs.lowest,
@@ -89,21 +77,6 @@ def measure(
         notes=tuple(notes),
     )
     return Measured(read_model(target), calls, timing)
-
-
-def with_shapes(
-    target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Any, Located]:
-    """A model and its modules; of a lazy one a copy that has been run, so that it stays lazy."""
-    located = modules_in(target)
-    tensors = tensors_of(located)
-    if not any(map(is_lazy, tensors)):
-        return target, located
-    made = copy_of_lazy(target, tensors)
-    args, kwargs = copied((args, dict(kwargs)))
-    with keeping_random_state(), torch.no_grad():
-        made(*args, **kwargs)
-    return made, modules_in(made)
 
 
 def _look(step: Step, modules: Located) -> tuple[Call, ...]:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-import torch
-
 from torchglass.capture.timing.clocks import Clock, CpuClock
+from torchglass.capture.trace.nodes import nodes_made
 from torchglass.records.timing import Span, SpanKind
-
-_nodes_made = torch._C._autograd._get_sequence_nr
 
 
 class RawSpan:
@@ -60,7 +57,7 @@ class Stopwatch:
         self.spans.append(span)
         self._open.append(index)
         self.current = index
-        self._nodes.append(_nodes_made())
+        self._nodes.append(nodes_made())
         self._makers.append(index)
         # The clock is read last here and first at the end: our own work is not in the span.
         span.cpu_ns = self._cpu()
@@ -76,7 +73,7 @@ class Stopwatch:
             span.end = mark
             span.cpu_ns = cpu_ns - span.cpu_ns
         self.current = self._open[-1] if self._open else None
-        self._nodes.append(_nodes_made())
+        self._nodes.append(nodes_made())
         self._makers.append(self.current)
 
     def innermost_path(self) -> str | None:

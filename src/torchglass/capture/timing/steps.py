@@ -9,18 +9,25 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
 from torchglass.capture.forward.keeping import keeping_modules, keeping_random_state
+from torchglass.capture.forward.looking import copy_of_lazy, modules_in, tensors_of
 from torchglass.capture.places import tensors_in
 from torchglass.capture.timing.backward import Reached, leaves_among, nodes_behind
 from torchglass.capture.trace.ops import without_guards
-from torchglass.errors import warn
+from torchglass.errors import CaptureError, warn
 from torchglass.records.timing import Stage
 
 # As a function that torch hands to modes it would hide from ours what a checkpoint runs again.
 _backward = without_guards(torch.autograd.backward)
 
+NO_BACKWARD = "nothing that the model returned has a gradient, so there was no backward"
+
+_NO_STEP = "what hangs on the gradients, as an optimizer that steps in the backward, was left out"
+
+Located = Sequence[tuple[str, nn.Module]]
 Loss = Callable[[Any], torch.Tensor]
 """What a model returned, to the one number that its backward starts from."""
 
@@ -83,7 +90,7 @@ class Step:
             stack.enter_context(keeping_random_state())
             stack.enter_context(keeping_modules(self._modules, {"_buffers": _Copies().copy}))
             kept = stack.enter_context(_Gradients())
-            kept.keep(_parameters(self._modules))
+            kept.keep(parameters_of(self._modules))
             stack.enter_context(torch.set_grad_enabled(self._backward))
             args, kwargs = copied(self._arguments)
             stack.enter_context(_without_collecting())
@@ -93,6 +100,23 @@ class Step:
 def copied(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
     """Arguments whose tensors are copies, so that a forward may change them."""
     return tree_map_only(torch.Tensor, _Copies().copy, arguments)
+
+
+def with_shapes(
+    target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, Located]:
+    """A model and its modules; of a lazy one a copy that has been run, so that it stays lazy."""
+    if not callable(target):
+        raise CaptureError(f"{type(target).__name__} cannot be run: it is not callable")
+    located = modules_in(target)
+    tensors = tensors_of(located)
+    if not any(map(is_lazy, tensors)):
+        return target, located
+    made = copy_of_lazy(target, tensors)
+    args, kwargs = copied((args, dict(kwargs)))
+    with keeping_random_state(), torch.no_grad():
+        made(*args, **kwargs)
+    return made, modules_in(made)
 
 
 def sum_of_outputs(output: Any) -> torch.Tensor:
@@ -109,19 +133,19 @@ def sum_of_outputs(output: Any) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def keeping_parameters(modules: Sequence[nn.Module]) -> Iterator[bool]:
+def keeping_parameters(modules: Sequence[nn.Module]) -> Iterator[Sequence[str]]:
     """Let no optimizer step that hangs on the backward, and warn if weights change even so.
 
-    The block is told whether there was such an optimizer.
+    The block is told what there is to say of such an optimizer.
     """
-    parameters = _parameters(modules)
+    parameters = parameters_of(modules)
     versions = [_version(parameter) for parameter in parameters]
     optimizers = [hooks for p in parameters if (hooks := p._post_accumulate_grad_hooks)]
     steps = [dict(hooks) for hooks in optimizers]
     for hooks in optimizers:
         hooks.clear()
     try:
-        yield bool(optimizers)
+        yield [_NO_STEP] if optimizers else []
     finally:
         for hooks, step in zip(optimizers, steps, strict=True):
             hooks.update(step)
@@ -176,7 +200,8 @@ def _without_collecting() -> Iterator[None]:
         gc.enable()
 
 
-def _parameters(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+def parameters_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """The parameters that modules hold, shared ones once."""
     own = (parameter for module in modules for parameter in module._parameters.values())
     return list({id(parameter): parameter for parameter in own if parameter is not None}.values())
 

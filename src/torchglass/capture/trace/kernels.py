@@ -19,16 +19,16 @@ import functools
 import sys
 import time
 import types
-from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
 from torch._C._dynamo import eval_frame
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchglass.capture.trace.dispatch import LookingMode
+from torchglass.capture.trace.nodes import UNNUMBERED, LateMakers, running_node
 from torchglass.capture.trace.ops import (
     OpEvent,
     OpListener,
@@ -40,8 +40,6 @@ from torchglass.capture.trace.ops import (
 from torchglass.capture.trace.phases import BACKWARD
 
 _clock = time.perf_counter_ns
-_running_node: Callable[[], Any] = torch._C._current_autograd_node
-_nodes_made = torch._C._autograd._get_sequence_nr
 
 
 class _Handling(Enum):
@@ -53,28 +51,15 @@ class _Handling(Enum):
     OPEN = "run its parts with the mode on, unless its tensors have a kernel for it"
 
 
-class KernelMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class KernelMode(LookingMode):  # type: ignore[no-untyped-call]
     """Tells a listener of every kernel that is dispatched while the mode is on.
 
     An op that takes functions, as `torch.cond` does, and a tensor subclass's own op are one kernel
     each: torch runs what is inside of them with all modes off.
     """
 
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # torch would import dynamo to keep it out of the method below: seconds at the first kernel.
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        # Else nothing is compiled below the mode: `torch.cond` loses its gradients, and functions
-        # first called here stay uncompiled for good.
-        return True
-
     def __init__(self, listener: OpListener) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._listener = listener
         self._homes = _Homes(listener)
 
@@ -122,13 +107,12 @@ _OUTSIDE = _Home(None, ())
 class _Homes:
     """Tells where kernels belong, and remembers it of the autograd nodes that they make.
 
-    Nodes are numbered as they are made, each right before the kernel that it is the backward of.
+    A node is made right before the kernel that it is the backward of.
     """
 
     def __init__(self, listener: OpListener) -> None:
         self._listener = listener
-        self._made = [_nodes_made()]
-        self._homes: list[_Home] = []
+        self._makers: LateMakers[_Home] = LateMakers()
         self._node = -1
         self._name = ""
         self._home = _OUTSIDE
@@ -139,12 +123,9 @@ class _Homes:
         """Where the kernel belongs that is about to run, and was called from a frame."""
         while frame is not None and frame.f_code is _HANDLER:
             frame = frame.f_back
-        node = _running_node()
+        node = running_node()
         home = self._of_forward(frame) if node is None else self._of_backward(node, frame)
-        made = _nodes_made()
-        if made > self._made[-1]:
-            self._made.append(made)
-            self._homes.append(home)
+        self._makers.end(home)
         return home
 
     def _of_forward(self, frame: types.FrameType | None) -> _Home:
@@ -170,22 +151,18 @@ class _Homes:
         """Where the next kernel of a running node belongs: its parts are told apart by number."""
         number = node._sequence_nr()
         # What adds a gradient to its parameter has no number; it runs right after whoever made it.
-        if number not in (self._node, _UNNUMBERED):
+        if number not in (self._node, UNNUMBERED):
             self._node, self._name, self._part = number, node.name(), 0
-            self._home = self._of_node(number - (self._name == _MADE_AFTER_ITS_KERNEL))
+            made = number - (self._name == _MADE_AFTER_ITS_KERNEL)
+            self._home = self._makers.find(made) or _OUTSIDE
         self._part += 1
         part = self._name, self._part
         return _Home(self._home.call, (*self._home.chain, BACKWARD, part))
-
-    def _of_node(self, number: int) -> _Home:
-        index = bisect_right(self._made, number) - 1
-        return self._homes[index] if 0 <= index < len(self._homes) else _OUTSIDE
 
 
 _HANDLER = KernelMode.__torch_dispatch__.__code__
 _FORWARD = torch.nn.Module._call_impl.__code__
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_UNNUMBERED = 2**64 - 1
 _MADE_AFTER_ITS_KERNEL = "torch::autograd::CopySlices"
 
 # Dynamo compiles whatever Python runs below a compiled function, and that is us when it breaks off.

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from torchglass.analyse.flops.adding import Amount, ModuleFlops, OpFlops
 from torchglass.analyse.flops.report import FlopReport
-from torchglass.analyse.flops.rows import Sort, rows
+from torchglass.analyse.flops.rows import rows
+from torchglass.analyse.rows import Sort
 from torchglass.records.timing import Stage
 from torchglass.views.columns import NOT_RUN
-from torchglass.views.formats import format_bytes, format_share, format_time, harmless, shorten
-from torchglass.views.formats import width as cells
-from torchglass.views.text.guides import guides
-from torchglass.views.text.table import align
+from torchglass.views.formats import format_bytes, format_share, format_time, harmless
+from torchglass.views.tables import Column
+from torchglass.views.text.frame import fact_lines, framed, left_out, note_lines
+from torchglass.views.text.modules import class_text, module_table
 
-_GAP = "  "
-_LONGEST_NAME = 60
 _MOST_NAMED = 5
 _CONVENTION = (
     "products alone, each multiplication with its addition as two; masked attention in full"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    title: str
-    text: Callable[[ModuleFlops, FlopReport], str]
-    right: bool = True
+_Column = Column[ModuleFlops, FlopReport]
 
 
 def format_flops(count: float) -> str:
@@ -46,46 +40,31 @@ def format_flops(count: float) -> str:
 def flops_table(report: FlopReport, *, sort: Sort | None = None, depth: int | None = None) -> str:
     """The modules below their headings, then what is to be said of the whole."""
     shown = rows(report, depth=depth, sort=sort)
-    names = [
-        guide + shorten(harmless(row.name), _LONGEST_NAME)
-        for row, guide in zip(shown, guides(shown, "─"), strict=True)
-    ]
-    chosen = _columns(report)
-    table = [["Module", *names]]
-    table += [[one.title, *(one.text(row.flops, report) for row in shown)] for one in chosen]
-    return _framed(table, [False, *(one.right for one in chosen)], _facts(report))
+    return module_table(shown, _columns(report), report, _facts(report))
 
 
 def op_table(report: FlopReport, count: int | None = 20) -> str:
     """The ops over the whole model, the largest first."""
-    ops = report.ops if count is None else report.ops[:count]
-    table = [
-        ["Op", *(harmless(op.op) for op in ops)],
+    ops = report.ops[:count]
+    columns = [
         ["Calls", *(f"{op.calls:,}" for op in ops)],
         ["Forward", *(_op_flops(op, op.forward_flops) for op in ops)],
     ]
     if report.work.backward:
-        table += [["Backward", *(_op_flops(op, op.backward_flops) for op in ops)]]
-    table += [
+        columns += [["Backward", *(_op_flops(op, op.backward_flops) for op in ops)]]
+    columns += [
         ["Share", *(_share(op.total_flops, report.total_flops) for op in ops)],
         ["Moved", *(format_bytes(op.bytes) for op in ops)],
         ["FLOPs/byte", *(_ratio(op.intensity) for op in ops)],
     ]
     if report.work.total_ns:
-        table += [
+        columns += [
             ["Time", *(_share(op.time_ns or 0, report.work.total_ns) for op in ops)],
             ["FLOP/s", *(_speed(op.flops_per_second) for op in ops)],
         ]
-    left_out = len(report.ops) - len(ops)
-    more = [f"… and {left_out:,} more"] if left_out else []
-    return _framed(table, [False, *[True] * (len(table) - 1)], more)
-
-
-def _framed(table: Sequence[Sequence[str]], right: Sequence[bool], below: Sequence[str]) -> str:
-    columns = [align(texts, right=end) for texts, end in zip(table, right, strict=True)]
-    heading, *lines = (_GAP.join(line).rstrip() for line in zip(*columns, strict=True))
-    rule = "─" * max(cells(line) for line in (heading, *lines, *below))
-    return "\n".join([rule, heading, rule, *lines, rule, *below, *([rule] if below else [])])
+    names = ["Op", *(harmless(op.op) for op in ops)]
+    numbers = [(cells, True) for cells in columns]
+    return framed([(names, False), *numbers], left_out(report.ops, ops))
 
 
 def _columns(report: FlopReport) -> list[_Column]:
@@ -122,8 +101,7 @@ def _stage_columns(stage: Stage, title: str) -> list[_Column]:
 
 
 def _class(module: ModuleFlops, report: FlopReport) -> str:
-    found = None if module.path is None else report.model.find(module.path)
-    return "" if found is None else harmless(found.kind)
+    return class_text(module, report.model)
 
 
 def _calls(module: ModuleFlops, report: FlopReport) -> str:
@@ -176,11 +154,7 @@ def _facts(report: FlopReport) -> list[str]:
         facts.append(("Recomputed", again))
     if report.is_lower_bound:
         facts += [("Lower bound", _missing(report)), ("", _named(report.uncounted))]
-    labels = align([label for label, _ in facts], right=False)
-    return [
-        *(f"{label}{_GAP}{text}" for label, (_, text) in zip(labels, facts, strict=True)),
-        *(f"Note: {note}." for note in report.work.notes),
-    ]
+    return [*fact_lines(facts), *note_lines(report.work.notes)]
 
 
 def _total(report: FlopReport) -> str:

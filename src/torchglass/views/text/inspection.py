@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torchglass.records.inspection import Effort, InspectedModel, InspectedModule, NonFinite
-from torchglass.records.statistics import Measured
-from torchglass.views.columns import NOT_RUN, SAME_AS, shape_text
+from torchglass.views.columns import NOT_RUN, SAME_AS, first_shape
 from torchglass.views.formats import (
     format_bytes,
     format_count,
@@ -15,12 +14,10 @@ from torchglass.views.formats import (
     format_time,
     harmless,
     shorten,
-    width,
 )
+from torchglass.views.text.frame import Cells, framed, note_lines
 from torchglass.views.text.guides import guides
-from torchglass.views.text.table import align
 
-_GAP = "  "
 _LONGEST_NAME = 44
 _MINUS = "−"
 
@@ -36,11 +33,7 @@ class _Row(NamedTuple):
 def inspection_text(model: InspectedModel, *, depth: int | None = None) -> str:
     """A line for each module of so many levels, then what is to be said of the whole."""
     shown = [row for row in _rows(model) if depth is None or row.depth <= depth]
-    columns = [align(cells, right=right) for cells, right in _columns(model, shown)]
-    heading, *lines = (_GAP.join(cells).rstrip() for cells in zip(*columns, strict=True))
-    below = [*_origins(model), *(f"Note: {note}." for note in model.notes)]
-    rule = "─" * max(width(line) for line in (heading, *lines, *below))
-    return "\n".join([rule, heading, rule, *lines, rule, *below, *([rule] if below else [])])
+    return framed(_columns(model, shown), [*_origins(model), *note_lines(model.notes)])
 
 
 def _rows(model: InspectedModel) -> list[_Row]:
@@ -54,7 +47,7 @@ def _rows(model: InspectedModel) -> list[_Row]:
     ]
 
 
-def _columns(model: InspectedModel, rows: Sequence[_Row]) -> Iterator[tuple[list[str], bool]]:
+def _columns(model: InspectedModel, rows: Sequence[_Row]) -> Iterator[Cells]:
     """The cells of each column, its heading first, and whether they end at the right."""
     modules = [row.module for row in rows]
     root = model.modules[0]
@@ -87,11 +80,7 @@ def _class(module: InspectedModule) -> str:
 
 
 def _output(module: InspectedModule) -> str:
-    outputs: Sequence[Measured] = module.latest.outputs if module.latest else ()
-    if not outputs:
-        return ""
-    more = f" +{len(outputs) - 1}" if len(outputs) > 1 else ""
-    return shape_text(outputs[0].spec) + more
+    return first_shape(module.latest.outputs) if module.latest else ""
 
 
 def _calls(module: InspectedModule) -> str:

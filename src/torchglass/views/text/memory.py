@@ -8,19 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from torchglass.analyse.memory.report import MemoryReport, ModuleMemory
-from torchglass.analyse.memory.rows import UNATTRIBUTED, Sort, rows
-from torchglass.errors import ViewError
+from torchglass.analyse.memory.rows import rows
+from torchglass.analyse.rows import Sort
 from torchglass.records.memory import BlockKind, Footprint
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
-from torchglass.views.columns import NOT_RUN, shape_text
-from torchglass.views.formats import format_bytes, format_share, harmless, shorten, width
+from torchglass.views.columns import NOT_RUN, first_shape
+from torchglass.views.formats import format_bytes, format_share, harmless, width
+from torchglass.views.tables import Column, find_columns
 from torchglass.views.text.area import area_text
-from torchglass.views.text.guides import guides
-from torchglass.views.text.table import align
+from torchglass.views.text.frame import fact_lines, framed, left_out, note_lines
+from torchglass.views.text.modules import class_text, module_table, path_text
 
-_GAP = "  "
-_LONGEST_NAME = 60
 _MOST_CELLS = 100
 _LITTLE = 0.01
 """A part of the peak below this has no name of its own."""
@@ -53,11 +52,7 @@ class Remembered:
         return {call.path: call for call in reversed(self.calls)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    title: str
-    text: Callable[[ModuleMemory, Remembered], str]
-    right: bool = True
+_Column = Column[ModuleMemory, Remembered]
 
 
 def memory_table(
@@ -68,51 +63,46 @@ def memory_table(
     columns: Iterable[str] | None = None,
 ) -> str:
     """The modules below their headings, the curve of the step, and what is to be said of it."""
+    if columns is None:
+        root = shown.report.root.total
+        columns = [
+            name for name in _USUAL if name not in _ONLY_IF_ANY or getattr(root, _ONLY_IF_ANY[name])
+        ]
+    chosen = find_columns(columns, COLUMNS)
     lines = rows(shown.report, shown.model, depth=depth, sort=sort)
-    names = [
-        guide + shorten(harmless(row.name), _LONGEST_NAME)
-        for row, guide in zip(lines, guides(lines, "─"), strict=True)
-    ]
-    chosen = _columns_named(columns, shown)
-    table = [["Module", *names]]
-    table += [
-        [column.title, *(column.text(row.memory, shown) for row in lines)] for column in chosen
-    ]
-    return _framed(table, [False, *(column.right for column in chosen)], below=_below(shown))
+    return module_table(lines, chosen, shown, _below(shown))
 
 
 def op_table(shown: Remembered, count: int | None = 20) -> str:
     """The ops that hold most of the peak, then those that take most."""
-    every = shown.report.ops
-    ops = every if count is None else every[:count]
-    table = [
-        ["Op", *(harmless(op.op) for op in ops)],
-        ["Module", *(_path(op.path, shown) for op in ops)],
-        ["Phase", *(op.phase for op in ops)],
-        ["Blocks", *(f"{op.blocks:,}" for op in ops)],
-        ["Taken", *(_size(op.taken_bytes) for op in ops)],
-        ["At once", *(_size(op.most_bytes) for op in ops)],
-        ["Activations", *(_size(op.activation_bytes) for op in ops)],
-        ["Gradients", *(_size(op.gradient_bytes) for op in ops)],
-        ["At peak", *(_size(op.peak_bytes) for op in ops)],
+    ops = shown.report.ops[:count]
+    columns = [
+        (["Op", *(harmless(op.op) for op in ops)], False),
+        (["Module", *(path_text(op.path, shown.model) for op in ops)], False),
+        (["Phase", *(op.phase for op in ops)], False),
+        (["Blocks", *(f"{op.blocks:,}" for op in ops)], True),
+        (["Taken", *(_size(op.taken_bytes) for op in ops)], True),
+        (["At once", *(_size(op.most_bytes) for op in ops)], True),
+        (["Activations", *(_size(op.activation_bytes) for op in ops)], True),
+        (["Gradients", *(_size(op.gradient_bytes) for op in ops)], True),
+        (["At peak", *(_size(op.peak_bytes) for op in ops)], True),
     ]
-    return _framed(table, [False] * 3 + [True] * 6, below=_left_out(every, ops))
+    return framed(columns, left_out(shown.report.ops, ops))
 
 
 def peak_table(shown: Remembered, count: int | None = 20) -> str:
     """Who holds what at the peak of the step, most first."""
-    every = shown.report.peak_holders
-    holders = every if count is None else every[:count]
+    holders = shown.report.peak_holders[:count]
     whole = shown.report.peak_bytes
-    table = [
-        ["At the peak", *(_KIND_NAMES[holder.kind] for holder in holders)],
-        ["Module", *(_path(holder.path, shown) for holder in holders)],
-        ["Made by", *(harmless(holder.op) for holder in holders)],
-        ["Blocks", *(f"{holder.blocks:,}" for holder in holders)],
-        ["Bytes", *(_size(holder.bytes) for holder in holders)],
-        ["Share", *(format_share(holder.bytes, whole) for holder in holders)],
+    columns = [
+        (["At the peak", *(_KIND_NAMES[holder.kind] for holder in holders)], False),
+        (["Module", *(path_text(holder.path, shown.model) for holder in holders)], False),
+        (["Made by", *(harmless(holder.op) for holder in holders)], False),
+        (["Blocks", *(f"{holder.blocks:,}" for holder in holders)], True),
+        (["Bytes", *(_size(holder.bytes) for holder in holders)], True),
+        (["Share", *(format_share(holder.bytes, whole) for holder in holders)], True),
     ]
-    return _framed(table, [False] * 3 + [True] * 3, below=_left_out(every, holders))
+    return framed(columns, left_out(shown.report.peak_holders, holders))
 
 
 def timeline_text(shown: Remembered, cells: int = 72, height: int = 6) -> str:
@@ -120,53 +110,19 @@ def timeline_text(shown: Remembered, cells: int = 72, height: int = 6) -> str:
     return "\n".join(area_text(shown.report.timeline, shown.report.before_bytes, cells, height))
 
 
-def _left_out(every: Sequence[object], shown: Sequence[object]) -> list[str]:
-    left_out = len(every) - len(shown)
-    return [f"… and {left_out:,} more"] if left_out else []
-
-
-def _framed(table: Sequence[Sequence[str]], right: Sequence[bool], below: Sequence[str]) -> str:
-    columns = [align(cells, right=end) for cells, end in zip(table, right, strict=True)]
-    heading, *lines = (_GAP.join(line).rstrip() for line in zip(*columns, strict=True))
-    rule = "─" * max(width(line) for line in (heading, *lines, *below))
-    return "\n".join([rule, heading, rule, *lines, rule, *below, *([rule] if below else [])])
-
-
-def _columns_named(names: Iterable[str] | None, shown: Remembered) -> list[_Column]:
-    if names is None:
-        root = shown.report.root.total
-        names = [
-            name for name in _USUAL if name not in _ONLY_IF_ANY or getattr(root, _ONLY_IF_ANY[name])
-        ]
-    found = []
-    for name in names:
-        if name not in COLUMNS:
-            raise ViewError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
-        found.append(COLUMNS[name])
-    return found
-
-
 def _size(count: int) -> str:
     return format_bytes(count) if count else ""
 
 
-def _path(path: str | None, shown: Remembered) -> str:
-    if path is None:
-        return UNATTRIBUTED
-    return shorten(harmless(path or shown.model.name), _LONGEST_NAME)
-
-
 def _class(memory: ModuleMemory, shown: Remembered) -> str:
-    module = None if memory.path is None else shown.model.find(memory.path)
-    return harmless(module.kind) if module is not None else ""
+    return class_text(memory, shown.model)
 
 
 def _output(memory: ModuleMemory, shown: Remembered) -> str:
-    call = None if memory.path is None else shown.first_calls.get(memory.path)
-    if call is None:
-        return "" if memory.path is None else NOT_RUN
-    more = f" +{len(call.outputs) - 1}" if len(call.outputs) > 1 else ""
-    return shape_text(call.outputs[0].spec) + more if call.outputs else ""
+    if memory.path is None:
+        return ""
+    call = shown.first_calls.get(memory.path)
+    return NOT_RUN if call is None else first_shape(call.outputs)
 
 
 def _of_total(field: str) -> Callable[[ModuleMemory, Remembered], str]:
@@ -217,12 +173,10 @@ def _below(shown: Remembered) -> list[str]:
     facts = [("Peak", _peak_fact(shown)), ("", _kinds_fact(shown)), ("Step", _step_fact(shown))]
     if shown.report.allocator_peak_bytes is not None:
         facts.append(("Allocator", _allocator_fact(shown)))
-    labels = align([label for label, _ in facts], right=False)
-    lines = [f"{label}{_GAP}{text}" for label, (_, text) in zip(labels, facts, strict=True)]
-    notes = [f"Note: {note}." for note in shown.footprint.notes]
+    lines = fact_lines(facts)
     cells = min(max(map(width, lines)), _MOST_CELLS)
     curve = timeline_text(shown, cells).splitlines()
-    return [*curve, *([""] if curve else []), *lines, *notes]
+    return [*curve, *([""] if curve else []), *lines, *note_lines(shown.footprint.notes)]
 
 
 def _peak_fact(shown: Remembered) -> str:
@@ -231,7 +185,11 @@ def _peak_fact(shown: Remembered) -> str:
     text = f"{format_bytes(report.peak_bytes)} on {report.device}{predicted}"
     if peak is None:
         return f"{text}, before the step"
-    where = harmless(peak.op) if peak.path is None else f"{peak.op} of {_path(peak.path, shown)}"
+    where = (
+        harmless(peak.op)
+        if peak.path is None
+        else f"{peak.op} of {path_text(peak.path, shown.model)}"
+    )
     return f"{text}, in the {peak.phase}: {where}"
 
 

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from torchglass.analyse.latency import (
-    UNATTRIBUTED,
-    Latency,
-    ModuleTime,
-    OpTime,
-    Row,
-    Sort,
-    Times,
-    rows,
-)
+from torchglass.analyse.latency import Latency, ModuleTime, OpTime, Times, rows
 from torchglass.analyse.model.parameters import ModuleCounts, count
-from torchglass.errors import ViewError
+from torchglass.analyse.rows import Sort
 from torchglass.records.model import Model, Module
 from torchglass.records.timing import Stage, Timing
 from torchglass.records.trace import Call
-from torchglass.views.columns import NOT_RUN, shape_text
-from torchglass.views.formats import format_count, format_share, format_time, harmless, shorten
-from torchglass.views.formats import width as cells
-from torchglass.views.text.guides import guides
-from torchglass.views.text.table import align
+from torchglass.views.columns import NOT_RUN, first_shape
+from torchglass.views.formats import format_count, format_share, format_time, harmless
+from torchglass.views.tables import Column, find_columns
+from torchglass.views.text.frame import fact_lines, framed, left_out, note_lines
+from torchglass.views.text.modules import class_text, module_table, path_text
 
-_GAP = "  "
-_LONGEST_NAME = 60
 _MUCH = 1.25
 _DISTURBED = (
     "measuring takes much of the time, most of it between ops; ops=False disturbs the model less"
@@ -68,11 +57,7 @@ class Profiled:
         return format_share(own.total_ns, whole.total_ns) if own and whole else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    title: str
-    text: Callable[[ModuleTime, Profiled], str]
-    right: bool = True
+_Column = Column[ModuleTime, Profiled]
 
 
 def profile_table(
@@ -83,33 +68,28 @@ def profile_table(
     columns: Iterable[str] | None = None,
 ) -> str:
     """The modules below their headings, then what is to be said of the whole."""
+    if columns is None:
+        went_back = profiled.latency.root.backward is not None
+        columns = [name for name in _USUAL if went_back or not name.startswith("backward")]
+    chosen = find_columns(columns, COLUMNS)
     shown = rows(profiled.latency, profiled.model, depth=depth, sort=sort)
-    names = [
-        guide + shorten(harmless(row.name), _LONGEST_NAME)
-        for row, guide in zip(shown, guides(shown, "─"), strict=True)
-    ]
-    chosen = _columns_named(columns, profiled)
-    table = [["Module", *names]]
-    table += [[column.title, *_texts(column, shown, profiled)] for column in chosen]
-    return _framed(table, [False, *(column.right for column in chosen)], _facts(profiled))
+    return module_table(shown, chosen, profiled, _facts(profiled))
 
 
 def op_table(profiled: Profiled, count: int | None = 20) -> str:
     """The slowest ops, all calls of one op in one module together."""
     ops = profiled.latency.ops
-    shown = ops if count is None else ops[:count]
+    shown = ops[:count]
     whole = profiled.latency.root.total_ns
-    table = [
-        ["Op", *(harmless(op.op) or _rest(op) for op in shown)],
-        ["Module", *(_path(op, profiled) for op in shown)],
-        ["Calls", *(str(op.calls or "") for op in shown)],
-        ["Forward", *(_time(op.forward) for op in shown)],
-        ["Backward", *(_time(op.backward) for op in shown)],
-        ["Share", *(format_share(op.self_ns, whole) for op in shown)],
+    columns = [
+        (["Op", *(harmless(op.op) or _rest(op) for op in shown)], False),
+        (["Module", *(path_text(op.path, profiled.model) for op in shown)], False),
+        (["Calls", *(str(op.calls or "") for op in shown)], True),
+        (["Forward", *(_time(op.forward) for op in shown)], True),
+        (["Backward", *(_time(op.backward) for op in shown)], True),
+        (["Share", *(format_share(op.self_ns, whole) for op in shown)], True),
     ]
-    left_out = len(ops) - len(shown)
-    more = [f"… and {left_out:,} more"] if left_out else []
-    return _framed(table, [False, False, True, True, True, True], more)
+    return framed(columns, left_out(ops, shown))
 
 
 def times_of(time: ModuleTime, stage: Stage) -> Times | None:
@@ -117,50 +97,17 @@ def times_of(time: ModuleTime, stage: Stage) -> Times | None:
     return time.forward if stage == "forward" else time.backward
 
 
-def _framed(table: Sequence[Sequence[str]], right: Sequence[bool], below: Sequence[str]) -> str:
-    columns = [align(cells, right=end) for cells, end in zip(table, right, strict=True)]
-    heading, *lines = (_GAP.join(line).rstrip() for line in zip(*columns, strict=True))
-    rule = "─" * max(cells(line) for line in (heading, *lines, *below))
-    return "\n".join([rule, heading, rule, *lines, rule, *below, *([rule] if below else [])])
-
-
-def _texts(column: _Column, shown: Iterable[Row], profiled: Profiled) -> Iterator[str]:
-    return (column.text(row.time, profiled) for row in shown)
-
-
-def _columns_named(names: Iterable[str] | None, profiled: Profiled) -> list[_Column]:
-    if names is None:
-        went_back = profiled.latency.root.backward is not None
-        names = [name for name in _USUAL if went_back or not name.startswith("backward")]
-    found = []
-    for name in names:
-        if name not in COLUMNS:
-            raise ViewError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
-        found.append(COLUMNS[name])
-    return found
-
-
 def _rest(op: OpTime) -> str:
     return "autograd" if op.path is None else "between ops"
 
 
-def _path(time: ModuleTime, profiled: Profiled) -> str:
-    if time.path is None:
-        return UNATTRIBUTED
-    return shorten(harmless(time.path or profiled.model.name), _LONGEST_NAME)
-
-
 def _class(time: ModuleTime, profiled: Profiled) -> str:
-    module = profiled.module(time)
-    return harmless(module.kind) if module is not None else ""
+    return class_text(time, profiled.model)
 
 
 def _output(time: ModuleTime, profiled: Profiled) -> str:
     call = profiled.first_calls.get(time.path) if time.path is not None else None
-    if call is None or not call.outputs:
-        return ""
-    more = f" +{len(call.outputs) - 1}" if len(call.outputs) > 1 else ""
-    return shape_text(call.outputs[0].spec) + more
+    return first_shape(call.outputs) if call else ""
 
 
 def _parameters(time: ModuleTime, profiled: Profiled) -> str:
@@ -241,16 +188,12 @@ def _facts(profiled: Profiled) -> list[str]:
         )
         if found.overhead > _MUCH:
             notes.append(_DISTURBED)
-    labels = align([label for label, _ in facts], right=False)
     if found.busy is not None:
         notes.append(
             f"wall time is {found.busy:.1f}× CPU time: the machine is busy, or the model waits; "
             "trust CPU times"
         )
-    return [
-        *(f"{label}{_GAP}{text}" for label, (_, text) in zip(labels, facts, strict=True)),
-        *(f"Note: {note}." for note in notes),
-    ]
+    return [*fact_lines(facts), *note_lines(notes)]
 
 
 def _stage_fact(times: Times) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torchglass.records.statistics import Level, Measured, ModuleStatistics
 from torchglass.records.tensors import Stats
-from torchglass.views.columns import shape_text
-from torchglass.views.formats import format_share, format_time, harmless, pad, shorten, width
+from torchglass.views.columns import first_shape
+from torchglass.views.formats import format_share, format_time, harmless, shorten
+from torchglass.views.text.frame import Cells, lined_up, rule_for
 from torchglass.views.trace_facts import ends
 
-_GAP = "  "
 _LONGEST_NAME = 44
 _MOST_ROWS = 80
 _UNDEFINED = "–"
@@ -27,14 +27,11 @@ def statistics_text(
     first, left_out, last = ends(modules, _MOST_ROWS)
     shown = [*first, *last]
     whole = _total_ns(modules)
-    columns = [
-        _aligned(cells, right=right) for cells, right in _columns(model, level, shown, whole)
-    ]
-    heading, *lines = (_GAP.join(cells).rstrip() for cells in zip(*columns, strict=True))
+    heading, *lines = lined_up(_columns(model, level, shown, whole))
     if left_out:
         lines.insert(len(first), f"… {left_out:,} more …")
     notes = list(_notes(level, modules))
-    rule = "─" * max(width(line) for line in (title, heading, *lines, *notes))
+    rule = rule_for([title, heading, *lines, *notes])
     return "\n".join([title, rule, heading, rule, *lines, rule, *notes])
 
 
@@ -49,7 +46,7 @@ def _title(model: str, forwards: int, modules: Sequence[ModuleStatistics]) -> st
 
 def _columns(
     model: str, level: Level, modules: Sequence[ModuleStatistics], whole_ns: int
-) -> Iterator[tuple[list[str], bool]]:
+) -> Iterator[Cells]:
     """The cells of each column, its heading first, and whether they end at the right."""
     outputs = [module.totals.outputs for module in modules]
     yield ["Module", *(_name(module.path, model) for module in modules)], False
@@ -87,10 +84,7 @@ def _name(path: str, model: str) -> str:
 def _shapes(module: ModuleStatistics, side: str) -> str:
     """The shape of the first tensor of the latest call, and how many more there were."""
     measured: tuple[Measured, ...] = getattr(module[-1], side) if module.calls else ()
-    if not measured:
-        return _UNDEFINED
-    more = f" +{len(measured) - 1}" if len(measured) > 1 else ""
-    return shape_text(measured[0].spec) + more
+    return first_shape(measured) or _UNDEFINED
 
 
 def _number(stats: Stats | None, name: str) -> str:
@@ -104,8 +98,3 @@ def _total_ns(modules: Iterable[ModuleStatistics]) -> int:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-def _aligned(cells: Sequence[str], *, right: bool) -> list[str]:
-    longest = max(map(width, cells))
-    return [pad(cell, longest, right=right) for cell in cells]

@@ -117,7 +117,7 @@ def test_rows_are_a_tree_or_a_list_of_the_largest() -> None:
 
     tree = [(row.name, row.depth, row.last) for row in rows(found)]
     largest = [row.name for row in rows(found, sort="total", depth=1)]
-    own = [(row.name, row.flops.self_flops) for row in rows(found, sort="self")]
+    own = [(row.name, row.measured.self_flops) for row in rows(found, sort="self")]
 
     assert tree == [
         ("Net", 0, True),

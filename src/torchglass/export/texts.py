@@ -1,0 +1,23 @@
+"""Data as the text of a file: JSON, and comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable
+from typing import Any
+
+
+def json_text(plain: Any) -> str:
+    """JSON in ASCII, so that any name can be written anywhere."""
+    return json.dumps(plain, indent=2)
+
+
+def csv_text(headings: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A line of headings, and a line for each row; None leaves its cell empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(headings)
+    writer.writerows(rows)
+    return text.getvalue()

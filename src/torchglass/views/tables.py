@@ -1,0 +1,32 @@
+"""The columns of tables: what any of them has for a row, and which of them are wished for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from torchglass.errors import ViewError
+
+R = TypeVar("R")
+W = TypeVar("W")
+
+
+@dataclass(frozen=True)
+class Column(Generic[R, W]):
+    """A heading, and what stands below it for a row of a whole."""
+
+    title: str
+    text: Callable[[R, W], str]
+    right: bool = True
+    """Whether it ends at the right, as numbers do."""
+
+
+def find_columns(names: Iterable[str], columns: Mapping[str, Column[R, W]]) -> list[Column[R, W]]:
+    """The columns of these names."""
+    found = []
+    for name in names:
+        if name not in columns:
+            raise ViewError(f"there is no column {name!r}; there are {', '.join(columns)}")
+        found.append(columns[name])
+    return found

@@ -1,0 +1,58 @@
+"""What is known of storages while they live."""
+
+from __future__ import annotations
+
+import torch
+
+from torchglass.capture.memory.storages import Living, plain_tensors
+
+
+def test_a_storage_is_known_by_all_of_its_views_until_the_last_is_gone() -> None:
+    gone: list[str] = []
+    living: Living[str] = Living(gone.append)
+    tensor = torch.ones(4)
+    view = tensor[2:]
+
+    living.know(tensor.untyped_storage(), "ones")
+    del tensor
+    assert living.find(view.untyped_storage()) == "ones"
+    assert gone == []
+    del view
+
+    assert gone == ["ones"]
+    assert list(living.pairs()) == []
+
+
+def test_what_is_known_anew_is_told_once() -> None:
+    gone: list[str] = []
+    living: Living[str] = Living(gone.append)
+    tensor = torch.ones(4)
+
+    living.know(tensor.untyped_storage(), "before")
+    living.know(tensor.untyped_storage(), "after")
+    del tensor
+
+    assert gone == ["after"]
+
+
+def test_nothing_is_told_of_what_was_forgotten() -> None:
+    gone: list[str] = []
+    living: Living[str] = Living(gone.append)
+    one, other = torch.ones(4), torch.ones(4)
+    living.know(one.untyped_storage(), "one")
+    living.know(other.untyped_storage(), "other")
+
+    assert living.forget(one.untyped_storage()) == "one"
+    assert living.forget(one.untyped_storage()) is None
+    living.clear()
+    del one, other
+
+    assert gone == []
+
+
+def test_a_sparse_tensor_lies_in_its_indices_and_values() -> None:
+    tensor = torch.eye(3).to_sparse()
+
+    parts = [part.shape for part in plain_tensors(tensor)]
+
+    assert parts == [(2, 3), (3,)]
