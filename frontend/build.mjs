@@ -1,5 +1,6 @@
-// Bundles the page into the folder given as argument: page.js, page.css, index.html, icon.svg and
-// the licences of what was bundled. One classic script, because a file:// page may load no module.
+// Bundles the page into the folder given as argument: page.js, layout.js (which runs in
+// a worker), page.css, index.html, icon.svg and the licences of what was bundled. Classic scripts,
+// because a file:// page may load no module.
 import { build } from "esbuild";
 import { copyFile, mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import path from "node:path";
@@ -23,8 +24,14 @@ const out = path.resolve(process.argv[2]);
 process.chdir(fileURLToPath(new URL(".", import.meta.url)));
 await mkdir(out, { recursive: true });
 const { metafile } = await build({
-  entryPoints: ["src/main.tsx", "src/page.css"].map((file) => ({ in: file, out: "page" })),
+  entryPoints: [
+    { in: "src/main.tsx", out: "page" },
+    { in: "src/page.css", out: "page" },
+    { in: "src/graph/layout.worker.ts", out: "layout" },
+  ],
   outdir: out,
+  // A seventh of the code would be for animations that there are none of.
+  alias: { "d3-transition": "./src/graph/still.ts", "d3-interpolate": "./src/graph/still.ts" },
   bundle: true,
   minify: true,
   metafile: true,

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { readPlace, writePlace } from "../src/address";
-import { formatBytes, formatCount, formatNumber, formatShape, formatShare } from "../src/formats";
+import { readLists, readPlace, writeLists, writePlace } from "../src/state/address";
+import { formatBytes, formatCount, formatNumber, formatShape, formatShare } from "../src/data/formats";
 
 test("numbers are written as the other views write them", () => {
   assert.equal(formatCount(999), "999");
@@ -25,4 +25,10 @@ test("an address is read back as it was written, whatever a module is called", (
   const place = { module: 'a.<b onclick="x">&=#%.é💥', search: "1 + 1" };
 
   assert.deepEqual(readPlace(writePlace(place)), place);
+});
+
+test("lists are read back as they were written, whatever stands in them", () => {
+  const lists = [["a,b", "c;d\\"], ["é💥"]];
+
+  assert.deepEqual(readLists(writeLists(lists)), lists);
 });

@@ -24,5 +24,8 @@ test("of two modules with one path the first is found", () => {
 test("the line leads from the root to the module", () => {
   const model = makeModel(["", "a", "a.b"]);
 
-  assert.deepEqual(model.line(2).map((module) => module.path), ["", "a", "a.b"]);
+  assert.deepEqual(
+    model.line(2).map((module) => module.path),
+    ["", "a", "a.b"],
+  );
 });

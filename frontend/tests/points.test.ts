@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { extend, readPoints } from "../src/points";
+import { extend, readPoints } from "../src/data/points";
 
 test("words stand for the numbers that JSON does not have", () => {
   const points = readPoints({ series: 0, steps: [0, 1, 2], columns: { value: [1.5, "NaN", "-Infinity"] } });

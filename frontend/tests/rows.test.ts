@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { browse, browseFound, nameSpan, search } from "../src/rows";
+import { browse, browseFound, nameSpan, search } from "../src/tree/rows";
 import { makeModel } from "./make";
 
 const PATHS = ["", "stem", "layer", "layer.0", "layer.0.conv", "layer.1", "layer.1.conv", "head"];
@@ -8,15 +8,27 @@ const PATHS = ["", "stem", "layer", "layer.0", "layer.0.conv", "layer.1", "layer
 test("a closed module hides what is below it", () => {
   const rows = browse(makeModel(PATHS), new Set([0]));
 
-  assert.deepEqual(rows.map((row) => row.id), [0, 1, 2, 7]);
-  assert.deepEqual(rows.map((row) => row.open), [true, undefined, false, undefined]);
+  assert.deepEqual(
+    rows.map((row) => row.id),
+    [0, 1, 2, 7],
+  );
+  assert.deepEqual(
+    rows.map((row) => row.open),
+    [true, undefined, false, undefined],
+  );
 });
 
 test("open modules show their children in order, one level deeper", () => {
   const rows = browse(makeModel(PATHS), new Set([0, 2, 5]));
 
-  assert.deepEqual(rows.map((row) => row.id), [0, 1, 2, 3, 5, 6, 7]);
-  assert.deepEqual(rows.map((row) => row.level), [1, 2, 2, 3, 3, 4, 2]);
+  assert.deepEqual(
+    rows.map((row) => row.id),
+    [0, 1, 2, 3, 5, 6, 7],
+  );
+  assert.deepEqual(
+    rows.map((row) => row.level),
+    [1, 2, 2, 3, 3, 4, 2],
+  );
   assert.deepEqual([rows[4]!.position, rows[4]!.siblings], [2, 2]);
 });
 
@@ -35,7 +47,10 @@ test("a search keeps the modules above what it found, and nothing else", () => {
   const found = search(model, "CONV");
 
   assert.deepEqual([...found.matches], [4, 6]);
-  assert.deepEqual(browseFound(model, found, new Set()).map((row) => row.id), [0, 2, 3, 4, 5, 6]);
+  assert.deepEqual(
+    browseFound(model, found, new Set()).map((row) => row.id),
+    [0, 2, 3, 4, 5, 6],
+  );
 });
 
 test("a search finds classes", () => {
@@ -56,7 +71,10 @@ test("what was found can be opened to see what is inside", () => {
 
   const rows = browseFound(model, found, new Set([3]));
 
-  assert.deepEqual(rows.map((row) => row.id), [0, 2, 3, 4]);
+  assert.deepEqual(
+    rows.map((row) => row.id),
+    [0, 2, 3, 4],
+  );
 });
 
 test("a match that begins in the path is marked where it reaches into the name", () => {

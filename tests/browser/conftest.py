@@ -48,8 +48,8 @@ def serving() -> Iterator[Serve]:
     """Serves readers on free ports until the test ends."""
     servers: list[Server] = []
 
-    def start(reader: Reader, **options: Any) -> Server:
-        servers.append(serve(reader, **{"port": 0, **options}))
+    def start(*readers: Reader, **options: Any) -> Server:
+        servers.append(serve(*readers, **{"port": 0, **options}))
         return servers[-1]
 
     yield start

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from playwright.sync_api import expect
 
 from tests import make
 from tests.browser.conftest import OpenPage
-from tests.browser.runs import RUN, put_steps, transformer
+from tests.browser.runs import RUN, put_steps, training
 from torchglass.store.memory import MemoryStore
 from torchglass.views.web.offline import write_page
 
@@ -14,22 +15,36 @@ from torchglass.views.web.offline import write_page
 def test_a_saved_page_opens_from_the_disk_without_a_network(
     tmp_path: Path, open_page: OpenPage
 ) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
-    put_steps(store, range(50))
-    store.close()
-    write_page(store, tmp_path / "page.html")
+    write_page(training(), tmp_path / "page.html")
 
     page = open_page((tmp_path / "page.html").as_uri(), offline=True)
 
     expect(page.get_by_role("treeitem")).to_have_count(4)
     expect(page.get_by_test_id("state")).to_have_text("finished")
-    expect(page.get_by_test_id("chart")).to_contain_text("step 49")
+    expect(page.get_by_test_id("box")).to_have_count(5)
 
-    page.get_by_role("treeitem", name="embed").click()
+    page.locator('[data-key="embed:1"]').drag_to(page.get_by_test_id("drop"))
 
-    expect(page.get_by_test_id("chart")).to_contain_text("max 50")
-    page.wait_for_url("**/page.html#module=embed")
+    expect(page.get_by_test_id("panel").get_by_test_id("chart")).to_have_count(3)
+    page.wait_for_url("**/page.html#columns=embed%3A1")
+
+
+def test_a_saved_page_keeps_all_interactions(tmp_path: Path, open_page: OpenPage) -> None:
+    write_page(training(), tmp_path / "page.html")
+    page = open_page((tmp_path / "page.html").as_uri(), offline=True)
+
+    page.locator("[data-testid=box].stack").click()
+    page.locator('[data-key="blocks.0:1"]').click()
+    page.get_by_label("Step", exact=True).fill("7")
+    page.get_by_label("Colour by").select_option("gradients")
+
+    attention = page.locator('[data-key="blocks.0.attention:1"]')
+    expect(attention).to_have_attribute("aria-label", re.compile(r"Linear, \d"))
+    expect(page.get_by_test_id("step")).to_have_text("step 7 of 39")
+    page.get_by_role("button", name="Gradients").click()
+    expect(page.get_by_label("Gradient norms of 5 layers over 40 steps")).to_be_visible()
+    page.get_by_role("button", name="Findings").click()
+    expect(page.get_by_test_id("finding")).to_have_count(2)
 
 
 def test_a_page_saved_while_the_run_goes_on_does_not_wait(
@@ -42,7 +57,7 @@ def test_a_page_saved_while_the_run_goes_on_does_not_wait(
     page = open_page((tmp_path / "page.html").as_uri(), offline=True)
 
     expect(page.get_by_test_id("state")).to_have_text("saved while it ran")
-    expect(page.locator(".empty")).to_have_text("No model was recorded yet.")
+    expect(page.locator(".tree-pane .empty")).to_have_text("No model was recorded yet.")
 
 
 def test_hostile_names_stay_inside_the_data_of_a_saved_page(

@@ -1,13 +1,10 @@
 """The web application: the files of the page, its API and the stream that tells of new steps.
 
-    /api/run      who recorded this, and how far it is
-    /api/model    the structure and its counts; null while there is none
-    /api/series   what was measured
-    /api/points   ?series=1&series=2&after=100: their points at steps above 100
-    /api/events   server-sent events: the status, whenever it changes, with the last step as id
+    /api/NAME    the answers of `answers`, read-only
+    /api/events  server-sent events: the status of all runs, whenever one changes
+    /saved.html  all runs and the page itself as one file
 
-All of it is read-only and in the format of `payloads`. Addresses are relative, so a proxy may put
-the whole under a prefix.
+Addresses are relative, so a proxy may put the whole under a prefix.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import asyncio
 import hashlib
 import json
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -28,12 +25,13 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 
-from torchglass.errors import StoreError
+from torchglass.errors import LookupFailedError, StoreError, ViewError
 from torchglass.records.flow import Reader
-from torchglass.records.model import Model
-from torchglass.records.series import SeriesId
 from torchglass.views.web import page_files, payloads
+from torchglass.views.web.answers import NAMES, answer
 from torchglass.views.web.guard import SafeHeaders, TokenCheck
+from torchglass.views.web.offline import render_page
+from torchglass.views.web.shelf import Shelf
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _POLL_SECONDS = 0.25
@@ -41,24 +39,15 @@ _HEARTBEAT_POLLS = 60
 
 
 def build_app(
-    reader: Reader,
+    readers: Sequence[Reader],
     *,
     token: str,
     hosts: Sequence[str] = (),
     root_path: str = "",
     closing: threading.Event | None = None,
 ) -> Starlette:
-    """The application that shows one run; setting `closing` ends its open streams."""
-    api = _Api(reader, closing or threading.Event())
-    routes: list[BaseRoute] = [
-        Route("/", _page_file),
-        Route("/{name}", _page_file),
-        Route("/api/run", api.run),
-        Route("/api/model", api.model),
-        Route("/api/series", api.series),
-        Route("/api/points", api.points),
-        Route("/api/events", api.events),
-    ]
+    """The application that shows some runs; setting `closing` ends its open streams."""
+    routes = _Api(Shelf(readers), closing or threading.Event()).routes()
     # A proxy may strip the prefix or pass it on: both find their way.
     prefixed = [Mount(root_path, routes=routes)] if root_path.strip("/") else []
     return Starlette(
@@ -69,7 +58,11 @@ def build_app(
             Middleware(TokenCheck, token=token),
             Middleware(GZipMiddleware, compresslevel=5),
         ],
-        exception_handlers={StoreError: _store_problem},
+        exception_handlers={
+            StoreError: _problem(404),
+            LookupFailedError: _problem(404),
+            ViewError: _problem(400),
+        },
     )
 
 
@@ -81,63 +74,63 @@ def _page_file(request: Request) -> Response:
 
 
 class _Api:
-    """The endpoints, over one reader."""
+    """The endpoints, over the runs of one shelf."""
 
-    def __init__(self, reader: Reader, closing: threading.Event) -> None:
-        self._reader = reader
+    def __init__(self, shelf: Shelf, closing: threading.Event) -> None:
+        self._shelf = shelf
         self._closing = closing
-        self._model: tuple[Model | None, bytes] | None = None
 
-    def run(self, request: Request) -> Response:
-        return _json(request, payloads.run_payload(self._reader))
+    def routes(self) -> list[BaseRoute]:
+        """Where everything is."""
+        return [
+            Route("/", _page_file),
+            Route("/saved.html", self._saved),
+            Route("/{name}", _page_file),
+            Route("/api/events", self._events),
+            *(Route(f"/api/{name}", self._endpoint(name)) for name in NAMES),
+        ]
 
-    def model(self, request: Request) -> Response:
-        model = payloads.model_of(self._reader)
-        if self._model is None or self._model[0] is not model:
-            self._model = model, payloads.to_json(payloads.model_payload(model)).encode("ascii")
-        return _answer(request, self._model[1], "application/json")
+    def _endpoint(self, name: str) -> Callable[[Request], Response]:
+        def endpoint(request: Request) -> Response:
+            asked = request.query_params
+            query = {key: asked.getlist(key) for key in asked}
+            return _answer(request, answer(self._shelf, name, query), "application/json")
 
-    def series(self, request: Request) -> Response:
-        return _json(request, payloads.series_payload(self._reader))
+        return endpoint
 
-    def points(self, request: Request) -> Response:
-        try:
-            ids = [SeriesId(int(asked)) for asked in request.query_params.getlist("series")]
-            after = int(request.query_params.get("after", -1))
-        except ValueError as error:
-            raise HTTPException(400, "series and after are whole numbers") from error
-        return _json(request, payloads.points_payload(self._reader, ids, after=after))
+    def _saved(self, request: Request) -> Response:
+        return Response(
+            render_page(*self._shelf.readers).encode("utf-8", errors="replace"),
+            media_type="text/html",
+            headers={"Content-Disposition": "attachment", "Cache-Control": "no-store"},
+        )
 
-    def events(self, request: Request) -> Response:
+    def _events(self, request: Request) -> Response:
         return StreamingResponse(
             self._stream(request.headers.get("last-event-id")),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
-    async def _stream(self, known_step: str | None) -> AsyncIterator[str]:
-        told: payloads.Payload | None = None
+    async def _stream(self, known: str | None) -> AsyncIterator[str]:
         quiet_polls = 0
         while not self._closing.is_set():
             try:
-                status = await run_in_threadpool(payloads.status, self._reader)
+                statuses = await run_in_threadpool(self._shelf.statuses)
             except StoreError:
                 return  # The page connects again by itself, and says that it cannot meanwhile.
-            step = str(status["last_step"])
-            if status != told and (told or step != known_step or status["finished"]):
-                yield f"id: {step}\ndata: {json.dumps(status)}\n\n"
+            mark = payloads.mark(statuses)
+            ended = all(status["finished"] for status in statuses)
+            if mark != known or (ended and not quiet_polls):
+                yield f"id: {mark}\ndata: {json.dumps({'runs': statuses})}\n\n"
                 quiet_polls = 0
             elif quiet_polls % _HEARTBEAT_POLLS == 0:
                 yield ": still here\n\n"
-            if status["finished"]:
+            if ended:
                 return
-            told = status
+            known = mark
             quiet_polls += 1
             await asyncio.sleep(_POLL_SECONDS)
-
-
-def _json(request: Request, payload: payloads.Payload) -> Response:
-    return _answer(request, payloads.to_json(payload).encode("ascii"), "application/json")
 
 
 def _answer(request: Request, body: bytes, media_type: str) -> Response:
@@ -149,6 +142,10 @@ def _answer(request: Request, body: bytes, media_type: str) -> Response:
     return Response(body, media_type=media_type, headers=headers)
 
 
-def _store_problem(request: Request, error: Exception) -> Response:
-    payload = {"version": payloads.VERSION, "error": str(error)}
-    return Response(payloads.to_json(payload), status_code=404, media_type="application/json")
+def _problem(status_code: int) -> Callable[[Request, Exception], Response]:
+    def tell(request: Request, error: Exception) -> Response:
+        payload = {"version": payloads.VERSION, "error": str(error)}
+        body = payloads.to_json(payload)
+        return Response(body, status_code=status_code, media_type="application/json")
+
+    return tell

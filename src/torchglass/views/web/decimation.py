@@ -9,7 +9,11 @@ import numpy.typing as npt
 
 from torchglass.records.series import Kind, Points
 
-_DRAWN: dict[Kind, tuple[str, ...]] = {"scalar": ("value",), "stats": ("mean", "min", "max")}
+_DRAWN: dict[Kind, tuple[str, ...]] = {
+    "scalar": ("value",),
+    "stats": ("mean", "min", "max"),
+    "histogram": ("mean", "min", "max"),
+}
 """The numbers whose peaks must not get lost."""
 
 

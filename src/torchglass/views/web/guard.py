@@ -12,8 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
-        "object-src 'none'"
+        "default-src 'self'; img-src 'self' blob:; base-uri 'none'; form-action 'none'; "
+        # A notebook on this machine may show the page in a frame.
+        "frame-ancestors 'self' http://localhost:* http://127.0.0.1:*; object-src 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

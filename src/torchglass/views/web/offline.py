@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import html
 from pathlib import Path
 
@@ -15,7 +16,8 @@ _PAGE = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
-script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:">
+script-src 'unsafe-inline' blob:; worker-src blob:; style-src 'unsafe-inline'; \
+img-src data: blob:">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{title}</title>
@@ -26,29 +28,45 @@ script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:">
 <div id="page"></div>
 <noscript>This page draws the model with JavaScript, which is turned off here.</noscript>
 <script type="text/plain" id="third-party-licences">{licences}</script>
-<script type="application/json" id="torchglass-data">{data}</script>
+<script type="text/plain" id="torchglass-data">{data}</script>
+<script type="text/plain" id="torchglass-layout">{layout}</script>
 <script>{script}</script>
 </body>
 </html>
 """
 
 
-def render_page(reader: Reader) -> str:
-    """All that the reader has, and the page that shows it, as one HTML text."""
+def render_page(*readers: Reader) -> str:
+    """All that the readers have, and the page that shows it, as one HTML text."""
+    data = to_json({"runs": [snapshot(reader) for reader in readers]}).encode("ascii")
+    packed = base64.b64encode(gzip.compress(data, 6)).decode("ascii")
+    return _render(f"{readers[0].run().name} – Torchglass", packed)
+
+
+def render_shell() -> str:
+    """The page as one HTML text without data: it asks the frame that it stands in."""
+    return _render("Torchglass", "")
+
+
+def _render(title: str, data: str) -> str:
     return _PAGE.format(
-        title=html.escape(f"{reader.run().name} – Torchglass"),
+        title=html.escape(title),
         icon=base64.b64encode(page_files.read("icon.svg")).decode("ascii"),
         style=_text("page.css").replace("</style", "<\\/style"),
         licences=_text("THIRD_PARTY.txt").replace("</script", "<\\/script"),
-        # Inside a script element only `<` can end or change what the parser reads.
-        data=to_json(snapshot(reader)).replace("<", "\\u003c"),
-        script=_text("page.js").replace("</script", "<\\/script").replace("<!--", "<\\!--"),
+        data=data,
+        layout=_script("layout.js"),
+        script=_script("page.js"),
     )
 
 
-def write_page(reader: Reader, path: Path) -> None:
-    """Save the page of a run as one HTML file."""
-    path.write_text(render_page(reader), encoding="utf-8", errors="replace")
+def write_page(reader: Reader, path: Path, *others: Reader) -> None:
+    """Save the page of a run, and of others to compare it with, as one HTML file."""
+    path.write_text(render_page(reader, *others), encoding="utf-8", errors="replace")
+
+
+def _script(name: str) -> str:
+    return _text(name).replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _text(name: str) -> str:

@@ -10,6 +10,7 @@ from torchglass.errors import ViewError
 MEDIA_TYPES = {
     "index.html": "text/html",
     "page.js": "text/javascript",
+    "layout.js": "text/javascript",
     "page.css": "text/css",
     "icon.svg": "image/svg+xml",
     "THIRD_PARTY.txt": "text/plain",

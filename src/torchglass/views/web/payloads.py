@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
@@ -17,18 +17,24 @@ import numpy as np
 import numpy.typing as npt
 
 from torchglass.analyse.model.parameters import Counts, count
-from torchglass.errors import StoreError
 from torchglass.records.flow import Reader
+from torchglass.records.histogram import Histogram
 from torchglass.records.model import Model
 from torchglass.records.plain import to_plain
 from torchglass.records.series import FIELDS, SeriesId
+from torchglass.views.web import documents
 from torchglass.views.web.decimation import decimate, in_order
+from torchglass.views.web.flow import Flow, points_of
+from torchglass.views.web.heat import Heat
+from torchglass.views.web.ribbon import Column
 
 VERSION = 1
 MOST_POINTS = 2000
 """Points of one series in one payload: more than a screen has columns."""
 MOST_SAVED_POINTS = 500
 """The same in a saved page, which carries all series."""
+MOST_SAVED_COLUMNS = 120
+"""Columns of a heat map in a saved page."""
 
 Payload = dict[str, Any]
 
@@ -38,21 +44,27 @@ def run_payload(reader: Reader) -> Payload:
     return {"version": VERSION, "run": to_plain(reader.run()), "status": status(reader)}
 
 
+def runs_payload(readers: Sequence[Reader]) -> Payload:
+    """All runs that can be looked at."""
+    return {"version": VERSION, "runs": [to_plain(reader.run()) for reader in readers]}
+
+
 def status(reader: Reader) -> Payload:
     """How far a run is: what changes while it goes on."""
     return {
         "last_step": reader.last_step(),
         "finished": reader.finished(),
         "series": len(reader.series()),
+        "revision": reader.revision(),
     }
 
 
-def model_of(reader: Reader) -> Model | None:
-    """The model, or None while the run has none."""
-    try:
-        return reader.model()
-    except StoreError:
-        return None
+def mark(statuses: Sequence[Payload]) -> str:
+    """A text that differs whenever a status does: the id of an event."""
+    return ";".join(
+        ".".join(str(int(value)) for name, value in status.items() if name != "problem")
+        for status in statuses
+    )
 
 
 def model_payload(model: Model | None) -> Payload:
@@ -87,28 +99,109 @@ def points_payload(
 ) -> Payload:
     """The points of some series at steps above `after`, thinned out to `limit` of each."""
     sent = []
-    for asked in series:
-        points = decimate(in_order(reader.points(asked, after=after)), limit)
+    for found in points_of(reader, list(series), after=after):
+        points = decimate(in_order(found), limit)
         names = FIELDS[points.series.kind]
         columns = {name: _numbers(points.column(name)) for name in names}
-        sent.append({"series": asked, "steps": points.steps.tolist(), "columns": columns})
+        sent.append(
+            {"series": points.series.id, "steps": points.steps.tolist(), "columns": columns}
+        )
     return {"version": VERSION, "points": sent}
+
+
+def histograms_payload(heat: Heat, series: Iterable[SeriesId], *, after: int = -1) -> Payload:
+    """The columns of some series that reach above `after`: `[steps, exponent, first bin, counts]`.
+
+    `width` is how many steps a column holds. When it changed, what was sent before is outdated.
+    """
+    sent = []
+    ids = list(series)
+    for asked, ribbon in zip(ids, heat.ribbons(ids), strict=True):
+        columns = [_column(one) for one in ribbon.columns if one.last_step > after]
+        sent.append({"series": asked, "width": ribbon.width, "columns": columns})
+    return {"version": VERSION, "histograms": sent}
+
+
+def glance_payload(heat: Heat, series: Iterable[SeriesId], *, step: int) -> Payload:
+    """The column of each series at a step; null where there was none yet."""
+    ids = list(series)
+    columns = [ribbon.at(step) for ribbon in heat.ribbons(ids)]
+    sent = [
+        {"series": asked, "column": None if column is None else _column(column)}
+        for asked, column in zip(ids, columns, strict=True)
+    ]
+    return {"version": VERSION, "step": step, "glances": sent}
+
+
+def _column(column: Column[Histogram]) -> list[Any]:
+    bins = column.content
+    return [column.first_step, column.last_step, bins.exponent, bins.first, list(bins.counts)]
+
+
+def flow_payload(flow: Flow) -> Payload:
+    """The norms of all gradients: a row for each module that has any, a number for each column."""
+    columns = flow.ribbon().columns
+    paths = dict.fromkeys(path for column in columns for path in column.content)
+    return {
+        "version": VERSION,
+        "steps": [[column.first_step, column.last_step] for column in columns],
+        "layers": [
+            {
+                "path": path,
+                "norms": [_number(column.content.get(path, math.nan)) for column in columns],
+            }
+            for path in paths
+        ],
+    }
+
+
+def document_payload(reader: Reader, name: str) -> Payload:
+    """The model, or one of the records that `documents` knows by name."""
+    if name == "model":
+        return model_payload(documents.model_of(reader))
+    return {"version": VERSION, **documents.DOCUMENTS[name](reader)}
 
 
 def snapshot(reader: Reader) -> Payload:
     """All of it at once, for a page that is saved."""
-    ids = [series.id for series in reader.series()]
+    known = reader.series()
+    ids = [series.id for series in known]
+    spread = [series.id for series in known if series.kind == "histogram"]
     return {
         "run": run_payload(reader),
-        "model": model_payload(model_of(reader)),
+        "model": document_payload(reader, "model"),
+        **{name: document_payload(reader, name) for name in documents.DOCUMENTS},
+        "sources": _sources(documents.model_of(reader)),
         "series": series_payload(reader),
         "points": points_payload(reader, ids, limit=MOST_SAVED_POINTS),
+        "histograms": histograms_payload(Heat(reader, MOST_SAVED_COLUMNS), spread),
+        "flow": flow_payload(Flow(reader)),
     }
+
+
+def _sources(model: Model | None) -> Payload:
+    """The code of the model's own classes; that of torch is no news to anyone."""
+    names = (
+        [] if model is None else [name for name in model.classes if not name.startswith("torch.")]
+    )
+    return {name: documents.source(model, name)["source"] for name in names}
 
 
 def to_json(payload: Payload) -> str:
     """A payload as ASCII text, so that no name can break the encoding."""
-    return json.dumps(payload, separators=(",", ":"), allow_nan=False)
+    try:
+        return json.dumps(payload, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(_in_words(payload), separators=(",", ":"), allow_nan=False)
+
+
+def _in_words(value: Any) -> Any:
+    """The same with every number that JSON cannot write as a word."""
+    if isinstance(value, dict):
+        return {key: _in_words(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_in_words(each) for each in value]
+    return _number(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _numbers(column: npt.NDArray[np.float64]) -> list[float | str]:

@@ -53,18 +53,17 @@ class Server:
 
 
 def serve(
-    reader: Reader,
-    *,
+    *readers: Reader,
     host: str = "127.0.0.1",
     port: int = 5000,
     token: str | None = None,
     root_path: str = "",
     allow_hosts: Sequence[str] = (),
 ) -> Server:
-    """Serve the page of one run at `port`, or at the next free one.
+    """Serve the page of a run, and of others to compare it with, at `port` or the next free one.
 
     `allow_hosts` are names besides localhost under which a browser may reach it, `root_path` is the
-    prefix under which a proxy shows it. The reader stays open when the server closes.
+    prefix under which a proxy shows it. The readers stay open when the server closes.
     """
     page_files.read("index.html")
     listener = _listen(host, port)
@@ -72,7 +71,11 @@ def serve(
     closing = threading.Event()
     named_host = () if host in _EVERYWHERE else (host, f"[{host}]")
     app = build_app(
-        reader, token=token, hosts=[*allow_hosts, *named_host], root_path=root_path, closing=closing
+        readers,
+        token=token,
+        hosts=[*allow_hosts, *named_host],
+        root_path=root_path,
+        closing=closing,
     )
     config = uvicorn.Config(
         app,

@@ -1,0 +1,52 @@
+/** Numbers as people read them, the same as `torchglass.views.formats` writes them. */
+
+export function formatCount(count: number): string {
+  if (count < 1e3) return String(count);
+  if (count < 1e6) return `${(count / 1e3).toFixed(1)}K`;
+  if (count < 1e9) return `${(count / 1e6).toFixed(1)}M`;
+  return `${(count / 1e9).toFixed(1)}B`;
+}
+
+export function formatExact(count: number): string {
+  return count.toLocaleString("en");
+}
+
+export function formatBytes(bytes: number): string {
+  if (bytes < 1024) return `${bytes} B`;
+  for (const unit of ["KB", "MB", "GB"]) {
+    bytes /= 1024;
+    if (bytes < 1024) return `${bytes.toFixed(1)} ${unit}`;
+  }
+  return `${(bytes / 1024).toFixed(1)} TB`;
+}
+
+export function formatShape(shape: readonly number[] | null): string {
+  if (shape === null) return "not known yet";
+  return shape.length ? shape.join("×") : "scalar";
+}
+
+export function formatShare(part: number, whole: number): string {
+  if (!whole || !part) return "";
+  const percent = (100 * part) / whole;
+  return percent < 1 ? "<1%" : `${percent.toFixed(0)}%`;
+}
+
+/** A measured number in four digits: 0.01234, 1.23e-7, 12,350. */
+export function formatNumber(value: number): string {
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "∞" : "−∞";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("e+", "e");
+  return value.toLocaleString("en", { maximumSignificantDigits: 4 });
+}
+
+/** The same in three digits, for axes. */
+export function formatShort(value: number): string {
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(1).replace("e+", "e");
+  return value.toLocaleString("en", { maximumSignificantDigits: 3 });
+}
+
+export function formatDuration(seconds: number): string {
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  return seconds < 3600 ? `${Math.floor(seconds / 60)} min` : `${Math.floor(seconds / 3600)} h`;
+}

@@ -1,0 +1,120 @@
+/** Histograms over steps as they came from the server, and what is worked out from them. */
+
+import type { HistogramsPayload, SentColumn } from "./records";
+
+export interface Column {
+  readonly firstStep: number;
+  readonly lastStep: number;
+  /** Bin i reaches from (first + i) · width to the next edge. */
+  readonly width: number;
+  readonly first: number;
+  readonly counts: readonly number[];
+}
+
+export interface Heat {
+  /** How many steps a column holds. */
+  readonly stepsEach: number;
+  readonly columns: readonly Column[];
+}
+
+export function readColumn([firstStep, lastStep, exponent, first, counts]: SentColumn): Column {
+  return { firstStep, lastStep, width: 2 ** exponent, first, counts };
+}
+
+/**
+ * What was known with what came since. The last column may have grown, and is sent again; undefined
+ * when the server has begun to put more steps into each, so that all must be read anew.
+ */
+export function extendHeat(known: Heat | undefined, sent: HistogramsPayload["histograms"][number]): Heat | undefined {
+  const columns = sent.columns.map(readColumn);
+  if (!known?.columns.length) return { stepsEach: sent.width, columns };
+  if (known.stepsEach !== sent.width) return undefined;
+  const from = columns[0]?.firstStep ?? Infinity;
+  return { stepsEach: sent.width, columns: [...known.columns.filter((column) => column.firstStep < from), ...columns] };
+}
+
+export function columnOf(heat: Heat, step: number): Column | undefined {
+  return heat.columns.findLast((column) => column.firstStep <= step);
+}
+
+export interface Range {
+  readonly low: number;
+  readonly high: number;
+}
+
+/** Where the values lie, without a share of the farthest ones on each side. */
+export function rangeOf(columns: readonly Column[], rejected: number): Range | undefined {
+  let range: Range | undefined;
+  for (const column of columns) {
+    const own = bulkOf(column, rejected);
+    if (!own) continue;
+    const [low, high] = own as [number, number];
+    range = range ? { low: Math.min(range.low, low), high: Math.max(range.high, high) } : { low, high };
+  }
+  if (!range || range.low < range.high) return range;
+  const spare = Math.abs(range.low) / 2 || 1;
+  return { low: range.low - spare, high: range.high + spare };
+}
+
+/** What was found for a column the last time: a live run asks again for all of them at each step. */
+const bulks = new WeakMap<Column, { rejected: number; bulk: number[] | undefined }>();
+
+function bulkOf(column: Column, rejected: number): number[] | undefined {
+  const known = bulks.get(column);
+  if (known?.rejected === rejected) return known.bulk;
+  const bulk = rejected > 0 ? quantiles(column, [rejected / 2, 1 - rejected / 2]) : ends(column);
+  bulks.set(column, { rejected, bulk });
+  return bulk;
+}
+
+function ends({ counts, first, width }: Column): number[] | undefined {
+  const from = counts.findIndex((count) => count > 0);
+  if (from < 0) return undefined;
+  const to = counts.findLastIndex((count) => count > 0);
+  return [(first + from) * width, (first + to + 1) * width];
+}
+
+/** The values below which these shares of a column lie, as if each bin were filled evenly. */
+export function quantiles(column: Column, shares: readonly number[]): number[] | undefined {
+  const total = column.counts.reduce((sum, count) => sum + count, 0);
+  if (!total) return undefined;
+  let [bin, below] = [0, 0];
+  return shares.map((share) => {
+    const wanted = share * total;
+    while (bin < column.counts.length - 1 && below + column.counts[bin]! < wanted) below += column.counts[bin++]!;
+    const inside = column.counts[bin] ? (wanted - below) / column.counts[bin]! : 0;
+    return (column.first + bin + Math.min(1, Math.max(0, inside))) * column.width;
+  });
+}
+
+/** The bin that holds a value: its edges and its count. */
+export function binAt(column: Column, value: number): { low: number; high: number; count: number } {
+  const at = Math.floor(value / column.width);
+  return { low: at * column.width, high: (at + 1) * column.width, count: column.counts[at - column.first] ?? 0 };
+}
+
+/** A column's counts in rows between edges that rise; a bin that lies in several is shared out. */
+export function intoRows(column: Column, edges: Float64Array): Float32Array {
+  const rows = new Float32Array(edges.length - 1);
+  let row = 0;
+  column.counts.forEach((count, at) => {
+    if (!count) return;
+    const low = (column.first + at) * column.width;
+    const high = low + column.width;
+    while (row < rows.length - 1 && edges[row + 1]! <= low) row++;
+    for (let one = row; one < rows.length && edges[one]! < high; one++) {
+      const shared = Math.min(high, edges[one + 1]!) - Math.max(low, edges[one]!);
+      if (shared > 0) rows[one]! += (count * shared) / column.width;
+    }
+  });
+  return rows;
+}
+
+/** Even near zero, logarithmic far from it: shows small and large numbers of both signs. */
+export function toLog(value: number, unit: number): number {
+  return Math.sign(value) * Math.log1p(Math.abs(value) / unit);
+}
+
+export function fromLog(value: number, unit: number): number {
+  return Math.sign(value) * Math.expm1(Math.abs(value)) * unit;
+}

@@ -1,0 +1,32 @@
+/** The points of a series, as they came from the server and grow while it runs. */
+
+import type { PointsPayload, Sent } from "./records";
+
+/** More than this many points are read anew, so that the server thins them out. */
+export const MANY_POINTS = 4000;
+
+export interface Points {
+  readonly steps: readonly number[];
+  readonly columns: Readonly<Record<string, readonly number[]>>;
+}
+
+export function readPoints(sent: PointsPayload["points"][number]): Points {
+  const columns = Object.entries(sent.columns).map(([field, values]) => [field, values.map(readNumber)]);
+  return { steps: sent.steps, columns: Object.fromEntries(columns) };
+}
+
+/** `known` with what is newer in `more`: a step that was sent twice is kept once. */
+export function extend(known: Points, more: Points): Points {
+  const last = known.steps.at(-1) ?? -1;
+  const from = more.steps.findIndex((step) => step > last);
+  if (from < 0) return known;
+  const columns = Object.entries(known.columns).map(([field, values]) => [
+    field,
+    [...values, ...(more.columns[field]?.slice(from) ?? [])],
+  ]);
+  return { steps: [...known.steps, ...more.steps.slice(from)], columns: Object.fromEntries(columns) };
+}
+
+export function readNumber(sent: Sent): number {
+  return typeof sent === "number" ? sent : Number(sent);
+}

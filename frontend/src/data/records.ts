@@ -1,0 +1,302 @@
+/** What the server sends: the records of `torchglass.records`, a field at its default left out. */
+
+export interface TensorSpec {
+  readonly shape: readonly number[] | null;
+  readonly dtype: string;
+  readonly device?: string;
+  readonly bytes?: number;
+  readonly layout?: string;
+}
+
+export interface Stats {
+  readonly count: number;
+  readonly min: Sent;
+  readonly max: Sent;
+  readonly mean: Sent;
+  readonly std: Sent;
+  readonly nan?: number;
+  readonly inf?: number;
+}
+
+export interface Slot {
+  readonly name: string;
+  readonly role: "parameter" | "buffer" | "packed";
+  readonly spec: TensorSpec;
+  readonly tensor: number;
+  readonly trainable?: boolean;
+  readonly persistent?: boolean;
+}
+
+export interface Module {
+  readonly id: number;
+  readonly path: string;
+  readonly name: string;
+  readonly class_name: string;
+  readonly parent?: number;
+  readonly children?: readonly number[];
+  readonly slots?: readonly Slot[];
+  readonly extra?: string;
+  readonly training?: boolean;
+  readonly hooks?: readonly string[];
+  readonly alias_of?: number;
+  readonly problem?: string;
+}
+
+/** What is sent while a run has no model. */
+export interface NoModelPayload {
+  readonly model: null;
+}
+
+export interface ModelPayload {
+  readonly model: {
+    readonly name: string;
+    readonly origin?: string;
+    readonly modules: readonly Module[];
+    readonly classes?: Readonly<Record<string, { readonly file: string; readonly forward_line?: number }>>;
+  };
+  readonly counts: {
+    readonly fields: readonly string[];
+    /** A row of `fields` for each module: what it holds itself, and with all below it. */
+    readonly own: readonly (readonly number[])[];
+    readonly total: readonly (readonly number[])[];
+  };
+}
+
+export type NodeKind = "call" | "op" | "input" | "output" | "attached";
+
+/** Its id is its place in the list; tensors are places in the list of specs. */
+export interface SentNode {
+  readonly kind: NodeKind;
+  readonly path: string;
+  readonly parent?: number;
+  readonly name?: string;
+  readonly number?: number;
+  readonly count?: number;
+  readonly facts?: Readonly<Record<string, string>>;
+  readonly inputs?: readonly number[];
+  readonly outputs?: readonly number[];
+}
+
+export interface SentGraph {
+  readonly passes: number;
+  readonly nodes: readonly SentNode[];
+  /** Source, target, spec (-1 for none), in how many passes it was seen. */
+  readonly edges: readonly (readonly [number, number, number, number])[];
+  readonly specs: readonly TensorSpec[];
+}
+
+export interface GraphPayload {
+  readonly graph: SentGraph | null;
+}
+
+export interface Place {
+  readonly file: string;
+  readonly line: number;
+  readonly function: string;
+}
+
+export interface Finding {
+  readonly severity: "error" | "warning" | "note";
+  readonly kind: string;
+  readonly message: string;
+  readonly path?: string;
+  readonly call?: number;
+  readonly op?: string;
+  readonly phase?: string;
+  readonly source?: Place;
+  readonly step?: number;
+  readonly facts?: Readonly<Record<string, unknown>>;
+}
+
+export interface FindingsPayload {
+  readonly findings: readonly Finding[];
+}
+
+export interface Measure {
+  readonly path: string;
+  readonly calls?: number;
+  readonly total_forward_ns?: number;
+  readonly self_forward_ns?: number;
+  readonly total_backward_ns?: number;
+  readonly total_forward_flops?: number;
+  readonly total_activation_bytes?: number;
+  readonly total_peak_bytes?: number;
+}
+
+export interface MeasuresPayload {
+  readonly measures: { readonly rows?: readonly Measure[]; readonly notes?: readonly string[] } | null;
+}
+
+export interface Measured {
+  readonly place: string;
+  readonly spec: TensorSpec;
+  readonly stats?: Stats;
+}
+
+export interface CallStatistics {
+  readonly number: number;
+  readonly forward: number;
+  readonly inputs?: readonly Measured[];
+  readonly outputs?: readonly Measured[];
+  readonly total_ns?: number;
+  readonly self_ns?: number;
+  readonly error?: string;
+}
+
+export interface ModuleStatistics {
+  readonly path: string;
+  readonly class_name: string;
+  readonly calls?: readonly CallStatistics[];
+}
+
+export interface StatisticsPayload {
+  readonly modules: readonly ModuleStatistics[];
+}
+
+/** Kind, name, depth, when it began and ended. */
+export type Span = readonly ["call" | "op", string, number, number, number];
+
+export interface SpansPayload {
+  readonly spans: readonly Span[];
+}
+
+/** A part of one output in shades of grey. */
+export interface FeatureMap {
+  readonly path: string;
+  readonly name: string;
+  readonly step: number;
+  readonly spec: TensorSpec;
+  readonly low: Sent;
+  readonly high: Sent;
+  readonly rows: number;
+  readonly columns: number;
+  /** A byte for each pixel, in base64. */
+  readonly pixels: string;
+}
+
+export interface ActivationsPayload {
+  readonly maps: readonly FeatureMap[];
+}
+
+/** Time, bytes there are, phase, module, op. */
+export type Moment = readonly [number, number, string, string, string];
+
+export interface MemoryUse {
+  readonly device: string;
+  readonly before_bytes: number;
+  readonly moments: readonly Moment[];
+  readonly holders: readonly {
+    readonly path: string;
+    readonly kind: string;
+    readonly op: string;
+    readonly bytes: number;
+  }[];
+}
+
+export interface MemoryPayload {
+  readonly memory: MemoryUse | null;
+}
+
+export interface ClassCode {
+  readonly file: string;
+  readonly line: number;
+  readonly text: string;
+  readonly forward_line?: number;
+}
+
+export interface SourcePayload {
+  readonly source: ClassCode | null;
+}
+
+export interface Status {
+  readonly last_step: number;
+  readonly finished: boolean;
+  /** How many series there are by now. */
+  readonly series: number;
+  /** Goes up when the model or a document changed. */
+  readonly revision: number;
+  readonly problem?: string;
+}
+
+export interface Run {
+  readonly name: string;
+  readonly created_ns: number;
+  readonly host?: string;
+  readonly command?: string;
+  readonly torch_version?: string;
+  readonly rank?: number;
+  readonly world_size?: number;
+}
+
+export interface RunsPayload {
+  readonly runs: readonly Run[];
+}
+
+export interface RunPayload {
+  readonly run: Run;
+  readonly status: Status;
+}
+
+export interface Series {
+  readonly id: number;
+  readonly path: string;
+  readonly name: string;
+  readonly kind?: "stats" | "histogram";
+}
+
+export interface SeriesPayload {
+  readonly series: readonly Series[];
+}
+
+/** A number; "NaN", "Infinity" and "-Infinity" stand for what JSON cannot write. */
+export type Sent = number | string;
+
+export interface PointsPayload {
+  readonly points: readonly {
+    readonly series: number;
+    readonly steps: readonly number[];
+    /** One list for each number of a point: `value`, or `mean`, `min`, `max` … */
+    readonly columns: Readonly<Record<string, readonly Sent[]>>;
+  }[];
+}
+
+/** First and last step, exponent, first bin and counts: bin i begins at (first + i) · 2**exponent. */
+export type SentColumn = readonly [number, number, number, number, readonly number[]];
+
+export interface HistogramsPayload {
+  readonly histograms: readonly {
+    readonly series: number;
+    /** How many steps a column holds; when it changes, what was sent before is outdated. */
+    readonly width: number;
+    readonly columns: readonly SentColumn[];
+  }[];
+}
+
+export interface GlancePayload {
+  readonly step: number;
+  readonly glances: readonly { readonly series: number; readonly column: SentColumn | null }[];
+}
+
+export interface FlowPayload {
+  /** First and last step of each column. */
+  readonly steps: readonly (readonly [number, number])[];
+  readonly layers: readonly { readonly path: string; readonly norms: readonly Sent[] }[];
+}
+
+/** Everything of one run at once: what a page that is saved as one file carries. */
+export interface Snapshot {
+  readonly run: RunPayload;
+  readonly model: ModelPayload | NoModelPayload;
+  readonly graph: GraphPayload;
+  readonly findings: FindingsPayload;
+  readonly measures: MeasuresPayload;
+  readonly statistics: StatisticsPayload;
+  readonly spans: SpansPayload;
+  readonly activations: ActivationsPayload;
+  readonly memory: MemoryPayload;
+  readonly sources: Readonly<Record<string, ClassCode | null>>;
+  readonly series: SeriesPayload;
+  readonly points: PointsPayload;
+  readonly histograms: HistogramsPayload;
+  readonly flow: FlowPayload;
+}

@@ -1,0 +1,218 @@
+/** Where the page reads from: the server it came from, or the data inside its own file. */
+
+import type {
+  ActivationsPayload,
+  FindingsPayload,
+  FlowPayload,
+  GlancePayload,
+  GraphPayload,
+  HistogramsPayload,
+  MeasuresPayload,
+  MemoryPayload,
+  ModelPayload,
+  NoModelPayload,
+  PointsPayload,
+  RunPayload,
+  RunsPayload,
+  SentColumn,
+  SeriesPayload,
+  Snapshot,
+  SourcePayload,
+  SpansPayload,
+  StatisticsPayload,
+  Status,
+} from "./records";
+
+/** What can be asked for by name alone. */
+export interface Documents {
+  readonly run: RunPayload;
+  readonly model: ModelPayload | NoModelPayload;
+  readonly graph: GraphPayload;
+  readonly findings: FindingsPayload;
+  readonly measures: MeasuresPayload;
+  readonly statistics: StatisticsPayload;
+  readonly spans: SpansPayload;
+  readonly activations: ActivationsPayload;
+  readonly memory: MemoryPayload;
+  readonly series: SeriesPayload;
+  readonly flow: FlowPayload;
+}
+
+export interface Source {
+  /** Whether it can say no more than it does now. */
+  readonly saved: boolean;
+  runs(): Promise<RunsPayload>;
+  read<Name extends keyof Documents>(run: number, name: Name): Promise<Documents[Name]>;
+  points(run: number, series: readonly number[], after: number): Promise<PointsPayload>;
+  histograms(run: number, series: readonly number[], after: number): Promise<HistogramsPayload>;
+  glance(run: number, series: readonly number[], step: number): Promise<GlancePayload>;
+  code(run: number, className: string): Promise<SourcePayload>;
+  /** Tells of new steps for as long as a run goes on. */
+  follow(listener: Listener): void;
+}
+
+export interface Listener {
+  statuses(statuses: readonly Status[]): void;
+  connected(connected: boolean): void;
+}
+
+export async function findSource(): Promise<Source> {
+  const inside = document.getElementById("torchglass-data");
+  if (!inside) return new ServerSource();
+  const text = inside.textContent?.trim() ?? "";
+  return text ? new SavedSource(await unpack(text)) : new LiveSource(askFrame(), poll);
+}
+
+/** The data inside a file: JSON, compressed, as text. */
+async function unpack(text: string): Promise<Saved> {
+  const packed = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));
+  const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return (await new Response(plain).json()) as Saved;
+}
+
+export interface Saved {
+  readonly runs: readonly Snapshot[];
+}
+
+export class SavedSource implements Source {
+  readonly saved = true;
+
+  constructor(private readonly inside: Saved) {}
+
+  runs = () => Promise.resolve({ runs: this.inside.runs.map((snapshot) => snapshot.run.run) });
+
+  read<Name extends keyof Documents>(run: number, name: Name): Promise<Documents[Name]> {
+    return Promise.resolve(this.snapshot(run)[name]);
+  }
+
+  points(run: number, series: readonly number[], after: number): Promise<PointsPayload> {
+    const { points } = this.snapshot(run).points;
+    return Promise.resolve({ points: after < 0 ? points.filter((one) => series.includes(one.series)) : [] });
+  }
+
+  histograms(run: number, series: readonly number[], after: number): Promise<HistogramsPayload> {
+    const { histograms } = this.snapshot(run).histograms;
+    return Promise.resolve({ histograms: after < 0 ? histograms.filter((one) => series.includes(one.series)) : [] });
+  }
+
+  glance(run: number, series: readonly number[], step: number): Promise<GlancePayload> {
+    const { histograms } = this.snapshot(run).histograms;
+    const asked = histograms.filter((one) => series.includes(one.series));
+    const glances = asked.map((one) => ({ series: one.series, column: columnAt(one.columns, step) }));
+    return Promise.resolve({ step, glances });
+  }
+
+  code = (run: number, className: string) => Promise.resolve({ source: this.snapshot(run).sources[className] ?? null });
+
+  follow(): void {}
+
+  private snapshot(run: number): Snapshot {
+    const snapshot = this.inside.runs[run];
+    if (!snapshot) throw new RangeError(`there is no run ${run}`);
+    return snapshot;
+  }
+}
+
+/** The column of a step: the one that holds it, or the last before it. */
+export function columnAt(columns: readonly SentColumn[], step: number): SentColumn | null {
+  return columns.findLast((column) => column[0] <= step) ?? null;
+}
+
+type Query = Readonly<Record<string, string | number | readonly number[]>>;
+type Ask = <T>(name: string, query: Query) => Promise<T>;
+
+/** Reads from whoever answers; `follow` tells of what is new. */
+class LiveSource implements Source {
+  readonly saved = false;
+
+  constructor(
+    private readonly ask: Ask,
+    private readonly following: (listener: Listener, ask: Ask) => void,
+  ) {}
+
+  runs = () => this.ask<RunsPayload>("runs", {});
+
+  read<Name extends keyof Documents>(run: number, name: Name): Promise<Documents[Name]> {
+    return this.ask(name, { run });
+  }
+
+  points = (run: number, series: readonly number[], after: number) =>
+    this.ask<PointsPayload>("points", { run, series, after });
+
+  histograms = (run: number, series: readonly number[], after: number) =>
+    this.ask<HistogramsPayload>("histograms", { run, series, after });
+
+  glance = (run: number, series: readonly number[], step: number) =>
+    this.ask<GlancePayload>("glance", { run, series, step });
+
+  code = (run: number, className: string) => this.ask<SourcePayload>("source", { run, class: className });
+
+  follow = (listener: Listener) => this.following(listener, this.ask);
+}
+
+class ServerSource extends LiveSource {
+  constructor() {
+    super(askServer, listen);
+  }
+}
+
+/** Each name with all of its values, as text. */
+function valuesOf(query: Query): [string, string[]][] {
+  return Object.entries(query).map(([name, value]) => [name, [value].flat().map(String)]);
+}
+
+async function askServer<T>(name: string, query: Query): Promise<T> {
+  const parts = valuesOf(query).flatMap(([key, values]) => values.map((value) => [key, value]));
+  const answer = await fetch(`api/${name}?${new URLSearchParams(parts)}`);
+  if (!answer.ok) throw new Error(`api/${name} answered ${answer.status}: ${await answer.text()}`);
+  return (await answer.json()) as T;
+}
+
+function listen(listener: Listener): void {
+  const stream = new EventSource("api/events");
+  stream.onopen = () => listener.connected(true);
+  stream.onerror = () => listener.connected(false);
+  stream.onmessage = (event: MessageEvent<string>) => {
+    const { runs } = JSON.parse(event.data) as { runs: Status[] };
+    listener.statuses(runs);
+    if (runs.every((status) => status.finished)) stream.close();
+  };
+}
+
+interface Reply {
+  readonly id: number;
+  readonly text?: string;
+  readonly error?: string;
+}
+
+/** Asks the page that this one stands in, which is a notebook, and waits for its kernel. */
+function askFrame(): Ask {
+  const waiting = new Map<number, (reply: Reply) => void>();
+  let asked = 0;
+  addEventListener("message", (event: MessageEvent<{ torchglass?: Reply }>) => {
+    const reply = event.data?.torchglass;
+    if (event.source !== parent || !reply) return;
+    waiting.get(reply.id)?.(reply);
+    waiting.delete(reply.id);
+  });
+  return async <T>(name: string, query: Query) => {
+    const id = asked++;
+    const reply = await new Promise<Reply>((resolve) => {
+      waiting.set(id, resolve);
+      parent.postMessage({ torchglass: { id, name, query: Object.fromEntries(valuesOf(query)) } }, "*");
+    });
+    if (reply.text === undefined) throw new Error(reply.error);
+    return JSON.parse(reply.text) as T;
+  };
+}
+
+const POLL_MS = 1000;
+
+/** A notebook does not tell of new steps by itself: it is asked now and then. */
+function poll(listener: Listener, ask: Ask): void {
+  setTimeout(async () => {
+    const { runs } = await ask<{ runs: Status[] }>("statuses", {});
+    listener.statuses(runs);
+    if (!runs.every((status) => status.finished)) poll(listener, ask);
+  }, POLL_MS);
+}

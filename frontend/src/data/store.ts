@@ -1,0 +1,77 @@
+/** What the page knows of one run, as signals. */
+
+import { signal } from "@preact/signals";
+import { type CallGraph, graphOfTree, readGraph } from "../graph/calls";
+import type { Heat } from "./histograms";
+import { Model } from "./model";
+import type { Points } from "./points";
+import type {
+  FeatureMap,
+  Finding,
+  FlowPayload,
+  Measure,
+  MemoryUse,
+  ModuleStatistics,
+  Run,
+  Series,
+  Span,
+  Status,
+} from "./records";
+import type { Source } from "./source";
+
+export const NOTHING_YET: Status = { last_step: -1, finished: true, series: 0, revision: -1 };
+
+/** How many components look at a series; a map that changes is a new one. */
+type Wanted = ReadonlyMap<number, number>;
+
+export class RunStore {
+  readonly run = signal<Run | null>(null);
+  readonly status = signal<Status>(NOTHING_YET);
+  readonly model = signal<Model | null>(null);
+  readonly graph = signal<CallGraph | null>(null);
+  readonly series = signal<readonly Series[]>([]);
+  readonly findings = signal<readonly Finding[]>([]);
+  readonly measures = signal<ReadonlyMap<string, Measure>>(new Map());
+  readonly statistics = signal<ReadonlyMap<string, ModuleStatistics>>(new Map());
+  readonly spans = signal<readonly Span[]>([]);
+  readonly maps = signal<readonly FeatureMap[]>([]);
+  readonly memory = signal<MemoryUse | null>(null);
+  readonly flow = signal<FlowPayload>({ steps: [], layers: [] });
+  readonly points = signal<ReadonlyMap<number, Points>>(new Map());
+  readonly heats = signal<ReadonlyMap<number, Heat>>(new Map());
+  readonly wantedPoints = signal<Wanted>(new Map());
+  readonly wantedHeats = signal<Wanted>(new Map());
+  readonly wantsFlow = signal(0);
+  /** When a new step was last heard of, in ms; 0 before the first. */
+  readonly lastNews = signal(0);
+
+  constructor(readonly number: number) {}
+
+  /** Reads what a revision of the run brings: its model and its documents. */
+  async readDocuments(source: Source): Promise<void> {
+    const [model, graph, findings, measures, statistics, spans, activations, memory] = await Promise.all([
+      source.read(this.number, "model"),
+      source.read(this.number, "graph"),
+      source.read(this.number, "findings"),
+      source.read(this.number, "measures"),
+      source.read(this.number, "statistics"),
+      source.read(this.number, "spans"),
+      source.read(this.number, "activations"),
+      source.read(this.number, "memory"),
+    ]);
+    this.findings.value = findings.findings;
+    this.measures.value = byPath(measures.measures?.rows ?? []);
+    this.statistics.value = byPath(statistics.modules);
+    this.spans.value = spans.spans;
+    this.maps.value = activations.maps;
+    this.memory.value = memory.memory;
+    if (!model.model) return;
+    const known = new Model(model);
+    this.graph.value = graph.graph?.nodes.length ? readGraph(graph.graph) : graphOfTree(known);
+    this.model.value = known;
+  }
+}
+
+function byPath<T extends { readonly path: string }>(rows: readonly T[]): ReadonlyMap<string, T> {
+  return new Map(rows.map((row) => [row.path, row]));
+}

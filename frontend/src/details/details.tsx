@@ -1,0 +1,158 @@
+import { formatBytes, formatCount, formatExact, formatShare } from "../data/formats";
+import { kindOf, type Model } from "../data/model";
+import type { Module } from "../data/records";
+import { findingBelow, formatTime } from "../graph/colours";
+import { graph, inside, places, scene, selectedKey } from "../graph/state";
+import { rowsFor } from "../graph/words";
+import { pins, togglePin } from "../panels/state";
+import { model, selected, seriesByModule, shown } from "../state/state";
+import { Maps } from "../training/activations";
+import { Calls } from "./calls";
+import { Code } from "./code";
+import { Jump } from "./jump";
+import { Tensors } from "./tensors";
+
+/** All that is known of the selected module. */
+export function Details() {
+  const known = model.value;
+  if (!known) return null;
+  const module = known.module(selected.value);
+  return (
+    <article class="details" aria-label="Selected module" data-testid="details">
+      {module.parent !== undefined && <Way model={known} module={module} />}
+      <div class="headline">
+        <h2>
+          <bdi>{kindOf(module)}</bdi>
+          {module.extra && <code>({module.extra})</code>}
+        </h2>
+        <PinButton module={module} />
+      </div>
+      <Facts model={known} module={module} />
+      {module.problem && <p class="callout">Reading this module raised an error: {module.problem}</p>}
+      <Trouble path={module.path} />
+      <Totals model={known} id={module.id} />
+      <Shapes model={known} />
+      {module.slots && <Tensors model={known} module={module} slots={module.slots} />}
+      <Maps path={module.path} />
+      <Calls path={module.path} />
+      <Code className={module.class_name} />
+    </article>
+  );
+}
+
+/** The same as dragging the module to a column. */
+function PinButton({ module }: { module: Module }) {
+  if (!seriesByModule.value.has(module.id)) return null;
+  const key = selectedKey.value || (inside.value?.path === module.path ? inside.value.key : `${module.path}:1`);
+  const isPinned = pins.value.has(key);
+  return (
+    <button type="button" class={`pin ${isPinned ? "on" : ""}`} aria-pressed={isPinned} onClick={() => togglePin(key)}>
+      {isPinned ? "Unpin" : "Pin"}
+    </button>
+  );
+}
+
+function Trouble({ path }: { path: string }) {
+  const finding = path ? findingBelow(path) : undefined;
+  return finding ? <p class={`callout ${finding.severity}`}>{finding.message}</p> : null;
+}
+
+/** What flows through the selected call, where it was recorded. */
+function Shapes({ model }: { model: Model }) {
+  const box = scene.value.boxes[places.value.get(selectedKey.value) ?? -1];
+  const node = box?.item.node ?? inside.value;
+  if (!node || (!node.inputs.length && !node.outputs.length && !box)) return null;
+  const rows = rowsFor(model, { key: node.key, kind: node.kind, node, members: [] }, graph.value?.passes ?? 1).filter(
+    ([name]) => name !== "parameters",
+  );
+  if (!rows.length) return null;
+  return (
+    <table class="rows">
+      <tbody>
+        {rows.map(([name, value], at) => (
+          <tr key={at}>
+            <th scope="row">{name}</th>
+            <td>
+              <bdi>{value}</bdi>
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+/** The modules above, each a way up, and the module itself. */
+function Way({ model, module }: { model: Model; module: Module }) {
+  return (
+    <nav class="way" aria-label="Path">
+      {model.line(module.id).map((step) =>
+        step.id === module.id ? (
+          <b key={step.id} aria-current="true">
+            <bdi>{model.label(step)}</bdi>
+          </b>
+        ) : (
+          <Jump key={step.id} to={step.id} text={model.label(step)} />
+        ),
+      )}
+    </nav>
+  );
+}
+
+function Facts({ model, module }: { model: Model; module: Module }) {
+  const own = model.total(module.id);
+  const frozen = own["parameters"] && !own["trainable"];
+  return (
+    <p class="facts">
+      <span class="dim">{module.class_name}</span>
+      {module.training === false && <span class="tag">eval</span>}
+      {frozen ? <span class="tag">frozen</span> : null}
+      {module.hooks?.map((hook) => (
+        <span class="tag">{hook}</span>
+      ))}
+      {module.alias_of !== undefined && (
+        <span>
+          the same module as <Jump to={module.alias_of} text={model.module(module.alias_of).path || model.name} />,
+          counted there
+        </span>
+      )}
+      {model.alsoAt(module.id).length > 0 && (
+        <span>
+          also at{" "}
+          {model.alsoAt(module.id).map((id) => (
+            <Jump key={id} to={id} text={model.module(id).path} />
+          ))}
+        </span>
+      )}
+    </p>
+  );
+}
+
+function Totals({ model, id }: { model: Model; id: number }) {
+  const total = model.total(id);
+  const measure = shown.value?.measures.value.get(model.module(id).path);
+  const parameters = total["parameters"] ?? 0;
+  const frozen = parameters - (total["trainable"] ?? 0);
+  const entries: [string, string, string][] = [
+    ["parameters", formatCount(parameters), formatExact(parameters)],
+    ["of the model", formatShare(parameters, model.parameters(0)) || "–", ""],
+    ["trainable", formatCount(total["trainable"] ?? 0), frozen ? `${formatExact(frozen)} frozen` : "all"],
+    ["buffers", formatCount(total["buffers"] ?? 0), formatExact(total["buffers"] ?? 0)],
+    ["memory", formatBytes(model.bytes(id)), `${formatExact(model.bytes(id))} bytes`],
+  ];
+  if (measure?.total_forward_ns)
+    entries.push(["forward", formatTime(measure.total_forward_ns), "inner modules included"]);
+  if (measure?.total_backward_ns)
+    entries.push(["backward", formatTime(measure.total_backward_ns), "inner modules included"]);
+  if (measure?.total_forward_flops) entries.push(["FLOPs", formatCount(measure.total_forward_flops), "of one forward"]);
+  return (
+    <dl class="totals">
+      {entries.map(([name, value, exact]) => (
+        <div key={name} title={exact}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}

@@ -1,0 +1,23 @@
+/** Files that the browser saves. */
+
+export function saveText(text: string, name: string, type: string): void {
+  saveBlob(new Blob([text], { type }), name);
+}
+
+export function saveBlob(blob: Blob, name: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  // A moment later: some browsers begin to read only after the click was dealt with.
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/** A name that every file system takes. */
+export function fileName(text: string, ending: string): string {
+  const plain = text
+    .replace(/[^\p{L}\p{N}._-]+/gu, "-")
+    .replace(/^-+|-+$/g, "")
+    .slice(0, 80);
+  return `${plain || "torchglass"}.${ending}`;
+}

@@ -1,0 +1,69 @@
+import { useSignal } from "@preact/signals";
+import { Details } from "../details/details";
+import { Graph } from "../graph/graph";
+import { Columns } from "../panels/columns";
+import { failure } from "../state/live";
+import { series, shown, view, type View } from "../state/state";
+import { Timebar } from "../time/timebar";
+import { Activations } from "../training/activations";
+import { Findings } from "../training/findings";
+import { Flame } from "../training/flame";
+import { Gradients } from "../training/gradients";
+import { Memory } from "../training/memory";
+import { Scalars } from "../training/scalars";
+import { Tree } from "../tree/tree";
+import { Header } from "./header";
+import { Splitter } from "./splitter";
+import { offeredViews } from "./views";
+
+const VIEWS: Record<View, () => preact.JSX.Element> = {
+  graph: Graph,
+  gradients: Gradients,
+  scalars: Scalars,
+  findings: Findings,
+  activations: Activations,
+  time: Flame,
+  memory: Memory,
+};
+
+/** What a narrow screen shows one at a time. */
+const PARTS = ["modules", "view", "pinned"] as const;
+
+export function App() {
+  const part = useSignal<(typeof PARTS)[number]>("view");
+  const Middle = VIEWS[offeredViews.value.includes(view.value) ? view.value : "graph"];
+  return (
+    <>
+      <Header />
+      {failure.value && (
+        <p class="failure" role="alert">
+          {failure.value}
+        </p>
+      )}
+      <main data-part={part.value} class={series.value.length ? "" : "unmeasured"}>
+        <div class="side">
+          <Tree />
+          <Details />
+        </div>
+        <Splitter of="side" name="Width of the modules" />
+        {shown.value ? <Middle /> : <Graph />}
+        {series.value.length > 0 && <Splitter of="columns" name="Width of the pinned modules" />}
+        <Columns />
+      </main>
+      <Timebar />
+      <nav class="parts" aria-label="Parts of the page">
+        {PARTS.map((one) => (
+          <button
+            key={one}
+            type="button"
+            class={part.value === one ? "on" : ""}
+            aria-pressed={part.value === one}
+            onClick={() => (part.value = one)}
+          >
+            {one}
+          </button>
+        ))}
+      </nav>
+    </>
+  );
+}

@@ -1,0 +1,163 @@
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { formatBytes, formatCount, formatDuration, formatExact } from "../data/formats";
+import { Exports } from "../export/menu";
+import { colouring } from "../graph/colours";
+import { connected, saved, stores } from "../state/live";
+import { comparedRuns, model, run, shown, shownRun, status, view, type View } from "../state/state";
+import { Search } from "../tree/search";
+import { offeredViews } from "./views";
+import { isDark, toggleTheme } from "./theme";
+
+/** A running training that says nothing for this long may have been killed: the page says so. */
+const QUIET_SECONDS = 20;
+
+const VIEW_NAMES: Record<View, string> = {
+  graph: "Graph",
+  gradients: "Gradients",
+  scalars: "Scalars",
+  findings: "Findings",
+  activations: "Activations",
+  time: "Time",
+  memory: "Memory",
+};
+
+export function Header() {
+  const known = model.value;
+  return (
+    <header>
+      <Mark />
+      <h1 title={run.value?.command || undefined} class={stores.value.length > 1 ? "unseen" : ""}>
+        <bdi>{run.value?.name ?? "Torchglass"}</bdi>
+      </h1>
+      <Runs />
+      {run.value && !isModelAlone() && <State />}
+      {known && (
+        <span class="size" title={`${formatExact(known.parameters(0))} parameters`}>
+          {formatCount(known.parameters(0))} parameters · {formatBytes(known.bytes(0))}
+        </span>
+      )}
+      {offeredViews.value.length > 1 && <Tabs />}
+      <Search />
+      <Exports />
+      <button
+        type="button"
+        class="plain"
+        aria-label={isDark.value ? "Light colours" : "Dark colours"}
+        title={isDark.value ? "Light colours" : "Dark colours"}
+        onClick={toggleTheme}
+      >
+        {isDark.value ? "☀" : "☾"}
+      </button>
+    </header>
+  );
+}
+
+function Tabs() {
+  return (
+    <nav class="tabs" aria-label="Views">
+      {offeredViews.value.map((one) => (
+        <button
+          key={one}
+          type="button"
+          class={view.value === one ? "on" : ""}
+          aria-current={view.value === one ? "page" : undefined}
+          onClick={() => (view.value = one)}
+        >
+          {VIEW_NAMES[one]}
+          {one === "findings" && <span class="badge">{shown.value!.findings.value.length}</span>}
+        </button>
+      ))}
+    </nav>
+  );
+}
+
+/** Which run is shown, and which one beside it. */
+function Runs() {
+  const all = stores.value;
+  if (all.length < 2) return null;
+  const name = (at: number) => {
+    const one = all[at]?.run.value;
+    return `${at + 1} ${one?.name ?? ""}${one?.world_size ? ` rank ${one.rank ?? 0}` : ""}`;
+  };
+  return (
+    <>
+      <select
+        aria-label="Run"
+        value={shownRun.value}
+        onChange={(event) => (shownRun.value = Number(event.currentTarget.value))}
+      >
+        {all.map((store, at) => (
+          <option key={store.number} value={at}>
+            {name(at)}
+          </option>
+        ))}
+      </select>
+      <select
+        aria-label="Compare with"
+        value={comparedRuns.value.length > 1 ? "all" : (comparedRuns.value[0] ?? "")}
+        onChange={(event) => compareWith(event.currentTarget.value)}
+      >
+        <option value="">compare with …</option>
+        {all.map((store, at) =>
+          at === shownRun.value ? null : (
+            <option key={store.number} value={at}>
+              with {name(at)}
+            </option>
+          ),
+        )}
+        {all.length > 2 && <option value="all">with all others</option>}
+      </select>
+    </>
+  );
+}
+
+function compareWith(choice: string): void {
+  const others = stores.value.map((store) => store.number).filter((number) => number !== shownRun.value);
+  comparedRuns.value = choice === "all" ? others : choice ? [Number(choice)] : [];
+  if (choice && colouring.value === "class") colouring.value = "difference";
+  else if (!choice && colouring.value === "difference") colouring.value = "class";
+}
+
+/** A model of which no training was recorded has no state. */
+function isModelAlone(): boolean {
+  return status.value.finished && status.value.last_step < 0;
+}
+
+/** A small glass box, drawn here so that the page needs no picture. */
+function Mark() {
+  return (
+    <svg class="mark" viewBox="0 0 32 32" aria-hidden="true">
+      <path class="glass" d="M16 3 28 9.5v13L16 29 4 22.5v-13Z" />
+      <path class="edges" d="M4 9.5 16 16l12-6.5M16 16v13" />
+      <circle cx="16" cy="16" r="3.4" />
+    </svg>
+  );
+}
+
+function State() {
+  const now = useSignal(Date.now());
+  useEffect(() => {
+    const clock = setInterval(() => (now.value = Date.now()), 1000);
+    return () => clearInterval(clock);
+  }, []);
+  const { kind, text } = describe(now.value);
+  return (
+    <span class={`state ${kind}`} role="status" data-testid="state">
+      <i aria-hidden="true" />
+      {text}
+    </span>
+  );
+}
+
+function describe(now: number): { kind: string; text: string } {
+  const news = shown.value?.lastNews.value ?? 0;
+  if (status.value.problem) return { kind: "lost", text: "cannot be read" };
+  if (status.value.finished) return { kind: "finished", text: "finished" };
+  if (saved.value) return { kind: "finished", text: "saved while it ran" };
+  if (!connected.value) return { kind: "lost", text: "server gone · showing what was read" };
+  if (!news) return { kind: "waiting", text: "waiting for a new step" };
+  const quiet = (now - news) / 1000;
+  if (quiet < QUIET_SECONDS) return { kind: "live", text: "live" };
+  return { kind: "lost", text: `no new step for ${formatDuration(quiet)}` };
+}

@@ -1,0 +1,131 @@
+/** One box of the graph. What was clicked or dragged is found by its data attributes. */
+
+import { rangeOf } from "../data/histograms";
+import type { Model } from "../data/model";
+import { pins } from "../panels/state";
+import { found } from "../state/state";
+import type { Region } from "./camera";
+import { paint } from "./colours";
+import { glances, glanceSeries, outline, references } from "./glances";
+import type { DrawnBox } from "./scene";
+import { TITLE } from "./sizes";
+import { graph, MINI, selectedKey, sides } from "./state";
+import { moduleOf, wordsFor } from "./words";
+
+const RADIUS = { call: 7, stack: 7, group: 7, op: 14, input: 14, output: 14, attached: 3 };
+const LETTER = 7.3;
+
+export function Box({ box, at, known, detail }: { box: DrawnBox; at: number; known: Model; detail: Region["detail"] }) {
+  const { item, w, h, open } = box;
+  const { title, subtitle } = wordsFor(known, item);
+  const module = moduleOf(known, item.node);
+  const isMatch = item.kind === "call" && module !== undefined && found.value?.matches.has(module.id);
+  const painted = paint(known, item);
+  const pinned = pins.value.get(item.key);
+  const isShared = item.kind === "call" && graph.value!.calls(item.node.path).length > 1;
+  const classes = ["box", item.kind];
+  if (open) classes.push("open");
+  if (selectedKey.value === item.key) classes.push("selected");
+  if (isMatch) classes.push("match");
+  if (found.value && !isMatch) classes.push("other");
+  if (isShared) classes.push("shared");
+  if (sides.value?.get(item.key) === "second") classes.push("second");
+  return (
+    <g
+      class={classes.join(" ")}
+      transform={`translate(${box.x},${box.y})`}
+      data-at={at}
+      data-testid="box"
+      data-key={item.key}
+      data-drag={open ? undefined : ""}
+      role="button"
+      tabindex={selectedKey.value === item.key ? 0 : -1}
+      aria-label={[`${title} ${subtitle}`.trim(), painted.says].filter(Boolean).join(", ")}
+      aria-expanded={open}
+    >
+      {item.kind === "stack" && !open && <rect class="behind" x="5" y="-4" width={w - 10} height={h} rx="7" />}
+      <rect
+        class="body"
+        width={w}
+        height={h}
+        rx={RADIUS[item.kind]}
+        style={{ fill: open ? undefined : painted.fill, stroke: pinned }}
+        data-pinned={pinned ? "" : undefined}
+      />
+      {detail !== "far" && <Label box={box} title={title} subtitle={detail === "near" ? subtitle : ""} />}
+      {detail === "near" && !open && <Mini box={box} colour={pinned} />}
+      {detail === "near" && open === false && <Ribbons box={box} />}
+    </g>
+  );
+}
+
+function Label({ box, title, subtitle }: { box: DrawnBox; title: string; subtitle: string }) {
+  const { item, w, h, open } = box;
+  const indent = open === undefined ? 12 : 24;
+  const room = w - indent - 10 - (glanceSeries(item) !== undefined && !open ? MINI.w + 6 : 0);
+  const top = open ? 20 : subtitle ? h / 2 - 4 : h / 2 + 5;
+  return (
+    <>
+      {open !== undefined && (
+        <g class="twist" data-twist="" transform={`translate(0,${open ? TITLE / 2 : h / 2})`}>
+          <rect x="2" y="-12" width="21" height="24" fill="transparent" />
+          <path d={open ? "M8,-2.5 L12.5,3 L17,-2.5" : "M9.5,-4.5 L15,0 L9.5,4.5"} />
+        </g>
+      )}
+      <text class="title" x={indent} y={top} data-drag={open ? "" : undefined}>
+        {cut(title, room / LETTER)}
+      </text>{" "}
+      {subtitle && (
+        <text
+          class="subtitle"
+          x={open ? indent + Math.min(title.length, 30) * LETTER + 8 : indent}
+          y={open ? top : h - 11}
+        >
+          {cut(subtitle, room / 6)}
+        </text>
+      )}
+    </>
+  );
+}
+
+/** A mark for each pinned module that is somewhere inside. */
+function Ribbons({ box }: { box: DrawnBox }) {
+  const { members, node } = box.item;
+  const paths = members.length
+    ? members.flatMap((one) => [`${one.node.path}.`, `${one.node.path}:`])
+    : [`${node.path}.`];
+  const inside = [...pins.value].filter(([key]) => paths.some((path) => key.startsWith(path)));
+  return (
+    <>
+      {inside.map(([key, colour], at) => (
+        <path
+          key={key}
+          class="ribbon"
+          style={{ fill: colour }}
+          transform={`translate(${box.w - 14 - 10 * at},0)`}
+          d="M0,0h7v11l-3.5,-3.5l-3.5,3.5Z"
+        />
+      ))}
+    </>
+  );
+}
+
+function Mini({ box, colour }: { box: DrawnBox; colour: string | undefined }) {
+  const id = glanceSeries(box.item);
+  const column = id === undefined ? undefined : glances.value.get(id);
+  if (!column) return null;
+  const reference = references.value.get(id!);
+  const range = rangeOf(reference ? [column, reference] : [column], 0);
+  if (!range) return null;
+  return (
+    <g transform={`translate(${box.w - MINI.w - 9},${(box.h - MINI.h) / 2})`}>
+      <path class="mini" style={{ fill: colour }} d={outline(column, range, MINI.w, MINI.h)} />
+      {reference && <path class="mini reference" d={outline(reference, range, MINI.w, MINI.h)} />}
+    </g>
+  );
+}
+
+export function cut(text: string, letters: number): string {
+  const most = Math.max(3, Math.floor(letters));
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+}

@@ -1,0 +1,84 @@
+/** The little histograms in the boxes: how the output of each was spread at the step that is shown. */
+
+import { computed, effect, signal } from "@preact/signals";
+import { type Column, intoRows, type Range, readColumn } from "../data/histograms";
+import { source } from "../state/live";
+import { series, shown } from "../state/state";
+import { referenceStep, step } from "../state/time";
+import { camera, isIn } from "./camera";
+import type { Item } from "./levels";
+import { scene } from "./state";
+
+export const glances = signal<ReadonlyMap<number, Column>>(new Map());
+/** The same at the step that is compared with, if there is one. */
+export const references = signal<ReadonlyMap<number, Column>>(new Map());
+
+/** For each module the series that tells most of it: what it returns, else its weight. */
+const telling = computed(() => {
+  const best = new Map<string, { id: number; rank: number }>();
+  for (const { id, path, name, kind } of series.value) {
+    const rank = kind === "histogram" ? rankOf(name) : 0;
+    if (rank > (best.get(path)?.rank ?? 0)) best.set(path, { id, rank });
+  }
+  return best;
+});
+
+function rankOf(name: string): number {
+  const order = ["weight", "eval:output.0", "eval:output", "output.0", "output"];
+  return order.indexOf(name) + 1;
+}
+
+export function glanceSeries(item: Item): number | undefined {
+  return item.kind === "call" ? telling.value.get(item.node.path)?.id : undefined;
+}
+
+const visible = computed<readonly number[]>(() => {
+  const region = camera.region.value;
+  if (region.detail !== "near") return [];
+  const ids = scene.value.boxes.filter((box) => !box.open && isIn(region, box)).map((box) => glanceSeries(box.item));
+  return [...new Set(ids.filter((id) => id !== undefined))];
+});
+
+let busy = false;
+let again = false;
+
+async function read(): Promise<void> {
+  again = true;
+  if (busy) return;
+  busy = true;
+  while (again) {
+    again = false;
+    const [from, store, ids, at] = [source.peek(), shown.peek(), visible.peek(), step.peek()];
+    if (!from || !store || !ids.length || at < 0) continue;
+    const look = async (step: number) => {
+      // What cannot be read now is read at the next step; the page says elsewhere that it cannot.
+      const sent = await from.glance(store.number, ids, step).catch(() => null);
+      const seen = sent?.glances.filter((one) => one.column !== null) ?? [];
+      return new Map(seen.map((one) => [one.series, readColumn(one.column!)]));
+    };
+    glances.value = await look(at);
+    const reference = referenceStep.peek();
+    references.value = reference === null ? new Map() : await look(reference);
+  }
+  busy = false;
+}
+
+effect(() => {
+  void [visible.value, step.value, referenceStep.value, source.value];
+  void read();
+});
+
+const BARS = 23;
+
+/** A column as the outline of a small picture, the values of a range from left to right. */
+export function outline(column: Column, { low, high }: Range, w: number, h: number): string {
+  const edges = Float64Array.from({ length: BARS + 1 }, (_, at) => low + (at / BARS) * (high - low));
+  const heights = intoRows(column, edges);
+  const most = Math.max(...heights) || 1;
+  const wide = w / BARS;
+  const steps = [...heights].map((height, at) => {
+    const y = (h * (1 - height / most)).toFixed(1);
+    return `L${(at * wide).toFixed(1)},${y}L${((at + 1) * wide).toFixed(1)},${y}`;
+  });
+  return `M0,${h}${steps.join("")}L${w},${h}Z`;
+}

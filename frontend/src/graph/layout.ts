@@ -1,0 +1,115 @@
+/** Where boxes stand: each open level is laid out by itself, and levels that are alike only once. */
+
+import { Graph, layout } from "@dagrejs/dagre";
+import { PADDING, TITLE } from "./sizes";
+
+export interface Box {
+  readonly w: number;
+  readonly h: number;
+  /** Set when it is open: then its size is that of what is inside. */
+  readonly inside?: Boxes;
+}
+
+export interface Boxes {
+  readonly boxes: readonly Box[];
+  readonly links: readonly (readonly [number, number])[];
+}
+
+/** A level with all places, in its own coordinates. */
+export interface Placed {
+  readonly w: number;
+  readonly h: number;
+  readonly boxes: readonly { readonly x: number; readonly y: number; readonly w: number; readonly h: number }[];
+  /** The corners of each link, x and y in turn. */
+  readonly routes: readonly (readonly number[])[];
+  /** What is inside of each open box. */
+  readonly inside: readonly (Placed | null)[];
+}
+
+const GAP = { node: 22, rank: 30, edge: 10 };
+/** Above this the usual way of ranking takes too long. */
+const MANY_BOXES = 120;
+
+type Flat = Omit<Placed, "inside">;
+
+const memo = new Map<string, Flat>();
+const MOST_REMEMBERED = 2000;
+
+export function place(level: Boxes): Placed {
+  const inside = level.boxes.map((box) => (box.inside ? place(box.inside) : null));
+  const sizes = level.boxes.map((box, at) => sizeOf(box, inside[at]!));
+  const key = JSON.stringify([sizes, level.links]);
+  let flat = memo.get(key);
+  if (!flat) {
+    flat = level.links.length ? flowing(sizes, level.links) : gridded(sizes);
+    if (memo.size >= MOST_REMEMBERED) memo.clear();
+    memo.set(key, flat);
+  }
+  return { ...flat, inside };
+}
+
+function sizeOf(box: Box, inside: Placed | null): readonly [number, number] {
+  if (!inside) return [box.w, box.h];
+  return [Math.max(box.w, inside.w + 2 * PADDING), inside.h + TITLE + PADDING];
+}
+
+function flowing(sizes: readonly (readonly [number, number])[], links: Boxes["links"]): Flat {
+  const graph = new Graph();
+  graph.setGraph({
+    rankdir: "TB",
+    nodesep: GAP.node,
+    ranksep: GAP.rank,
+    edgesep: GAP.edge,
+    ranker: sizes.length > MANY_BOXES ? "longest-path" : "network-simplex",
+  });
+  graph.setDefaultEdgeLabel(() => ({}));
+  sizes.forEach(([width, height], at) => graph.setNode(String(at), { width, height }));
+  for (const [from, to] of links) graph.setEdge(String(from), String(to));
+  layout(graph);
+  const boxes = sizes.map(([w, h], at) => {
+    const { x, y } = graph.node(String(at)) as { x: number; y: number };
+    return { x: x - w / 2, y: y - h / 2, w, h };
+  });
+  const routes = links.map(([from, to]) => {
+    const { points } = graph.edge(String(from), String(to)) as { points: { x: number; y: number }[] };
+    return points.flatMap(({ x, y }) => [Math.round(x), Math.round(y)]);
+  });
+  return fromZero(boxes, routes);
+}
+
+/** Moved so that all of it, links included, begins at zero. */
+function fromZero(boxes: Flat["boxes"], routes: Flat["routes"]): Flat {
+  let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
+  const hold = (x: number, y: number) => {
+    [left, top] = [Math.min(left, x), Math.min(top, y)];
+    [right, bottom] = [Math.max(right, x), Math.max(bottom, y)];
+  };
+  for (const { x, y, w, h } of boxes) {
+    hold(x, y);
+    hold(x + w, y + h);
+  }
+  for (const route of routes) for (let at = 0; at < route.length; at += 2) hold(route[at]!, route[at + 1]!);
+  return {
+    w: right - left,
+    h: bottom - top,
+    boxes: boxes.map((box) => ({ ...box, x: box.x - left, y: box.y - top })),
+    routes: routes.map((route) => route.map((value, at) => value - (at % 2 ? top : left))),
+  };
+}
+
+/** Where nothing is known to flow: in lines, as wide as they are high. */
+function gridded(sizes: readonly (readonly [number, number])[]): Flat {
+  const area = sizes.reduce((sum, [w, h]) => sum + (w + GAP.node) * (h + GAP.node), 0);
+  const widest = Math.max(Math.sqrt(area) * 1.3, ...sizes.map(([w]) => w));
+  let [x, y, lineHeight] = [0, 0, 0];
+  const boxes = sizes.map(([w, h]) => {
+    if (x > 0 && x + w > widest) {
+      [x, y, lineHeight] = [0, y + lineHeight + GAP.node, 0];
+    }
+    const box = { x, y, w, h };
+    x += w + GAP.node;
+    lineHeight = Math.max(lineHeight, h);
+    return box;
+  });
+  return boxes.length ? fromZero(boxes, []) : { w: 0, h: 0, boxes, routes: [] };
+}

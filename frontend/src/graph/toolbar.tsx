@@ -1,0 +1,122 @@
+import { formatExact } from "../data/formats";
+import { camera } from "./camera";
+import { colouring, extremes, heatColour, offered, type Colouring } from "./colours";
+import { enter, folds, graph, opened, openTo, scene, showsOps, thick, way } from "./state";
+import { shown } from "../state/state";
+import { FlowWanted } from "./flow-wanted";
+
+const NAMES: Record<Colouring, string> = {
+  class: "class",
+  time: "forward time",
+  memory: "memory",
+  flops: "FLOPs",
+  parameters: "parameters",
+  gradients: "gradient norm",
+  findings: "findings",
+  change: "change since mark",
+  difference: "difference",
+};
+
+export function Toolbar() {
+  const hasOps = graph.value?.nodes.some((node) => node.kind === "op");
+  return (
+    <div class="toolbar">
+      <nav class="crumbs" aria-label="Opened module">
+        {way.value.map(({ key, label }, at) =>
+          at === way.value.length - 1 ? (
+            <b key={key} aria-current="true">
+              <bdi>{label}</bdi>
+            </b>
+          ) : (
+            <button key={key} type="button" class="jump" onClick={() => enter(key)}>
+              <bdi>{label}</bdi>
+            </button>
+          ),
+        )}
+      </nav>
+      <label class="choice">
+        <span>Colour</span>
+        <select
+          value={colouring.value}
+          aria-label="Colour by"
+          onChange={(event) => (colouring.value = event.currentTarget.value as Colouring)}
+        >
+          {offered.value.map((one) => (
+            <option key={one} value={one}>
+              {NAMES[one]}
+            </option>
+          ))}
+        </select>
+      </label>
+      <span class="buttons" role="group" aria-label="Levels">
+        <button type="button" title="Open one level more" onClick={() => openTo(depthOf() + 1)}>
+          +1
+        </button>
+        <button type="button" title="Open all levels" onClick={() => openTo(Infinity)}>
+          all
+        </button>
+        <button type="button" title="Close all levels" onClick={() => openTo(0)} disabled={!opened.value.size}>
+          none
+        </button>
+      </span>
+      <details class="menu">
+        <summary title="What is shown">Show</summary>
+        <div>
+          <Check text="Repeats as one" of={folds} />
+          {hasOps && <Check text="Operations" of={showsOps} />}
+          <Check text="Lines by bytes" of={thick} />
+        </div>
+      </details>
+      {shown.value && ["gradients", "change"].includes(colouring.value) && <FlowWanted of={shown.value} />}
+    </div>
+  );
+}
+
+/** How many levels are open below the one that is looked into. */
+function depthOf(): number {
+  return scene.value.boxes.reduce((deepest, box) => Math.max(deepest, box.depth), 0);
+}
+
+function Check({ text, of }: { text: string; of: { value: boolean } }) {
+  return (
+    <label>
+      <input type="checkbox" checked={of.value} onChange={(event) => (of.value = event.currentTarget.checked)} /> {text}
+    </label>
+  );
+}
+
+/** What the colours stand for, in a corner of the picture. */
+export function Legend() {
+  const range = extremes.value;
+  if (!range) return null;
+  const ramp = `linear-gradient(to right, ${heatColour(0)}, ${heatColour(1)})`;
+  return (
+    <span class="legend" title={`${formatExact(scene.value.boxes.length)} boxes`}>
+      {range.format(range.low)}
+      <i style={{ background: ramp }} />
+      {range.format(range.high)}
+    </span>
+  );
+}
+
+/** In a corner of the picture. */
+export function Zoom() {
+  return (
+    <span class="buttons zoom" role="group" aria-label="Zoom">
+      <button type="button" title="Zoom out (-)" aria-label="Zoom out" onClick={() => camera.zoomBy(1 / 1.4)}>
+        −
+      </button>
+      <button
+        type="button"
+        title="Show all (0)"
+        aria-label="Zoom to fit"
+        onClick={() => camera.fit(scene.value, false)}
+      >
+        fit
+      </button>
+      <button type="button" title="Zoom in (+)" aria-label="Zoom in" onClick={() => camera.zoomBy(1.4)}>
+        +
+      </button>
+    </span>
+  );
+}

@@ -1,0 +1,116 @@
+/** What boxes are called, and what is told of them. */
+
+import { formatBytes, formatShape } from "../data/formats";
+import { kindOf, type Model } from "../data/model";
+import type { Module, TensorSpec } from "../data/records";
+import type { Node } from "./calls";
+import type { Item, Link } from "./levels";
+
+export interface Words {
+  readonly title: string;
+  readonly subtitle: string;
+}
+
+/** The module whose call a node is, or that it stands in. */
+export function moduleOf(model: Model, node: Node): Module | undefined {
+  const id = model.find(node.path);
+  return id === undefined ? undefined : model.module(id);
+}
+
+export function wordsFor(model: Model, item: Item): Words {
+  const { node, members } = item;
+  if (item.kind === "stack") {
+    const first = nameOf(model, node);
+    const last = nameOf(model, members.at(-1)!.node);
+    return { title: `${classOf(model, node)} ×${members.length}`, subtitle: `${first} … ${last}` };
+  }
+  if (item.kind === "group") return { title: `${countOf(item)} steps`, subtitle: `from ${nameOf(model, node)}` };
+  if (item.kind === "call") {
+    const again = node.number > 1 ? ` · call ${node.number}` : "";
+    return { title: nameOf(model, node), subtitle: classOf(model, node) + again };
+  }
+  if (item.kind === "op") return { title: node.name, subtitle: shapesOf(node.outputs) };
+  const title = { input: "Input", output: "Output", attached: "" }[item.kind];
+  return {
+    title: [title, node.name].filter(Boolean).join(" "),
+    subtitle: shapesOf([...node.outputs, ...node.inputs].slice(0, 1)),
+  };
+}
+
+function countOf(item: Item): number {
+  return item.kind === "group" ? item.members.reduce((sum, one) => sum + countOf(one), 0) : 1;
+}
+
+export function nameOf(model: Model, node: Node): string {
+  if (node.kind !== "call") return node.name || node.kind;
+  const module = moduleOf(model, node);
+  return module ? tail(module, model) : node.path || model.name;
+}
+
+/** "3" alone says little: a number is shown with the name before it. */
+function tail(module: Module, model: Model): string {
+  const label = model.label(module);
+  if (!/^\d+$/.test(label) || module.parent === undefined) return label;
+  const above = model.module(module.parent);
+  return above.name && !/^\d+$/.test(above.name) ? `${above.name}.${label}` : label;
+}
+
+export function classOf(model: Model, node: Node): string {
+  const module = moduleOf(model, node);
+  return module ? kindOf(module) : "";
+}
+
+export function shapesOf(specs: readonly TensorSpec[]): string {
+  return specs.map((spec) => formatShape(spec.shape)).join(", ");
+}
+
+/** Rows of a name and a value; what has no name gets a dash. */
+export type Rows = readonly (readonly [string, string])[];
+
+/** What a module says of itself, split at the commas that stand in no bracket. */
+export function factsOf(extra: string): Rows {
+  const parts: string[] = [];
+  let [depth, start] = [0, 0];
+  for (let at = 0; at <= extra.length; at++) {
+    const letter = extra[at];
+    if (letter && "([{".includes(letter)) depth++;
+    else if (letter && ")]}".includes(letter)) depth--;
+    else if (at === extra.length || (letter === "," && depth <= 0)) {
+      parts.push(extra.slice(start, at).trim());
+      start = at + 1;
+    }
+  }
+  return parts.filter(Boolean).map((part) => {
+    const named = /^([A-Za-z_]\w*)=(.*)$/s.exec(part);
+    return named ? [named[1]!, named[2]!] : ["–", part];
+  });
+}
+
+/** The lines of a tooltip: shapes first, then what the module says of itself. */
+export function rowsFor(model: Model, item: Item, passes: number): Rows {
+  const { node } = item;
+  const module = item.kind === "call" || item.kind === "stack" ? moduleOf(model, node) : undefined;
+  const named = (name: string, specs: readonly TensorSpec[]) =>
+    specs.map((spec, at) => [specs.length > 1 ? `${name} ${at}` : name, describe(spec)] as const);
+  const facts = Object.entries(node.facts);
+  return [
+    ...named("in", node.inputs),
+    ...named("out", node.outputs),
+    ...(facts.length ? facts : module ? factsOf(module.extra ?? "") : []),
+    ...(module && model.parameters(module.id)
+      ? [["parameters", model.parameters(module.id).toLocaleString("en")] as const]
+      : []),
+    ...(node.count < passes ? [["ran in", `${node.count} of ${passes} passes`] as const] : []),
+  ];
+}
+
+function describe(spec: TensorSpec): string {
+  return `${formatShape(spec.shape)} ${spec.dtype}${spec.device && spec.device !== "cpu" ? ` on ${spec.device}` : ""}`;
+}
+
+/** What flows along a link. */
+export function linkWords({ specs }: Link): Rows {
+  const bytes = specs.reduce((sum, spec) => sum + (spec.bytes ?? 0), 0);
+  const shapes = specs.map((spec) => ["flows", describe(spec)] as const);
+  return bytes ? [...shapes, ["memory", formatBytes(bytes)]] : shapes;
+}

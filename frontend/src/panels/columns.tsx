@@ -1,0 +1,214 @@
+/** The columns at the right: the series of pinned nodes, over steps. */
+
+import { formatShare } from "../data/formats";
+import type { Model } from "../data/model";
+import type { Series } from "../data/records";
+import type { RunStore } from "../data/store";
+import type { Node } from "../graph/calls";
+import { graph, showNode } from "../graph/state";
+import { moduleOf, wordsFor } from "../graph/words";
+import { model, series, shown, twinsOf } from "../state/state";
+import { Plot } from "./plot";
+import { keyOf, sectionsOf, seriesOf } from "./series";
+import { columns, logarithmic, MODES, mode, moveColumn, pins, rejected, removeColumn, unpin } from "./state";
+
+const MODE_NAMES = { heat: "Heat map", percentiles: "Bands", lines: "Lines" };
+
+const MODE_TITLES = {
+  heat: "One slice a step, darker where more values fell",
+  percentiles: "The median, and between which values half and nine tenths lie",
+  lines: "Mean, standard deviation, minimum and maximum",
+};
+
+export function Columns() {
+  const all = columns.value;
+  if (!series.value.length) return null;
+  return (
+    <section class="columns-pane" aria-label="Pinned modules" data-testid="columns">
+      <Controls />
+      <div class="strip">
+        {all.map((keys, at) => (
+          <Column key={at} keys={keys} at={at} last={all.length - 1} />
+        ))}
+        <div class={`drop ${all.length ? "more" : "first"}`} data-column={all.length} data-testid="drop">
+          {all.length ? (
+            <p>
+              <b>+</b> drop here for a new column
+            </p>
+          ) : (
+            <p>
+              <b>Drag a module here</b> to see its inputs, outputs, weights and gradients over time. Or select it and
+              press <kbd>p</kbd>.
+            </p>
+          )}
+        </div>
+      </div>
+    </section>
+  );
+}
+
+function Controls() {
+  return (
+    <div class="controls">
+      <span class="buttons" role="radiogroup" aria-label="Drawn as">
+        {MODES.map((one) => (
+          <button
+            key={one}
+            type="button"
+            role="radio"
+            aria-checked={mode.value === one}
+            title={MODE_TITLES[one]}
+            class={mode.value === one ? "on" : ""}
+            onClick={() => (mode.value = one)}
+          >
+            {MODE_NAMES[one]}
+          </button>
+        ))}
+      </span>
+      <label>
+        <input
+          type="checkbox"
+          checked={logarithmic.value}
+          onChange={(event) => (logarithmic.value = event.currentTarget.checked)}
+        />{" "}
+        log
+      </label>
+      <label class="slider" title="The share of the most extreme values that the axis leaves out">
+        <span>trim {formatShare(rejected.value, 1) || "0%"}</span>
+        <input
+          type="range"
+          min="0"
+          max="0.3"
+          step="0.01"
+          aria-label="Share of outliers left out"
+          value={rejected.value}
+          onInput={(event) => (rejected.value = Number(event.currentTarget.value))}
+        />
+      </label>
+    </div>
+  );
+}
+
+function Column({ keys, at, last }: { keys: readonly string[]; at: number; last: number }) {
+  return (
+    <div class="column" data-column={at} data-testid="column" role="group" aria-label={`Column ${at + 1}`}>
+      {last > 0 && (
+        <div class="column-head">
+          <span class="dim">column {at + 1}</span>
+          <button type="button" aria-label="Move column left" disabled={at === 0} onClick={() => moveColumn(at, -1)}>
+            ←
+          </button>
+          <button type="button" aria-label="Move column right" disabled={at === last} onClick={() => moveColumn(at, 1)}>
+            →
+          </button>
+          <button type="button" aria-label="Remove column" onClick={() => removeColumn(at)}>
+            ×
+          </button>
+        </div>
+      )}
+      {keys.map((key) => (
+        <Panel key={key} of={key} />
+      ))}
+    </div>
+  );
+}
+
+function Panel({ of }: { of: string }) {
+  const [known, store] = [model.value, shown.value];
+  const id = graph.value?.find(of);
+  if (!known || !store) return null;
+  if (id === undefined) return <Lost of={of} />;
+  const node = graph.value!.node(id);
+  const { title, subtitle } = wordsFor(known, { key: of, kind: node.kind, node, members: [] });
+  const colour = pins.value.get(of);
+  return (
+    <article class="panel" data-testid="panel" aria-label={title}>
+      <div class="panel-head" style={{ borderColor: colour }}>
+        <button
+          type="button"
+          class="jump"
+          title={`Show ${node.path || known.name} in the graph`}
+          onClick={() => showNode(node)}
+        >
+          <b>
+            <bdi>{title}</bdi>
+          </b>{" "}
+          <span class="dim">{subtitle}</span>
+        </button>
+        <button type="button" aria-label={`Remove ${title}`} onClick={() => unpin(of)}>
+          ×
+        </button>
+      </div>
+      <Sections node={node} known={known} store={store} colour={colour} />
+    </article>
+  );
+}
+
+function Lost({ of }: { of: string }) {
+  return (
+    <article class="panel">
+      <p class="empty">
+        <bdi>{of}</bdi> is not in this graph.{" "}
+        <button type="button" class="jump" onClick={() => unpin(of)}>
+          Remove
+        </button>
+      </p>
+    </article>
+  );
+}
+
+/** One plot with all runs in it; distributions, which would hide each other, stand side by side. */
+function plotsOf(one: Series, store: RunStore, colour: string | undefined) {
+  const twins = twinsOf(one);
+  const isSpread = one.kind === "histogram" && mode.value !== "lines";
+  if (!isSpread)
+    return [<Plot key={keyOf(one)} store={store} series={one} title={one.name} colour={colour} others={twins} />];
+  return [
+    <Plot key={keyOf(one)} store={store} series={one} title={one.name} colour={colour} />,
+    ...twins.map((twin) => (
+      <Plot
+        key={`${twin.store.number} ${twin.series.id}`}
+        store={twin.store}
+        series={twin.series}
+        title={`${nameOfRun(twin.store)}: ${one.name}`}
+        colour="var(--warning)"
+      />
+    )),
+  ];
+}
+
+function nameOfRun(store: RunStore): string {
+  const run = store.run.value;
+  return run?.world_size ? `rank ${run.rank ?? 0}` : (run?.name ?? "other");
+}
+
+function Sections({
+  node,
+  known,
+  store,
+  colour,
+}: {
+  node: Node;
+  known: Model;
+  store: RunStore;
+  colour: string | undefined;
+}) {
+  const slots = new Set(moduleOf(known, node)?.slots?.map((slot) => slot.name));
+  const sections = sectionsOf(seriesOf(node, series.value), (name) => slots.has(name));
+  if (!sections.length) return <p class="empty">Nothing was recorded here.</p>;
+  return (
+    <>
+      {sections.map((section) => (
+        <section key={section.title} class="section">
+          <h3>{section.title}</h3>
+          <div class="pairs">
+            {section.pairs
+              .flatMap((pair) => [pair.value, pair.gradient])
+              .filter((one) => one !== undefined)
+              .flatMap((one) => plotsOf(one, store, colour))}
+          </div>
+        </section>
+      ))}
+    </>
+  );
+}

@@ -1,0 +1,253 @@
+/** What a plot draws, for each way of looking at a series. */
+
+import type uPlot from "uplot";
+import { formatShort } from "../data/formats";
+import { fromLog, type Heat, quantiles, toLog } from "../data/histograms";
+import type { Points } from "../data/points";
+import type { Series } from "../data/records";
+import { resolve } from "../frame/theme";
+import { type Axis, axisFor, imageOf, shareOf, valueAt } from "./heatmap";
+import type { Mode } from "./state";
+
+export interface Drawing {
+  /** A plot of another sort must be made anew. */
+  readonly sort: string;
+  readonly data: uPlot.AlignedData;
+  readonly series: readonly uPlot.Series[];
+  readonly bands: readonly uPlot.Band[];
+  /** Of the vertical scale, which may be logarithmic. */
+  readonly range: [number, number];
+  readonly axis: Axis | undefined;
+  splits(scale: uPlot.Scale): number[];
+  label(value: number): string;
+  /** Below the lines. */
+  paint(plot: uPlot): void;
+  /** Above the lines. */
+  mark(plot: uPlot): void;
+}
+
+export interface Subject {
+  readonly mode: Mode;
+  readonly heat: Heat | undefined;
+  readonly points: Points | undefined;
+  /** Of the same series in other runs. */
+  readonly others: readonly Points[];
+  readonly series: Series;
+  readonly colour: string;
+  readonly logarithmic: boolean;
+  readonly rejected: number;
+}
+
+export function drawingFor(subject: Subject): Drawing {
+  if (subject.mode === "heat") return heatDrawing(subject);
+  if (subject.mode === "percentiles") return percentileDrawing(subject);
+  return lineDrawing(subject);
+}
+
+const INVISIBLE: uPlot.Series = { paths: () => null, points: { show: false } };
+
+function heatDrawing({ heat, colour, logarithmic, rejected }: Subject): Drawing {
+  const axis = heat && axisFor(heat, rejected, logarithmic);
+  const steps = stepsOf(heat);
+  return {
+    ...withAxis(axis),
+    sort: "heat",
+    data: [steps, steps.map(() => 0)],
+    series: [{}, INVISIBLE],
+    bands: [],
+    paint: (plot) => heat && axis && paintHeat(plot, heat, axis, colour),
+    mark: (plot) => axis && markZero(plot, axis),
+  };
+}
+
+/** The steps at which columns begin, and the end of the last one. */
+function stepsOf(heat: Heat | undefined): number[] {
+  if (!heat?.columns.length) return [];
+  const last = heat.columns.at(-1)!;
+  return [...heat.columns.map((column) => column.firstStep), last.lastStep + 1];
+}
+
+/** The axis runs from 0 to 1, so that a logarithmic one is drawn like any other. */
+function withAxis(axis: Axis | undefined): Pick<Drawing, "range" | "axis" | "splits" | "label"> {
+  return {
+    axis,
+    range: [0, 1],
+    splits: () => [0, 1],
+    label: (share) => (axis ? formatShort(valueAt(axis, share)) : ""),
+  };
+}
+
+function paintHeat(plot: uPlot, heat: Heat, axis: Axis, colour: string): void {
+  const { left, top, width, height } = plot.bbox;
+  const { min, max } = plot.scales["x"]!;
+  if (min == null || max == null || !width) return;
+  const { ctx } = plot;
+  // uPlot remembers what it set last, so the context is given back as it was.
+  ctx.save();
+  ctx.fillStyle = resolve("paper");
+  ctx.fillRect(left, top, width, height);
+  const image = imageOf(heat, axis, Math.round(width), min, max, channels(colour));
+  ctx.imageSmoothingEnabled = false;
+  ctx.drawImage(onCanvas(image), 0, 0, image.width, image.height, left, top, width, height);
+  ctx.restore();
+}
+
+/** One canvas for all heat maps: making one takes longer than drawing on it. */
+const shared = new OffscreenCanvas(1, 1);
+const sharedContext = shared.getContext("2d", { willReadFrequently: true })!;
+
+function onCanvas(image: ImageData): OffscreenCanvas {
+  if (shared.width < image.width) shared.width = image.width;
+  if (shared.height < image.height) shared.height = image.height;
+  sharedContext.putImageData(image, 0, 0);
+  return shared;
+}
+
+function channels(colour: string): [number, number, number] {
+  const [red = 0, green = 0, blue = 0] = (colour.match(/[\d.]+/g) ?? []).map(Number);
+  return [red, green, blue];
+}
+
+function markZero(plot: uPlot, axis: Axis): void {
+  const share = shareOf(axis, 0);
+  if (share <= 0 || share >= 1) return;
+  const y = Math.round(plot.bbox.top + plot.bbox.height * (1 - share)) + 0.5;
+  const { ctx } = plot;
+  ctx.save();
+  ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+  ctx.strokeStyle = resolve("dim");
+  ctx.lineWidth = 1;
+  ctx.beginPath();
+  ctx.moveTo(plot.bbox.left, y);
+  ctx.lineTo(plot.bbox.left + plot.bbox.width, y);
+  ctx.stroke();
+  ctx.restore();
+}
+
+const SHARES = [0.05, 0.25, 0.5, 0.75, 0.95];
+
+function percentileDrawing({ heat, colour, logarithmic, rejected }: Subject): Drawing {
+  const axis = heat && axisFor(heat, rejected, logarithmic);
+  const columns = heat?.columns ?? [];
+  const found = columns.map((column) => quantiles(column, SHARES));
+  const lines = SHARES.map((_, at) => found.map((values) => (values && axis ? shareOf(axis, values[at]!) : null)));
+  const edge: uPlot.Series = { stroke: colour, width: 0, points: { show: false } };
+  return {
+    ...withAxis(axis),
+    sort: "percentiles",
+    data: [columns.map((column) => column.firstStep), ...lines],
+    series: [{}, edge, edge, { ...edge, width: 1.6 }, edge, edge],
+    bands: [
+      { series: [5, 1], fill: fade(colour, 0.16) },
+      { series: [4, 2], fill: fade(colour, 0.3) },
+    ],
+    paint: () => undefined,
+    mark: (plot) => axis && markZero(plot, axis),
+  };
+}
+
+function fade(colour: string, alpha: number): string {
+  return `rgba(${channels(colour).join(",")},${alpha})`;
+}
+
+function lineDrawing({ points, others, series, colour, logarithmic }: Subject): Drawing {
+  const fields = series.kind ? ["mean", "low", "high", "min", "max"] : ["value"];
+  const own = fields.map((field) => columnFor(points, field));
+  const [steps, lines] = others.length ? together(points, own, others, fields[0]!) : [points?.steps ?? [], own];
+  const scaled = scalingFor(lines, logarithmic);
+  const line: uPlot.Series = {
+    stroke: colour,
+    width: 1.6,
+    points: { show: (plot) => plot.data[0].length < 3, size: 5 },
+  };
+  const edge: uPlot.Series = { stroke: colour, width: 0, points: { show: false } };
+  const faint: uPlot.Series = { stroke: fade(colour, 0.45), width: 0.8, dash: [2, 3], points: { show: false } };
+  const compared = others.map((_, at): uPlot.Series => ({
+    stroke: resolve(OTHERS[at % OTHERS.length]!),
+    width: 1.4,
+    dash: [5, 3],
+    points: { show: false },
+  }));
+  return {
+    sort: `lines ${fields.length} ${others.length} ${colour}`,
+    data: [[...steps], ...lines.map((values) => values.map(scaled.to))],
+    series: [{}, ...(series.kind ? [line, edge, edge, faint, faint] : [line]), ...compared],
+    bands: series.kind ? [{ series: [3, 2], fill: fade(colour, 0.2) }] : [],
+    axis: undefined,
+    range: scaled.range,
+    splits: ({ min = 0, max = 1 }) => [min ?? 0, ((min ?? 0) + (max ?? 1)) / 2, max ?? 1],
+    label: (value) => formatShort(scaled.from(value)),
+    paint: () => undefined,
+    mark: (plot) => markBroken(plot, points, series),
+  };
+}
+
+/** One number of each point; "low" and "high" are a standard deviation around the mean. */
+function columnFor(points: Points | undefined, field: string): number[] {
+  if (!points) return [];
+  const { mean = [], std = [] } = points.columns;
+  if (field === "low") return mean.map((value, at) => value - std[at]!);
+  if (field === "high") return mean.map((value, at) => value + std[at]!);
+  return [...(points.columns[field] ?? [])];
+}
+
+const OTHERS = ["warning", "good", "alarm", "dim"];
+
+/** Several runs over all steps of theirs, with gaps where one has none. */
+function together(
+  points: Points | undefined,
+  own: number[][],
+  others: readonly Points[],
+  field: string,
+): [number[], number[][]] {
+  const steps = [...new Set([...(points?.steps ?? []), ...others.flatMap((one) => one.steps)])].sort((a, b) => a - b);
+  const spread = (from: readonly number[], values: readonly number[]) => {
+    const at = new Map(from.map((one, place) => [one, values[place]!]));
+    return steps.map((one) => at.get(one) ?? NaN);
+  };
+  const lines = own.map((values) => spread(points?.steps ?? [], values));
+  return [steps, [...lines, ...others.map((one) => spread(one.steps, columnFor(one, field)))]];
+}
+
+interface Scaling {
+  readonly range: [number, number];
+  /** uPlot leaves a gap at null; NaN and infinities would spoil its scale. */
+  to(value: number): number | null;
+  from(value: number): number;
+}
+
+function scalingFor(lines: readonly (readonly number[])[], logarithmic: boolean): Scaling {
+  let [low, high] = [Infinity, -Infinity];
+  for (const values of lines) {
+    for (const value of values) {
+      if (!Number.isFinite(value)) continue;
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+  }
+  if (low > high) [low, high] = [0, 1];
+  if (low === high) [low, high] = [low - (Math.abs(low) / 2 || 1), high + (Math.abs(high) / 2 || 1)];
+  const unit = Math.max(Math.abs(low), Math.abs(high)) / 1000;
+  const to = (value: number) => (logarithmic ? toLog(value, unit) : value);
+  return {
+    range: [to(low), to(high)],
+    to: (value) => (Number.isFinite(value) ? to(value) : null),
+    from: (value) => (logarithmic ? fromLog(value, unit) : value),
+  };
+}
+
+/** A tick on the axis for each step with a value that is no number: a gap alone is easily overlooked. */
+function markBroken(plot: uPlot, points: Points | undefined, series: Series): void {
+  if (!points) return;
+  const values = points.columns[series.kind ? "mean" : "value"] ?? [];
+  const unit = devicePixelRatio;
+  const bottom = plot.bbox.top + plot.bbox.height;
+  plot.ctx.save();
+  plot.ctx.fillStyle = resolve("alarm");
+  points.steps.forEach((at, index) => {
+    const broken = (points.columns["nan"]?.[index] ?? 0) + (points.columns["inf"]?.[index] ?? 0) > 0;
+    if (!broken && Number.isFinite(values[index])) return;
+    plot.ctx.fillRect(plot.valToPos(at, "x", true) - unit, bottom - 7 * unit, 2 * unit, 7 * unit);
+  });
+  plot.ctx.restore();
+}

@@ -1,0 +1,300 @@
+/** One series over steps, as a heat map, as percentile bands or as lines. */
+
+import { useSignal } from "@preact/signals";
+import { useEffect, useMemo, useRef } from "preact/hooks";
+import uPlot from "uplot";
+import { formatExact, formatNumber } from "../data/formats";
+import { binAt, columnOf, type Heat } from "../data/histograms";
+import type { Points } from "../data/points";
+import type { Series } from "../data/records";
+import type { RunStore } from "../data/store";
+import { isDark, resolve } from "../frame/theme";
+import { useHeat, usePoints } from "../state/live";
+import { chosenStep, goToStep, step } from "../state/time";
+import { type Drawing, drawingFor } from "./drawings";
+import { valueAt } from "./heatmap";
+import { logarithmic, type Mode, mode, rejected } from "./state";
+
+export const PLOT_HEIGHT = 118;
+
+export interface PlotProps {
+  readonly store: RunStore;
+  readonly series: Series;
+  readonly title: string;
+  readonly colour?: string | undefined;
+  /** The same series of other runs, drawn over this one. */
+  readonly others?: readonly { readonly store: RunStore; readonly series: Series }[];
+  readonly height?: number;
+}
+
+const NO_OTHERS: NonNullable<PlotProps["others"]> = [];
+
+export function Plot({
+  store,
+  series,
+  title,
+  colour = "var(--accent)",
+  others = NO_OTHERS,
+  height = PLOT_HEIGHT,
+}: PlotProps) {
+  const drawn: Mode = series.kind === "histogram" ? mode.value : "lines";
+  const isSpread = drawn !== "lines";
+  const card = useRef<HTMLElement>(null);
+  const isSeen = useSeen(card);
+  const heat = useHeat(store, isSeen && isSpread ? series.id : undefined);
+  const points = usePoints(store, !isSeen || isSpread ? undefined : series.id);
+  const overlaid = others.map((other) => usePoints(other.store, !isSeen || isSpread ? undefined : other.series.id));
+  const cursor = useSignal<{ step: number; share: number } | null>(null);
+  const drawing = useMemo(
+    () =>
+      drawingFor({
+        mode: drawn,
+        heat,
+        points,
+        others: overlaid.filter((one) => one !== undefined),
+        series,
+        colour: resolve(colour),
+        logarithmic: logarithmic.value,
+        rejected: rejected.value,
+      }),
+    [drawn, heat, points, ...overlaid, series, colour, logarithmic.value, rejected.value, isDark.value],
+  );
+  const box = useUplot(drawing, height, (at) => (cursor.value = at), title);
+  return (
+    <figure ref={card} class="plot-card" data-testid="chart" data-mode={drawn}>
+      <figcaption>
+        <b title={`${series.path}.${series.name}`}>
+          <bdi>{title}</bdi>
+        </b>
+        <Reading drawing={drawing} heat={heat} points={points} series={series} at={cursor.value} />
+      </figcaption>
+      <div
+        ref={box}
+        class="plot"
+        style={{ height: `${height}px` }}
+        role="img"
+        aria-label={describe(title, series, points, heat)}
+      />
+    </figure>
+  );
+}
+
+/** Whether something is on the screen, or nearly so: what is not need not be read or drawn. */
+function useSeen(element: { current: HTMLElement | null }): boolean {
+  const isSeen = useSignal(false);
+  useEffect(() => {
+    const watcher = new IntersectionObserver(([entry]) => (isSeen.value = !!entry?.isIntersecting), {
+      rootMargin: "200px",
+    });
+    watcher.observe(element.current!);
+    return () => watcher.disconnect();
+  }, []);
+  return isSeen.value;
+}
+
+/** A uPlot that is made anew when what it draws is of another sort, and else only told the new data. */
+function useUplot(
+  drawing: Drawing,
+  height: number,
+  onCursor: (at: { step: number; share: number } | null) => void,
+  title: string,
+) {
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const latest = useRef(drawing);
+  latest.current = drawing;
+  useEffect(() => {
+    const element = box.current!;
+    const made = new uPlot(
+      { ...optionsFor(drawing, latest, onCursor), width: Math.max(80, element.clientWidth), height },
+      drawing.data,
+      element,
+    );
+    made.root.querySelector("canvas")?.setAttribute("aria-label", title);
+    plot.current = made;
+    const watcher = new ResizeObserver(() => made.setSize({ width: Math.max(80, element.clientWidth), height }));
+    watcher.observe(element);
+    return () => {
+      watcher.disconnect();
+      made.destroy();
+    };
+  }, [drawing.sort, isDark.value, height]);
+  useEffect(() => {
+    if (plot.current && plot.current.data !== drawing.data) plot.current.setData(drawing.data);
+  }, [drawing]);
+  // At the end, which is where a live run is followed, there is no mark to move.
+  useEffect(() => plot.current?.redraw(false, false), [chosenStep.value]);
+  return box;
+}
+
+const SYNC = "step";
+
+function optionsFor(
+  drawing: Drawing,
+  latest: { current: Drawing },
+  onCursor: (at: { step: number; share: number } | null) => void,
+): Omit<uPlot.Options, "width" | "height"> {
+  const axis: uPlot.Axis = {
+    stroke: resolve("dim"),
+    grid: { show: false },
+    ticks: { show: false },
+    font: "11px system-ui, sans-serif",
+  };
+  return {
+    scales: {
+      x: { time: false, range: (_, low, high) => stepRange(low, high) },
+      y: { range: () => latest.current.range },
+    },
+    padding: [6, 6, 0, 0],
+    legend: { show: false },
+    cursor: {
+      sync: { key: SYNC, setSeries: false },
+      points: { show: drawing.sort === "lines", size: 5 },
+      y: false,
+      drag: { x: true, y: false },
+    },
+    series: [...drawing.series],
+    bands: [...drawing.bands],
+    axes: [
+      {
+        ...axis,
+        size: 22,
+        space: 60,
+        values: (_, steps) => steps.map((one) => (Number.isInteger(one) ? formatStep(one) : "")),
+      },
+      {
+        ...axis,
+        size: 52,
+        splits: (plot) => latest.current.splits(plot.scales["y"]!),
+        values: (_, values) => values.map((value) => latest.current.label(value)),
+      },
+    ],
+    hooks: {
+      setCursor: [
+        (plot) => {
+          const { left = -1, top = -1 } = plot.cursor;
+          if (left < 0) onCursor(null);
+          else onCursor({ step: plot.posToVal(left, "x"), share: 1 - top / plot.over.clientHeight });
+        },
+      ],
+      drawClear: [(plot) => latest.current.paint(plot)],
+      draw: [markStep, (plot) => latest.current.mark(plot)],
+      ready: [(plot) => plot.over.addEventListener("click", () => goToCursor(plot))],
+    },
+  };
+}
+
+function goToCursor(plot: uPlot): void {
+  const { left = -1 } = plot.cursor;
+  if (left >= 0) goToStep(plot.posToVal(left, "x"));
+}
+
+function stepRange(low: number | null, high: number | null): [number, number] {
+  if (low === null || high === null) return [0, 1];
+  return low === high ? [low - 0.5, high + 0.5] : [low, high];
+}
+
+function formatStep(at: number): string {
+  return at >= 10_000 ? `${formatNumber(at / 1000)}k` : formatExact(at);
+}
+
+/** A thin line at the step that everything shows. */
+function markStep(plot: uPlot): void {
+  const { min, max } = plot.scales["x"]!;
+  const at = step.peek();
+  if (min === undefined || max === undefined || min === null || max === null || at <= min || at >= max) return;
+  const x = plot.valToPos(at, "x", true);
+  plot.ctx.save();
+  plot.ctx.fillStyle = resolve("text");
+  plot.ctx.fillRect(Math.round(x), plot.bbox.top, devicePixelRatio, plot.bbox.height);
+  plot.ctx.restore();
+}
+
+interface ReadingProps {
+  readonly drawing: Drawing;
+  readonly heat: Heat | undefined;
+  readonly points: Points | undefined;
+  readonly series: Series;
+  readonly at: { step: number; share: number } | null;
+}
+
+/** The numbers under the cursor, or those of the step that is shown. */
+function Reading({ drawing, heat, points, series, at }: ReadingProps) {
+  if (heat) return <HeatReading drawing={drawing} heat={heat} at={at} />;
+  if (!points?.steps.length) return <span class="reading dim">no point yet</span>;
+  const wanted = at?.step ?? step.value;
+  const index = Math.max(
+    0,
+    points.steps.findLastIndex((one) => one <= Math.round(wanted)),
+  );
+  const read = (field: string) => points.columns[field]?.[index] ?? NaN;
+  const broken = ["nan", "inf"].filter((field) => points.columns[field] && read(field) > 0);
+  return (
+    <span class="reading">
+      {at && <span class="dim">step {formatExact(points.steps[index]!)}</span>}
+      {series.kind ? (
+        <>
+          <span>
+            {formatNumber(read("mean"))} <span class="dim">±</span> {formatNumber(read("std"))}
+          </span>
+          <span>
+            {formatNumber(read("min"))} <span class="dim">…</span> {formatNumber(read("max"))}
+          </span>
+        </>
+      ) : (
+        <span>{formatNumber(read("value"))}</span>
+      )}
+      {broken.map((field) => (
+        <span key={field} class="flag">
+          {formatExact(read(field))} {field === "nan" ? "NaN" : "Inf"}
+        </span>
+      ))}
+    </span>
+  );
+}
+
+function HeatReading({
+  drawing,
+  heat,
+  at,
+}: {
+  drawing: Drawing;
+  heat: Heat;
+  at: { step: number; share: number } | null;
+}) {
+  if (!at || !drawing.axis) return <span class="reading" />;
+  const column = columnOf(heat, at.step);
+  if (!column) return <span class="reading dim">no point yet</span>;
+  const steps =
+    column.firstStep === column.lastStep
+      ? `step ${formatExact(column.firstStep)}`
+      : `steps ${formatExact(column.firstStep)}–${formatExact(column.lastStep)}`;
+  const bin = binAt(column, valueAt(drawing.axis, at.share));
+  return (
+    <span class="reading" data-testid="bin">
+      <span class="dim">{steps}</span>
+      <span>
+        {formatNumber(bin.low)} … {formatNumber(bin.high)}
+      </span>
+      <b>{formatExact(bin.count)}</b>
+    </span>
+  );
+}
+
+function describe(title: string, series: Series, points: Points | undefined, heat: Heat | undefined): string {
+  if (heat?.columns.length) {
+    const [first, last] = [heat.columns[0]!, heat.columns.at(-1)!];
+    return `${title}, histograms over steps ${first.firstStep} to ${last.lastStep}`;
+  }
+  if (!points?.steps.length) return `${title}: no point yet`;
+  const field = series.kind ? "mean" : "value";
+  const values = points.columns[field] ?? [];
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (!Number.isFinite(value)) continue;
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
+  const steps = `steps ${points.steps[0]} to ${points.steps.at(-1)}`;
+  return `${title}, ${field} over ${steps}: ${formatNumber(low)} to ${formatNumber(high)}, last ${formatNumber(values.at(-1) ?? NaN)}`;
+}

@@ -1,0 +1,61 @@
+/** Which nodes are pinned into which column, and how their series are drawn. */
+
+import { computed, signal } from "@preact/signals";
+
+/** Each column holds the keys of nodes. */
+export const columns = signal<readonly (readonly string[])[]>([]);
+
+export const MODES = ["heat", "percentiles", "lines"] as const;
+export type Mode = (typeof MODES)[number];
+export const mode = signal<Mode>("heat");
+export const logarithmic = signal(false);
+/** The share of the most extreme values that the axis leaves out. */
+export const rejected = signal(0.02);
+
+/** The hues of pins: told apart by those who see colours differently, too. */
+const COLOURS = ["#d1495b", "#00798c", "#edae49", "#5f4bb6", "#2e933c", "#d17a22", "#3f8efc", "#a44a8f"];
+
+/** A node keeps its colour for as long as it is pinned. */
+const given = new Map<string, number>();
+
+export const pins = computed<ReadonlyMap<string, string>>(() => {
+  const keys = [...new Set(columns.value.flat())];
+  for (const key of given.keys()) if (!keys.includes(key)) given.delete(key);
+  for (const key of keys) {
+    if (given.has(key)) continue;
+    const taken = new Set([...given.values()]);
+    const free = COLOURS.findIndex((_, at) => !taken.has(at));
+    given.set(key, free < 0 ? given.size % COLOURS.length : free);
+  }
+  return new Map(keys.map((key) => [key, COLOURS[given.get(key)!]!]));
+});
+
+/** Puts a node into a column, at its end; the place behind the last one makes a new column. */
+export function pin(key: string, column = 0): void {
+  const next = columns.value.map((keys) => keys.filter((one) => one !== key));
+  if (column >= next.length) next.push([key]);
+  else next[column] = [...next[column]!, key];
+  columns.value = next.filter((keys) => keys.length);
+}
+
+export function unpin(key: string): void {
+  columns.value = columns.value.map((keys) => keys.filter((one) => one !== key)).filter((keys) => keys.length);
+}
+
+export function togglePin(key: string): void {
+  if (pins.value.has(key)) unpin(key);
+  else pin(key, Math.max(0, columns.value.length - 1));
+}
+
+export function removeColumn(column: number): void {
+  columns.value = columns.value.filter((_, at) => at !== column);
+}
+
+/** Moves a column one place; nothing happens at the ends. */
+export function moveColumn(column: number, by: -1 | 1): void {
+  const to = column + by;
+  if (to < 0 || to >= columns.value.length) return;
+  const next = [...columns.value];
+  [next[column], next[to]] = [next[to]!, next[column]!];
+  columns.value = next;
+}

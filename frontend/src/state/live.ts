@@ -1,0 +1,217 @@
+/** Keeps what the page knows fresh: reads once, then what each new step brings to what is shown. */
+
+import { batch, effect, signal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { extendHeat, type Heat } from "../data/histograms";
+import { extend, MANY_POINTS, type Points, readPoints } from "../data/points";
+import type { Status } from "../data/records";
+import type { Source } from "../data/source";
+import { RunStore } from "../data/store";
+
+export const source = signal<Source | null>(null);
+export const stores = signal<readonly RunStore[]>([]);
+export const saved = signal(false);
+export const connected = signal(true);
+/** What went wrong while reading; "" if nothing did. */
+export const failure = signal("");
+
+export async function start(from: Source): Promise<void> {
+  const { runs } = await from.runs();
+  const all = runs.map((run, number) => {
+    const store = new RunStore(number);
+    store.run.value = run;
+    return store;
+  });
+  const abouts = await Promise.all(all.map((store) => from.read(store.number, "run").catch(() => null)));
+  batch(() => {
+    source.value = from;
+    saved.value = from.saved;
+    stores.value = all;
+    abouts.forEach((about, at) => about && (all[at]!.status.value = { ...about.status, revision: -1 }));
+  });
+  if (all[0]) await bringUpToDate(all[0], from, abouts[0]?.status);
+  if (from.saved || abouts.every((about) => about?.status.finished)) return;
+  from.follow({
+    statuses: (statuses) => statuses.forEach((status, at) => all[at] && take(all[at], from, status)),
+    connected: (now) => (connected.value = now),
+  });
+}
+
+const inUse = new Map<RunStore, () => Promise<void>>();
+
+/** From now on this run is read, and read again when it changes. */
+export function use(store: RunStore): void {
+  const from = source.value;
+  if (from && !inUse.has(store)) {
+    void from
+      .read(store.number, "run")
+      .then((about) => bringUpToDate(store, from, about.status))
+      .catch(tellFailure);
+  }
+}
+
+async function bringUpToDate(store: RunStore, from: Source, status: Status | undefined): Promise<void> {
+  if (inUse.has(store) || !status) return;
+  inUse.set(
+    store,
+    oneAtATime(() => readNews(store, from)),
+  );
+  const [{ series }] = await Promise.all([from.read(store.number, "series"), store.readDocuments(from)]);
+  batch(() => {
+    store.series.value = series;
+    store.status.value = status;
+  });
+  effect(() => {
+    const wants = store.wantedPoints.value.size + store.wantedHeats.value.size + store.wantsFlow.value;
+    if (wants && store.status.value.last_step >= 0) void inUse.get(store)!();
+  });
+}
+
+function take(store: RunStore, from: Source, next: Status): void {
+  const known = store.status.value;
+  batch(() => {
+    if (next.last_step > known.last_step) store.lastNews.value = Date.now();
+    connected.value = true;
+    store.status.value = inUse.has(store) ? next : { ...next, revision: -1 };
+  });
+  if (!inUse.has(store)) return;
+  if (next.revision !== known.revision) void store.readDocuments(from).catch(tellFailure);
+  if (next.series > store.series.value.length) {
+    void from
+      .read(store.number, "series")
+      .then(({ series }) => (store.series.value = series))
+      .catch(tellFailure);
+  }
+}
+
+async function readNews(store: RunStore, from: Source): Promise<void> {
+  await Promise.all([readPointNews(store, from), readHeatNews(store, from), readFlow(store, from)]);
+}
+
+/** Up to which step something was asked for. */
+const pointsUpTo = new WeakMap<RunStore, Map<number, number>>();
+const heatsUpTo = new WeakMap<RunStore, Map<number, number>>();
+const flowUpTo = new WeakMap<RunStore, number>();
+
+async function readPointNews(store: RunStore, from: Source): Promise<void> {
+  const last = store.status.value.last_step;
+  const upTo = remembered(pointsUpTo, store);
+  const crowded = (id: number) => (store.points.value.get(id)?.steps.length ?? 0) > MANY_POINTS;
+  for (const [after, ids] of byLastAsked(store.wantedPoints.value.keys(), upTo, last, crowded)) {
+    const sent = await from.points(store.number, ids, after);
+    const next = new Map<number, Points>(store.points.value);
+    for (const one of sent.points) {
+      const known = after < 0 ? undefined : next.get(one.series);
+      next.set(one.series, known ? extend(known, readPoints(one)) : readPoints(one));
+    }
+    ids.forEach((id) => upTo.set(id, last));
+    store.points.value = next;
+  }
+}
+
+async function readHeatNews(store: RunStore, from: Source): Promise<void> {
+  const last = store.status.value.last_step;
+  const upTo = remembered(heatsUpTo, store);
+  for (const [after, ids] of byLastAsked(store.wantedHeats.value.keys(), upTo, last)) {
+    const sent = await from.histograms(store.number, ids, after);
+    const next = new Map<number, Heat>(store.heats.value);
+    for (const one of sent.histograms) {
+      const heat = extendHeat(after < 0 ? undefined : next.get(one.series), one);
+      if (heat) next.set(one.series, heat);
+      upTo.set(one.series, heat ? last : -1);
+    }
+    store.heats.value = next;
+    const outdated = ids.filter((id) => upTo.get(id) === -1);
+    if (outdated.length) await readHeatNews(store, from);
+  }
+}
+
+async function readFlow(store: RunStore, from: Source): Promise<void> {
+  const last = store.status.value.last_step;
+  if (!store.wantsFlow.value || (flowUpTo.get(store) ?? -1) >= last) return;
+  store.flow.value = await from.read(store.number, "flow");
+  flowUpTo.set(store, last);
+}
+
+function remembered(all: WeakMap<RunStore, Map<number, number>>, store: RunStore): Map<number, number> {
+  const known = all.get(store) ?? new Map<number, number>();
+  all.set(store, known);
+  return known;
+}
+
+/** Series that are behind, those that were asked for up to the same step together. */
+function byLastAsked(
+  ids: Iterable<number>,
+  upTo: ReadonlyMap<number, number>,
+  last: number,
+  anew: (id: number) => boolean = () => false,
+): Map<number, number[]> {
+  const groups = new Map<number, number[]>();
+  for (const id of ids) {
+    const known = upTo.get(id) ?? -1;
+    if (known >= last) continue;
+    const after = anew(id) ? -1 : known;
+    groups.set(after, [...(groups.get(after) ?? []), id]);
+  }
+  return groups;
+}
+
+/** The points of a series for as long as a component shows them. */
+export function usePoints(store: RunStore, id: number | undefined): Points | undefined {
+  useEffect(() => want(store, "wantedPoints", id), [store, id]);
+  return id === undefined ? undefined : store.points.value.get(id);
+}
+
+export function useHeat(store: RunStore, id: number | undefined): Heat | undefined {
+  useEffect(() => want(store, "wantedHeats", id), [store, id]);
+  return id === undefined ? undefined : store.heats.value.get(id);
+}
+
+export function useFlow(store: RunStore): RunStore["flow"]["value"] {
+  useEffect(() => {
+    store.wantsFlow.value = store.wantsFlow.peek() + 1;
+    return () => {
+      store.wantsFlow.value = store.wantsFlow.peek() - 1;
+    };
+  }, [store]);
+  return store.flow.value;
+}
+
+function want(store: RunStore, what: "wantedPoints" | "wantedHeats", id: number | undefined): (() => void) | undefined {
+  if (id === undefined) return undefined;
+  const change = (by: number) => {
+    const next = new Map(store[what].peek());
+    const count = (next.get(id) ?? 0) + by;
+    if (count) next.set(id, count);
+    else next.delete(id);
+    store[what].value = next;
+  };
+  change(1);
+  return () => change(-1);
+}
+
+/** Runs a task once more after the current time if it was asked for meanwhile, never side by side. */
+function oneAtATime(task: () => Promise<void>): () => Promise<void> {
+  let busy = false;
+  let again = false;
+  return async () => {
+    again = true;
+    if (busy) return;
+    busy = true;
+    try {
+      while (again) {
+        again = false;
+        await task();
+      }
+      failure.value = "";
+    } catch (problem) {
+      tellFailure(problem);
+    } finally {
+      busy = false;
+    }
+  };
+}
+
+function tellFailure(problem: unknown): void {
+  failure.value = `Some data could not be read (${String(problem)}). What was read before is shown.`;
+}

@@ -1,0 +1,98 @@
+/** What the page shows, as signals; the functions are what a person can do. */
+
+import { batch, computed, signal } from "@preact/signals";
+import type { Model } from "../data/model";
+import type { Series } from "../data/records";
+import { NOTHING_YET, type RunStore } from "../data/store";
+import { browse, browseFound, search } from "../tree/rows";
+import { stores } from "./live";
+
+/** Which run is shown, and which ones it is compared with. */
+export const shownRun = signal(0);
+export const comparedRuns = signal<readonly number[]>([]);
+export const shown = computed<RunStore | null>(() => stores.value[shownRun.value] ?? null);
+export const comparedAll = computed<readonly RunStore[]>(() =>
+  comparedRuns.value.map((number) => stores.value[number]).filter((store) => store !== undefined),
+);
+/** The one whose graph is laid over that of the run that is shown. */
+export const compared = computed<RunStore | null>(() => comparedAll.value[0] ?? null);
+
+/** The same series in the runs that are compared, where they have it. */
+export function twinsOf({ path, name }: Series): readonly { store: RunStore; series: Series }[] {
+  return comparedAll.value.flatMap((store) => {
+    const series = store.series.value.find((one) => one.path === path && one.name === name);
+    return series ? [{ store, series }] : [];
+  });
+}
+
+export const run = computed(() => shown.value?.run.value ?? null);
+export const model = computed<Model | null>(() => shown.value?.model.value ?? null);
+export const status = computed(() => shown.value?.status.value ?? NOTHING_YET);
+export const series = computed<readonly Series[]>(() => shown.value?.series.value ?? []);
+
+export const VIEWS = ["graph", "gradients", "scalars", "findings", "activations", "time", "memory"] as const;
+export type View = (typeof VIEWS)[number];
+export const view = signal<View>("graph");
+
+export const theme = signal<"" | "light" | "dark">("");
+
+export const selected = signal(0);
+export const query = signal("");
+const open = signal<ReadonlySet<number>>(new Set([0]));
+const toggledInSearch = signal<ReadonlySet<number>>(new Set());
+
+export const found = computed(() => (model.value && query.value ? search(model.value, query.value) : null));
+
+export const rows = computed(() => {
+  if (!model.value) return [];
+  return found.value ? browseFound(model.value, found.value, toggledInSearch.value) : browse(model.value, open.value);
+});
+
+/** The series of each module; those of a place that is no module stand at the root. */
+export const seriesByModule = computed(() => {
+  const groups = new Map<number, Series[]>();
+  for (const one of series.value) {
+    const id = model.value?.find(one.path) ?? 0;
+    const known = groups.get(id);
+    if (known) known.push(one);
+    else groups.set(id, [one]);
+  }
+  return groups;
+});
+
+/** Takes the model of a run, opened so far that a first look shows something. */
+export function openFirst(next: Model): void {
+  const opened = new Set([0]);
+  for (let id = 0; next.children(id).length === 1;) {
+    id = next.children(id)[0]!;
+    opened.add(id);
+  }
+  open.value = opened;
+}
+
+export function select(id: number): void {
+  selected.value = id;
+}
+
+export function toggle(id: number): void {
+  const set = found.value ? toggledInSearch : open;
+  const next = new Set(set.value);
+  if (!next.delete(id)) next.add(id);
+  set.value = next;
+}
+
+export function lookFor(text: string): void {
+  batch(() => {
+    if (!text && query.value) reveal(selected.value);
+    query.value = text;
+    toggledInSearch.value = new Set();
+  });
+}
+
+/** Opens the tree as far as needed to see a module, and selects it. */
+export function reveal(id: number): void {
+  const above = model.value?.line(id).slice(0, -1) ?? [];
+  const closed = above.filter((module) => !open.value.has(module.id));
+  if (closed.length) open.value = new Set([...open.value, ...closed.map((module) => module.id)]);
+  selected.value = id;
+}

@@ -1,0 +1,63 @@
+import { formatExact } from "../data/formats";
+import { chosenStep, goToStep, lastStep, playing, referenceStep, step, togglePlay } from "../state/time";
+import { colouring, offered } from "../graph/colours";
+import { status } from "../state/state";
+
+function toggleReference(): void {
+  const isOff = referenceStep.value === null;
+  referenceStep.value = isOff ? step.value : null;
+  if (isOff && offered.value.includes("gradients")) colouring.value = "change";
+  else if (colouring.value === "change") colouring.value = "class";
+}
+
+/** The slider that sets the step everywhere. */
+export function Timebar() {
+  if (lastStep.value < 0) return null;
+  const follows = chosenStep.value === null;
+  return (
+    <footer class="timebar" aria-label="Time">
+      <button
+        type="button"
+        class="plain"
+        aria-label={playing.value ? "Pause" : "Play"}
+        onClick={togglePlay}
+        disabled={!lastStep.value}
+      >
+        {playing.value ? "❚❚" : "▶"}
+      </button>
+      <input
+        type="range"
+        aria-label="Step"
+        min="0"
+        max={lastStep.value}
+        step="1"
+        value={step.value}
+        onInput={(event) => {
+          playing.value = false;
+          goToStep(Number(event.currentTarget.value));
+        }}
+      />
+      <span class="step" data-testid="step">
+        step <b>{formatExact(step.value)}</b>
+        {!follows && <span class="dim"> of {formatExact(lastStep.value)}</span>}
+      </span>
+      <button
+        type="button"
+        class={`mark-step ${referenceStep.value === null ? "" : "on"}`}
+        aria-pressed={referenceStep.value !== null}
+        title="Keep this step in mind: colours and small histograms compare with it"
+        onClick={toggleReference}
+      >
+        {referenceStep.value === null ? "mark" : `against ${formatExact(referenceStep.value)}`}
+      </button>
+      <button
+        type="button"
+        class={`follow ${follows ? "on" : ""}`}
+        aria-pressed={follows}
+        onClick={() => (chosenStep.value = null)}
+      >
+        {status.value.finished ? "end" : "follow"}
+      </button>
+    </footer>
+  );
+}

@@ -1,0 +1,115 @@
+/** When modules and ops of the traced pass ran, as a flame: what is inside stands below. */
+
+import { useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import type { Span } from "../data/records";
+import { isDark, resolve } from "../frame/theme";
+import { cut } from "../graph/box";
+import { formatTime } from "../graph/colours";
+import { jump } from "../state/places";
+import { model, shown, view } from "../state/state";
+
+const ROW = 20;
+
+export function Flame() {
+  const spans = shown.value!.spans.value;
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const range = useSignal<[number, number] | null>(null);
+  const under = useSignal<Span | null>(null);
+  const start = Math.min(...spans.map((span) => span[3]));
+  const end = Math.max(...spans.map((span) => span[4]));
+  const [from, to] = range.value ?? [start, end];
+  const depth = Math.max(...spans.map((span) => span[2])) + 1;
+  useEffect(() => {
+    const element = canvas.current!;
+    const draw = () => paint(element, spans, from, to);
+    draw();
+    const watcher = new ResizeObserver(draw);
+    watcher.observe(element);
+    return () => watcher.disconnect();
+  }, [spans, from, to, isDark.value]);
+  const find = (event: MouseEvent) => {
+    const around = canvas.current!.getBoundingClientRect();
+    const at = from + ((event.clientX - around.left) / around.width) * (to - from);
+    const row = Math.floor((event.clientY - around.top) / ROW);
+    return spans.find((span) => span[2] === row && span[3] <= at && at < span[4]) ?? null;
+  };
+  const open = (event: MouseEvent) => {
+    const span = find(event);
+    range.value = span ? [span[3], span[4]] : null;
+  };
+  return (
+    <section class="training" aria-label="Time">
+      <p class="reading" role="status">
+        {under.value ? (
+          <Words span={under.value} whole={end - start} />
+        ) : (
+          <span class="dim">Time of one pass, {formatTime(end - start)} in all. Click a bar to look closer.</span>
+        )}
+        {range.value && (
+          <button type="button" class="jump" onClick={() => (range.value = null)}>
+            show all
+          </button>
+        )}
+      </p>
+      <canvas
+        ref={canvas}
+        class="flame"
+        role="img"
+        aria-label={`${spans.length} spans of one pass`}
+        style={{ height: `${depth * ROW}px` }}
+        onMouseMove={(event) => (under.value = find(event))}
+        onMouseLeave={() => (under.value = null)}
+        onClick={open}
+        onDblClick={(event) => goTo(find(event))}
+      />
+    </section>
+  );
+}
+
+function Words({ span: [kind, name, , from, to], whole }: { span: Span; whole: number }) {
+  return (
+    <>
+      <b>
+        <bdi>{name || model.value?.name}</bdi>
+      </b>
+      <span class="dim">{kind}</span> {formatTime(to - from)}{" "}
+      <span class="dim">{((100 * (to - from)) / whole).toFixed(1)}%</span>
+    </>
+  );
+}
+
+function goTo(span: Span | null): void {
+  const id = span?.[0] === "call" ? model.value?.find(span[1]) : undefined;
+  if (id === undefined) return;
+  view.value = "graph";
+  jump(id);
+}
+
+/** Above stands what it is in, so the last part of a path is enough. */
+function labelOf(name: string): string {
+  return name.slice(name.lastIndexOf(".") + 1) || (model.value?.name ?? "");
+}
+
+function paint(canvas: HTMLCanvasElement, spans: readonly Span[], from: number, to: number): void {
+  const unit = devicePixelRatio;
+  const [w, h] = [canvas.clientWidth, canvas.clientHeight];
+  canvas.width = w * unit;
+  canvas.height = h * unit;
+  const context = canvas.getContext("2d")!;
+  context.scale(unit, unit);
+  context.font = "11.5px system-ui, sans-serif";
+  const [call, op, ink] = [resolve("chosen"), resolve("hover"), resolve("text")];
+  const x = (at: number) => ((at - from) / (to - from)) * w;
+  for (const [kind, name, depth, start, end] of spans) {
+    if (end < from || start > to) continue;
+    const [left, right] = [Math.max(0, x(start)), Math.min(w, x(end))];
+    const wide = right - left;
+    if (wide < 0.3) continue;
+    context.fillStyle = kind === "call" ? call : op;
+    context.fillRect(left, depth * ROW, Math.max(0.5, wide - 1), ROW - 1);
+    if (wide < 26) continue;
+    context.fillStyle = ink;
+    context.fillText(cut(labelOf(name), (wide - 8) / 6.4), left + 4, depth * ROW + 14);
+  }
+}

@@ -1,0 +1,143 @@
+/** What one step takes of memory, moment by moment, and who holds it at the peak. */
+
+import { useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { formatBytes } from "../data/formats";
+import type { MemoryUse, Moment } from "../data/records";
+import { isDark, resolve } from "../frame/theme";
+import { formatTime } from "../graph/colours";
+import { jump } from "../state/places";
+import { model, shown, view } from "../state/state";
+
+export function Memory() {
+  const use = shown.value!.memory.value!;
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const under = useSignal<Moment | null>(null);
+  const peak = use.moments.reduce((most, one) => Math.max(most, one[1]), use.before_bytes);
+  useEffect(() => {
+    const element = canvas.current!;
+    const draw = () => paint(element, use, peak);
+    draw();
+    const watcher = new ResizeObserver(draw);
+    watcher.observe(element);
+    return () => watcher.disconnect();
+  }, [use, isDark.value]);
+  const find = (event: MouseEvent) => {
+    const around = canvas.current!.getBoundingClientRect();
+    const at = Math.floor(((event.clientX - around.left) / around.width) * use.moments.length);
+    under.value = use.moments[at] ?? null;
+  };
+  return (
+    <section class="training" aria-label="Memory">
+      <p class="reading" role="status">
+        {under.value ? (
+          <Words moment={under.value} />
+        ) : (
+          <span class="dim">
+            One step on {use.device}: at most {formatBytes(peak)}, of which {formatBytes(use.before_bytes)} were there
+            before.
+          </span>
+        )}
+      </p>
+      <canvas
+        ref={canvas}
+        class="timeline"
+        role="img"
+        aria-label={`Memory of one step, at most ${formatBytes(peak)}`}
+        onMouseMove={find}
+        onMouseLeave={() => (under.value = null)}
+      />
+      <Holders use={use} peak={peak} />
+    </section>
+  );
+}
+
+function Words({ moment: [time, bytes, phase, path, op] }: { moment: Moment }) {
+  return (
+    <>
+      <b>{formatBytes(bytes)}</b>
+      <span>{formatTime(time)}</span>
+      <span class="dim">
+        {phase} {path} {op}
+      </span>
+    </>
+  );
+}
+
+function Holders({ use, peak }: { use: MemoryUse; peak: number }) {
+  const go = (path: string) => {
+    const id = model.value?.find(path);
+    if (id === undefined) return;
+    view.value = "graph";
+    jump(id);
+  };
+  return (
+    <table class="layers">
+      <caption>At the peak</caption>
+      <tbody>
+        {use.holders.map((one, at) => (
+          <tr key={at}>
+            <th scope="row">
+              <button type="button" class="jump" onClick={() => go(one.path)}>
+                <bdi>{one.path || model.value?.name}</bdi>
+              </button>{" "}
+              <span class="dim">
+                {one.kind} {one.op}
+              </span>
+            </th>
+            <td class="bar">
+              <i style={{ width: `${(100 * one.bytes) / peak}%` }} />
+            </td>
+            <td class="number">{formatBytes(one.bytes)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+function paint(canvas: HTMLCanvasElement, use: MemoryUse, peak: number): void {
+  const unit = devicePixelRatio;
+  const [w, h] = [canvas.clientWidth, canvas.clientHeight];
+  canvas.width = w * unit;
+  canvas.height = h * unit;
+  const context = canvas.getContext("2d")!;
+  context.scale(unit, unit);
+  context.font = "11px system-ui, sans-serif";
+  const [top, bottom] = [22, 4];
+  // One place for each change and not by time: what happens fast is what is worth seeing.
+  const x = (at: number) => (at / use.moments.length) * w;
+  const y = (bytes: number) => top + (1 - bytes / (peak || 1)) * (h - top - bottom);
+  context.beginPath();
+  context.moveTo(0, h);
+  context.lineTo(0, y(use.before_bytes));
+  let height = y(use.before_bytes);
+  use.moments.forEach(([, bytes], at) => {
+    context.lineTo(x(at), height);
+    height = y(bytes);
+    context.lineTo(x(at), height);
+  });
+  context.lineTo(w, height);
+  context.lineTo(w, h);
+  context.fillStyle = resolve("bar");
+  context.fill();
+  paintPhases(context, use, x, h);
+}
+
+/** A line where each phase begins, and its name. */
+function paintPhases(
+  context: CanvasRenderingContext2D,
+  { moments }: MemoryUse,
+  x: (at: number) => number,
+  h: number,
+): void {
+  context.fillStyle = resolve("dim");
+  let free = 0;
+  moments.forEach(([, , phase], at) => {
+    if (phase === moments[at - 1]?.[2]) return;
+    context.fillRect(x(at), 0, 1, h);
+    if (x(at) < free) return;
+    context.fillText(phase, x(at) + 4, 13);
+    free = x(at) + 8 + context.measureText(phase).width;
+  });
+}

@@ -1,0 +1,176 @@
+"""The verb that shows a target as a page, beside others to compare it with."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
+
+from torchglass.errors import StoreError, TargetError, warn
+from torchglass.records.flow import Reader
+from torchglass.records.run import Run
+from torchglass.targets.names import RUN_SUFFIX, resolve
+from torchglass.targets.reading import is_live, open_reader
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from torchglass.records.documents import Document
+    from torchglass.records.model import Model
+    from torchglass.views.notebook.page import NotebookPage
+    from torchglass.views.web.server import Server
+
+
+@overload
+def view(
+    target: object,
+    *inputs: Any,
+    against: object = None,
+    save: str | os.PathLike[str],
+    unsafe: bool = False,
+    **kwargs: Any,
+) -> Path: ...
+
+
+@overload
+def view(
+    target: object,
+    *inputs: Any,
+    against: object = None,
+    notebook: Literal[True],
+    unsafe: bool = False,
+    **kwargs: Any,
+) -> NotebookPage: ...
+
+
+@overload
+def view(
+    target: object,
+    *inputs: Any,
+    against: object = None,
+    notebook: Literal[False] | None = None,
+    port: int = 5000,
+    open_browser: bool = False,
+    unsafe: bool = False,
+    root_path: str = "",
+    **kwargs: Any,
+) -> Server: ...
+
+
+def view(
+    target: object,
+    *inputs: Any,
+    against: object = None,
+    save: str | os.PathLike[str] | None = None,
+    notebook: bool | None = None,
+    port: int = 5000,
+    open_browser: bool = False,
+    unsafe: bool = False,
+    root_path: str = "",
+    **kwargs: Any,
+) -> Server | Path | NotebookPage:
+    """Show a target as a page: served until `.close()`, or saved as one file that needs no server.
+
+    A target is a model, a trace, a run, a checkpoint or a folder of runs. A model that is given
+    inputs is run once, and its graph is shown down to its operations. `against` is another target,
+    or a list of them, to compare with. A server's `.url` says where it is, and `.wait()` stays
+    until Ctrl-C; `root_path` is the prefix under which a proxy shows it. In a notebook the page is
+    shown below the cell instead, unless `notebook` is False.
+
+    >>> from torch import nn
+    >>> view(nn.Linear(2, 3), save="linear.html").name
+    'linear.html'
+    """
+    if inputs or kwargs:
+        target = _traced(target, inputs, kwargs)
+    others = against if isinstance(against, (list, tuple)) else [against] * (against is not None)
+    readers = [reader for each in (target, *others) for reader in _readers(each, unsafe=unsafe)]
+    if save is not None:
+        from torchglass.views.web.offline import write_page
+
+        write_page(readers[0], Path(save), *readers[1:])
+        return Path(save)
+    if notebook or (notebook is None and "ipykernel" in sys.modules):
+        from torchglass.views.notebook.page import NotebookPage
+
+        return NotebookPage(*readers)
+    from torchglass.views.web.server import serve
+
+    server = serve(*readers, port=port, root_path=root_path)
+    if open_browser:
+        import webbrowser
+
+        webbrowser.open(server.url)
+    return server
+
+
+def _traced(target: object, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+    from torchglass.api.passes import trace
+
+    model = resolve(target)
+    if not is_live(model):
+        raise TargetError("only a live model can be run: leave the inputs out, or load the model")
+    return trace(cast("nn.Module", model), *inputs, save=None, **kwargs)
+
+
+def _readers(target: object, *, unsafe: bool) -> list[Reader]:
+    """What a page reads of a target: more than one where it is a folder of runs."""
+    runs = _runs_in(target)
+    if runs:
+        return _opened(runs)
+    return [_reader_of_result(target) or open_reader(target, unsafe=unsafe)]
+
+
+def _runs_in(target: object) -> list[Path]:
+    """The run files in a folder, the latest first; none where it is anything else."""
+    if not isinstance(target, (str, os.PathLike)) or not Path(target).is_dir():
+        return []
+    found = Path(target).rglob(f"*{RUN_SUFFIX}")
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _opened(runs: Sequence[Path]) -> list[Reader]:
+    """Readers of run files. One that cannot be read is left out, unless there is no other."""
+    readers = [reader for run in runs if (reader := _open_or_warn(run)) is not None]
+    return readers or [open_reader(runs[0])]
+
+
+def _open_or_warn(run: Path) -> Reader | None:
+    try:
+        return open_reader(run)
+    except StoreError as error:
+        warn(f"{run} is left out: {error}")
+        return None
+
+
+def _reader_of_result(target: object) -> Reader | None:
+    """A reader of what another verb gave back; None for anything else."""
+    from torchglass.results.memory import Memory
+    from torchglass.results.run import SavedRun
+    from torchglass.results.summary import Summary
+    from torchglass.results.trace import Trace
+
+    if isinstance(target, SavedRun):
+        return target.reader
+    if isinstance(target, Summary):
+        return _held(target.model)
+    if isinstance(target, Trace):
+        return _held(target.model, target.record)
+    if isinstance(target, Memory):
+        return _held(target.model, target.footprint)
+    return None
+
+
+def _held(model: Model, *documents: Document) -> Reader:
+    """Records in memory, as a run that is over."""
+    from torchglass.store.memory import MemoryStore
+
+    store = MemoryStore(Run(name=model.name, created_ns=time.time_ns()))
+    store.put_model(model)
+    for document in documents:
+        store.put_document(document)
+    store.close()
+    return store

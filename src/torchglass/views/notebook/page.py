@@ -1,0 +1,68 @@
+"""A page that a notebook shows as the result of a cell.
+
+The widget's page asks through the notebook's own connection to the kernel: no port is opened, so it
+works wherever the notebook does. A notebook without widgets, or one that is converted to a file,
+shows the page as it was when the cell ran.
+"""
+
+from __future__ import annotations
+
+import html
+from functools import cached_property
+from typing import Any
+
+from torchglass.errors import TorchglassError
+from torchglass.records.flow import Reader
+from torchglass.views.web.answers import answer
+from torchglass.views.web.offline import render_page
+from torchglass.views.web.shelf import Shelf
+
+_FRAME = (
+    '<iframe srcdoc="{page}" style="width:100%;height:{height}px;border:1px solid #8884;'
+    'border-radius:8px" title="{title}"></iframe>'
+)
+
+
+class NotebookPage:
+    """The page of some runs, for the output of a cell."""
+
+    def __init__(self, *readers: Reader, height: int = 720) -> None:
+        self.readers = readers
+        self.height = height
+
+    @cached_property
+    def widget(self) -> Any:
+        """The live page as a widget; None where anywidget is not installed."""
+        try:
+            from torchglass.views.notebook.widget import PageWidget
+        except ImportError:
+            return None
+        return PageWidget(Shelf(self.readers), height=self.height)
+
+    def _repr_html_(self) -> str:
+        title = html.escape(self.readers[0].run().name)
+        page = html.escape(render_page(*self.readers), quote=True)
+        return _FRAME.format(page=page, height=self.height, title=title)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        bundle: dict[str, Any] = {"text/plain": repr(self), "text/html": self._repr_html_()}
+        return bundle if self.widget is None else {**bundle, **_widget_part(self.widget)}
+
+    def __repr__(self) -> str:
+        return f"<page of {', '.join(reader.run().name for reader in self.readers)}>"
+
+
+def _widget_part(widget: Any) -> dict[str, Any]:
+    """What tells a notebook that there is a widget to show."""
+    found = widget._repr_mimebundle_()
+    data = found[0] if isinstance(found, tuple) else found or {}
+    return {kind: value for kind, value in data.items() if kind.startswith("application/")}
+
+
+def reply(shelf: Shelf, content: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a question that the page in a widget asked."""
+    try:
+        text = answer(shelf, content["name"], content["query"]).decode("ascii")
+        return {"id": content["id"], "text": text}
+    except TorchglassError as error:
+        return {"id": content["id"], "error": str(error)}

@@ -1,0 +1,190 @@
+"""The records that a run keeps one of each, as the page is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torchglass.analyse.memory.reading import devices_of, memory_report
+from torchglass.analyse.memory.report import Moment
+from torchglass.analyse.model.source import read_class
+from torchglass.errors import StoreError
+from torchglass.records.activations import Activations
+from torchglass.records.finding import Findings
+from torchglass.records.flow import Reader
+from torchglass.records.graph import Graph, Node
+from torchglass.records.measures import Measures
+from torchglass.records.memory import Footprint
+from torchglass.records.model import Model
+from torchglass.records.plain import to_plain
+from torchglass.records.statistics import Statistics
+from torchglass.records.tensors import TensorSpec
+from torchglass.records.trace import Trace
+from torchglass.views.web.op_graph import op_graph
+
+Payload = dict[str, Any]
+
+_MOST_MOMENTS = 2000
+_MOST_HOLDERS = 15
+_MOST_SPANS = 20_000
+"""More would not be told apart on a screen; the innermost ones are left out first."""
+
+
+def graph(reader: Reader) -> Payload:
+    """How data flows; a node's id is its place in the list, a spec is written once."""
+    trace = reader.document(Trace)
+    record = reader.document(Graph) if trace is None else op_graph(trace)
+    if record is None:
+        return {"graph": None}
+    specs = _Interned()
+    nodes = [_node(node, specs) for node in record.nodes]
+    edges = [
+        [edge.source, edge.target, specs.place(edge.spec), edge.count] for edge in record.edges
+    ]
+    return {
+        "graph": {"passes": record.passes, "nodes": nodes, "edges": edges, "specs": specs.written}
+    }
+
+
+class _Interned:
+    """Specs by their place in one list: a large graph has few different ones."""
+
+    def __init__(self) -> None:
+        self.written: list[Any] = []
+        self._places: dict[TensorSpec, int] = {}
+
+    def place(self, spec: TensorSpec | None) -> int:
+        """Where a spec stands; -1 for none."""
+        if spec is None:
+            return -1
+        if spec not in self._places:
+            self._places[spec] = len(self.written)
+            self.written.append(to_plain(spec))
+        return self._places[spec]
+
+    def places(self, specs: Iterable[TensorSpec]) -> list[int]:
+        return [self.place(spec) for spec in specs]
+
+
+def _node(node: Node, specs: _Interned) -> Payload:
+    plain: Payload = {"kind": node.kind, "path": node.path}
+    if node.parent is not None:
+        plain["parent"] = node.parent
+    if node.name:
+        plain["name"] = node.name
+    if node.number != 1:
+        plain["number"] = node.number
+    if node.count != 1:
+        plain["count"] = node.count
+    if node.facts:
+        plain["facts"] = dict(node.facts)
+    if node.inputs:
+        plain["inputs"] = specs.places(node.inputs)
+    if node.outputs:
+        plain["outputs"] = specs.places(node.outputs)
+    return plain
+
+
+def findings(reader: Reader) -> Payload:
+    """The problems that were found, in the order in which they were."""
+    record = reader.document(Findings)
+    return {"findings": [] if record is None else to_plain(record.findings)}
+
+
+def measures(reader: Reader) -> Payload:
+    """What modules take to run, a row for each."""
+    record = reader.document(Measures)
+    return {"measures": None if record is None else to_plain(record)}
+
+
+def statistics(reader: Reader) -> Payload:
+    """The last calls of each module, with what went in and came out."""
+    record = reader.document(Statistics)
+    return {"modules": [] if record is None else to_plain(record.modules)}
+
+
+def spans(reader: Reader) -> Payload:
+    """When the calls and ops of the traced pass ran: `[kind, name, depth, start_ns, end_ns]`."""
+    trace = reader.document(Trace)
+    if trace is None:
+        return {"spans": []}
+    depths: dict[int | None, int] = {None: -1}
+    rows: list[list[Any]] = []
+    for call in trace.calls:
+        depths[call.id] = depths.get(call.parent, -1) + 1
+        rows.append(["call", call.path, depths[call.id], call.start_ns, call.end_ns])
+    rows += [
+        ["op", op.function, depths.get(op.call, -1) + 1, op.start_ns, op.end_ns]
+        for op in trace.ops
+        if op.end_ns > op.start_ns
+    ]
+    rows = sorted(rows, key=lambda row: row[2])[:_MOST_SPANS]
+    return {"spans": rows, "start_ns": trace.start_ns, "end_ns": trace.end_ns}
+
+
+def activations(reader: Reader) -> Payload:
+    """Small pictures of what modules put out."""
+    record = reader.document(Activations)
+    return {"maps": [] if record is None else to_plain(record.maps)}
+
+
+def memory(reader: Reader) -> Payload:
+    """What one step takes of memory, change by change, and who holds it at the peak."""
+    footprint, model = reader.document(Footprint), model_of(reader)
+    if footprint is None or model is None:
+        return {"memory": None}
+    report = memory_report(footprint, model, devices_of(footprint)[0])
+    return {
+        "memory": {
+            "device": report.device,
+            "before_bytes": report.before_bytes,
+            "moments": [
+                [one.time_ns, one.live_bytes, one.phase, one.path or "", one.op]
+                for one in _thinned(report.timeline, report.peak)
+            ],
+            "holders": [
+                {
+                    "path": holder.path or "",
+                    "kind": holder.kind,
+                    "op": holder.op,
+                    "bytes": holder.bytes,
+                }
+                for holder in report.peak_holders[:_MOST_HOLDERS]
+            ],
+        }
+    }
+
+
+def _thinned(timeline: Sequence[Moment], peak: Moment | None) -> list[Moment]:
+    """Few enough moments for a screen, the highest of each stretch, and the peak for sure."""
+    each = -(-len(timeline) // _MOST_MOMENTS) or 1
+    stretches = (timeline[at : at + each] for at in range(0, len(timeline), each))
+    kept = [max(stretch, key=lambda moment: moment.live_bytes) for stretch in stretches]
+    return kept if peak is None or peak in kept else sorted([*kept, peak])
+
+
+def model_of(reader: Reader) -> Model | None:
+    """The model, or None while the run has none."""
+    try:
+        return reader.model()
+    except StoreError:
+        return None
+
+
+DOCUMENTS: Mapping[str, Callable[[Reader], Payload]] = {
+    "graph": graph,
+    "findings": findings,
+    "measures": measures,
+    "statistics": statistics,
+    "spans": spans,
+    "activations": activations,
+    "memory": memory,
+}
+"""What can be asked for by name, and how it is told."""
+
+
+def source(model: Model | None, class_name: str) -> Payload:
+    """The code of a class of the model, where its file is here. No other file is ever read."""
+    place = None if model is None else model.classes.get(class_name)
+    code = None if place is None else read_class(place, class_name)
+    return {"source": None if code is None else to_plain(code)}

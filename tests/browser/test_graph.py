@@ -1,0 +1,219 @@
+"""The graph: what is seen, opened, walked through, searched for and coloured."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.conftest import OpenPage, Serve
+from tests.browser.runs import RUN, training, transformer
+from torchglass.store.memory import MemoryStore
+
+
+@pytest.fixture
+def page(open_page: OpenPage, serving: Serve) -> Page:
+    page = open_page(serving(training()).url)
+    page.get_by_test_id("box").first.wait_for()
+    return page
+
+
+def box(page: Page, key: str) -> Locator:
+    return page.locator(f'[data-key="{key}"]')
+
+
+def titles(page: Page) -> list[str]:
+    return page.locator("[data-testid=box] .title").all_text_contents()
+
+
+def stack(page: Page) -> Locator:
+    return page.locator("[data-testid=box].stack")
+
+
+def test_the_calls_of_the_model_are_boxes_and_repeats_are_one(page: Page) -> None:
+    assert titles(page) == ["Input 0", "embed", "Block ×4", "head", "Output"]
+    expect(page.locator(".link")).to_have_count(4)
+
+
+def test_a_stack_opens_in_place_and_closes_again(page: Page) -> None:
+    stack(page).click()
+
+    expect(box(page, "blocks.3:1")).to_be_attached()
+    expect(box(page, "head:1")).to_be_attached()
+
+    stack(page).locator("[data-twist]").click()
+
+    expect(box(page, "blocks.3:1")).to_have_count(0)
+
+
+def test_a_call_is_entered_by_a_click_and_left_by_the_breadcrumbs(page: Page) -> None:
+    stack(page).click()
+    box(page, "blocks.0:1").click()
+
+    expect(box(page, "blocks.0.attention:1")).to_be_visible()
+    expect(box(page, "head:1")).to_have_count(0)
+    crumbs = page.get_by_role("navigation", name="Opened module")
+    expect(crumbs).to_have_text("Gptblocks.0")
+
+    crumbs.get_by_role("button", name="Gpt").click()
+
+    expect(box(page, "head:1")).to_be_visible()
+
+
+def test_a_nested_module_opens_in_place(page: Page) -> None:
+    stack(page).click()
+    box(page, "blocks.0:1").click()
+    box(page, "blocks.0.mlp:1").locator("[data-twist]").click()
+
+    expect(box(page, "blocks.0.mlp.1:1")).to_be_visible()
+    expect(box(page, "blocks.0.mlp:1")).to_have_attribute("aria-expanded", "true")
+    expect(box(page, "blocks.0.attention:1")).to_be_visible()
+
+
+def test_all_levels_open_and_close_at_once(page: Page) -> None:
+    page.get_by_role("button", name="all", exact=True).click()
+
+    expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "33")
+
+    page.get_by_role("button", name="none").click()
+
+    expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "5")
+
+    page.get_by_role("button", name="+1").click()
+
+    expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "9")
+
+
+def test_repeats_can_be_seen_one_by_one(page: Page) -> None:
+    page.get_by_text("Show", exact=True).click()
+    page.get_by_label("Repeats as one").uncheck()
+
+    expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "8")
+
+
+def test_arrow_keys_walk_and_enter_goes_in_and_escape_out(page: Page) -> None:
+    page.get_by_test_id("graph").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    expect(stack(page)).to_be_focused()
+
+    page.keyboard.press("Enter")
+    expect(box(page, "blocks.0:1")).to_be_attached()
+    page.keyboard.press("ArrowDown")
+    expect(box(page, "blocks.0:1")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(box(page, "blocks.0.attention:1")).to_be_visible()
+    page.keyboard.press("Escape")
+
+    expect(box(page, "embed:1")).to_be_attached()
+    expect(box(page, "blocks.0:1")).to_be_focused()
+
+
+def test_a_search_marks_boxes_and_leads_to_one(page: Page) -> None:
+    page.keyboard.press("/")
+    page.keyboard.type("embed")
+
+    expect(box(page, "embed:1")).to_have_class(re.compile("match"))
+    expect(box(page, "head:1")).to_have_class(re.compile("other"))
+
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type("blocks.2.attention")
+    page.keyboard.press("Enter")
+
+    expect(box(page, "blocks.2.attention:1")).to_have_class(re.compile("selected"))
+
+
+def test_selecting_a_box_selects_its_module_in_the_tree(page: Page) -> None:
+    box(page, "head:1").click()
+
+    expect(page.get_by_role("treeitem", selected=True)).to_contain_text("head")
+    expect(page.get_by_test_id("details").get_by_role("heading")).to_have_text("Linear")
+
+
+def test_selecting_a_module_in_the_tree_shows_its_box(page: Page) -> None:
+    page.get_by_role("treeitem", name="blocks").dblclick()
+    page.get_by_role("treeitem", name="2 Block").dblclick()
+    page.get_by_role("treeitem", name="attention").click()
+
+    expect(box(page, "blocks.2.attention:1")).to_have_class(re.compile("selected"))
+    expect(box(page, "blocks.2.attention:1")).to_be_in_viewport()
+
+
+def test_a_box_tells_shapes_and_what_the_module_says_of_itself(page: Page) -> None:
+    stack(page).click()
+    box(page, "blocks.0:1").click()
+    box(page, "blocks.0.attention:1").hover()
+
+    rows = page.get_by_test_id("tooltip").locator("tr")
+    expect(rows.filter(has_text="in")).to_contain_text("2×16×8 float32")
+    expect(rows.filter(has_text="–").first).to_have_text("–8")
+
+
+def test_a_line_tells_what_flows_along_it(page: Page) -> None:
+    page.locator(".grip").first.hover(force=True)
+
+    expect(page.get_by_test_id("tooltip")).to_contain_text("Input 0 → embed")
+    expect(page.get_by_test_id("tooltip")).to_contain_text("1.0 KB")
+
+
+def test_ops_are_shown_where_someone_opens_a_layer(page: Page) -> None:
+    page.goto(page.url.partition("#")[0] + "#in=blocks.1.mlp%3A1")
+    page.reload()
+    box(page, "blocks.1.mlp.0:1").click()
+
+    expect(page.locator("[data-testid=box].op .title")).to_have_text("linear")
+
+
+@pytest.mark.parametrize(
+    ("colouring", "says"),
+    [("time", "10.00 ms"), ("flops", "8.0M"), ("memory", "16.0 KB"), ("parameters", "1.9K")],
+)
+def test_boxes_are_coloured_by_what_they_take(colouring: str, says: str, page: Page) -> None:
+    page.get_by_label("Colour by").select_option(colouring)
+
+    expect(stack(page)).to_have_attribute("aria-label", re.compile(re.escape(says)))
+
+
+def test_boxes_are_coloured_by_gradient_norm_and_findings(page: Page) -> None:
+    page.get_by_label("Colour by").select_option("gradients")
+    expect(box(page, "embed:1")).to_have_attribute("aria-label", re.compile(r"Embedding, \d"))
+
+    page.get_by_label("Colour by").select_option("findings")
+    expect(box(page, "embed:1")).to_have_attribute("aria-label", re.compile("hardly any gradient"))
+    expect(stack(page)).to_have_attribute("aria-label", re.compile("3 NaN"))
+
+
+def test_a_link_opens_boxes_coloured_as_they_were(open_page: OpenPage, serving: Serve) -> None:
+    page = open_page(serving(training()).url + "#colour=gradients&step=7&view=graph")
+
+    expect(box(page, "embed:1")).to_have_attribute("aria-label", re.compile(r"Embedding, \d"))
+    expect(page.get_by_label("Colour by")).to_have_count(1)
+
+
+def test_the_wheel_zooms_and_fit_shows_all(page: Page) -> None:
+    graph = page.get_by_test_id("graph")
+    page.get_by_role("button", name="all", exact=True).click()
+    expect(graph).to_have_attribute("data-boxes", "33")
+    graph.hover()
+    page.mouse.wheel(0, -600)
+    expect(page.get_by_test_id("minimap")).to_be_visible()
+
+    page.get_by_role("button", name="Zoom to fit").click()
+
+    expect(page.get_by_test_id("minimap")).to_have_count(0)
+
+
+def test_a_model_that_was_never_run_shows_what_is_in_what(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    store.close()
+
+    page = open_page(serving(store).url)
+
+    expect(page.get_by_test_id("box")).to_have_count(3)
+    box(page, "blocks:1").click()
+    expect(stack(page)).to_contain_text("Block ×4")

@@ -1,0 +1,181 @@
+"""Views of a training: scalars, gradients, findings, time; and following one that goes on."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from tests import make
+from tests.browser.conftest import OpenPage, Serve
+from tests.browser.runs import RUN, graph, put_steps, put_training, training, transformer
+from torchglass.records.activations import Activations, FeatureMap
+from torchglass.records.memory import Block, BlockId, Change, Footprint, Part
+from torchglass.store.file import FileReader, FileSink
+from torchglass.store.memory import MemoryStore
+
+
+def test_scalars_are_charted(open_page: OpenPage, serving: Serve) -> None:
+    page = open_page(serving(training()).url)
+
+    page.get_by_role("button", name="Scalars").click()
+
+    chart = page.get_by_test_id("chart")
+    expect(chart).to_contain_text("loss")
+    expect(chart.get_by_role("img")).to_have_attribute("aria-label", re.compile("steps 0 to 39"))
+
+
+def test_gradients_are_shown_along_the_depth(open_page: OpenPage, serving: Serve) -> None:
+    page = open_page(serving(training()).url)
+
+    page.get_by_role("button", name="Gradients").click()
+
+    expect(page.get_by_label("Gradient norms of 5 layers over 40 steps")).to_be_visible()
+    page.get_by_role("button", name="blocks.1.attention").click()
+    expect(page.get_by_test_id("details").get_by_role("heading")).to_contain_text("Linear")
+
+
+def test_a_finding_leads_to_its_place_and_step(open_page: OpenPage, serving: Serve) -> None:
+    page = open_page(serving(training()).url)
+
+    page.get_by_role("button", name="Findings").click()
+    expect(page.get_by_test_id("finding").first).to_contain_text("3 NaN")
+    page.get_by_role("button", name="blocks.2.attention").click()
+
+    expect(page.locator('[data-key="blocks.2.attention:1"]')).to_have_class(re.compile("selected"))
+    expect(page.get_by_test_id("step")).to_have_text("step 12 of 39")
+
+
+def test_the_time_of_a_traced_pass_is_a_flame(open_page: OpenPage, serving: Serve) -> None:
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    calls = [make.call(0), make.call(1, "embed", parent=0)]
+    ops = [make.op(0, "embedding", call=1, start_ns=10, end_ns=90)]
+    store.put_document(make.trace(ops, calls))
+    store.close()
+    page = open_page(serving(store).url)
+
+    page.get_by_role("button", name="Time", exact=True).click()
+
+    expect(page.get_by_label("3 spans of one pass")).to_be_visible()
+
+
+def test_pictures_of_activations_are_drawn(open_page: OpenPage, serving: Serve) -> None:
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    picture = FeatureMap(
+        path="embed",
+        name="output",
+        step=3,
+        spec=make.spec(2, 2),
+        low=-1.0,
+        high=1.0,
+        rows=1,
+        columns=2,
+        pixels=base64.b64encode(bytes([0, 255])).decode(),
+    )
+    store.put_document(Activations(maps=(picture,)))
+    store.close()
+    page = open_page(serving(store).url)
+
+    page.get_by_role("button", name="Activations").click()
+
+    canvas = page.get_by_test_id("map").locator("canvas")
+    pixels = "canvas => [...canvas.getContext('2d').getImageData(0, 0, 2, 1).data]"
+    expect(canvas).to_have_attribute("aria-label", "output of embed, -1 … 1")
+    assert canvas.evaluate(pixels) == [0, 0, 0, 255, 255, 255, 255, 255]
+
+
+def test_the_memory_of_a_step_is_a_timeline(open_page: OpenPage, serving: Serve) -> None:
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    block = Block(
+        id=BlockId(0), kind="activation", spec=make.spec(256), bytes=1024, path="embed", op="add"
+    )
+    block = replace(block, phase="forward")
+    taken = Change(time_ns=5, block=BlockId(0), bytes=1024, phase="forward", path="embed", op="add")
+    freed = replace(taken, time_ns=9, bytes=-1024, phase="backward")
+    parts = (
+        Part(phase="forward", start=0, start_ns=0),
+        Part(phase="backward", start=1, start_ns=7),
+    )
+    store.put_document(Footprint(blocks=(block,), changes=(taken, freed), parts=parts))
+    store.close()
+    page = open_page(serving(store).url)
+
+    page.get_by_role("button", name="Memory").click()
+
+    expect(page.get_by_label("Memory of one step, at most 1.0 KB")).to_be_visible()
+    expect(page.get_by_role("row", name="embed")).to_contain_text("1.0 KB")
+
+
+def test_new_steps_arrive_while_the_run_is_written(
+    tmp_path: Path, open_page: OpenPage, serving: Serve
+) -> None:
+    sink = FileSink(tmp_path / "run.glass", RUN)
+    page = open_page(serving(FileReader(tmp_path / "run.glass")).url)
+    expect(page.locator(".tree-pane .empty")).to_have_text("No model was recorded yet.")
+
+    sink.put_model(transformer())
+    put_steps(sink, range(3))
+
+    expect(page.get_by_test_id("state")).to_have_text("live")
+    expect(page.get_by_test_id("step")).to_have_text("step 2")
+    page.get_by_role("button", name="Scalars").click()
+    expect(page.get_by_test_id("chart").get_by_role("img")).to_have_attribute(
+        "aria-label", re.compile("steps 0 to 2")
+    )
+
+    put_steps(sink, range(3, 50))
+
+    expect(page.get_by_test_id("chart").get_by_role("img")).to_have_attribute(
+        "aria-label", re.compile("steps 0 to 49")
+    )
+
+    sink.close()
+
+    expect(page.get_by_test_id("state")).to_have_text("finished")
+
+
+def test_a_graph_that_comes_later_is_shown(open_page: OpenPage, serving: Serve) -> None:
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    page = open_page(serving(store).url)
+    expect(page.get_by_test_id("box")).to_have_count(3)
+
+    store.put_document(graph())
+
+    expect(page.get_by_test_id("box")).to_have_count(5)
+
+
+def test_who_went_back_in_time_stays_there(open_page: OpenPage, serving: Serve) -> None:
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    put_training(store, range(10))
+    page = open_page(serving(store).url)
+    page.get_by_label("Step", exact=True).fill("4")
+
+    put_training(store, range(10, 20))
+
+    expect(page.get_by_test_id("step")).to_have_text("step 4 of 19")
+    page.get_by_role("button", name="follow").click()
+    expect(page.get_by_test_id("step")).to_have_text("step 19")
+
+
+def test_a_page_whose_server_ends_says_so_and_goes_on_showing(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    server = serving(store)
+    page = open_page(server.url, loses_its_server=True)
+    page.get_by_role("treeitem").first.wait_for()
+
+    server.close()
+
+    expect(page.get_by_test_id("state")).to_contain_text("server gone")
+    page.get_by_role("treeitem", name="head").click()
+    expect(page.get_by_test_id("details")).to_contain_text("Linear")

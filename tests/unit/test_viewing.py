@@ -1,0 +1,123 @@
+"""The verb that shows a target as a page, and what it makes of each."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hatch_build
+from torchglass.api.passes import trace
+from torchglass.api.viewing import view
+from torchglass.errors import StoreError, TargetError, TorchglassWarning
+from torchglass.records.run import Run
+from torchglass.store.file import FileSink
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built_page() -> None:
+    hatch_build.build_page(Path(hatch_build.__file__).parent)
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+
+
+def run_file(path: Path) -> Path:
+    FileSink(path, Run(name=path.stem, created_ns=0)).close()
+    return path
+
+
+def runs_in(page: Path) -> list[dict[str, Any]]:
+    found = re.search(r'id="torchglass-data">(.*?)</script>', page.read_text("utf-8"))
+    assert found
+    runs: list[dict[str, Any]] = json.loads(gzip.decompress(base64.b64decode(found[1])))["runs"]
+    return runs
+
+
+def names_in(page: Path) -> list[str]:
+    return [run["run"]["run"]["name"] for run in runs_in(page)]
+
+
+def test_a_model_is_shown_as_it_is(tmp_path: Path) -> None:
+    (run,) = runs_in(view(model(), save=tmp_path / "page.html"))
+
+    assert len(run["model"]["model"]["modules"]) == 3
+    assert run["graph"]["graph"] is None
+
+
+def test_a_model_that_is_given_inputs_is_run_and_shows_its_graph(tmp_path: Path) -> None:
+    (run,) = runs_in(view(model(), torch.ones(1, 2), save=tmp_path / "page.html"))
+
+    nodes = run["graph"]["graph"]["nodes"]
+    assert [node["path"] for node in nodes if node["kind"] == "call"] == ["", "0", "1"]
+    assert [node["name"] for node in nodes if node["kind"] == "op"] == ["linear", "relu"]
+    assert run["spans"]["spans"]
+
+
+def test_a_trace_is_shown(tmp_path: Path) -> None:
+    traced = trace(model(), torch.ones(1, 2), save=None)
+
+    (run,) = runs_in(view(traced, save=tmp_path / "page.html"))
+
+    assert run["graph"]["graph"]["edges"]
+
+
+def test_targets_stand_beside_each_other(tmp_path: Path) -> None:
+    one, other = (run_file(tmp_path / f"{name}.glass") for name in ("one", "other"))
+
+    assert names_in(view(one, against=other, save=tmp_path / "page.html")) == ["one", "other"]
+    three = view(one, against=[other, model()], save=tmp_path / "page.html")
+    assert names_in(three) == ["one", "other", "Sequential"]
+
+
+def test_a_folder_stands_for_its_runs_the_latest_first(tmp_path: Path) -> None:
+    for age, name in enumerate(("new", "old")):
+        path = run_file(tmp_path / f"{name}.glass")
+        os.utime(path, (1000 - age, 1000 - age))
+
+    assert names_in(view(tmp_path, save=tmp_path / "page.html")) == ["new", "old"]
+
+
+def test_a_broken_run_does_not_hide_the_others_of_its_folder(tmp_path: Path) -> None:
+    run_file(tmp_path / "good.glass")
+    (tmp_path / "bad.glass").write_bytes(b"half a file")
+
+    with pytest.warns(TorchglassWarning, match="bad.glass is left out"):
+        page = view(tmp_path, save=tmp_path / "page.html")
+
+    assert names_in(page) == ["good"]
+
+
+@pytest.mark.filterwarnings("ignore::torchglass.errors.TorchglassWarning")
+def test_a_folder_of_broken_runs_says_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "bad.glass").write_bytes(b"half a file")
+
+    with pytest.raises(StoreError):
+        view(tmp_path, save=tmp_path / "page.html")
+
+
+def test_in_a_notebook_the_page_is_shown_below_the_cell() -> None:
+    page = view(model(), notebook=True)
+
+    assert page._repr_html_().startswith("<iframe")
+
+
+def test_a_run_is_not_run(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="only a live model"):
+        view(run_file(tmp_path / "run.glass"), torch.ones(1), save=tmp_path / "page.html")
+
+
+def test_a_page_is_served_until_it_is_closed() -> None:
+    server = view(model(), port=0)
+
+    assert server.url.startswith("http://localhost:")
+    server.close()

@@ -1,0 +1,99 @@
+"""What is worked out for heat maps and gradient flow, over runs that go on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.browser.runs import RUN, bell, put_training, transformer
+from torchglass.records.series import Frame, SeriesId
+from torchglass.records.tensors import Stats
+from torchglass.store.memory import MemoryStore
+from torchglass.views.web.flow import Flow
+from torchglass.views.web.heat import Heat
+from torchglass.views.web.payloads import flow_payload, glance_payload, histograms_payload
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    return store
+
+
+def put(store: MemoryStore, steps: range) -> SeriesId:
+    series = store.series("embed", "weight", "histogram")
+    for step in steps:
+        points = {series: bell(0.0, exponent=-3)}
+        store.put_frame(Frame(step=step, time_ns=0, points=points))
+    return series
+
+
+def test_a_long_run_is_sent_in_few_columns_with_all_its_counts(store: MemoryStore) -> None:
+    series = put(store, range(300))
+
+    (sent,) = histograms_payload(Heat(store, most_columns=50), [series])["histograms"]
+
+    assert sent["width"] == 8
+    assert len(sent["columns"]) == 38
+    first_step, last_step, exponent, _, counts = sent["columns"][0]
+    assert (first_step, last_step, exponent) == (0, 7, -3)
+    assert sum(counts) == 8 * sum(bell(0.0, exponent=-3).counts)
+
+
+def test_only_what_is_new_is_sent_and_the_column_that_grew(store: MemoryStore) -> None:
+    series = put(store, range(9))
+    heat = Heat(store, most_columns=5)
+    histograms_payload(heat, [series])
+
+    put(store, range(9, 10))
+    (sent,) = histograms_payload(heat, [series], after=8)["histograms"]
+
+    assert [column[:2] for column in sent["columns"]] == [[8, 9]]
+
+
+def test_a_glance_shows_each_series_at_one_step(store: MemoryStore) -> None:
+    series = put(store, range(5, 9))
+    heat = Heat(store)
+
+    before, at = (glance_payload(heat, [series], step=step)["glances"][0] for step in (2, 6))
+
+    assert before["column"] is None
+    assert at["column"][:2] == [6, 6]
+
+
+def test_histograms_on_other_grids_are_added_up(store: MemoryStore) -> None:
+    series = store.series("embed", "weight", "histogram")
+    for step, exponent in enumerate((-3, -1)):
+        points = {series: bell(0.0, exponent=exponent)}
+        store.put_frame(Frame(step=step, time_ns=0, points=points))
+
+    (sent,) = histograms_payload(Heat(store, most_columns=1), [series])["histograms"]
+
+    ((_, last_step, exponent, _, counts),) = sent["columns"]
+    assert (last_step, exponent) == (1, -1)
+    assert sum(counts) == 2 * sum(bell(0.0, exponent=-3).counts)
+
+
+def test_gradients_are_told_layer_by_layer_in_the_order_of_the_model(store: MemoryStore) -> None:
+    put_training(store, range(3))
+
+    sent = flow_payload(Flow(store))
+
+    assert [layer["path"] for layer in sent["layers"]][:2] == ["embed", "blocks.0.attention"]
+    assert sent["steps"] == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_a_gradient_norm_is_that_of_all_numbers(store: MemoryStore) -> None:
+    series = store.series("embed", "weight.grad", "stats")
+    stats = Stats(count=4, min=0.0, max=2.0, mean=1.0, std=1.0)
+    store.put_frame(Frame(step=0, time_ns=0, points={series: stats}))
+
+    (layer,) = flow_payload(Flow(store))["layers"]
+
+    assert math.isclose(layer["norms"][0], math.sqrt(8), rel_tol=0.2)
+
+
+def test_a_run_without_a_model_has_no_gradients() -> None:
+    assert flow_payload(Flow(MemoryStore(RUN)))["layers"] == []

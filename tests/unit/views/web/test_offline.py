@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hatch_build
+from tests import make
+from torchglass.records.run import Run
+from torchglass.store.memory import MemoryStore
+from torchglass.views.web.offline import render_page, write_page
+from torchglass.views.web.payloads import snapshot
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built_page() -> None:
+    hatch_build.build_page(Path(hatch_build.__file__).parent)
+
+
+def store_for(name: str) -> MemoryStore:
+    store = MemoryStore(Run(name=name, created_ns=0))
+    store.put_model(make.model({"children": {name: {"weight": (2, 3)}}}))
+    return store
+
+
+def data_in(page: str) -> str:
+    found = re.search(r'id="torchglass-data">(.*?)</script>', page)
+    assert found
+    return found[1]
+
+
+def read_data(page: str) -> Any:
+    return json.loads(gzip.decompress(base64.b64decode(data_in(page))))
+
+
+def test_the_page_carries_what_the_server_would_tell() -> None:
+    store = store_for("a")
+
+    read = read_data(render_page(store))
+
+    assert read == {"runs": [json.loads(json.dumps(snapshot(store)))]}
+
+
+def test_no_name_can_leave_the_data() -> None:
+    store = store_for("</script><!--<script>")
+
+    page = render_page(store)
+
+    assert set(data_in(page)) <= set(string.ascii_letters + string.digits + "+/=")
+    assert "<title>&lt;/script&gt;" in page
+
+
+def test_the_page_asks_no_host_for_anything() -> None:
+    page = render_page(store_for("a"))
+
+    assert "default-src 'none'" in page
+    assert not re.search(r'(?:src|href)="(?!data:)', page)
+
+
+def test_the_page_without_its_data_is_small() -> None:
+    page = render_page(store_for("a"))
+
+    assert len(page) - len(data_in(page)) < 300_000
+
+
+def test_a_name_that_is_no_text_can_be_written(tmp_path: Path) -> None:
+    write_page(store_for("\ud800"), tmp_path / "page.html")
+
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tests import make
+from torchglass.records.run import Run
+from torchglass.records.series import Frame, Points, Series, SeriesId
+from torchglass.records.tensors import Stats
+from torchglass.store.memory import MemoryStore
+from torchglass.views.web.decimation import decimate, in_order
+from torchglass.views.web.payloads import (
+    VERSION,
+    model_payload,
+    points_payload,
+    run_payload,
+    series_payload,
+    snapshot,
+    to_json,
+)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(Run(name="run", created_ns=5))
+
+
+def scalars(*values: float, steps: list[int] | None = None) -> Points:
+    return Points(
+        series=Series(id=SeriesId(0), path="", name="loss"),
+        steps=np.array(range(len(values)) if steps is None else steps, np.int64),
+        values=np.array(values, np.float64).reshape(-1, 1),
+    )
+
+
+def test_the_run_is_told_with_how_far_it_is(store: MemoryStore) -> None:
+    store.put_frame(Frame(step=7, time_ns=0, points={store.series("", "loss"): 1.0}))
+
+    payload = run_payload(store)
+
+    assert payload["version"] == VERSION
+    assert payload["run"] == {"name": "run", "created_ns": 5}
+    assert payload["status"] == {
+        "last_step": 7,
+        "finished": False,
+        "series": 1,
+        "revision": 0,
+    }
+
+
+def test_each_module_has_its_own_and_its_total_counts() -> None:
+    model = make.model({"scale": (1,), "children": {"a": {"weight": (2, 3)}}})
+
+    counts = model_payload(model)["counts"]
+
+    at = counts["fields"].index("parameters")
+    assert [row[at] for row in counts["own"]] == [1, 6]
+    assert [row[at] for row in counts["total"]] == [7, 6]
+
+
+def test_a_run_without_a_model_says_so(store: MemoryStore) -> None:
+    assert snapshot(store)["model"] == {"version": VERSION, "model": None}
+
+
+def test_series_are_told_with_the_numbers_of_their_points(store: MemoryStore) -> None:
+    store.series("", "loss")
+    store.series("a", "weight", "stats")
+
+    payload = series_payload(store)
+
+    assert payload["fields"]["scalar"] == ["value"]
+    assert payload["series"][1] == {"id": 1, "path": "a", "name": "weight", "kind": "stats"}
+
+
+def test_points_come_in_columns(store: MemoryStore) -> None:
+    weight = store.series("a", "weight", "stats")
+    for step in (0, 5):
+        stats = Stats(count=4, min=-1.0, max=step, mean=1 / 3, std=0.5)
+        store.put_frame(Frame(step=step, time_ns=0, points={weight: stats}))
+
+    (sent,) = points_payload(store, [weight])["points"]
+
+    assert sent["steps"] == [0, 5]
+    assert sent["columns"]["max"] == [0, 5]
+    assert sent["columns"]["mean"] == [0.3333333, 0.3333333]
+
+
+def test_only_newer_points_are_sent(store: MemoryStore) -> None:
+    loss = store.series("", "loss")
+    for step in range(5):
+        store.put_frame(Frame(step=step, time_ns=0, points={loss: float(step)}))
+
+    (sent,) = points_payload(store, [loss], after=2)["points"]
+
+    assert sent["steps"] == [3, 4]
+
+
+def test_what_json_cannot_write_is_a_word(store: MemoryStore) -> None:
+    loss = store.series("", "loss")
+    for step, value in enumerate((math.nan, math.inf, -math.inf, 0.5)):
+        store.put_frame(Frame(step=step, time_ns=0, points={loss: value}))
+
+    read = json.loads(to_json(points_payload(store, [loss])))
+
+    assert read["points"][0]["columns"]["value"] == ["NaN", "Infinity", "-Infinity", 0.5]
+
+
+def test_few_points_stay_as_they_are() -> None:
+    points = scalars(1, 2, 3)
+
+    assert decimate(points, 3) is points
+
+
+def test_fewer_points_keep_the_ends_and_every_peak() -> None:
+    values = np.sin(np.arange(100_000) / 500)
+    values[31_234], values[77_777] = 50.0, -50.0
+
+    fewer = decimate(scalars(*values), 2000)
+
+    kept = fewer.column("value")
+    assert 1000 < len(fewer) <= 2000
+    assert (kept.max(), kept.min()) == (50.0, -50.0)
+    assert (fewer.steps[0], fewer.steps[-1]) == (0, 99_999)
+    assert np.array_equal(kept, values[fewer.steps])
+
+
+def test_fewer_points_keep_a_value_that_is_no_number() -> None:
+    values = np.zeros(10_000)
+    values[4321] = np.nan
+
+    fewer = decimate(scalars(*values), 100)
+
+    assert 4321 in fewer.steps
+
+
+def test_fewer_statistics_keep_the_extremes_of_the_band() -> None:
+    rows = np.zeros((9_000, 7))
+    rows[100, 1], rows[8_000, 2] = -9.0, 9.0
+    series = Series(id=SeriesId(0), path="a", name="weight", kind="stats")
+
+    fewer = decimate(Points(series=series, steps=np.arange(9_000), values=rows), 500)
+
+    assert len(fewer) <= 500
+    assert (fewer.column("min").min(), fewer.column("max").max()) == (-9.0, 9.0)
+
+
+def test_a_step_that_was_repeated_counts_as_last_measured() -> None:
+    points = in_order(scalars(0, 1, 2, 10, 20, steps=[0, 1, 2, 1, 2]))
+
+    assert points.steps.tolist() == [0, 1, 2]
+    assert points.column("value").tolist() == [0, 10, 20]

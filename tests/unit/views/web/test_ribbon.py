@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchglass.views.web.ribbon import Ribbon
+
+
+def join(parts: Sequence[list[int]]) -> list[int]:
+    return [number for part in parts for number in part]
+
+
+def ribbon(steps: int, *, most: int = 8, at_once: int = 1) -> Ribbon[list[int]]:
+    made = Ribbon(join, most)
+    for start in range(0, steps, at_once):
+        some = range(start, min(start + at_once, steps))
+        made.extend(list(some), [[step] for step in some])
+    return made
+
+
+def test_few_steps_are_a_column_each() -> None:
+    made = ribbon(5)
+
+    assert [(column.first_step, column.last_step) for column in made.columns] == [
+        (step, step) for step in range(5)
+    ]
+    assert made.width == 1
+
+
+def test_many_steps_are_few_columns_and_none_gets_lost() -> None:
+    made = ribbon(1000)
+
+    assert len(made.columns) <= 8
+    assert made.width == 128
+    assert join([column.content for column in made.columns]) == list(range(1000))
+    assert made.last_step == 999
+
+
+def test_it_does_not_matter_how_many_steps_come_at_once() -> None:
+    assert (
+        ribbon(777).columns == ribbon(777, at_once=777).columns == ribbon(777, at_once=50).columns
+    )
+
+
+def test_the_column_of_a_step_is_the_last_that_began() -> None:
+    made = ribbon(16)
+
+    found = made.at(5)
+
+    assert found is not None
+    assert found.content == [4, 5]
+    assert made.at(-1) is None
+    assert made.at(99) == made.columns[-1]
+
+
+def test_nothing_new_changes_nothing() -> None:
+    made = ribbon(3)
+
+    made.extend([], [])
+
+    assert len(made.columns) == 3

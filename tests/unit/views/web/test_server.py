@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import hatch_build
+from tests import make
+from torchglass.records.run import Run
+from torchglass.records.series import Frame
+from torchglass.store.memory import MemoryStore
+from torchglass.views.web.server import Server, serve
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built_page() -> None:
+    hatch_build.build_page(Path(hatch_build.__file__).parent)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore(Run(name="run", created_ns=0))
+    store.put_model(make.model())
+    return store
+
+
+@pytest.fixture
+def server(store: MemoryStore) -> Iterator[Server]:
+    server = serve(store, port=0)
+    yield server
+    server.close()
+
+
+@contextlib.contextmanager
+def events(url: str, **headers: str) -> Iterator[http.client.HTTPResponse]:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", f"/api/events?{address.query}", headers=headers)
+        with connection.getresponse() as stream:
+            yield stream
+
+
+def next_event(stream: http.client.HTTPResponse) -> tuple[str, dict[str, Any]]:
+    line = stream.readline()
+    while line and not line.startswith(b"id: "):
+        line = stream.readline()
+    mark = line.decode().removeprefix("id: ").strip()
+    (status,) = json.loads(stream.readline().removeprefix(b"data: "))["runs"]
+    assert stream.readline() == b"\n"
+    return mark, status
+
+
+def put_step(store: MemoryStore, step: int) -> None:
+    store.put_frame(Frame(step=step, time_ns=0, points={store.series("", "loss"): 1.0}))
+
+
+def test_the_address_is_on_this_machine_and_holds_a_token(server: Server) -> None:
+    address = urlsplit(server.url)
+
+    assert address.hostname == "localhost"
+    assert len(address.query.removeprefix("token=")) >= 32
+
+
+def test_a_taken_port_gives_way_to_the_next(store: MemoryStore, server: Server) -> None:
+    taken = urlsplit(server.url).port
+    assert taken is not None
+
+    other = serve(store, port=taken)
+
+    port = urlsplit(other.url).port
+    other.close()
+    assert port is not None
+    assert port != taken
+
+
+def test_new_steps_are_told_as_they_come(store: MemoryStore, server: Server) -> None:
+    with events(server.url) as stream:
+        assert next_event(stream)[1]["last_step"] == -1
+
+        put_step(store, 3)
+
+        mark, status = next_event(stream)
+        assert mark == "3.0.1.1"
+        assert status == {"last_step": 3, "finished": False, "series": 1, "revision": 1}
+
+        store.close()
+
+        assert next_event(stream)[1]["finished"]
+        assert stream.read() == b""
+
+
+def test_who_comes_back_is_told_only_what_is_new(store: MemoryStore, server: Server) -> None:
+    put_step(store, 3)
+    with events(server.url, **{"Last-Event-ID": "3.0.1.1"}) as stream:
+        assert stream.readline() == b": still here\n"
+
+        put_step(store, 4)
+
+        assert next_event(stream)[1]["last_step"] == 4
+
+
+def test_closing_ends_open_streams(server: Server) -> None:
+    with events(server.url) as stream:
+        next_event(stream)
+
+        server.close()
+
+        assert stream.read() == b""
+    with pytest.raises(ConnectionRefusedError), events(server.url):
+        pass
+
+
+SERVE = """
+from tests import make
+from torchglass.records.run import Run
+from torchglass.store.memory import MemoryStore
+from torchglass.views.web.server import serve
+
+store = MemoryStore(Run(name="run", created_ns=0))
+store.put_model(make.model())
+server = serve(store, port=0)
+print(server.url, flush=True)
+{ending}
+print("ended", flush=True)
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start_(ending: str) -> subprocess.Popen[str]:
+        program = SERVE.format(ending=ending)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
+        root = Path(hatch_build.__file__).parent
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=root,
+                env=environment,
+            )
+        )
+        return started[-1]
+
+    yield start_
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_ctrl_c_ends_the_wait_though_a_page_is_open(
+    start: Callable[[str], subprocess.Popen[str]],
+) -> None:
+    process = start("server.wait()")
+    assert process.stdout is not None
+    with events(process.stdout.readline().strip()) as stream:
+        next_event(stream)
+
+        process.send_signal(signal.SIGINT)
+
+        assert process.stdout.readline() == "ended\n"
+        assert process.wait(timeout=10) == 0
+
+
+def test_a_page_that_is_open_does_not_keep_the_program_from_ending(
+    start: Callable[[str], subprocess.Popen[str]],
+) -> None:
+    process = start("input()")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with events(process.stdout.readline().strip()) as stream:
+        next_event(stream)
+
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+        assert process.stdout.readline() == "ended\n"
+        assert process.wait(timeout=10) == 0
