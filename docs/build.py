@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from playwright.sync_api import sync_playwright
 from rich.console import Console
 
 import torchglass as tg
 from benchmarks.models import GPT2
-from tests.browser import chromium
+from docs.explorer_keys import PAGE, renewed
+from docs.page_pictures import photographs
 from tests.zoo_trace import AlexNet, Recurrent
+from torchglass.api.exhibits import exhibit
 from torchglass.demo.training import train
 from torchglass.results.run import open_run
 from torchglass.results.trace import Trace
+from torchglass.views.tui.app import Exhibit
 from torchglass.views.tui.picture import draw_explorer
+from torchglass.views.tui.themes import LIGHT
 from torchglass.views.web.offline import write_page
 
 IMAGES = Path(__file__).parent / "images"
@@ -29,7 +32,7 @@ def main() -> None:
     """Make every picture anew, and say which."""
     IMAGES.mkdir(exist_ok=True)
     torch.manual_seed(0)
-    for path in (*_of_a_training(), *_of_traces()):
+    for path in (*_of_a_training(), *_of_traces(), *_of_the_explorer()):
         sys.stderr.write(f"wrote {path.relative_to(Path.cwd())}\n")
 
 
@@ -43,20 +46,7 @@ def _of_a_training() -> Iterator[Path]:
             yield explorer
             page = Path(folder) / "sorter.html"
             write_page(run.reader, page)
-            yield _photograph(page, IMAGES / "page.png")
-
-
-def _photograph(page: Path, image: Path) -> Path:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium.find(), args=list(chromium.FLAGS)
-        )
-        tab = browser.new_page(viewport={"width": 1280, "height": 760})
-        tab.goto(page.as_uri())
-        tab.wait_for_load_state("networkidle")
-        tab.screenshot(path=image)
-        browser.close()
-    return image
+            yield from photographs(page, IMAGES)
 
 
 def _of_traces() -> Iterator[Path]:
@@ -67,6 +57,29 @@ def _of_traces() -> Iterator[Path]:
     yield _draw(recurrent, "recurrent-unrolled", direction="right")
     gpt = tg.trace(GPT2(12, 96, 4, 1000, 64), torch.zeros(1, 16, dtype=torch.long), save=None)
     yield _draw(gpt, "gpt")
+
+
+def _of_the_explorer() -> Iterator[Path]:
+    """The explorer after a forward, in both themes, and a comparison; and its keys on the page."""
+    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    yield PAGE
+    model, words = GPT2(12, 96, 4, 1000, 64), torch.zeros(1, 16, dtype=torch.long)
+    shown = exhibit(model, (words,))
+    walk = ["f", "F", "B", "down", "down", "down", "down", "z", "down", "down"]
+    yield _picture("explorer-forward", shown, press=[*walk, "P"])
+    yield _picture("explorer-code", shown, press=[*walk, "c"], theme=LIGHT.name)
+    changed = GPT2(11, 96, 4, 1200, 64)
+    yield _picture(
+        "explorer-comparison",
+        exhibit(changed, against=model),
+        press=["down", "down", "down", "down", "z"],
+    )
+
+
+def _picture(name: str, shown: Exhibit, **options: Any) -> Path:
+    path = IMAGES / f"{name}.svg"
+    path.write_text(draw_explorer(shown, columns=150, lines=28, **options), encoding="utf-8")
+    return path
 
 
 def _draw(trace: Trace, name: str, **options: Any) -> Path:

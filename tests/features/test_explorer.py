@@ -53,16 +53,16 @@ def test_a_training_that_goes_on_moves_on_the_screen() -> None:
 
     async def story(pilot: Pilot[None]) -> None:
         assert "step 0 ○ waiting" in screen_text(app)
-        assert "loss         4" in screen_text(app)
+        assert "▁        4" in screen_text(app)
 
         training.train(15)
         await until(pilot, "step 15 ● live")
-        await until(pilot, "loss      1.47")
+        await until(pilot, "1.47")
 
         training.finish()
         await until(pilot, "step 15 ✓ finished")
 
-    drive(app, story)
+    drive(app, story, size=(160, 40))
 
 
 def test_a_model_that_is_not_trained_says_nothing_of_steps() -> None:
@@ -159,7 +159,7 @@ def test_small_terminals_show_tree_or_details() -> None:
     app = ExplorerApp(still(tiny()))
 
     def shown() -> tuple[bool, bool]:
-        return app.explorer.tree_panel.display, app.explorer.details.display
+        return app.explorer.tree_panel.display, app.explorer.dock.display
 
     async def story(pilot: Pilot[None]) -> None:
         assert shown() == (True, False)
@@ -244,7 +244,7 @@ def test_keys_of_the_explorer_can_be_typed_into_a_search() -> None:
         await pilot.press("slash", *"qkv?n")
         await settle(app, pilot)
 
-        assert app.explorer.searched == "qkv?n"
+        assert app.explorer.searching.text == "qkv?n"
 
     drive(app, story)
 

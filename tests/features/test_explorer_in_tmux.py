@@ -13,6 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.views.tui.runs import tiny
+from torchglass.records.finding import Finding, Findings
+from torchglass.records.run import Run
+from torchglass.records.series import Frame
+from torchglass.store.file import FileSink
+
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +44,11 @@ class Terminal:
         settings = [f"{name}={value}" for name, value in environment.items()]
         self._tmux("new-session", "-d", "-x", f"{width}", "-y", f"{height}", "sh")
         self.type(" ".join(["env", "-u", "COLUMNS", "-u", "LINES", *settings, *command]), "Enter")
+
+    def start_again(self, *command: str, environment: Mapping[str, str]) -> None:
+        """Run a command in the terminal that is there."""
+        settings = [f"{name}={value}" for name, value in environment.items()]
+        self.type(" ".join(["env", *settings, *command]), "Enter")
 
     def type(self, *keys: str) -> None:
         """Press keys, as tmux names them."""
@@ -70,6 +81,16 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     terminal.close()
 
 
+def home(folder: Path) -> dict[str, str]:
+    """An environment in which nothing of this machine's user is read or written."""
+    return {
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "LANG": "C.UTF-8",
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "HOME": str(folder),
+    }
+
+
 @pytest.mark.parametrize(
     "environment",
     [{}, {"NO_COLOR": "1"}, {"TERM": "xterm-16color", "COLORTERM": "''"}],
@@ -80,10 +101,9 @@ def test_the_explorer_in_a_real_terminal(
 ) -> None:
     script = tmp_path / "explore.py"
     script.write_text(SCRIPT)
-    where = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "LANG": "C.UTF-8"}
 
     terminal.start(
-        sys.executable, str(script), size=(100, 30), environment={**where, **environment}
+        sys.executable, str(script), size=(100, 30), environment={**home(tmp_path), **environment}
     )
     first = terminal.wait_for("Embedding")
     assert "TinyGPT" in first
@@ -106,3 +126,77 @@ def test_the_explorer_in_a_real_terminal(
     terminal.type("q")
 
     assert "Embedding" not in terminal.wait_for("the explorer is gone")
+
+
+NET = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+"""
+
+
+def test_the_command_runs_a_model_and_shows_it(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    command = [sys.executable, "-m", "torchglass", "explore", f"{tmp_path}/net.py:Net"]
+    environment = home(tmp_path) | {"EDITOR": "'echo edited'"}
+
+    terminal.start(*command, "--input", "3x4", size=(140, 30), environment=environment)
+    terminal.wait_for("first")
+    terminal.type("j", "f")
+    terminal.wait_for("3×8")
+    terminal.type("c")
+    terminal.wait_for("def forward(self")
+    terminal.type("L")
+    terminal.wait_for("Module Type")
+    terminal.type("Down", "Down", "Space", "L")
+    terminal.wait_for("first · Linear ×2")
+    terminal.type("/", "last", "Enter")
+    terminal.wait_for("last · Linear ×2 · 1 of 1")
+    terminal.type("q")
+    terminal.wait_for("--input 3x4\n")
+
+    # What was chosen is there again: no classes in the tree.
+    terminal.type("clear", "Enter")
+    terminal.start_again(*command, environment=environment)
+    shown = terminal.wait_for("first")
+    assert "Linear    " not in shown.split("│")[0]
+    terminal.type("q")
+
+
+def test_a_run_that_is_being_written_moves_in_the_terminal(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.glass"
+    sink = FileSink(file, Run(name="today", created_ns=0))
+    sink.put_model(tiny())
+    loss = sink.series("", "loss")
+
+    sink.put_frame(Frame(step=0, time_ns=0, points={loss: 4.0}))
+    command = [sys.executable, "-m", "torchglass", "explore", str(file)]
+    terminal.start(*command, size=(120, 24), environment=home(tmp_path))
+    terminal.wait_for("step 0 ○ waiting")
+    for step in range(1, 5):
+        sink.put_frame(Frame(step=step, time_ns=step, points={loss: 4.0 - step}))
+    terminal.wait_for("step 4 ● live")
+
+    message = "log of nothing but zeros"
+    found = Finding(severity="error", kind="nan", message=message, path="embed")
+    sink.put_document(Findings(findings=(found,)))
+    terminal.wait_for("embed ✗")
+    terminal.type("!")
+    terminal.wait_for(message)
+    sink.close()
+    terminal.wait_for("step 4 ✓ finished")
+
+    file.unlink()
+    terminal.type("Down")
+    terminal.wait_for("embed · Embedding")
+    terminal.type("q")

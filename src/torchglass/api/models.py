@@ -1,22 +1,18 @@
-"""The verbs that show a model, or whatever holds one."""
+"""The verb that tells what a model is made of."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
-from torchglass.errors import TargetError, ViewError
+from torchglass.errors import TargetError
 from torchglass.targets.names import resolve
-from torchglass.targets.reading import is_live, open_reader, read
+from torchglass.targets.reading import is_live, read
 
 if TYPE_CHECKING:
     from torchglass.analyse.model.summary import Sort
     from torchglass.capture.forward.inputs import Dtype, Size
     from torchglass.results.summary import Summary
-    from torchglass.views.web.server import Server
 
 
 def summary(
@@ -68,60 +64,6 @@ def summary(
     else:
         record, calls = read(target, unsafe=unsafe), None
     return Summary(record, calls, depth=depth, col_names=col_names, sort=sort, fold=fold)
-
-
-def explore(target: object, *, unsafe: bool = False) -> None:
-    """Walk through a target in the terminal, until `q`; `?` shows the keys."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ViewError(
-            "the explorer needs a terminal; without one, print(tg.summary(model)) shows a model "
-            'and tg.view(model, save="model.html") writes a page to open elsewhere'
-        )
-    from torchglass.views.tui.app import run_explorer
-
-    run_explorer(open_reader(_unpacked(target), unsafe=unsafe))
-
-
-@overload
-def view(target: object, *, save: str | os.PathLike[str], unsafe: bool = False) -> Path: ...
-
-
-@overload
-def view(
-    target: object, *, port: int = 5000, open_browser: bool = False, unsafe: bool = False
-) -> Server: ...
-
-
-def view(
-    target: object,
-    *,
-    save: str | os.PathLike[str] | None = None,
-    port: int = 5000,
-    open_browser: bool = False,
-    unsafe: bool = False,
-) -> Server | Path:
-    """Show a target as a page: served until `.close()`, or saved as one file that needs no server.
-
-    A server's `.url` says where it is, and `.wait()` stays until Ctrl-C.
-
-    >>> from torch import nn
-    >>> view(nn.Linear(2, 3), save="linear.html").name
-    'linear.html'
-    """
-    reader = open_reader(_unpacked(target), unsafe=unsafe)
-    if save is not None:
-        from torchglass.views.web.offline import write_page
-
-        write_page(reader, Path(save))
-        return Path(save)
-    from torchglass.views.web.server import serve
-
-    server = serve(reader, port=port)
-    if open_browser:
-        import webbrowser
-
-        webbrowser.open(server.url)
-    return server
 
 
 def _unpacked(target: object) -> object:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from torchglass.analyse.model.parameters import count
-from torchglass.api import models
+from torchglass.api import exploring, models
 from torchglass.errors import ViewError
 from torchglass.records.model import join_path
 from torchglass.targets.reading import read
@@ -14,6 +14,8 @@ from torchglass.views import formats
 
 if TYPE_CHECKING:
     import torch
+
+    from torchglass.views.tui.preferences import Memory
 
 format_shape = formats.format_shape
 format_param_count = formats.format_count
@@ -55,15 +57,39 @@ class ExplorerConfig:
             columns += ["bytes"]
         return {"depth": self.max_depth, "fold": self.compact_view, "col_names": columns}
 
+    def memory(self) -> Memory:
+        """The same wishes for the explorer, beside what the user chose there before."""
+        from torchglass.views.tui.preferences import Forgetful, PreferenceFile
 
-def explore_torch_module(module: object) -> None:
+        chosen = PreferenceFile().load()
+        wishes = {
+            ("params", "params share"): self.show_parameter_counts,
+            ("shapes", "input", "output"): self.show_shapes,
+            ("time",): self.show_timing,
+            ("bytes",): self.show_memory,
+        }
+        shown = set(chosen.labels.shown)
+        for columns, wished in wishes.items():
+            shown = shown.union(columns) if wished else shown.difference(columns)
+        return Forgetful(
+            replace(
+                chosen,
+                labels=replace(chosen.labels, shown=frozenset(shown)),
+                repeats_folded=self.compact_view,
+                theme=f"glass-{self.color_scheme}",
+                depth=self.max_depth,
+            )
+        )
+
+
+def explore_torch_module(module: object, *, config: ExplorerConfig | None = None) -> None:
     """Walk through a model in the terminal: `explore` under the name that rp gave it."""
-    models.explore(module)
+    exploring.explore(module, config=config)
 
 
-def explore_model(model: object) -> None:
+def explore_model(model: object, *, config: ExplorerConfig | None = None) -> None:
     """Walk through a model in the terminal: another name for `explore`."""
-    models.explore(model)
+    exploring.explore(model, config=config)
 
 
 def export_model_summary(

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from torchglass.api import models
+from torchglass.api import exploring
 from torchglass.records.statistics import ForwardStats
 from torchglass.results.recording import Recording
 
@@ -84,7 +84,7 @@ def explore_torch_module_with_stats(module: Any, *inputs: Any, **kwargs: Any) ->
             copies = {"_buffers": lambda buffer: buffer.detach().clone()}
             stack.enter_context(keeping_modules(inner, copies))
         module(*inputs, **kwargs)
-    models.explore(module)
+    exploring.explore(module)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

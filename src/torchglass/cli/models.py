@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from torchglass.api import models
-from torchglass.cli.options import EVERYTHING, USUAL, Common, File, Flag, Shown, Target, app
+from torchglass.api import exploring, models, viewing
+from torchglass.cli.options import (
+    EVERYTHING,
+    USUAL,
+    Common,
+    File,
+    Flag,
+    Inputs,
+    Shown,
+    Target,
+    app,
+)
 from torchglass.cli.output import export, stdout_for_results, tell
 from torchglass.targets.inputs import make_inputs
 from torchglass.targets.names import resolve
-from torchglass.targets.reading import open_reader
 
 if TYPE_CHECKING:
     from torchglass.results.summary import Summary
@@ -67,49 +76,91 @@ def tree(target: Target, /, *, shown: Shown = EVERYTHING, common: Common = USUAL
 
 
 @app.command
-def explore(target: Target, /, *, common: Common = USUAL) -> None:
+def explore(
+    target: Target | None = None,
+    /,
+    *,
+    input: Inputs = (),
+    against: Target | None = None,
+    common: Common = USUAL,
+) -> None:
     """Walk through a model or a run in the terminal; `?` shows the keys, `q` leaves.
 
-    torchglass explore net.py:Net
+    ```
+    torchglass explore net.py:Net --input 1x3x224x224
     torchglass explore runs/mnist.glass
+    torchglass explore after.safetensors --against before.safetensors
+    ```
+
+    Without a target it offers the runs and checkpoints of the current folder.
+
+    Parameters
+    ----------
+    input
+        Run one forward on such a tensor first: `1x3x224x224`, `2x16:long`, `mask=2x16:bool`. Give
+        it once for each argument.
+    against
+        Mark what changed from this model or checkpoint.
     """
     with stdout_for_results():
-        reader = open_reader(target, unsafe=common.unsafe)
-    models.explore(reader)
+        model = None if target is None else resolve(target)
+        inputs, named = make_inputs(input, model)
+    exploring.explore(model, *inputs, against=against, unsafe=common.unsafe, **named)
 
 
 @app.command(alias="serve")
 def view(
     target: Target,
     /,
-    *,
+    *others: Target,
+    input: Inputs = (),
     port: int = 5000,
+    root_path: str = "",
     open: Flag = False,
     common: Common = USUAL,
 ) -> None:
-    """Show a model or a run in the browser, until Ctrl-C.
+    """Show a model or a run in the browser, until Ctrl-C; more than one to compare them.
 
     ```
     torchglass view runs/mnist.glass
-    torchglass view net.py:Net --port 8080 --open
+    torchglass view net.py:Net --input 1x3x224x224 --port 8080 --open
+    torchglass serve runs
     ```
 
     Parameters
     ----------
+    others
+        Further targets, beside the first one.
+    input
+        Run one forward on such a tensor first and show its graph: `1x3x224x224`, `2x16:long`.
     port
         Where to listen, on this machine only.
+    root_path
+        The prefix under which a proxy shows the page.
     open
         Open the page in the browser.
     """
     with stdout_for_results():
-        server = models.view(target, port=port, open_browser=open, unsafe=common.unsafe)
+        shown, inputs, named = _with_inputs(target, input)
+        server = viewing.view(
+            shown,
+            *inputs,
+            against=list(others),
+            port=port,
+            root_path=root_path,
+            open_browser=open,
+            unsafe=common.unsafe,
+            **named,
+        )
     with contextlib.suppress(KeyboardInterrupt):
         print(f"{server.url}\nCtrl-C ends it.", flush=True)
         server.wait()
 
 
 @app.command
-def report(target: Target, /, *, out: Path, common: Common = USUAL) -> None:
+def report(
+    target: Target, /, *others: Target, out: Path, input: Inputs = (), common: Common = USUAL
+) -> None:
     """Write the page of a model or a run as one HTML file that needs no server.
 
     ```
@@ -118,12 +169,26 @@ def report(target: Target, /, *, out: Path, common: Common = USUAL) -> None:
 
     Parameters
     ----------
+    others
+        Further targets, to compare with.
     out
         The file to write.
+    input
+        Run one forward on such a tensor first and show its graph: `1x3x224x224`, `2x16:long`.
     """
     with stdout_for_results():
-        models.view(target, save=out, unsafe=common.unsafe)
+        shown, inputs, named = _with_inputs(target, input)
+        viewing.view(shown, *inputs, against=list(others), save=out, unsafe=common.unsafe, **named)
     tell(f"wrote {out}")
+
+
+def _with_inputs(target: Path, texts: Inputs) -> tuple[object, list[Any], dict[str, Any]]:
+    """A target, and what it is to be run on; a target that is not run is left as it was named."""
+    if not texts:
+        return target, [], {}
+    model = resolve(target)
+    inputs, named = make_inputs(texts, model)
+    return model, inputs, named
 
 
 def _summary(target: Path, shown: Shown, common: Common) -> Summary:

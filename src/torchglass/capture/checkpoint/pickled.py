@@ -47,6 +47,15 @@ def read_pickled(files: Sequence[Path], *, unsafe: bool) -> Model:
     return Model(name="", modules=tree(slots, root=CHECKPOINT))
 
 
+def load_tensors(files: Sequence[Path], *, unsafe: bool) -> dict[str, torch.Tensor]:
+    """The tensors in one file or in several shards, by the names that `read_pickled` gives them."""
+    contents = [_load(file, unsafe=unsafe) for file in files]
+    if len(contents) == 1 and isinstance(contents[0], nn.Module):
+        return dict(contents[0].state_dict(keep_vars=True))
+    found = (part for content in contents for part in _tensors(_unwrapped(content)))
+    return {name: tensor for name, tensor, _ in found}
+
+
 def _load(path: Path, *, unsafe: bool) -> Any:
     archived = is_archive(path)
     if archived:

@@ -36,7 +36,7 @@ def read_checkpoint(path: Path, *, unsafe: bool = False) -> Model:
     unless `unsafe` allows it.
     """
     try:
-        model = _read(_files(path), unsafe=unsafe)
+        model = _read(checkpoint_files(path), unsafe=unsafe)
     except TargetError:
         raise
     except FileNotFoundError as error:
@@ -65,7 +65,7 @@ def _read(files: Sequence[Path], *, unsafe: bool) -> Model:
     )
 
 
-def _files(path: Path) -> Sequence[Path]:
+def checkpoint_files(path: Path) -> Sequence[Path]:
     """The files that together are the checkpoint at a path."""
     if path.name.endswith(_INDEX):
         return _shards(path)
@@ -73,7 +73,7 @@ def _files(path: Path) -> Sequence[Path]:
         return [path]
     for pattern in (f"*{_SAFE}{_INDEX}", f"*{_INDEX}"):
         if indexes := sorted(path.glob(pattern)):
-            return _files(_only(indexes, path))
+            return checkpoint_files(_only(indexes, path))
     for suffixes in ((_SAFE,), (*_PICKLED, ".pt2")):
         files = sorted(file for file in path.iterdir() if file.suffix in suffixes)
         if files:

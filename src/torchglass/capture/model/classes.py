@@ -9,7 +9,7 @@ from types import CodeType, FunctionType
 import torch
 from torch import fx, nn
 
-from torchglass.records.model import ClassSource
+from torchglass.records.model import Ancestor, ClassSource
 
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
 
@@ -37,6 +37,11 @@ def class_source(cls: type) -> ClassSource | None:
         file=file or forward_file,
         forward_line=None if forward is None else forward.co_firstlineno,
         forward_file="" if forward_file == file else forward_file,
+        ancestors=tuple(
+            Ancestor(class_name=f"{base.__module__}.{base.__qualname__}", file=_class_file(base))
+            for base in cls.__mro__[1:]
+            if base is not object
+        ),
     )
 
 

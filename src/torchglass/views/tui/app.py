@@ -5,26 +5,50 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from textual.app import App
+from textual import on
+from textual.app import App, get_system_commands_provider
 from textual.screen import Screen
 
+from torchglass.analyse.comparing import Comparison
+from torchglass.records.attributes import LiveModel
 from torchglass.records.flow import Reader
+from torchglass.views.tui.opening import Opening
+from torchglass.views.tui.palette import Commands
+from torchglass.views.tui.preferences import Forgetful, Memory, PreferenceFile
 from torchglass.views.tui.screen import Explorer
 from torchglass.views.tui.subject import Subject
-from torchglass.views.tui.themes import DARK, LIGHT, column_colours, theme_for
+from torchglass.views.tui.themes import THEMES, column_colours, theme_for
 
 
-def run_explorer(reader: Reader) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Exhibit:
+    """What is to be looked at."""
+
+    reader: Reader
+    live: LiveModel | None = None
+    """The model itself, where it is in this process."""
+    comparison: Comparison | None = None
+    """With another model, in whose tree both are."""
+
+
+Source = Reader | Exhibit | Callable[[], Exhibit]
+"""What is called takes its time: a screen says so meanwhile."""
+
+
+def run_explorer(source: Source, *, memory: Memory | None = None) -> None:
     """Show a run in this terminal until the user quits; the reader stays open.
 
-    What a reader raises about a run that cannot be read passes through, before the screen is taken.
+    What a reader raises about a run that cannot be read passes through.
     """
-    app = ExplorerApp(reader)
+    app = ExplorerApp(source, memory=PreferenceFile() if memory is None else memory)
     with _undisturbed():
         app.run()
+    if app.error is not None:
+        raise app.error
 
 
 @contextlib.contextmanager
@@ -45,20 +69,53 @@ class ExplorerApp(App[None]):
 
     CSS_PATH: ClassVar = "app.tcss"
     TITLE = "torchglass"
+    COMMANDS: ClassVar = {get_system_commands_provider, Commands}
+    explorer: Explorer
 
-    def __init__(self, reader: Reader, *, theme: str = "") -> None:
-        subject = Subject(reader.run(), reader.model())
+    def __init__(self, source: Source, *, theme: str = "", memory: Memory | None = None) -> None:
         super().__init__()
-        self.explorer = Explorer(subject, reader)
-        self.register_theme(DARK)
-        self.register_theme(LIGHT)
-        self.theme = theme or theme_for(os.environ)
+        self._memory = memory or Forgetful()
+        self._preferences = self._memory.load()
+        self.error: BaseException | None = None
+        """What reading the model raised."""
+        self._source = source
+        if isinstance(source, (Exhibit, Reader)):
+            self._take(source)
+        for each in THEMES:
+            self.register_theme(each)
+        self._own_theme = theme_for(os.environ, self.console.color_system)
+        wanted = theme or self._preferences.theme
+        self.theme = wanted if wanted in self.available_themes else self._own_theme
         self.animation_level = "none"
+
+    def _take(self, source: Reader | Exhibit) -> None:
+        exhibit = source if isinstance(source, Exhibit) else Exhibit(reader=source)
+        reader, comparison = exhibit.reader, exhibit.comparison
+        model = reader.model() if comparison is None else comparison.model
+        subject = Subject(reader.run(), model, live=exhibit.live, comparison=comparison)
+        self.explorer = Explorer(subject, reader, self._preferences)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """The colours of the columns."""
         return dict(column_colours(self.current_theme))
 
     def get_default_screen(self) -> Screen[None]:
-        """The explorer is the only screen."""
-        return self.explorer
+        """The explorer, or what is shown until there is something to explore."""
+        if isinstance(self._source, (Exhibit, Reader)):
+            return self.explorer
+        return Opening(self._source)
+
+    @on(Opening.Opened)
+    def _open(self, message: Opening.Opened) -> None:
+        self.error = message.error
+        if isinstance(message.result, Exhibit):
+            self._take(message.result)
+            self.push_screen(self.explorer)
+        else:
+            self.exit()
+
+    def on_unmount(self) -> None:
+        """Remember what the user chose."""
+        if hasattr(self, "explorer"):
+            theme = "" if self.theme == self._own_theme else self.theme
+            self._memory.save(replace(self.explorer.preferences, theme=theme))

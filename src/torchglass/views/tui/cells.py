@@ -20,8 +20,13 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
     return " " * -excess + text if right else text + " " * -excess
 
 
-def fit_pieces(pieces: Iterable[Piece], width: int, *, right: bool = False) -> list[Piece]:
-    """The pieces in exactly `width` cells: what is too much is cut from the end."""
+def fit_pieces(
+    pieces: Iterable[Piece], width: int, *, right: bool = False, fill: bool = True
+) -> list[Piece]:
+    """The pieces in exactly `width` cells, or in at most so many where they are not filled up.
+
+    What is too much is cut from the end.
+    """
     fitted: list[Piece] = []
     room = width
     for text, style in pieces:
@@ -30,6 +35,8 @@ def fit_pieces(pieces: Iterable[Piece], width: int, *, right: bool = False) -> l
         room -= min(cells, room)
         if not room:
             break
+    if not fill:
+        return fitted
     filler = (" " * room, "plain")
     return [filler, *fitted] if right else [*fitted, filler]
 

@@ -1,4 +1,7 @@
-"""The columns beside the names: what each shows, how wide it is and which key shows or hides it."""
+"""What a column of the tree is: a number or a text for each row, and how it is drawn.
+
+A row is a module, or several neighbours that are built alike; their numbers are added up.
+"""
 
 from __future__ import annotations
 
@@ -9,141 +12,128 @@ from typing import Literal
 from rich.cells import cell_len
 
 from torchglass.records.model import Module
-from torchglass.views.columns import shape_text
-from torchglass.views.formats import (
-    format_bytes,
-    format_count,
-    format_share,
-    harmless,
-    sparkline,
-)
-from torchglass.views.tui.cells import Piece, bar, squeeze
-from torchglass.views.tui.subject import LOST, Subject
+from torchglass.records.series import Series
+from torchglass.views.formats import format_share
+from torchglass.views.tui.cells import Piece, bar
+from torchglass.views.tui.subject import Subject
 
-Group = Literal["class", "parameters", "memory", "trend", "device", "shapes", "notes"]
+Row = Sequence[Module]
+"""The first one stands for all."""
+Group = Literal[
+    "name", "class", "args", "parameters", "size", "memory", "device", "shapes",
+    "flow", "time", "flops", "gradients", "notes", "change",
+]  # fmt: skip
+Number = Callable[[Subject, Module], float | None]
 
-SHOWN_AT_FIRST: frozenset[Group] = frozenset({"class", "parameters", "memory", "trend", "notes"})
-
-_CLASS, _BAR, _SPARK, _VALUE = 22, 6, 8, 8
-_SHAPES = 8
+_BAR, _SHARE = 6, 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column of the tree. Columns of a group come and go together."""
+    """One component of the labels. Those of a group come and go with one key."""
 
+    id: str
     title: str
+    """Above the column."""
+    name: str
+    """In the label panel."""
     group: Group
+    draw: Callable[[Subject, Row], Sequence[Piece]]
     width: Callable[[Subject], int]
-    draw: Callable[[Subject, Module], Sequence[Piece]]
     applies: Callable[[Subject], bool] = lambda subject: True
     """Whether the subject has anything to show in it."""
+    number: Number | None = None
+    """What it is sorted by and exported as; None for a text, which is that itself."""
+    series: Callable[[Subject, Module], Series | None] = lambda subject, module: None
+    """What has to be read of a run to draw it."""
     right: bool = False
+    prefix: str = ""
+    """What stands before it where there is no title above it."""
+    usual: bool = False
+    """Whether it is shown until the user says otherwise."""
+    among: bool = True
+    """Whether the key of its group shows it until the user says otherwise."""
+    example: Piece = ("", "plain")
+    """What it looks like, for the label panel."""
+
+    def text(self, subject: Subject, row: Row) -> str:
+        """What it says of a row, without styles."""
+        return "".join(text for text, _ in self.draw(subject, row))
+
+    def value(self, subject: Subject, row: Row) -> float | str | None:
+        """What it says of a row, for a program."""
+        if self.number is None:
+            return self.text(subject, row).strip() or None
+        return total(subject, row, self.number)
 
 
-def format_value(value: float) -> str:
-    """A measured number, short."""
-    return f"{value:.3g}"
+def total(subject: Subject, row: Row, number: Number) -> float | None:
+    """The number of a row: the sum over its modules, each module that stands twice once."""
+    if len(row) == 1:
+        return number(subject, row[0])
+    numbers = [number(subject, module) for module in row if module.alias_of is None]
+    known = [one for one in numbers if one is not None]
+    return sum(known) if known else None
 
 
-def _cells(width: int) -> Callable[[Subject], int]:
-    return lambda subject: width
+def number_column(
+    number: Number,
+    form: Callable[[float], str],
+    style: str,
+    *,
+    cells: int,
+    **fields: object,
+) -> Column:
+    """A column of numbers, each written as `form` says."""
+
+    def draw(subject: Subject, row: Row) -> Sequence[Piece]:
+        value = total(subject, row, number)
+        return () if value is None else [(form(value), toned(row, style))]
+
+    return Column(draw=draw, width=lambda subject: cells, number=number, right=True, **fields)  # type: ignore[arg-type]
 
 
-def _widest_class(subject: Subject) -> int:
-    kinds = {name.rpartition(".")[2] for name in subject.outline.by_class}
-    return min(max(cell_len(harmless(kind)) for kind in kinds), _CLASS)
+def share_column(number: Number, style: str, **fields: object) -> Column:
+    """A column of bars: how much of the whole model's number a row has, hotter for more."""
 
-
-def _class(subject: Subject, module: Module) -> Sequence[Piece]:
-    return [(harmless(module.kind), "class")]
-
-
-def _parameters(subject: Subject, module: Module) -> Sequence[Piece]:
-    counts = subject.counts(module)
-    return [(format_count(counts.total.parameters), _tone(module, "count"))] if counts else ()
-
-
-def _share(subject: Subject, module: Module) -> Sequence[Piece]:
-    counts, whole = subject.counts(module), subject.counts(subject.model.root)
-    if not counts or not whole or not counts.total.parameters:
-        return ()
-    part, all_of_it = counts.total.parameters, whole.total.parameters
-    filled, rest = bar(part / all_of_it, _BAR)
-    return [
-        (filled, _tone(module, "bar")),
-        (rest, "guide"),
-        (f"{format_share(part, all_of_it):>5}", _tone(module, "share")),
-    ]
-
-
-def _bytes(subject: Subject, module: Module) -> Sequence[Piece]:
-    counts = subject.counts(module)
-    return [(format_bytes(counts.total.bytes), _tone(module, "bytes"))] if counts else ()
-
-
-def _trend(subject: Subject, module: Module) -> Sequence[Piece]:
-    series = subject.trend(module)
-    if series is None or not len(values := subject.values(series)):
-        return ()
-    return [
-        (f"{sparkline(squeeze(values, _SPARK), _SPARK):<{_SPARK + 1}}", "spark"),
-        (f"{format_value(values[-1]):<{_VALUE}}", "value"),
-    ]
-
-
-def _device(subject: Subject, module: Module) -> Sequence[Piece]:
-    devices = {slot.spec.device: None for slot in module.slots}
-    dtypes = {slot.spec.dtype: None for slot in module.slots}
-    return [
-        (harmless("/".join(devices)), "device"),
-        (harmless(" " + "/".join(dtypes)), "dtype"),
-    ]
-
-
-def _shapes(subject: Subject, module: Module) -> Sequence[Piece]:
-    pieces: list[Piece] = []
-    for slot in module.slots[:_SHAPES]:
-        gap = ", " if pieces else ""
-        pieces += [
-            (f"{gap}{harmless(slot.name)} ", "slot"),
-            (shape_text(slot.spec), "shape"),
+    def draw(subject: Subject, row: Row) -> Sequence[Piece]:
+        part, whole = total(subject, row, number), number(subject, subject.model.root)
+        if not part or not whole:
+            return ()
+        share = min(part / whole, 1.0)
+        filled, rest = bar(share, _BAR)
+        return [
+            (filled, toned(row, f"heat{heat(share)}")),
+            (rest, "guide"),
+            (f"{format_share(part, whole):>{_SHARE}}", toned(row, style)),
         ]
-    return pieces
+
+    return Column(draw=draw, width=lambda subject: _BAR + _SHARE, number=number, **fields)  # type: ignore[arg-type]
 
 
-def _notes(subject: Subject, module: Module) -> Sequence[Piece]:
-    note = harmless(subject.note(module))
-    return [(note, "problem" if note.startswith(LOST) else "note")]
+def text_column(
+    draw: Callable[[Subject, Module], Sequence[Piece]],
+    *,
+    most: int,
+    texts: Callable[[Subject], Sequence[str]] | None = None,
+    **fields: object,
+) -> Column:
+    """A column of texts, as wide as the longest of `texts` up to `most` cells."""
+
+    def width(subject: Subject) -> int:
+        if texts is None:
+            return most
+        longest = max(map(cell_len, set(texts(subject))), default=0)
+        return min(max(longest, cell_len(str(fields["title"]))), most)
+
+    return Column(draw=lambda subject, row: draw(subject, row[0]), width=width, **fields)  # type: ignore[arg-type]
 
 
-def _has_notes(subject: Subject) -> bool:
-    return bool(subject.measures and subject.measures.notes)
+def heat(share: float) -> int:
+    """How hot a share of the whole is, from 0 to 4."""
+    return sum(share >= limit for limit in (0.02, 0.1, 0.25, 0.5))
 
 
-def _tone(module: Module, style: str) -> str:
-    # What stands elsewhere too is counted there; here it is shown pale.
-    return "shared" if module.alias_of is not None else style
-
-
-COLUMNS: tuple[Column, ...] = (
-    Column(title="class", group="class", width=_widest_class, draw=_class),
-    Column(title="params", group="parameters", width=_cells(7), draw=_parameters, right=True),
-    Column(title="share", group="parameters", width=_cells(_BAR + 5), draw=_share),
-    Column(title="memory", group="memory", width=_cells(9), draw=_bytes, right=True),
-    Column(
-        title="trend",
-        group="trend",
-        width=_cells(_SPARK + 1 + _VALUE),
-        draw=_trend,
-        applies=Subject.has_series,
-    ),
-    Column(title="device", group="device", width=_cells(18), draw=_device),
-    Column(title="shapes", group="shapes", width=_cells(44), draw=_shapes),
-    Column(title="notes", group="notes", width=_cells(32), draw=_notes, applies=_has_notes),
-)
-
-
-def shown_columns(subject: Subject, groups: frozenset[Group]) -> list[Column]:
-    """The columns of the groups that are on, without those that would stay empty."""
-    return [column for column in COLUMNS if column.group in groups and column.applies(subject)]
+def toned(row: Row, style: str) -> str:
+    """The style of a row: what stands elsewhere too is counted there, and pale here."""
+    return "shared" if row[0].alias_of is not None else style

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from torchglass.errors import TorchglassError
+from torchglass.records.documents import NAMES, Document
 from torchglass.records.flow import Reader
+from torchglass.records.histogram import Histograms
+from torchglass.records.model import Model
 from torchglass.records.series import Points, Series, SeriesId
 
 
@@ -20,19 +23,38 @@ class News:
     series: tuple[Series, ...] = ()
     """Those that were not there before."""
     points: tuple[Points, ...] = ()
+    histograms: tuple[Histograms, ...] = ()
+    model: Model | None = None
+    """The model, where it is another one than before."""
+    documents: Mapping[type[Document], Document] | None = field(default=None, compare=False)
+    """All records of the run, where one of them changed."""
     problem: str = ""
     """Why nothing could be read."""
+
+    @property
+    def is_news(self) -> bool:
+        """Whether it tells more than how far the run is."""
+        return bool(self.series or self.points or self.model or self.documents is not None)
 
 
 class Follower:
     """Follows a run and tells what is new. Only the thread that calls `follow` reads."""
 
-    def __init__(self, reader: Reader, tell: Callable[[News], object], *, interval: float) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        tell: Callable[[News], object],
+        *,
+        interval: float,
+        model: Model | None = None,
+    ) -> None:
         self._reader = reader
         self._tell = tell
         self._interval = interval
+        self._model = model
+        self._revision = -1
         self._wanted: frozenset[SeriesId] = frozenset()
-        self._known = 0
+        self._known: list[Series] = []
         self._read_to: dict[SeriesId, int] = {}
         self._last: News | None = None
         self._wake = threading.Event()
@@ -64,9 +86,9 @@ class Follower:
             if self._stopped:
                 return
             news = self._look()
-            if news.series or news.points or news != self._last:
+            if news.is_news or news != self._last:
                 self._tell(news)
-            self._last = replace(news, series=(), points=())
+            self._last = News(step=news.step, finished=news.finished, problem=news.problem)
             # A finished run changes no more, but other series of it may still be wanted.
             self._waiting = True
             self._wake.wait(None if news.finished else self._interval)
@@ -75,18 +97,41 @@ class Follower:
     def _look(self) -> News:
         try:
             finished, step = self._reader.finished(), self._reader.last_step()
-            series = tuple(self._reader.series()[self._known :])
-            points = tuple(self._new_points(step))
+            series = tuple(self._reader.series()[len(self._known) :])
+            model, documents = self._revised()
+            points, histograms = self._new_points(step)
         except (TorchglassError, OSError) as error:
             last = self._last or News(step=-1, finished=False)
             return replace(last, problem=str(error))
-        self._known += len(series)
-        return News(step=step, finished=finished, series=series, points=points)
+        self._known += series
+        return News(
+            step=step,
+            finished=finished,
+            series=series,
+            points=points,
+            histograms=histograms,
+            model=model,
+            documents=documents,
+        )
 
-    def _new_points(self, step: int) -> Iterable[Points]:
+    def _revised(self) -> tuple[Model | None, Mapping[type[Document], Document] | None]:
+        """The model if it is another one, and all records if there are new ones."""
+        revision = self._reader.revision()
+        if revision == self._revision:
+            return None, None
+        model = self._reader.model()
+        found = {kind: self._reader.document(kind) for kind in NAMES}  # type: ignore[type-var]
+        changed = None if model is self._model or model == self._model else model
+        self._revision, self._model = revision, model
+        return changed, {kind: record for kind, record in found.items() if record is not None}
+
+    def _new_points(self, step: int) -> tuple[tuple[Points, ...], tuple[Histograms, ...]]:
         behind = [one for one in self._wanted if self._read_to.get(one, -1) < step]
-        found = [self._reader.points(one, after=self._read_to.get(one, -1)) for one in behind]
-        for one, points in zip(behind, found, strict=True):
+        reached = {one: self._read_to.get(one, -1) for one in behind}
+        points = [self._reader.points(one, after=after) for one, after in reached.items()]
+        binned = {one.id for one in self._known if one.kind == "histogram"} & reached.keys()
+        bins = [self._reader.histograms(one, after=reached[one]) for one in binned]
+        for one, found in zip(behind, points, strict=True):
             # The writer may have gone on since it said which step is its last.
-            self._read_to[one] = max([step, *points.steps[-1:].tolist()])
-        return [points for points in found if len(points)]
+            self._read_to[one] = max([step, *found.steps[-1:].tolist()])
+        return tuple(filter(len, points)), tuple(filter(len, bins))

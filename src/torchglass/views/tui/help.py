@@ -11,10 +11,11 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from torchglass.views.tui.keys import KEYS, Key, sections
+from torchglass.views.tui.keys import Key, sections
+from torchglass.views.tui.table import all_keys
 
 _KEYS = 14
-_WIDE = 96
+_COLUMN = 60
 
 
 class Help(ModalScreen[None]):
@@ -25,35 +26,43 @@ class Help(ModalScreen[None]):
         Binding("escape,enter,q,question_mark", "dismiss", "close the help", show=False),
         Binding("down,j", "scroll(1)", "scroll down", show=False),
         Binding("up,k", "scroll(-1)", "scroll up", show=False),
+        Binding("pagedown,space", "page(1)", "scroll down a page", show=False),
+        Binding("pageup", "page(-1)", "scroll up a page", show=False),
     ]
 
     def compose(self) -> ComposeResult:
-        """One page, of two columns where there is room."""
+        """One page, of several columns where there is room."""
         with VerticalScroll(id="help") as page:
             page.border_title = "Keys"
             page.border_subtitle = "Esc closes"
             with Container():
-                for column in _columns():
+                count = min(max(self.app.size.width // _COLUMN, 1), 3)
+                for column in _columns(count):
                     yield Static(column)
-
-    def on_resize(self) -> None:
-        """Set the columns side by side where there is room."""
-        self.set_class(self.size.width >= _WIDE, "wide")
 
     def action_scroll(self, direction: int) -> None:
         """Move the page one line."""
         self.query_one(VerticalScroll).scroll_relative(y=direction, animate=False)
 
+    def action_page(self, direction: int) -> None:
+        """Move the page by what can be seen of it."""
+        page = self.query_one(VerticalScroll)
+        page.scroll_relative(y=direction * max(page.size.height - 1, 1), animate=False)
 
-def _columns() -> tuple[Content, Content]:
-    """The table as two texts of about the same length, with no section torn apart."""
-    left: list[Content] = []
-    right: list[Content] = []
-    half = (len(KEYS) + 2 * len(sections())) / 2
-    for title, keys in sections().items():
-        block = [Content.styled(title, ".help--heading"), *map(_line, keys), Content("")]
-        (left if len(left) + len(block) / 2 < half else right).extend(block)
-    return Content("\n").join(left), Content("\n").join(right)
+
+def _columns(count: int) -> list[Content]:
+    """The table as texts of about the same length, with no section torn apart."""
+    blocks = [
+        [Content.styled(title, ".help--heading"), *map(_line, keys), Content("")]
+        for title, keys in sections(all_keys()).items()
+    ]
+    room = sum(map(len, blocks)) / count
+    columns: list[list[Content]] = [[] for _ in range(count)]
+    done = 0
+    for block in blocks:
+        columns[min(int((done + len(block) / 2) / room), count - 1)].extend(block)
+        done += len(block)
+    return [Content("\n").join(column) for column in columns]
 
 
 def _line(key: Key) -> Content:

@@ -1,14 +1,14 @@
-"""Every key of the explorer: the one table that bindings, help and footer are made from."""
+"""Every key of the explorer: the one table that bindings, help, footer and docs are made from."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from textual.binding import Binding, BindingType
 
-Place = Literal["anywhere", "tree", "details", "search"]
+Place = str
+"""Where the focus is: "anywhere", "tree", "search", "labels", or "panel:…" with its name."""
 
 _GLYPHS = {
     "up": "↑",
@@ -18,6 +18,7 @@ _GLYPHS = {
     "escape": "Esc",
     "enter": "Enter",
     "tab": "Tab",
+    "shift+tab": "Shift+Tab",
     "shift+left": "Shift+←",
     "shift+right": "Shift+→",
     "pageup": "PgUp",
@@ -26,10 +27,18 @@ _GLYPHS = {
     "end": "End",
     "space": "Space",
     "ctrl+p": "Ctrl+P",
+    "f11": "F11",
     "slash": "/",
     "question_mark": "?",
+    "exclamation_mark": "!",
+    "ampersand": "&",
+    "comma": ",",
+    "full_stop": ".",
+    "backspace": "⌫",
     "less_than_sign": "<",
     "greater_than_sign": ">",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
 }
 
 
@@ -40,6 +49,7 @@ class Key:
     keys: tuple[str, ...]
     """As Textual names them; any of them does it."""
     action: str
+    """"{key}" in it stands for the key that was pressed."""
     does: str
     """What it does, as the help says it."""
     section: str
@@ -54,7 +64,12 @@ class Key:
     @property
     def label(self) -> str:
         """Its keys as people know them: "↑ k"."""
+        if self.keys == DIGITS:
+            return "1–9 0"
         return " ".join(glyph(key) for key in self.keys)
+
+
+DIGITS = tuple("1234567890")
 
 
 def glyph(key: str) -> str:
@@ -62,7 +77,7 @@ def glyph(key: str) -> str:
     return _GLYPHS.get(key, key)
 
 
-def _rows(place: Place, section: str, *rows: tuple[str, ...]) -> tuple[Key, ...]:
+def rows(place: Place, section: str, *rows: tuple[str, ...]) -> tuple[Key, ...]:
     """Keys of one place under one heading, each as keys, action, what it does, and its hint."""
     return tuple(
         Key(
@@ -80,38 +95,45 @@ def _rows(place: Place, section: str, *rows: tuple[str, ...]) -> tuple[Key, ...]
 
 _FOCUSING = {
     "search",
-    "panel",
+    "panel(1)",
+    "panel(-1)",
     "screen.view",
     "screen.leave",
     "screen.keep_search",
     "screen.drop_search",
+    "screen.filter",
 }
 
 KEYS: tuple[Key, ...] = (
-    *_rows(
+    *rows(
         "anywhere",
         "Explorer",
         ("question_mark", "help", "show this page", "help"),
         ("q", "quit", "quit", "quit"),
-        ("ctrl+p", "app.command_palette", "commands and themes"),
+        ("ctrl+p", "app.command_palette", "every command, every module, themes"),
+        ("x", "export", "write what is shown to a file"),
+        ("y", "copy_path", "copy the path of the module"),
+        ("e", "edit", "open its source in $EDITOR"),
     ),
-    *_rows(
+    *rows(
         "anywhere",
         "Search",
-        ("slash", "search", "search names and classes", "search"),
+        ("slash", "search", "search as you type; re: for a regex", "search"),
         ("n", "match(1)", "go to the next match"),
         ("N", "match(-1)", "go to the match before"),
+        ("ampersand", "filter", "matches alone, or the whole tree"),
         ("escape", "clear_search", "clear the search"),
     ),
-    *_rows(
+    *rows(
         "search",
         "While typing a search",
         ("enter", "screen.keep_search", "keep the matches", "keep"),
         ("escape", "screen.drop_search", "clear, and go back", "clear"),
+        ("tab", "screen.filter", "matches alone, or the whole tree", "filter"),
         ("down", "screen.match(1)", "go to the next match", "next"),
         ("up", "screen.match(-1)", "go to the match before", "previous"),
     ),
-    *_rows(
+    *rows(
         "tree",
         "Move",
         ("up k", "move(-1)", "go up"),
@@ -124,8 +146,9 @@ KEYS: tuple[Key, ...] = (
         ("end", "edge(1)", "go to the end"),
         ("shift+left", "pan(-1)", "see columns further left"),
         ("shift+right", "pan(1)", "see columns further right"),
+        ("J", "screen.jump_to_twin", "go where it is shared or tied"),
     ),
-    *_rows(
+    *rows(
         "tree",
         "Fold or unfold",
         ("space", "fold('one')", "the module", "fold"),
@@ -135,55 +158,73 @@ KEYS: tuple[Key, ...] = (
         ("S", "fold('sibling branches')", "the same, and all below them"),
         ("o", "fold('class')", "all modules of its class", "same class"),
         ("O", "fold('class branches')", "the same, and all below them"),
+        ("B", "screen.fold_repeats", "repeated blocks, to “12 × Block”"),
     ),
-    *_rows(
-        "details",
-        "Details",
-        ("up k", "scroll_up", "scroll up"),
-        ("down j", "scroll_down", "scroll down"),
-        ("pageup", "page_up", "scroll up a page"),
-        ("pagedown", "page_down", "scroll down a page"),
-        ("home", "scroll_home", "scroll to the top"),
-        ("end", "scroll_end", "scroll to the end"),
-        ("left h escape", "screen.leave", "go back to the tree", "back"),
-    ),
-    *_rows("tree", "Panels", ("enter", "screen.view", "view the module's details")),
-    *_rows(
+    *rows("tree", "Sort", (" ".join(DIGITS), "sort({key})", "by the first … ninth column; 0: not")),
+    *rows("tree", "Panels", ("enter", "screen.view", "view the module in the panel")),
+    *rows(
         "anywhere",
         "Panels",
-        ("tab", "panel", "change panel", "panel"),
-        ("less_than_sign", "resize(1)", "more room for the details"),
-        ("greater_than_sign", "resize(-1)", "less room for the details"),
+        ("tab", "panel(1)", "next panel", "panel"),
+        ("shift+tab", "panel(-1)", "panel before"),
+        ("less_than_sign", "resize(1)", "more room for the panels"),
+        ("greater_than_sign", "resize(-1)", "less room for the panels"),
+        ("M f11", "maximize", "the panel, or the tree, on the whole screen"),
     ),
-    *_rows(
+    *rows(
         "anywhere",
         "Show or hide",
-        ("p", "column('parameters')", "parameter counts", "params"),
-        ("b", "column('memory')", "memory", "memory"),
         ("t", "column('shapes')", "parameter shapes", "shapes"),
+        ("b", "column('size')", "memory sizes", "memory"),
+        ("p", "column('parameters')", "parameter counts", "params"),
         ("d", "column('device')", "device and data type", "device"),
+        ("f", "column('flow')", "forward: shapes, dtypes, calls", "forward"),
+        ("m", "column('memory')", "memory in detail, also of the run"),
+        ("r", "column('time')", "runtime"),
+        ("F", "column('flops')", "FLOPs"),
+        ("g", "column('gradients')", "gradients over steps"),
+        ("A", "align", "alignment in columns"),
+        ("L", "labels", "the label panel: choose and order"),
+    ),
+    *rows(
+        "labels",
+        "Label panel",
+        ("up k", "move(-1)", "go up"),
+        ("down j", "move(1)", "go down"),
+        ("space enter", "choose", "show or hide the component", "toggle"),
+        ("J", "shift(1)", "move it down in the labels", "down"),
+        ("K", "shift(-1)", "move it up in the labels", "up"),
+        ("T", "shift(-99)", "move it to the top"),
+        ("B", "shift(99)", "move it to the bottom"),
+        ("escape", "screen.labels", "close the panel", "close"),
     ),
 )
 
 
-def bindings(place: Place) -> list[BindingType]:
+def bindings(place: Place, keys: Iterable[Key] = KEYS) -> list[BindingType]:
     """The keys of one place as Textual takes them."""
     return [
-        Binding(key, entry.action, entry.does, key_display=glyph(key), priority=entry.urgent)
-        for entry in KEYS
+        Binding(
+            key,
+            entry.action.replace("{key}", key),
+            entry.does,
+            key_display=glyph(key),
+            priority=entry.urgent,
+        )
+        for entry in keys
         if entry.place == place
         for key in entry.keys
     ]
 
 
-def hints(places: Collection[Place]) -> list[Key]:
+def hints(places: Collection[Place], keys: Iterable[Key] = KEYS) -> list[Key]:
     """The keys for the footer that act in one of these places."""
-    return [key for key in KEYS if key.hint and key.place in places]
+    return [key for key in keys if key.hint and key.place in places]
 
 
-def sections() -> dict[str, list[Key]]:
+def sections(keys: Iterable[Key] = KEYS) -> dict[str, list[Key]]:
     """All keys under the headings of the help."""
     found: dict[str, list[Key]] = {}
-    for key in KEYS:
+    for key in keys:
         found.setdefault(key.section, []).append(key)
     return found

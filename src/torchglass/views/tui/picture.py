@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from textual.pilot import Pilot
 
 from torchglass.records.flow import Reader
-from torchglass.views.tui.app import ExplorerApp
+from torchglass.views.tui.app import Exhibit, ExplorerApp
 from torchglass.views.tui.themes import DARK
 
 # What was read arrives as a message, and showing it may ask for more.
@@ -17,7 +17,7 @@ _ROUNDS = 3
 
 
 def draw_explorer(
-    reader: Reader,
+    exhibit: Reader | Exhibit,
     *,
     press: Sequence[str] = (),
     columns: int = 120,
@@ -28,7 +28,7 @@ def draw_explorer(
 
     `draw_explorer(reader, press=["Z", "j", "t"])` unfolds all, goes down and shows shapes.
     """
-    return asyncio.run(_draw(ExplorerApp(reader, theme=theme), press, (columns, lines)))
+    return asyncio.run(_draw(ExplorerApp(exhibit, theme=theme), press, (columns, lines)))
 
 
 async def settle(app: ExplorerApp, pilot: Pilot[None]) -> None:

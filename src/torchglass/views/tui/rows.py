@@ -1,6 +1,6 @@
 """Which modules have a row in the tree, given the folds that are open.
 
-    >>> rows = visible(model, folds=frozenset({model.root.id}))
+    >>> rows = visible(outline.order, folds=frozenset({model.root.id}))
 
 Folds are a set of module ids: an id in it shows its children. Each key that folds is a function
 from one set to the next, so that nothing here knows of a screen. A closed fold keeps what was open
@@ -9,28 +9,44 @@ below it, and shows it again when it is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from torchglass.records.model import Model, Module, ModuleId
 
 Folds = frozenset[ModuleId]
+Ids = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+"""One truth for each module."""
 
 
-def visible(model: Model, folds: Folds) -> list[ModuleId]:
-    """The modules that have a row, from top to bottom."""
-    rows: list[ModuleId] = []
-    waiting = [model.root.id]
-    while waiting:
-        module = model[waiting.pop()]
-        rows.append(module.id)
-        if module.id in folds:
-            children = module.children
-            if folds.isdisjoint(children):
-                rows.extend(children)
-            else:
-                waiting.extend(reversed(children))
-    return rows
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The modules from top to bottom with all folds open, and where each branch ends."""
+
+    ids: Ids
+    ends: Ids
+    """By module: the place in `ids` after the last one of its branch."""
+    places: Ids
+    """By module: its place in `ids`."""
+
+
+def visible(order: Order, folds: Folds, keep: Mask | None = None) -> Ids:
+    """The modules that have a row, from top to bottom; where `keep` is given, those in it alone."""
+    is_closed = order.ends > order.places + 1
+    is_closed[np.fromiter(folds, np.int64, len(folds))] = False
+    closed = np.flatnonzero(is_closed)
+    # A closed module hides the places between its own and the end of its branch.
+    changes = -np.bincount(order.ends[closed], minlength=len(order.ids) + 1)
+    changes[order.places[closed] + 1] += 1
+    hidden = np.cumsum(changes[:-1]) > 0
+    if keep is not None:
+        hidden |= ~keep[order.ids]
+    return order.ids[~hidden]
 
 
 class Outline:
@@ -48,6 +64,36 @@ class Outline:
             for child in module.children:
                 depths[child] = below
         return depths
+
+    @cached_property
+    def sizes(self) -> Ids:
+        """How many modules each branch has, its top included."""
+        sizes = [1] * len(self.model.modules)
+        for module in reversed(self.model.modules):
+            if module.parent is not None:
+                sizes[module.parent] += sizes[module.id]
+        return np.array(sizes, np.int64)
+
+    @cached_property
+    def order(self) -> Order:
+        """The order of the model itself."""
+        ids = np.arange(len(self.model.modules), dtype=np.int64)
+        return Order(ids=ids, ends=ids + self.sizes, places=ids)
+
+    def ordered(self, keys: Sequence[float]) -> Order:
+        """The order in which siblings with the smallest keys come first."""
+        ids = np.empty(len(self.model.modules), np.int64)
+        waiting = [self.model.root.id]
+        place = 0
+        while waiting:
+            top = waiting.pop()
+            ids[place] = top
+            place += 1
+            children = sorted(self.model[top].children, key=keys.__getitem__)
+            waiting.extend(reversed(children))
+        places = np.empty_like(ids)
+        places[ids] = np.arange(len(ids))
+        return Order(ids=ids, ends=places + self.sizes, places=places)
 
     @cached_property
     def foldable(self) -> Folds:
@@ -69,6 +115,24 @@ class Outline:
             yield above
             above = self.model[above].parent
 
+    def above(self, ids: Ids) -> Mask:
+        """The modules that have one of these somewhere below them."""
+        counts = np.zeros(len(self.model.modules) + 1, np.int64)
+        counts[ids + 1] = 1
+        np.cumsum(counts, out=counts)
+        # A branch has the numbers from its top's to its end, because they follow the tree.
+        own = np.arange(len(self.model.modules))
+        inside: Mask = counts[own + self.sizes] > counts[own + 1]
+        return inside
+
+    def branches(self, tops: Iterable[ModuleId]) -> Mask:
+        """All modules in the branches of `tops`, themselves included."""
+        first = _array(tops)
+        changes = np.zeros(len(self.model.modules) + 1, np.int64)
+        np.add.at(changes, first, 1)
+        np.subtract.at(changes, first + self.sizes[first], 1)
+        return np.cumsum(changes[:-1]) > 0
+
     def below(self, tops: Iterable[ModuleId]) -> Folds:
         """All foldable modules in the branches of `tops`, themselves included."""
         found: set[ModuleId] = set()
@@ -81,18 +145,23 @@ class Outline:
                 waiting.extend(self.model[top].children)
         return frozenset(found)
 
-    def first_folds(self, room: int) -> Folds:
-        """What to open at the start: whole levels, as many as `room` rows can show."""
+    def first_folds(self, room: int, most: int | None = None) -> Folds:
+        """What to open at the start: whole levels, as many as `room` rows can show.
+
+        With `most` it is that many levels, however many rows they have.
+        """
         folds: set[ModuleId] = set()
         shown = 1
         level: list[Module] = [self.model.root]
-        while level:
+        depth = 0
+        while level and depth != most:
             below = [child for module in level for child in self.model.children(module)]
             shown += len(below)
-            if folds and shown > room:
+            if most is None and folds and shown > room:
                 break
             folds.update(module.id for module in level if module.children)
             level = below
+            depth += 1
         return frozenset(folds)
 
 
@@ -157,6 +226,10 @@ def nearest_shown(outline: Outline, folds: Folds, id: ModuleId) -> ModuleId:
     return shown
 
 
+def _array(ids: Iterable[ModuleId]) -> Ids:
+    return np.array(list(ids), np.int64)
+
+
 def _turn(outline: Outline, folds: Folds, ids: Folds, leads: list[ModuleId]) -> Folds:
     """Close `ids` if the first of `leads` that can be folded is open, else open them."""
     lead = next((one for one in leads if one in outline.foldable), None)
@@ -175,3 +248,15 @@ def _siblings(outline: Outline, id: ModuleId) -> tuple[ModuleId, ...]:
 
 def _peers(outline: Outline, id: ModuleId) -> list[ModuleId]:
     return outline.by_class[outline.model[id].class_name]
+
+
+FOLDING: Mapping[str, Callable[[Outline, Folds, ModuleId], Folds]] = {
+    "one": toggle,
+    "branch": toggle_branch,
+    "all": toggle_all,
+    "siblings": toggle_siblings,
+    "sibling branches": toggle_sibling_branches,
+    "class": toggle_class,
+    "class branches": toggle_class_branches,
+}
+"""What each key that folds does, by the word that its binding has for it."""

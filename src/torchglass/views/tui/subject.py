@@ -1,26 +1,39 @@
-"""What the panels show: a model, what it holds, and what is known of its series so far."""
+"""What the panels show: a model, what it holds, and what is known of its run so far."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
+from torchglass.analyse.comparing import Comparison
 from torchglass.analyse.model.parameters import ModuleCounts, count
+from torchglass.analyse.model.repeats import alike, builds
+from torchglass.records.attributes import LiveModel
+from torchglass.records.documents import D, Document
+from torchglass.records.finding import Finding, Findings
+from torchglass.records.histogram import Histograms
+from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Model, Module, ModuleId, Slot, join_path
 from torchglass.records.run import Run
 from torchglass.records.series import Points, Series, SeriesId
+from torchglass.records.statistics import ModuleStatistics, Statistics
 from torchglass.views.columns import SAME_AS
+from torchglass.views.tui.flows import Flow, flows
 from torchglass.views.tui.rows import Outline
 
-LOST, SHARED, TIED = "!", SAME_AS, "="
-"""Marks of a module that could not be read, stands elsewhere too, or shares a tensor."""
+LOST, SHARED, TIED, FOUND = "!", SAME_AS, "=", "✗"
+"""Marks of a module that could not be read, stands elsewhere too, shares a tensor, or is ill."""
+
+_STILL = Flow()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measures:
+class Holdings:
     """What takes a while to work out on a large model."""
 
     counts: Sequence[ModuleCounts]
@@ -28,33 +41,80 @@ class Measures:
     """What is out of the ordinary about some modules, each opening with its mark."""
 
 
-def measure(model: Model) -> Measures:
+def measure(model: Model) -> Holdings:
     """Count all modules, and note what is out of the ordinary about them."""
     notes = {module.id: note for module in model.modules if (note := _note(model, module))}
-    return Measures(counts=count(model), notes=notes)
+    return Holdings(counts=count(model), notes=notes)
 
 
 class Subject:
-    """What is looked at. The app changes it, and every panel reads the same one."""
+    """What is looked at. The screen changes it, and every panel reads the same one."""
 
-    def __init__(self, run: Run, model: Model) -> None:
+    def __init__(
+        self,
+        run: Run,
+        model: Model,
+        *,
+        live: LiveModel | None = None,
+        comparison: Comparison | None = None,
+    ) -> None:
         self.run = run
-        self.model = model
-        self.outline = Outline(model)
-        self.measures: Measures | None = None
+        self.live = live
+        self.comparison = comparison
         self.step = -1
         self._series: dict[str, list[Series]] = {}
         self._points: dict[SeriesId, Points] = {}
+        self._histograms: dict[SeriesId, Histograms] = {}
+        self._documents: Mapping[type[Document], Document] = {}
+        self._about = _About(self._documents)
+        self.take_model(model)
+
+    def take_model(self, model: Model) -> None:
+        """Look at another model, which a run may have after a while; nothing is counted yet."""
+        self.model = model
+        self.outline = Outline(model)
+        self.holdings: Holdings | None = None
+        self.__dict__.pop("repeats", None)
 
     def counts(self, module: Module) -> ModuleCounts | None:
         """What a module holds; None as long as it is being counted."""
-        return None if self.measures is None else self.measures.counts[module.id]
+        return None if self.holdings is None else self.holdings.counts[module.id]
 
     def note(self, module: Module) -> str:
         """What is out of the ordinary about a module, opening with its mark."""
-        return "" if self.measures is None else self.measures.notes.get(module.id, "")
+        findings = self.findings_at(module.path)
+        if findings:
+            return f"{FOUND} {findings[0].message}"
+        return "" if self.holdings is None else self.holdings.notes.get(module.id, "")
 
-    def learn(self, step: int, series: Iterable[Series], news: Iterable[Points]) -> None:
+    def has_notes(self) -> bool:
+        """Whether anything is out of the ordinary."""
+        return bool(self._about.findings or (self.holdings and self.holdings.notes))
+
+    @cached_property
+    def repeats(self) -> Mapping[ModuleId, tuple[ModuleId, ...]]:
+        """Neighbours that are built alike, by the first of them: the blocks of a transformer."""
+        model = self.model
+        build = builds(model)
+        runs = (run for module in model.modules for run in alike(model, module.children, build))
+        return {run[0]: run for run in runs if len(run) > 1 and not self._differs(run)}
+
+    def _differs(self, run: Iterable[ModuleId]) -> bool:
+        """Whether a comparison tells something of one of these modules or of what is in it."""
+        if self.comparison is None:
+            return False
+        paths = [self.model[one].path for one in run]
+        return any(
+            path in self.comparison.changes or path in self.comparison.below for path in paths
+        )
+
+    def learn(
+        self,
+        step: int,
+        series: Iterable[Series],
+        news: Iterable[Points],
+        histograms: Iterable[Histograms] = (),
+    ) -> None:
         """Take in what was read since the last time."""
         self.step = step
         for one in series:
@@ -62,10 +122,46 @@ class Subject:
         for points in news:
             known = self._points.get(points.series.id)
             self._points[points.series.id] = points if known is None else _joined(known, points)
+        for bins in histograms:
+            before = self._histograms.get(bins.series.id)
+            self._histograms[bins.series.id] = bins if before is None else _appended(before, bins)
+
+    def take_documents(self, documents: Mapping[type[Document], Document]) -> None:
+        """Look at these records of the run from now on."""
+        self._documents = documents
+        self._about = _About(documents)
+
+    def document(self, kind: type[D]) -> D | None:
+        """The record of this class, the same object until another one is read."""
+        return cast(D | None, self._documents.get(kind))
+
+    def measured(self, path: str) -> ModuleMeasure | None:
+        """What a module took to run; None where that was not measured."""
+        return self._about.measures.get(path)
+
+    def statistics(self, path: str) -> ModuleStatistics | None:
+        """What went through a module; None where that was not recorded."""
+        return self._about.statistics.get(path)
+
+    def flow(self, module: Module) -> Flow:
+        """What went through a module and what that took, as far as it is known."""
+        return self._about.flows.get(module.path, _STILL)
+
+    def has_flow(self, field: str) -> bool:
+        """Whether anything of the run tells this field of a flow."""
+        return field in self._about.flow_fields
+
+    def findings_at(self, path: str) -> Sequence[Finding]:
+        """The problems that were found at a module."""
+        return self._about.findings.get(path, ())
 
     def has_series(self) -> bool:
         """Whether anything was measured over steps."""
         return bool(self._series)
+
+    def all_series(self) -> Sequence[Series]:
+        """Everything that is measured over steps."""
+        return [one for series in self._series.values() for one in series]
 
     def series_at(self, module: Module) -> Sequence[Series]:
         """What is measured at one module."""
@@ -76,10 +172,56 @@ class Subject:
         series = self.series_at(module)
         return min(series, key=_telling, default=None)
 
+    def points(self, series: Series) -> Points | None:
+        """What was read of a series so far; None before anything was."""
+        return self._points.get(series.id)
+
+    def histograms(self, series: Series) -> Histograms | None:
+        """The histograms of a series; None where there are none, or none were read."""
+        return self._histograms.get(series.id)
+
     def values(self, series: Series) -> npt.NDArray[np.float64]:
         """How a series moves: its values, or the spread of what it sums up."""
         points = self._points.get(series.id)
         return np.empty(0) if points is None else points.column(moving(series))
+
+
+class _About:
+    """The records of a run by the module that they speak of."""
+
+    def __init__(self, documents: Mapping[type[Document], Document]) -> None:
+        self._documents = documents
+
+    @cached_property
+    def measures(self) -> Mapping[str, ModuleMeasure]:
+        found = cast(Measures | None, self._documents.get(Measures))
+        return {row.path: row for row in found.rows} if found else {}
+
+    @cached_property
+    def statistics(self) -> Mapping[str, ModuleStatistics]:
+        found = cast(Statistics | None, self._documents.get(Statistics))
+        return {module.path: module for module in found.modules} if found else {}
+
+    @cached_property
+    def flows(self) -> Mapping[str, Flow]:
+        return flows(self._documents)
+
+    @cached_property
+    def flow_fields(self) -> set[str]:
+        fields = Flow.__dataclass_fields__
+        return {
+            name
+            for name in fields
+            if any(getattr(flow, name) not in (None, ()) for flow in self.flows.values())
+        }
+
+    @cached_property
+    def findings(self) -> Mapping[str, Sequence[Finding]]:
+        found = cast(Findings | None, self._documents.get(Findings))
+        by_path: dict[str, list[Finding]] = {}
+        for finding in found.findings if found else ():
+            by_path.setdefault(finding.path, []).append(finding)
+        return by_path
 
 
 def moving(series: Series) -> str:
@@ -114,4 +256,10 @@ def _joined(known: Points, new: Points) -> Points:
         known,
         steps=np.concatenate([known.steps, new.steps]),
         values=np.concatenate([known.values, new.values]),
+    )
+
+
+def _appended(known: Histograms, new: Histograms) -> Histograms:
+    return replace(
+        known, steps=np.concatenate([known.steps, new.steps]), bins=[*known.bins, *new.bins]
     )

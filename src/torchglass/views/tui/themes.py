@@ -1,4 +1,4 @@
-"""The two themes of the explorer, and the colours of its columns in any other."""
+"""The themes of the explorer, and the colours of its columns in any other."""
 
 from __future__ import annotations
 
@@ -33,12 +33,35 @@ LIGHT = Theme(
     panel="#e6eaf1",
     dark=False,
 )
+SIXTEEN = Theme(
+    name="glass-16",
+    primary="#0000ff",
+    secondary="#00ffff",
+    accent="#ffff00",
+    warning="#ffff00",
+    error="#ff0000",
+    success="#00ff00",
+    foreground="#c0c0c0",
+    background="#000000",
+    surface="#000000",
+    panel="#000000",
+)
+"""Of colours that a terminal with sixteen of them has, so that none is rounded into another."""
+THEMES = (DARK, LIGHT, SIXTEEN)
 
 _ON_DARK = {
+    "glass-name": "#ff8fc0",
     "glass-class": "#6cb6ff",
+    "glass-args": "#4f9bd6",
     "glass-count": "#ffb454",
+    "glass-own": "#e09a4a",
     "glass-bar": "#c88a3a",
     "glass-bytes": "#56c596",
+    "glass-time": "#ff8a65",
+    "glass-flops": "#d4a5ff",
+    "glass-in": "#e8cf5a",
+    "glass-out": "#d9bd3c",
+    "glass-calls": "#ffb454",
     "glass-shape": "#9bd65c",
     "glass-device": "#b39dff",
     "glass-dtype": "#5cc8dc",
@@ -47,12 +70,25 @@ _ON_DARK = {
     "glass-same": "#183026",
     "glass-cursor": "#2b3a55",
     "glass-resting": "#232a38",
+    "glass-heat0": "#4a6b8a",
+    "glass-heat1": "#5c9e8f",
+    "glass-heat2": "#c9b458",
+    "glass-heat3": "#e8964a",
+    "glass-heat4": "#f2616b",
 }
 _ON_LIGHT = {
+    "glass-name": "#a8205f",
     "glass-class": "#0a5fb4",
+    "glass-args": "#2b6ca3",
     "glass-count": "#a85b00",
+    "glass-own": "#8f5a14",
     "glass-bar": "#d08c34",
     "glass-bytes": "#0d7a50",
+    "glass-time": "#b3401e",
+    "glass-flops": "#7a3fb0",
+    "glass-in": "#7d6608",
+    "glass-out": "#6b5a00",
+    "glass-calls": "#a85b00",
     "glass-shape": "#4a7a12",
     "glass-device": "#6242c7",
     "glass-dtype": "#0b7285",
@@ -61,18 +97,58 @@ _ON_LIGHT = {
     "glass-same": "#dcf3e3",
     "glass-cursor": "#cfe0fb",
     "glass-resting": "#e3e8f0",
+    "glass-heat0": "#7f9bb5",
+    "glass-heat1": "#3f8f7d",
+    "glass-heat2": "#b3941f",
+    "glass-heat3": "#d0701a",
+    "glass-heat4": "#c42f3d",
+}
+_OF_SIXTEEN = {
+    **_ON_DARK,
+    "glass-name": "#ff00ff",
+    "glass-class": "#00ffff",
+    "glass-args": "#008080",
+    "glass-count": "#ffff00",
+    "glass-own": "#808000",
+    "glass-bar": "#808000",
+    "glass-bytes": "#00ff00",
+    "glass-time": "#ff0000",
+    "glass-flops": "#ff00ff",
+    "glass-in": "#ffff00",
+    "glass-out": "#808000",
+    "glass-calls": "#ffff00",
+    "glass-shape": "#00ff00",
+    "glass-device": "#ff00ff",
+    "glass-dtype": "#00ffff",
+    "glass-spark": "#ff00ff",
+    "glass-gutter": "#00ff00",
+    "glass-same": "#008000",
+    "glass-cursor": "#000080",
+    "glass-resting": "#808080",
+    "glass-heat0": "#808080",
+    "glass-heat1": "#00ff00",
+    "glass-heat2": "#ffff00",
+    "glass-heat3": "#ffff00",
+    "glass-heat4": "#ff0000",
 }
 
 
 def column_colours(theme: Theme) -> Mapping[str, str]:
     """The colours that the style sheet names `$glass-…`."""
+    if theme.name == SIXTEEN.name:
+        return _OF_SIXTEEN
     return _ON_DARK if theme.dark else _ON_LIGHT
 
 
-def theme_for(environment: Mapping[str, str]) -> str:
-    """The theme to begin with: what the user asked for, else what the terminal says of itself."""
+def theme_for(environment: Mapping[str, str], colours: str | None = "truecolor") -> str:
+    """The theme to begin with: what the user asked for, else what the terminal says of itself.
+
+    `colours` is rich's word for how many it has: "standard" are sixteen.
+    """
     if asked := environment.get("TEXTUAL_THEME"):
         return asked
+    if colours == "standard":
+        return SIXTEEN.name
     # Some terminals say "foreground;background" here; 7 and 15 are the whites.
     light = environment.get("COLORFGBG", "").rpartition(";")[2] in {"7", "15"}
     return LIGHT.name if light else DARK.name

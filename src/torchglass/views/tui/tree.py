@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -14,25 +14,20 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from torchglass.records.model import Module, ModuleId
+from torchglass.records.model import Model, Module, ModuleId
+from torchglass.records.series import Series
 from torchglass.views.tui import rows
+from torchglass.views.tui.arrangement import Arrangement, Sorting
 from torchglass.views.tui.cells import Piece, fit
-from torchglass.views.tui.columns import SHOWN_AT_FIRST, Column, Group
+from torchglass.views.tui.columns import Column, Group, Row
+from torchglass.views.tui.components import NAME
+from torchglass.views.tui.inks import TONES, written
 from torchglass.views.tui.keys import bindings
+from torchglass.views.tui.labels import Labels
 from torchglass.views.tui.layout import Layout, lay_out
-from torchglass.views.tui.names import BESIDE, Names
-from torchglass.views.tui.search import find_match
+from torchglass.views.tui.names import BESIDE, Names, Standing
+from torchglass.views.tui.search import NONE, Matches, find_match
 from torchglass.views.tui.subject import Subject
-
-FOLDING: dict[str, Callable[[rows.Outline, rows.Folds, ModuleId], rows.Folds]] = {
-    "one": rows.toggle,
-    "branch": rows.toggle_branch,
-    "all": rows.toggle_all,
-    "siblings": rows.toggle_siblings,
-    "sibling branches": rows.toggle_sibling_branches,
-    "class": rows.toggle_class,
-    "class branches": rows.toggle_class_branches,
-}
 
 _LINES_KEPT = 1_000
 
@@ -41,21 +36,9 @@ class ModuleTree(ScrollView, can_focus=True):
     """The modules of a model, with columns that are aligned over the whole tree."""
 
     BINDINGS: ClassVar = bindings("tree")
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        f"tree--{style}"
-        for style in (
-            *("header", "guide", "name", "match", "mark", "class", "count", "bar", "share"),
-            *("bytes", "spark", "value", "device", "dtype", "slot", "shape", "note", "problem"),
-            *("shared", "plain", "same", "cursor", "gutter"),
-        )
-    }
 
     class Moved(Message):
-        """The cursor stands on another module."""
-
-        def __init__(self, id: ModuleId) -> None:
-            super().__init__()
-            self.id = id
+        """The cursor stands on another module, or other rows are there."""
 
     class Scrolled(Message):
         """Other modules are on the screen."""
@@ -63,21 +46,22 @@ class ModuleTree(ScrollView, can_focus=True):
     class Viewed(Message):
         """The user wants to see the module under the cursor."""
 
-    def __init__(self, subject: Subject) -> None:
+    class Sorted(Message):
+        """The user asked for another order."""
+
+    def __init__(self, subject: Subject, labels: Labels | None = None) -> None:
         super().__init__()
         self.subject = subject
+        self.labels = labels or Labels()
         self.cursor = subject.model.root.id
-        self.folds: rows.Folds = frozenset()
-        self.groups: frozenset[Group] = SHOWN_AT_FIRST
-        self._matches: Sequence[ModuleId] = ()
+        self.arrangement = Arrangement(subject)
+        self._matches = NONE
         self._names = Names(subject)
         self._layout_now = Layout()
-        self._rows: list[ModuleId] = [self.cursor]
         self._row = 0
-        self._widest_name = self._names.widths[self.cursor]
+        self._widest_name = int(self._names.widths[self.cursor])
+        self._column_widths: dict[str, int] = {}
         self._lines: LRUCache[tuple[ModuleId, str, int], Strip] = LRUCache(_LINES_KEPT)
-        self._styles_of: dict[tuple[str, str], Style] = {}
-        self._fresh = True
 
     @property
     def selected(self) -> Module:
@@ -90,6 +74,11 @@ class ModuleTree(ScrollView, can_focus=True):
         return self._layout_now.columns
 
     @property
+    def folds(self) -> rows.Folds:
+        """The modules that are open."""
+        return self.arrangement.folds
+
+    @property
     def row(self) -> int:
         """The number of the cursor's row."""
         return self._row
@@ -97,55 +86,115 @@ class ModuleTree(ScrollView, can_focus=True):
     @property
     def row_count(self) -> int:
         """How many modules have a row."""
-        return len(self._rows)
+        return len(self.arrangement)
 
-    def on_screen(self) -> Iterable[Module]:
+    def on_screen(self) -> Sequence[Module]:
         """The modules whose rows can be seen now."""
         top = self.scroll_offset.y
-        return [self.subject.model[row] for row in self._rows[top : top + self._window]]
+        seen = self.arrangement.rows[top : top + self.window].tolist()
+        return [self.subject.model[row] for row in seen]
+
+    def wanted(self) -> Iterable[Series]:
+        """What has to be read of a run to draw what can be seen."""
+        for column in self.columns:
+            for module in self.on_screen():
+                series = column.series(self.subject, module)
+                if series is not None:
+                    yield series
 
     @property
-    def _window(self) -> int:
+    def window(self) -> int:
+        """How many rows can be seen at once."""
         return max(self.size.height - 1, 1)
 
     @property
     def _line_width(self) -> int:
         # The bar for scrolling takes a cell as soon as the rows do not fit.
-        return self.size.width - (len(self._rows) > self._window)
+        return self.size.width - (len(self.arrangement) > self.window)
 
     def on_resize(self) -> None:
-        """Share the new width out among the columns; the first time, open what fits."""
+        """Share the new width out among the columns."""
         self.fit_columns()
-        if self._fresh:
-            self._fresh = False
-            self.set_folds(self.subject.outline.first_folds(self._window))
+
+    def take_model(self, before: Model) -> None:
+        """Show the model that the subject has now, with the folds of the one before."""
+        open_paths = {before[fold].path for fold in self.folds}
+        model = self.subject.model
+        here = model.find(before[self.cursor].path) or model.root
+        self._names = Names(self.subject)
+        self.arrangement = Arrangement(self.subject)
+        self._matches = NONE
+        self.cursor = here.id
+        self.learn()
+        folds = frozenset(one.id for one in model.modules if one.path in open_paths)
+        self.set_folds(folds & self.subject.outline.foldable)
+
+    def learn(self) -> None:
+        """Draw everything anew with what is known now, which may need more room than before."""
+        self._column_widths.clear()
+        self.fit_columns()
 
     def set_folds(self, folds: rows.Folds, cursor: ModuleId | None = None) -> None:
         """Show these folds, with the cursor where it was or on `cursor`."""
         if folds != self.folds:
-            self.folds = folds
-            self._rows = rows.visible(self.subject.model, folds)
-            self._widest_name = max(map(self._names.widths.__getitem__, self._rows))
-            self.fit_columns()
-        wanted = self.cursor if cursor is None else cursor
-        shown = rows.nearest_shown(self.subject.outline, folds, wanted)
-        self._go(self._rows.index(shown))
+            self.arrangement.fold(folds)
+            self._take_rows()
+        self._go(self.arrangement.place_of(self.cursor if cursor is None else cursor))
 
     def go_to(self, id: ModuleId) -> None:
         """Put the cursor on a module, opening what is above it."""
-        self.set_folds(rows.reveal(self.subject.outline, self.folds, [id]), id)
+        self.arrangement.show(id)
+        self._take_rows()
+        self._go(self.arrangement.place_of(id))
 
-    def toggle_group(self, group: Group) -> bool:
-        """Show or hide the columns of a group; whether they are shown now."""
-        self.groups ^= {group}
+    def show_rows(
+        self, folds: rows.Folds, cursor: ModuleId, matches: Matches | None = None
+    ) -> None:
+        """Show these folds, or some modules and what is above them alone."""
+        self.arrangement.arrange(folds, matches)
+        self._take_rows()
+        self._go(self.arrangement.place_of(cursor))
+
+    def fold_repeats(self, folded: bool) -> None:
+        """Let neighbours that are built alike share a row, or not."""
+        self.arrangement.fold_repeats(folded)
+        self._rearranged()
+
+    def sort(self, sorting: Sorting) -> None:
+        """Order siblings by a column."""
+        self.arrangement.sort(sorting)
+        self._rearranged()
+
+    def _rearranged(self) -> None:
+        self._take_rows()
+        self._go(self.arrangement.place_of(self.cursor))
+
+    def _take_rows(self) -> None:
+        """Take in that there are other rows."""
+        shown = self.arrangement.rows
+        self._widest_name = int(self._names.widths[shown].max())
+        if self.arrangement.repeats_folded:
+            runs = self.subject.repeats.keys() & set(shown.tolist())
+            widths = (
+                self._names.width(self.arrangement.row(self.subject.model[run])) for run in runs
+            )
+            self._widest_name = max([self._widest_name, *widths])
         self.fit_columns()
-        room = self._line_width - self._layout_now.name_width
-        left = self._layout_now.showing(group, self.scroll_offset.x, room)
-        self.scroll_to(x=left, animate=False)
-        return group in self.groups
 
-    def mark(self, matches: Sequence[ModuleId]) -> None:
-        """Mark the modules that a search found, in the tree's order."""
+    def set_labels(self, labels: Labels, group: Group | None = None) -> None:
+        """Show other components, and bring those of a group into view."""
+        turned = labels.aligned != self.labels.aligned
+        self.labels = labels
+        self.fit_columns()
+        if turned:
+            self.scroll_to(x=0, animate=False)
+        elif group is not None and labels.aligned:
+            room = self._line_width - self._layout_now.name_width
+            left = self._layout_now.showing(group, self.scroll_offset.x, room)
+            self.scroll_to(x=left, animate=False)
+
+    def mark(self, matches: Matches) -> None:
+        """Mark the modules that a search found, in the order of the model."""
         self._matches = matches
         self.redraw()
 
@@ -157,16 +206,31 @@ class ModuleTree(ScrollView, can_focus=True):
     def notify_style_update(self) -> None:
         """Draw everything anew in other colours."""
         self._lines.clear()
-        self._styles_of.clear()
         super().notify_style_update()
+
+    def watch_has_focus(self, focus: bool) -> None:
+        """Show by the cursor whether keys go here."""
+        super().watch_has_focus(focus)
+        self.refresh()
 
     def fit_columns(self) -> None:
         """Share the width out anew, after rows or columns came or went."""
-        names = self._widest_name + BESIDE
-        self._layout_now = lay_out(self.subject, self.groups, names, self._line_width)
+        columns = self.labels.columns(self.subject)
+        self._layout_now = lay_out(
+            columns,
+            [self._column_width(column) for column in columns],
+            self._widest_name + BESIDE,
+            self._line_width,
+            aligned=self.labels.aligned,
+        )
         width = self._layout_now.name_width + self._layout_now.columns_width
-        self.virtual_size = Size(width, len(self._rows) + 1)
+        self.virtual_size = Size(width, len(self.arrangement) + 1)
         self.redraw()
+
+    def _column_width(self, column: Column) -> int:
+        if column.id not in self._column_widths:
+            self._column_widths[column.id] = column.width(self.subject)
+        return self._column_widths[column.id]
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Tell what is on the screen now."""
@@ -177,17 +241,21 @@ class ModuleTree(ScrollView, can_focus=True):
         """One line of the screen: the header, then a module each."""
         if y == 0:
             return self._header()
-        row = y - 1 + self.scroll_offset.y
-        if row >= len(self._rows):
+        place = y - 1 + self.scroll_offset.y
+        if place >= len(self.arrangement):
             return Strip.blank(self._line_width, self.rich_style)
-        return self._line(self.subject.model[self._rows[row]])
+        return self._line(self.arrangement.module(place))
 
     def _header(self) -> Strip:
+        sorting = self.arrangement.sorting
+        arrow = "▴" if sorting.upwards else "▾"
+        name = f" name{arrow}" if sorting.column == NAME.id else " name"
+        width = self._layout_now.name_width - 1 if self.labels.aligned else len(name)
         title = [
-            (fit(" name", self._layout_now.name_width - 1), "header"),
+            (fit(name, width), "sorted" if sorting.column == NAME.id else "header"),
             ("‹" if self.scroll_offset.x else " ", "match"),
         ]
-        strip = self._strip(title, self._layout_now.header(), "header")
+        strip = self._strip(title, self._layout_now.header(sorting.column, arrow), "header")
         if self.scroll_offset.x < self.max_scroll_x:
             more = Segment("›", self._style("header", "match"))
             strip = Strip([*strip.crop(0, self._line_width - 1), more])
@@ -195,7 +263,7 @@ class ModuleTree(ScrollView, can_focus=True):
 
     def _line(self, module: Module) -> Strip:
         if module.id == self.cursor:
-            tone = "cursor"
+            tone = "cursor" if self.has_focus else "resting"
         else:
             tone = "same" if module.class_name == self.selected.class_name else "plain"
         key = module.id, tone, self.scroll_offset.x
@@ -205,50 +273,48 @@ class ModuleTree(ScrollView, can_focus=True):
         return line
 
     def _draw_line(self, module: Module, tone: str) -> Strip:
-        name = self._names.draw(
-            module,
-            self._layout_now.name_width,
-            tone,
+        row = self.arrangement.row(module)
+        standing = Standing(
+            tone=tone,
             is_open=module.id in self.folds,
             is_match=find_match(self._matches, module.id)[1],
+            is_named=NAME.id in self.labels.shown,
         )
-        return self._strip(name, self._layout_now.cells(self.subject, module), tone)
+        name = self._names.draw(row, self._name_width(row), standing)
+        return self._strip(name, self._layout_now.cells(self.subject, row), tone)
+
+    def _name_width(self, row: Row) -> int:
+        """The cells of a name: as many as all have, or where nothing is aligned its own."""
+        width = self._layout_now.name_width
+        return width if self.labels.aligned else min(self._names.width(row) + BESIDE, width)
 
     def _strip(self, name: Sequence[Piece], columns: Sequence[Piece], tone: str) -> Strip:
         """A line whose columns move sideways beside the name, which stays."""
         width = self._line_width
-        room = max(width - self._layout_now.name_width, 0)
+        drawn = self._drawn(name, tone)
+        room = max(width - drawn.cell_length, 0)
         left = self.scroll_offset.x
-        strip = Strip.join(
-            [
-                self._drawn(name, tone),
-                self._drawn(columns, tone).crop(left, left + room),
-            ]
-        )
-        return strip.adjust_cell_length(width, self._style(tone, tone))
+        strip = Strip.join([drawn, self._drawn(columns, tone).crop(left, left + room)])
+        return strip.adjust_cell_length(width, self._style(tone, "plain"))
 
     def _drawn(self, pieces: Sequence[Piece], tone: str) -> Strip:
         return Strip([Segment(text, self._style(tone, style)) for text, style in pieces if text])
 
-    def _style(self, tone: str, style: str) -> Style:
-        key = tone, style
-        if key not in self._styles_of:
-            visual = self.get_visual_style(f"tree--{tone}", f"tree--{style}")
-            self._styles_of[key] = visual.rich_style
-        return self._styles_of[key]
+    def _style(self, tone: str, ink: str) -> Style:
+        return written(self.app.theme_variables, ink, TONES[tone])
 
     def _go(self, row: int) -> None:
         """Put the cursor on a row and bring it into view."""
         before = self.cursor
-        self._row = min(max(row, 0), len(self._rows) - 1)
-        self.cursor = self._rows[self._row]
+        self._row = min(max(row, 0), len(self.arrangement) - 1)
+        self.cursor = self.arrangement.module(self._row).id
         self._refresh_tints(before)
         top = self.scroll_offset.y
         if self._row < top:
             self.scroll_to(y=self._row, animate=False)
-        elif self._row >= top + self._window:
-            self.scroll_to(y=self._row - self._window + 1, animate=False)
-        self.post_message(self.Moved(self.cursor))
+        elif self._row >= top + self.window:
+            self.scroll_to(y=self._row - self.window + 1, animate=False)
+        self.post_message(self.Moved())
 
     def _refresh_tints(self, before: ModuleId) -> None:
         """Draw again what the cursor changed by leaving a row."""
@@ -266,11 +332,11 @@ class ModuleTree(ScrollView, can_focus=True):
 
     def action_page(self, direction: int) -> None:
         """Go one screen down or up."""
-        self._go(self._row + direction * self._window)
+        self._go(self._row + direction * self.window)
 
     def action_edge(self, direction: int) -> None:
         """Go to the first or the last row."""
-        self._go(0 if direction < 0 else len(self._rows) - 1)
+        self._go(0 if direction < 0 else len(self.arrangement) - 1)
 
     def action_pan(self, direction: int) -> None:
         """Move the columns sideways by one."""
@@ -297,14 +363,33 @@ class ModuleTree(ScrollView, can_focus=True):
 
     def action_fold(self, what: str) -> None:
         """Fold or unfold what one of the keys stands for."""
-        self.set_folds(FOLDING[what](self.subject.outline, self.folds, self.cursor))
+        self.set_folds(rows.FOLDING[what](self.subject.outline, self.folds, self.cursor))
+
+    def action_sort(self, number: int) -> None:
+        """Order siblings by the column of that number, the name being the first."""
+        shown = [NAME, *self.columns]
+        if 1 <= number <= len(shown):
+            self.sort(self.arrangement.sorting.then(shown[number - 1].id))
+        elif number == 0:
+            self.sort(Sorting())
+        self.post_message(self.Sorted())
 
     def on_click(self, event: events.Click) -> None:
-        """Go to a row; fold it by its marker or by a second click."""
-        row = event.y - 1 + self.scroll_offset.y
-        if event.y < 1 or row >= len(self._rows):
+        """Go to a row and fold it by its marker or by a second click; sort by a title."""
+        if event.y < 1:
+            self._click_header(event.x)
             return
-        self._go(row)
-        width = self._layout_now.name_width
-        if self._names.is_marker(self.selected, width, event.x) or event.chain == 2:
+        place = event.y - 1 + self.scroll_offset.y
+        if place >= len(self.arrangement):
+            return
+        self._go(place)
+        row = self.arrangement.row(self.selected)
+        if self._names.is_marker(row, self._name_width(row), event.x) or event.chain == 2:
             self.action_fold("one")
+
+    def _click_header(self, x: int) -> None:
+        beside = x - self._layout_now.name_width
+        column = NAME if beside < 0 else self._layout_now.column_at(beside + self.scroll_offset.x)
+        if column is not None:
+            self.sort(self.arrangement.sorting.then(column.id))
+            self.post_message(self.Sorted())

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from textual.pilot import Pilot
 
 from tests import make
+from torchglass.records.documents import Document
+from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Model, Module, Slot
 from torchglass.records.run import Run
 from torchglass.records.series import Frame, Point, SeriesId
+from torchglass.records.statistics import (
+    ForwardStats,
+    Measured,
+    ModuleStatistics,
+    Statistics,
+    Totals,
+)
 from torchglass.records.tensors import Stats
 from torchglass.store.memory import MemoryStore
 from torchglass.views.tui.app import ExplorerApp
@@ -83,6 +92,32 @@ def tiny() -> Model:
     return changed(model, "norm", lambda module: replace(module, slots=_frozen(module.slots)))
 
 
+def two_models() -> tuple[Model, Model]:
+    """A model before and after someone changed it: a layer more, one less, one of another shape."""
+    before = make.model(
+        {
+            "children": {
+                "embed": {"class": "torch.nn.Embedding", "weight": (100, 64)},
+                "blocks": {"class": SEQUENTIAL, "children": {"0": block(), "1": block()}},
+                "head": linear(100, 64),
+            }
+        },
+        name="TinyGPT",
+    )
+    after = make.model(
+        {
+            "children": {
+                "embed": {"class": "torch.nn.Embedding", "weight": (100, 64)},
+                "blocks": {"class": SEQUENTIAL, "children": {"0": block()}},
+                "head": linear(120, 64),
+                "probe": linear(2, 64),
+            }
+        },
+        name="TinyGPT",
+    )
+    return before, after
+
+
 def changed(model: Model, path: str, change: Callable[[Module], Module]) -> Model:
     """The model with one of its modules changed."""
     modules = (change(module) if module.path == path else module for module in model.modules)
@@ -108,10 +143,14 @@ def _frozen(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
 class Training:
     """A run that goes on as far as a test wants it to."""
 
-    def __init__(self, model: Model | None = None, *, name: str = "demo") -> None:
+    def __init__(
+        self, model: Model | None = None, *, name: str = "demo", documents: Iterable[Document] = ()
+    ) -> None:
         self.model = model or tiny()
         self.store = MemoryStore(Run(name=name, created_ns=0))
         self.store.put_model(self.model)
+        for document in documents:
+            self.store.put_document(document)
         self.loss = self.store.series("", "loss")
         self.gradients: list[SeriesId] = [
             self.store.series(module.path, f"{slot.name}.grad", "stats")
@@ -135,6 +174,41 @@ class Training:
         """End the run."""
         self.store.close()
         return self.store
+
+
+def documents(model: Model | None = None) -> list[Document]:
+    """What a forward of a model left: what went through its modules, and what that took."""
+    modules = (model or tiny()).modules
+    statistics = [
+        ModuleStatistics(
+            path=module.path,
+            class_name=module.kind,
+            calls=(
+                ForwardStats(
+                    path=module.path,
+                    number=1,
+                    forward=1,
+                    inputs=(Measured(place="0", spec=make.spec(8, 16, 64)),),
+                    outputs=(Measured(place="", spec=make.spec(8, 16, 64)),),
+                ),
+            ),
+            totals=Totals(calls=1),
+        )
+        for module in modules
+    ]
+    measures = [
+        ModuleMeasure(
+            path=module.path,
+            calls=1,
+            total_forward_ns=2_400_000 // (1 + module.id),
+            self_forward_ns=120_000 // (1 + module.id),
+            total_forward_flops=50_000_000 // (1 + module.id),
+            total_activation_bytes=3_000_000 // (1 + module.id),
+            total_peak_bytes=9_000_000 // (1 + module.id),
+        )
+        for module in modules
+    ]
+    return [Statistics(modules=tuple(statistics)), Measures(rows=tuple(measures))]
 
 
 def still(model: Model) -> MemoryStore:

@@ -109,6 +109,7 @@ class Vanishing(MemoryStore):
 def test_a_run_that_cannot_be_read_is_a_problem_and_no_crash() -> None:
     training = Training().train(2)
     store = Vanishing(training.store.run())
+    store.put_model(training.model)
 
     with following(store) as (_, news):
         heard(news, lambda one: not one.problem)

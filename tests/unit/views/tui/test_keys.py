@@ -9,12 +9,17 @@ import pytest
 from textual.command import CommandPalette
 from textual.pilot import Pilot
 
-from tests.unit.views.tui.runs import Training, drive, screen_text
+from tests.unit.views.tui.runs import Training, documents, drive, screen_text, tiny
+from torchglass.records.run import Run
 from torchglass.views.tui.app import ExplorerApp
 from torchglass.views.tui.bars import SearchInput
+from torchglass.views.tui.dialogs import Pick
 from torchglass.views.tui.help import Help
-from torchglass.views.tui.keys import KEYS, Key, Place, sections
+from torchglass.views.tui.keys import Key, Place, sections
+from torchglass.views.tui.panels import PANELS
 from torchglass.views.tui.picture import settle
+from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.table import all_keys
 
 SIZE = (120, 16)
 
@@ -45,12 +50,8 @@ def titles(app: ExplorerApp) -> object:
     return [column.title for column in app.explorer.tree_panel.columns]
 
 
-def details_top(app: ExplorerApp) -> object:
-    return app.explorer.details.scroll_offset.y
-
-
-def details_width(app: ExplorerApp) -> object:
-    return app.explorer.details.outer_size.width
+def dock_width(app: ExplorerApp) -> object:
+    return app.explorer.dock.outer_size.width
 
 
 def pan(app: ExplorerApp) -> object:
@@ -65,10 +66,47 @@ def searching(app: ExplorerApp) -> object:
     return isinstance(app.focused, SearchInput)
 
 
-USUAL = ["class", "params", "share", "memory", "trend", "notes"]
+def open_panels(app: ExplorerApp) -> object:
+    return app.explorer.dock.keys
+
+
+def status(app: ExplorerApp) -> str:
+    return screen_text(app).splitlines()[-2]
+
+
+def says(words: str) -> Callable[[ExplorerApp], object]:
+    return lambda app: words in status(app)
+
+
+def label_order(app: ExplorerApp) -> object:
+    return app.explorer.tree_panel.labels.order[:3]
+
+
+def label_cursor(app: ExplorerApp) -> object:
+    panel = app.explorer.dock.find("L")
+    return panel and panel.row
+
+
+def order(app: ExplorerApp) -> object:
+    return app.explorer.tree_panel.arrangement.sorting.column
+
+
+USUAL = ["class", "params", "share", "memory", "time", "trend", "notes"]
 TYPED = ("slash", "m", "l", "p")
 LAST = "head"
-LONG = ("j", "j", "j", "tab")
+FIRST = ["change", "class", "args"]
+
+
+def without(*titles: str) -> list[str]:
+    return [title for title in USUAL if title not in titles]
+
+
+def with_more(*titles: str, after: str) -> list[str]:
+    place = USUAL.index(after) + 1
+    return [*USUAL[:place], *titles, *USUAL[place:]]
+
+
+SORTED_BY = ("name", "class", "params", "params share", "bytes", "time", "trend", "notes", "", "")
 
 CASES: dict[tuple[Place, str], Case] = {
     ("anywhere", "help"): Case(helping, False, True),
@@ -76,16 +114,21 @@ CASES: dict[tuple[Place, str], Case] = {
     ("anywhere", "app.command_palette"): Case(
         lambda app: isinstance(app.screen, CommandPalette), False, True
     ),
+    ("anywhere", "export"): Case(lambda app: isinstance(app.screen, Pick), False, True),
+    ("anywhere", "copy_path"): Case(lambda app: app.clipboard, "", "embed", first=("down",)),
+    ("anywhere", "edit"): Case(says("its source is in no file"), False, True),
     ("anywhere", "search"): Case(searching, False, True),
     ("anywhere", "match(1)"): Case(cursor, "blocks.0.mlp", "blocks.1.mlp", first=(*TYPED, "enter")),
     ("anywhere", "match(-1)"): Case(
         cursor, "blocks.0.mlp", "blocks.1.mlp", first=(*TYPED, "enter")
     ),
+    ("anywhere", "filter"): Case(row_count, 6, 11, first=(*TYPED, "enter")),
     ("anywhere", "clear_search"): Case(
-        lambda app: app.explorer.searched, "mlp", "", first=(*TYPED, "enter")
+        lambda app: app.explorer.searching.text, "mlp", "", first=(*TYPED, "enter")
     ),
     ("search", "screen.keep_search"): Case(searching, True, False, first=TYPED),
     ("search", "screen.drop_search"): Case(cursor, "blocks.0.mlp", "", first=TYPED),
+    ("search", "screen.filter"): Case(row_count, 6, 11, first=TYPED),
     ("search", "screen.match(1)"): Case(cursor, "blocks.0.mlp", "blocks.1.mlp", first=TYPED),
     ("search", "screen.match(-1)"): Case(cursor, "blocks.0.mlp", "blocks.1.mlp", first=TYPED),
     ("tree", "move(-1)"): Case(cursor, "blocks", "embed", first=("down", "down")),
@@ -98,6 +141,7 @@ CASES: dict[tuple[Place, str], Case] = {
     ("tree", "edge(1)"): Case(cursor, "", LAST),
     ("tree", "pan(-1)"): Case(pan, 11, 0, first=("shift+right",)),
     ("tree", "pan(1)"): Case(pan, 0, 11),
+    ("tree", "screen.jump_to_twin"): Case(cursor, "embed", "head", first=("down",)),
     ("tree", "fold('one')"): Case(row_count, 9, 1),
     ("tree", "fold('branch')"): Case(row_count, 9, 16, first=("j", "j", "j")),
     ("tree", "fold('all')"): Case(row_count, 7, 23, first=("Z",)),
@@ -105,35 +149,88 @@ CASES: dict[tuple[Place, str], Case] = {
     ("tree", "fold('sibling branches')"): Case(row_count, 9, 23, first=("j", "j", "j")),
     ("tree", "fold('class')"): Case(row_count, 9, 13, first=("j", "j", "j")),
     ("tree", "fold('class branches')"): Case(row_count, 9, 23, first=("j", "j", "j")),
+    ("tree", "screen.fold_repeats"): Case(row_count, 9, 8),
     ("tree", "screen.view"): Case(focus, "ModuleTree", "Details"),
-    ("details", "scroll_up"): Case(details_top, 1, 0, first=("tab", "down")),
-    ("details", "scroll_down"): Case(details_top, 0, 1, first=("tab",)),
-    ("details", "page_up"): Case(details_top, 4, 0, first=("tab", "end")),
-    ("details", "page_down"): Case(details_top, 0, 4, first=("tab",)),
-    ("details", "scroll_home"): Case(details_top, 4, 0, first=("tab", "end")),
-    ("details", "scroll_end"): Case(details_top, 0, 4, first=("tab",)),
-    ("details", "screen.leave"): Case(focus, "Details", "ModuleTree", first=("tab",)),
-    ("anywhere", "column('parameters')"): Case(
-        titles, USUAL, [title for title in USUAL if title not in {"params", "share"}]
+    ("anywhere", "panel(1)"): Case(focus, "ModuleTree", "Details"),
+    ("anywhere", "panel(-1)"): Case(focus, "ModuleTree", "Performance", first=("P",)),
+    ("anywhere", "resize(1)"): Case(dock_width, 48, 54),
+    ("anywhere", "resize(-1)"): Case(dock_width, 48, 42),
+    ("anywhere", "maximize"): Case(lambda app: app.explorer.dock.display, True, False),
+    ("anywhere", "column('parameters')"): Case(titles, USUAL, without("params", "share")),
+    ("anywhere", "column('size')"): Case(titles, USUAL, without("memory")),
+    ("anywhere", "column('shapes')"): Case(titles, USUAL, with_more("shapes", after="trend")),
+    ("anywhere", "column('device')"): Case(
+        titles, USUAL, with_more("device", "dtype", after="memory")
+    ),
+    ("anywhere", "column('flow')"): Case(
+        titles, USUAL, with_more("input", "output", "dtypes", "calls", after="memory")
     ),
     ("anywhere", "column('memory')"): Case(
-        titles, USUAL, [title for title in USUAL if title != "memory"]
+        titles,
+        USUAL,
+        with_more("of memory", "own", "in mem", "out mem", "activat.", "peak", after="memory"),
     ),
-    ("anywhere", "column('shapes')"): Case(titles, USUAL, [*USUAL[:5], "shapes", "notes"]),
-    ("anywhere", "column('device')"): Case(titles, USUAL, [*USUAL[:5], "device", "notes"]),
-    ("anywhere", "panel"): Case(focus, "ModuleTree", "Details"),
-    ("anywhere", "resize(1)"): Case(details_width, 42, 48),
-    ("anywhere", "resize(-1)"): Case(details_width, 42, 36),
+    ("anywhere", "column('time')"): Case(titles, USUAL, without("time")),
+    ("anywhere", "column('flops')"): Case(
+        titles, USUAL, with_more("FLOPs", "of FLOPs", after="time")
+    ),
+    ("anywhere", "column('gradients')"): Case(titles, USUAL, without("trend")),
+    ("anywhere", "align"): Case(lambda app: app.explorer.tree_panel.labels.aligned, True, False),
+    ("anywhere", "labels"): Case(focus, "ModuleTree", "LabelPanel"),
+    ("labels", "move(-1)"): Case(label_cursor, 1, 0, first=("L", "down")),
+    ("labels", "move(1)"): Case(label_cursor, 0, 1, first=("L",)),
+    ("labels", "choose"): Case(titles, USUAL, without("class"), first=("L", "down", "down")),
+    ("labels", "shift(1)"): Case(
+        label_order, tuple(FIRST), ("class", "change", "args"), first=("L", "down")
+    ),
+    ("labels", "shift(-1)"): Case(
+        label_order, tuple(FIRST), ("class", "change", "args"), first=("L", "down", "down")
+    ),
+    ("labels", "shift(-99)"): Case(
+        label_order, tuple(FIRST), ("args", "change", "class"), first=("L", "j", "j", "j")
+    ),
+    ("labels", "shift(99)"): Case(
+        label_order, tuple(FIRST), ("class", "args", "params"), first=("L", "down")
+    ),
+    ("labels", "screen.labels"): Case(focus, "LabelPanel", "ModuleTree", first=("L",)),
 }
+
+
+def recorded() -> Subject:
+    subject = Subject(Run(name="demo", created_ns=0), tiny())
+    subject.take_documents({type(one): one for one in documents()})
+    subject.learn(0, Training().store.series(), ())
+    return subject
+
+
+def case_of(entry: Key, key: str) -> Case:
+    if entry.action == "sort({key})":
+        by = SORTED_BY[int(key) - 1] if key != "0" else ""
+        first = ("4",) if not by else ()
+        return Case(
+            order,
+            "params share" if first else "",
+            by or ("params share" if key == "9" else ""),
+            first=first,
+        )
+    if entry.action.startswith("toggle_panel("):
+        panel = next(panel for panel in PANELS if panel.key == key)
+        missing = Case(says(panel.missing[:40]), False, True)
+        opened = Case(open_panels, ("i",), () if key == "i" else (key, "i"))
+        return opened if panel.available(recorded()) else missing
+    return CASES[entry.place, entry.action]
+
+
+MINE = [entry for entry in all_keys() if not entry.place.startswith("panel")]
 
 
 @pytest.mark.parametrize(
     ("entry", "key"),
-    [pytest.param(entry, key, id=f"{entry.place}: {key}") for entry in KEYS for key in entry.keys],
+    [pytest.param(entry, key, id=f"{entry.place}: {key}") for entry in MINE for key in entry.keys],
 )
 def test_every_key_does_what_the_table_says(entry: Key, key: str) -> None:
-    case = CASES[entry.place, entry.action]
-    app = ExplorerApp(Training().train(30).finish())
+    case = case_of(entry, key)
+    app = ExplorerApp(Training(documents=documents()).train(30).finish())
 
     async def story(pilot: Pilot[None]) -> None:
         await pilot.press(*case.first)
@@ -149,12 +246,15 @@ def test_every_key_does_what_the_table_says(entry: Key, key: str) -> None:
 
 
 def test_no_case_is_left_of_a_key_that_is_gone() -> None:
-    assert set(CASES) == {(entry.place, entry.action) for entry in KEYS}
+    generated = ("sort({key})", "toggle_panel(")
+    table = {(entry.place, entry.action) for entry in MINE}
+
+    assert set(CASES) == {one for one in table if not one[1].startswith(generated)}
 
 
 def test_no_key_means_two_things_in_one_place() -> None:
-    for place in ("anywhere", "tree", "details", "search"):
-        keys = [key for entry in KEYS if entry.place == place for key in entry.keys]
+    for place in {entry.place for entry in all_keys()}:
+        keys = [key for entry in all_keys() if entry.place == place for key in entry.keys]
 
         assert len(keys) == len(set(keys))
 
@@ -167,11 +267,11 @@ def test_the_help_lists_every_key() -> None:
         await pilot.pause()
         text = screen_text(app)
 
-        for title, entries in sections().items():
+        for title, entries in sections(all_keys()).items():
             assert title in text
             assert all(entry.does in text and entry.label in text for entry in entries)
 
-    drive(app, story, size=(120, 50))
+    drive(app, story, size=(200, 100))
 
 
 @pytest.mark.parametrize("key", ["escape", "enter", "q", "question_mark"])

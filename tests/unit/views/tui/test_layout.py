@@ -7,7 +7,8 @@ import pytest
 from tests.unit.views.tui.runs import tiny
 from torchglass.records.run import Run
 from torchglass.views.tui.cells import Piece
-from torchglass.views.tui.columns import SHOWN_AT_FIRST
+from torchglass.views.tui.components import BY_ID
+from torchglass.views.tui.labels import Labels
 from torchglass.views.tui.layout import Layout, lay_out
 from torchglass.views.tui.subject import Subject, measure
 
@@ -15,8 +16,14 @@ from torchglass.views.tui.subject import Subject, measure
 @pytest.fixture
 def subject() -> Subject:
     subject = Subject(Run(name="run", created_ns=0), tiny())
-    subject.measures = measure(subject.model)
+    subject.holdings = measure(subject.model)
     return subject
+
+
+def lay(subject: Subject, names: int, width: int, *ids: str, aligned: bool = True) -> Layout:
+    columns = [BY_ID[one] for one in ids] if ids else Labels().columns(subject)
+    widths = [column.width(subject) for column in columns]
+    return lay_out(columns, widths, names, width, aligned=aligned)
 
 
 def text(pieces: list[Piece]) -> str:
@@ -25,26 +32,26 @@ def text(pieces: list[Piece]) -> str:
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_titles_and_cells_of_every_module_take_the_same_cells(subject: Subject, width: int) -> None:
-    layout = lay_out(subject, SHOWN_AT_FIRST, 30, width)
+    layout = lay(subject, 30, width)
 
-    lengths = {len(text(layout.cells(subject, module))) for module in subject.model.modules}
+    lengths = {len(text(layout.cells(subject, [module]))) for module in subject.model.modules}
 
     assert lengths == {len(text(layout.header())), layout.columns_width}
 
 
 def test_names_get_what_the_columns_leave_but_no_more_than_they_need(subject: Subject) -> None:
-    assert lay_out(subject, SHOWN_AT_FIRST, 30, 200).name_width == 30
-    assert lay_out(subject, SHOWN_AT_FIRST, 90, 80).name_width == 36
-    assert lay_out(subject, SHOWN_AT_FIRST, 90, 4).name_width == 12
+    assert lay(subject, 30, 200).name_width == 30
+    assert lay(subject, 90, 80).name_width == 36
+    assert lay(subject, 90, 4).name_width == 12
 
 
 def test_columns_stand_wider_apart_where_there_is_room(subject: Subject) -> None:
-    assert lay_out(subject, SHOWN_AT_FIRST, 30, 200).gap == 2
-    assert lay_out(subject, SHOWN_AT_FIRST, 30, 80).gap == 1
+    assert lay(subject, 30, 200).gap == 2
+    assert lay(subject, 30, 80).gap == 1
 
 
 def test_going_sideways_stops_at_each_column(subject: Subject) -> None:
-    layout = lay_out(subject, SHOWN_AT_FIRST, 30, 80)
+    layout = lay(subject, 30, 80)
 
     assert layout.beside(0, 1) == layout.starts[1]
     assert layout.beside(layout.starts[2], -1) == layout.starts[1]
@@ -52,7 +59,7 @@ def test_going_sideways_stops_at_each_column(subject: Subject) -> None:
 
 
 def test_a_column_that_is_turned_on_comes_into_view(subject: Subject) -> None:
-    layout = lay_out(subject, frozenset({"class", "parameters", "shapes"}), 20, 60)
+    layout = lay(subject, 20, 60, "class", "params", "params share", "shapes")
     room = 60 - layout.name_width
     shapes = layout.starts[-2]
 
@@ -62,3 +69,19 @@ def test_a_column_that_is_turned_on_comes_into_view(subject: Subject) -> None:
 
 def test_an_empty_layout_takes_nothing() -> None:
     assert Layout().columns_width == 0
+
+
+def test_without_alignment_what_is_empty_takes_no_room(subject: Subject) -> None:
+    layout = lay(subject, 30, 80, "class", "device", "shapes", aligned=False)
+    gelu = subject.model.find("blocks.0.mlp.1")
+    assert gelu is not None
+
+    assert text(layout.cells(subject, [gelu])) == "  GELU"
+
+
+def test_a_place_tells_its_column(subject: Subject) -> None:
+    layout = lay(subject, 30, 80, "class", "params")
+
+    assert layout.column_at(1) is BY_ID["class"]
+    assert layout.column_at(layout.starts[1] + 1) is BY_ID["params"]
+    assert layout.column_at(500) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests import make
@@ -33,7 +34,7 @@ def folds(model: Model, *paths: str) -> rows.Folds:
 
 
 def shown(model: Model, open_folds: rows.Folds) -> list[str]:
-    return [model[row].path for row in rows.visible(model, open_folds)]
+    return [model[row].path for row in rows.visible(rows.Outline(model).order, open_folds).tolist()]
 
 
 def test_a_closed_root_is_one_row(model: Model) -> None:
@@ -164,5 +165,45 @@ def test_a_model_of_depth_5000_folds_without_recursion() -> None:
 
     opened = rows.toggle_branch(outline, frozenset(), ModuleId(0))
 
-    assert len(rows.visible(model, opened)) == 5_000
+    assert len(rows.visible(outline.order, opened)) == 5_000
     assert outline.depths[-1] == 4_999
+
+
+def test_siblings_can_stand_in_another_order(model: Model, outline: rows.Outline) -> None:
+    backwards = [-float(module.id) for module in model.modules]
+
+    order = outline.ordered(backwards)
+
+    shown = [model[row].path for row in rows.visible(order, folds(model, "", "x")).tolist()]
+    assert shown == ["", "z", "y", "x", "x.c", "x.b", "x.a"]
+
+
+def test_what_is_above_some_modules_is_known(model: Model, outline: rows.Outline) -> None:
+    above = outline.above(np.array([at(model, "y.a.leaf"), at(model, "z")]))
+
+    assert [module.path for module in model.modules if above[module.id]] == ["", "y", "y.a"]
+
+
+def test_a_filter_leaves_what_it_keeps(model: Model, outline: rows.Outline) -> None:
+    keep = np.zeros(len(model.modules), np.bool_)
+    keep[[at(model, ""), at(model, "y"), at(model, "z")]] = True
+
+    shown = rows.visible(outline.order, outline.foldable, keep).tolist()
+
+    assert [model[row].path for row in shown] == ["", "y", "z"]
+
+
+def test_branches_are_whole(model: Model, outline: rows.Outline) -> None:
+    inside = outline.branches([at(model, "x.a"), at(model, "z")])
+
+    assert [module.path for module in model.modules if inside[module.id]] == [
+        *("x.a", "x.a.leaf"),
+        "z",
+    ]
+
+
+def test_so_many_levels_can_be_opened_whatever_they_take(
+    model: Model, outline: rows.Outline
+) -> None:
+    assert outline.first_folds(room=3, most=2) == folds(model, "", "x", "y")
+    assert outline.first_folds(room=3, most=0) == frozenset()

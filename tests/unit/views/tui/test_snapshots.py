@@ -10,9 +10,10 @@ from textual.pilot import Pilot
 
 from tests import make
 from tests.features.test_explorer import HOSTILE
-from tests.unit.views.tui.runs import Training, linear, still
+from tests.unit.views.tui.runs import Training, documents, linear, still, tiny, two_models
+from torchglass.analyse.comparing import compare
 from torchglass.records.flow import Reader
-from torchglass.views.tui.app import ExplorerApp
+from torchglass.views.tui.app import Exhibit, ExplorerApp
 from torchglass.views.tui.picture import settle
 
 
@@ -31,7 +32,7 @@ class Compare(Protocol):
 @pytest.fixture
 def looks_the_same(snap_compare: Compare) -> Callable[..., bool]:
     def compare(
-        reader: Reader,
+        reader: Reader | Exhibit,
         press: Sequence[str] = (),
         *,
         theme: str = "glass-dark",
@@ -51,21 +52,77 @@ def looks_the_same(snap_compare: Compare) -> Callable[..., bool]:
     return compare
 
 
-@pytest.mark.parametrize("theme", ["glass-dark", "glass-light"])
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=["80x24", "120x40"])
+THEMES = pytest.mark.parametrize("theme", ["glass-dark", "glass-light"])
+SIZES = pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=["80x24", "160x50"])
+DOWN = ("Z", "Z", "j", "j", "j", "z", "j", "j")
+
+
+def run() -> Reader:
+    return Training(documents=documents()).train(40).finish()
+
+
+def both(test: Callable[..., None]) -> Callable[..., None]:
+    return THEMES(SIZES(test))  # type: ignore[no-any-return]
+
+
+@both
 def test_a_run(looks_the_same: Callable[..., bool], theme: str, size: tuple[int, int]) -> None:
-    press = ["Z", "Z", "j", "j", "j", "z", "j", "j"]
-
-    assert looks_the_same(Training().train(40).finish(), press, theme=theme, size=size)
+    assert looks_the_same(Training().train(40).finish(), DOWN, theme=theme, size=size)
 
 
-@pytest.mark.parametrize("theme", ["glass-dark", "glass-light"])
-def test_the_help(looks_the_same: Callable[..., bool], theme: str) -> None:
-    assert looks_the_same(Training().finish(), ["question_mark"], theme=theme, size=(120, 40))
+@both
+def test_a_recorded_forward(
+    looks_the_same: Callable[..., bool], theme: str, size: tuple[int, int]
+) -> None:
+    assert looks_the_same(run(), [*DOWN, "f", "F"], theme=theme, size=size)
 
 
-def test_a_search(looks_the_same: Callable[..., bool]) -> None:
-    assert looks_the_same(Training().train(40).finish(), ["slash", *"linear"])
+@both
+def test_the_help(looks_the_same: Callable[..., bool], theme: str, size: tuple[int, int]) -> None:
+    assert looks_the_same(run(), ["question_mark"], theme=theme, size=size)
+
+
+@both
+def test_a_search(looks_the_same: Callable[..., bool], theme: str, size: tuple[int, int]) -> None:
+    assert looks_the_same(run(), ["slash", *"linear"], theme=theme, size=size)
+
+
+@both
+def test_the_label_panel(
+    looks_the_same: Callable[..., bool], theme: str, size: tuple[int, int]
+) -> None:
+    press = ["L", "down", "down", "down", "space", "J"]
+
+    assert looks_the_same(run(), press, theme=theme, size=size)
+
+
+@both
+def test_labels_without_alignment(
+    looks_the_same: Callable[..., bool], theme: str, size: tuple[int, int]
+) -> None:
+    assert looks_the_same(run(), ["A", "t", "down"], theme=theme, size=size)
+
+
+@both
+def test_repeated_blocks_in_one_row(
+    looks_the_same: Callable[..., bool], theme: str, size: tuple[int, int]
+) -> None:
+    assert looks_the_same(run(), ["B", "3", "j", "j"], theme=theme, size=size)
+
+
+@both
+def test_a_comparison(
+    looks_the_same: Callable[..., bool], theme: str, size: tuple[int, int]
+) -> None:
+    compared = compare(*two_models(), {"embed.weight": 0.25, "blocks.0.mlp.0.weight": 0.003})
+    exhibit = Exhibit(reader=still(tiny()), comparison=compared)
+
+    assert looks_the_same(exhibit, ["j", "j", "j"], theme=theme, size=size)
+
+
+@THEMES
+def test_choosing_a_format(looks_the_same: Callable[..., bool], theme: str) -> None:
+    assert looks_the_same(run(), ["x"], theme=theme)
 
 
 def test_shapes_and_devices(looks_the_same: Callable[..., bool]) -> None:
@@ -76,6 +133,10 @@ def test_shapes_and_devices(looks_the_same: Callable[..., bool]) -> None:
 
 def test_a_small_terminal(looks_the_same: Callable[..., bool]) -> None:
     assert looks_the_same(Training().train(40).finish(), ["j", "j"], size=(40, 10))
+
+
+def test_sixteen_colours(looks_the_same: Callable[..., bool]) -> None:
+    assert looks_the_same(run(), DOWN, theme="glass-16")
 
 
 def test_hostile_names(looks_the_same: Callable[..., bool]) -> None:

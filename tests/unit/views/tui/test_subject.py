@@ -38,7 +38,7 @@ def series(number: int, path: str, name: str) -> Series:
     ],
 )
 def test_a_note_names_what_is_out_of_the_ordinary(subject: Subject, path: str, note: str) -> None:
-    subject.measures = measure(subject.model)
+    subject.holdings = measure(subject.model)
 
     assert subject.note(module(subject, path)) == note
 

@@ -1,0 +1,55 @@
+"""The keys in docs/explore.md, written from the table that the explorer itself is made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchglass.views.tui.components import COLUMNS, NAME
+from torchglass.views.tui.keys import KEYS, Key, sections
+from torchglass.views.tui.panels.keys import PANEL_KEYS
+from torchglass.views.tui.table import all_keys, panel_toggles
+
+PAGE = Path(__file__).parent / "explore.md"
+BEGIN, END = "<!-- keys -->", "<!-- end of keys -->"
+
+
+def renewed(page: str) -> str:
+    """The page with its keys and components as they are now."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{markdown()}\n{END}{after}"
+
+
+def markdown() -> str:
+    """All keys and all components of the labels as tables."""
+    parts = [
+        *("## Keys", "", "`?` shows them in the explorer.", ""),
+        *_tables((*KEYS, *panel_toggles())),
+        *("## Keys inside the panels", ""),
+        *_tables(PANEL_KEYS),
+        *("## Components of the labels", "", "| component | example | key |", "|---|---|---|"),
+        *(
+            f"| {column.name} | `{column.example[0]}` | {_group_key(column.group)} |"
+            for column in (NAME, *COLUMNS)
+        ),
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def _tables(keys: tuple[Key, ...]) -> list[str]:
+    lines = []
+    for title, entries in sections(keys).items():
+        lines += [f"### {title}", "", "| key | does |", "|---|---|"]
+        lines += [f"| {_code(entry)} | {entry.does} |" for entry in entries]
+        lines.append("")
+    return lines
+
+
+def _code(entry: Key) -> str:
+    return " ".join(f"`{key}`" for key in entry.label.split())
+
+
+def _group_key(group: str) -> str:
+    keys = (entry for entry in all_keys() if entry.action == f"column('{group}')")
+    return next((_code(entry) for entry in keys), "")

@@ -1,0 +1,1 @@
+"""Numbers as pictures, in colours that a terminal and a page can draw."""

@@ -1,0 +1,87 @@
+"""The verb that walks through a model in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchglass.errors import TargetError, ViewError
+from torchglass.targets.names import resolve
+
+if TYPE_CHECKING:
+    from torchglass.classic.explorers import ExplorerConfig
+    from torchglass.records.flow import Reader
+    from torchglass.views.web.server import Server
+
+
+def explore(
+    target: object = None,
+    *inputs: Any,
+    against: object = None,
+    config: ExplorerConfig | None = None,
+    unsafe: bool = False,
+    **kwargs: Any,
+) -> Server | None:
+    """Walk through a target in the terminal, until `q`; `?` shows the keys.
+
+    With inputs the model is run first, and shapes, times, FLOPs, memory and every operation are
+    there to be looked at; gradients, buffers and random state are afterwards what they were.
+    `against` is another target, from which changes are marked. Without a target the runs and
+    checkpoints of the current folder are offered. `config` says what is shown, for this time.
+
+    Where an event loop runs already, as in a notebook, the page is opened instead and given back.
+    """
+    from torchglass.api.exhibits import exhibit
+
+    if _in_event_loop():
+        return _open_page(exhibit(target, inputs, kwargs, against=against, unsafe=unsafe).reader)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ViewError(
+            "the explorer needs a terminal; without one, print(tg.summary(model)) shows a model "
+            'and tg.view(model, save="model.html") writes a page to open elsewhere'
+        )
+    from torchglass.views.tui.app import run_explorer
+
+    if target is None:
+        target = _picked()
+    if target is not None:
+        # The user's own code runs and prints before the screen is taken; reading may take longer.
+        found = resolve(target)
+        make = partial(exhibit, found, inputs, kwargs, against=against, unsafe=unsafe)
+        source = make() if inputs or kwargs else make
+        run_explorer(source, memory=None if config is None else config.memory())
+    return None
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _open_page(reader: Reader) -> Server:
+    from torchglass.api.viewing import view
+
+    server = view(reader, open_browser=True)
+    sys.stderr.write(
+        f"an event loop runs here already, so the page was opened instead: {server.url}\n"
+    )
+    return server
+
+
+def _picked() -> Path | None:
+    """The run or checkpoint of the current folder that the user picks."""
+    from torchglass.targets.folders import find_targets
+    from torchglass.views.tui.picker import pick
+
+    found = find_targets(Path.cwd())
+    if not found:
+        raise TargetError(
+            "there is no run and no checkpoint in this folder: name a target, such as net.py:Net"
+        )
+    return pick(found)

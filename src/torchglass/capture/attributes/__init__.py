@@ -1,0 +1,1 @@
+"""What a live model holds, asked for piece by piece and never run unasked."""

@@ -1,0 +1,212 @@
+"""A live model to be looked into.
+
+>>> live = LiveObject(nn.Sequential(nn.Linear(3, 4)))
+>>> [attribute.name for attribute in live.open(live.module("0").id).attributes]
+['weight', 'bias', 'training', 'in_features', 'out_features']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from torchglass.capture.attributes import numbers
+from torchglass.capture.attributes.holding import Held, holdings
+from torchglass.capture.attributes.wording import one_line, opens, raised
+from torchglass.capture.forward.keeping import keeping_random_state
+from torchglass.capture.model.containers import module_parts
+from torchglass.capture.tensor.describing import describe
+from torchglass.errors import LookupFailedError
+from torchglass.records.attributes import (
+    Attribute,
+    AttributeId,
+    Index,
+    Page,
+    Progress,
+    Spread,
+    TensorFacts,
+)
+from torchglass.records.tensors import Stats
+
+Recorded = Mapping[str, Mapping[str, torch.Tensor]]
+"""For the path of a module, what went into and came out of it, by name."""
+
+
+class _Known(NamedTuple):
+    """A thing that was described, and how it was reached."""
+
+    held: Held
+    owner: Any
+    above: tuple[int, ...]
+    """The identities of the things that it was reached through."""
+
+
+class LiveObject:
+    """A model, or an object that holds some, with what one of its forwards left behind."""
+
+    def __init__(self, target: object, recorded: Recorded | None = None) -> None:
+        self._target = target
+        self._recorded = recorded or {}
+        self._known: dict[AttributeId, _Known] = {}
+        self._ids = count()
+        self._root: AttributeId | None = None
+        self._tensors: list[Held] = []
+
+    def module(self, path: str) -> Attribute:
+        """The module at a path, to be opened."""
+        module = self._module_at(path)
+        tensors = self._tensors_at(path)
+        self._known, self._tensors = {}, tensors
+        held = Held(path.rpartition(".")[2], "module", module)
+        (described,) = self._described([held], None, ())
+        self._root = described.id
+        return described
+
+    def open(
+        self, id: AttributeId, *, start: int = 0, most: int = 100, everything: bool = False
+    ) -> Page:
+        """A page of what something holds; `everything` adds what is private, and methods."""
+        known = self._find(id)
+        thing = known.held.value
+        recorded = self._tensors if id == self._root else []
+        first = recorded[start : start + most]
+        held, total = holdings(
+            thing, max(start - len(recorded), 0), most - len(first), everything=everything
+        )
+        found = self._described([*first, *held], thing, (*known.above, _identity(thing)))
+        return Page(attributes=found, start=start, total=len(recorded) + total)
+
+    def call(self, id: AttributeId) -> Attribute:
+        """What a property returns; what it raises is the problem of the attribute."""
+        known = self._find(id)
+        name = known.held.name
+        try:
+            with keeping_random_state():
+                value = known.held.value.__get__(known.owner, type(known.owner))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a property is foreign code
+            return Attribute(id=id, name=name, role="property", problem=raised(error))
+        held = Held(name, "attribute", value)
+        self._known[id] = known._replace(held=held)
+        return _describe(id, held, known.above)
+
+    def facts(self, id: AttributeId) -> TensorFacts:
+        """How a tensor lies in memory."""
+        return numbers.tensor_facts(self._tensor(id))
+
+    def values(
+        self, id: AttributeId, index: Index, rows: range, columns: range
+    ) -> npt.NDArray[Any]:
+        """Numbers of a tensor: two dimensions of it, cut to some rows and columns."""
+        return numbers.cut(self._tensor(id), index, rows, columns)
+
+    def image(
+        self, id: AttributeId, index: Index, height: int, width: int
+    ) -> npt.NDArray[np.float32]:
+        """Two dimensions of a tensor made to fit so many pixels."""
+        return numbers.image(self._tensor(id), index, height, width)
+
+    def measure(self, id: AttributeId, progress: Progress) -> Stats | None:
+        """All numbers of a tensor summed up; None where it has none, or was told to stop."""
+        return numbers.measure_all(self._tensor(id), progress)
+
+    def spread(self, id: AttributeId, stats: Stats, bins: int, progress: Progress) -> Spread | None:
+        """How the finite numbers of a tensor that was measured are spread."""
+        return numbers.spread(self._tensor(id), stats, bins, progress)
+
+    def _module_at(self, path: str) -> object:
+        return _find(self._target, path)
+
+    def _tensors_at(self, path: str) -> list[Held]:
+        """What there is of a module beside its attributes."""
+        recorded = self._recorded.get(path, {})
+        return [Held(name, "recorded", tensor) for name, tensor in recorded.items()]
+
+    def _find(self, id: AttributeId) -> _Known:
+        known = self._known.get(id)
+        if known is None:
+            raise LookupFailedError("another module was opened since: open this one again")
+        return known
+
+    def _tensor(self, id: AttributeId) -> torch.Tensor:
+        held = self._find(id).held
+        if isinstance(held.value, np.ndarray):
+            return torch.from_numpy(held.value)
+        if not isinstance(held.value, torch.Tensor):
+            raise LookupFailedError(f"{held.name} is no tensor")
+        return held.value
+
+    def _described(
+        self, held: Sequence[Held], owner: Any, above: tuple[int, ...]
+    ) -> tuple[Attribute, ...]:
+        found = []
+        for one in held:
+            number = AttributeId(next(self._ids))
+            self._known[number] = _Known(one, owner, above)
+            found.append(_describe(number, one, above))
+        return tuple(found)
+
+
+def _describe(id: AttributeId, held: Held, above: tuple[int, ...]) -> Attribute:
+    """What can be said of a thing without running its code, but for its repr."""
+    name, role, value = held
+    if role == "property":
+        return Attribute(id=id, name=name, role=role)
+    kind = type(value).__qualname__
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        tensor = _as_tensor(value)
+        if tensor is not None:
+            return Attribute(id=id, name=name, role=role, type_name=kind, spec=describe(tensor))
+    encloses = _identity(value) in above
+    try:
+        text, problem = one_line(value), ""
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a repr is foreign code
+        text, problem = "", f"its repr raised {raised(error)}"
+    return Attribute(
+        id=id,
+        name=name,
+        role=role,
+        type_name=kind,
+        text=text,
+        opens=role != "method" and opens(value),
+        encloses=encloses,
+        problem=problem,
+    )
+
+
+def _as_tensor(value: Any) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        return value
+    try:
+        return torch.from_numpy(value)
+    except (TypeError, ValueError):
+        # Texts, dates and reversed arrays are nothing that torch can hold.
+        return None
+
+
+_identity = id
+
+
+def _find(target: object, path: str) -> object:
+    """The module at a dotted path; names may have dots in them, as the keys of a dict do."""
+    waiting = [(target, path)]
+    while waiting:
+        thing, rest = waiting.pop()
+        if not rest:
+            return thing
+        for name, part in _parts(thing):
+            if rest == name or rest.startswith(f"{name}."):
+                waiting.append((part, rest[len(name) + 1 :]))
+    raise LookupFailedError(f"the model has no module {path!r} any more")
+
+
+def _parts(thing: Any) -> list[tuple[str, Any]]:
+    if not isinstance(thing, nn.Module):
+        return module_parts(thing)
+    children = object.__getattribute__(thing, "__dict__").get("_modules", {})
+    return [(str(name), part) for name, part in children.items() if part is not None]

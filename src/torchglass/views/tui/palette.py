@@ -1,0 +1,86 @@
+"""What the command palette offers: everything a key does, every order, and every module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+from textual.markup import escape
+
+from torchglass.views.formats import harmless
+from torchglass.views.tui.arrangement import Sorting
+from torchglass.views.tui.components import NAME
+from torchglass.views.tui.search import REGEX
+from torchglass.views.tui.table import all_keys
+
+if TYPE_CHECKING:
+    from textual.dom import DOMNode
+
+    from torchglass.views.tui.screen import Explorer
+
+_MOST_MODULES = 30
+
+
+class Commands(Provider):
+    """The commands of the explorer."""
+
+    @property
+    def _explorer(self) -> Explorer | None:
+        from torchglass.views.tui.screen import Explorer
+
+        return self.screen if isinstance(self.screen, Explorer) else None
+
+    async def discover(self) -> Hits:
+        """Everything that a key does."""
+        for title, help_text, run in self._commands():
+            yield DiscoveryHit(Content(title), run, help=escape(help_text))
+
+    async def search(self, query: str) -> Hits:
+        """The commands and modules that fit what is typed."""
+        matcher = self.matcher(query)
+        for title, help_text, run in self._commands():
+            score = matcher.match(title)
+            if score > 0:
+                yield Hit(score, matcher.highlight(title), run, help=escape(help_text))
+        for path, kind, run in self._modules(query):
+            yield Hit(0.5, Content(path), run, text=path, help=escape(kind))
+
+    def _commands(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
+        explorer = self._explorer
+        if explorer is None:
+            return
+        tree = explorer.tree_panel
+        for key in all_keys():
+            if key.place in {"anywhere", "tree"} and "{key}" not in key.action:
+                namespace = tree if key.place == "tree" else explorer
+                title = f"{key.section}: {key.does}"
+                yield title, key.label, _running(explorer, key.action, namespace)
+        for column in (NAME, *tree.columns):
+            sorting = tree.arrangement.sorting.then(column.id)
+            yield f"Sort: by {column.name.lower()}", column.title, _sorting(explorer, sorting)
+
+    def _modules(self, query: str) -> Iterator[tuple[str, str, Callable[[], object]]]:
+        explorer = self._explorer
+        if explorer is None:
+            return
+        model = explorer.subject.model
+        for match in explorer.searching.finder.find(query.removeprefix(REGEX))[
+            :_MOST_MODULES
+        ].tolist():
+            module = model[match]
+            path = harmless(module.path or model.name)
+            yield path, harmless(module.kind), lambda path=module.path: explorer.go_to(path)  # type: ignore[misc]
+
+
+def _running(explorer: Explorer, action: str, namespace: DOMNode) -> Callable[[], object]:
+    return lambda: explorer.call_later(explorer.app.run_action, action, namespace)
+
+
+def _sorting(explorer: Explorer, sorting: Sorting) -> Callable[[], object]:
+    def run() -> None:
+        explorer.tree_panel.sort(sorting)
+        explorer.tree_panel.post_message(explorer.tree_panel.Sorted())
+
+    return run

@@ -1,0 +1,214 @@
+"""The panel that tells what a module is and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+from torchglass.analyse.model.parameters import Counts, ModuleCounts
+from torchglass.records.model import Module, Slot, join_path
+from torchglass.views.columns import shape_text
+from torchglass.views.formats import format_bytes, format_count, format_share, harmless
+from torchglass.views.tui.panels.drawing import (
+    Cell,
+    Row,
+    heading,
+    meter,
+    paragraph,
+    sections,
+    table,
+    text,
+    wrap,
+)
+from torchglass.views.tui.panels.keys import panel_bindings
+from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.panels.passes import pass_of
+from torchglass.views.tui.subject import SHARED, TIED, Subject, tied_to
+
+_MOST_SLOTS = 1_000
+_MOST_VALUES = 50
+_METER = 12
+
+
+class Details(Panel):
+    """Parameters, bytes, shapes, types, shares and inheritance of a module."""
+
+    key: ClassVar[str] = "i"
+    title: ClassVar[str] = "Details"
+    BINDINGS: ClassVar = panel_bindings("panel:details")
+
+    def follow(self, moved: bool) -> None:
+        """Draw what there is to tell of the module."""
+        self.put(describe(self.subject, self.module, self.room))
+
+
+def describe(subject: Subject, module: Module, width: int) -> list[Row]:
+    """What there is to tell of a module, line by line."""
+    counts = subject.counts(module)
+    return sections(
+        list(_who(subject, module, width)),
+        _problem(module, width),
+        [heading("holds"), *_totals(subject, module, counts)] if counts else [],
+        [heading("tensors"), *_tensors(subject, module)] if module.slots else [],
+        list(_last_call(subject, module)),
+        list(_inheritance(subject, module)),
+        list(_hooks(module)),
+    )
+
+
+def _who(subject: Subject, module: Module, width: int) -> Iterator[Row]:
+    model = subject.model
+    yield text(harmless(module.path or model.name), "path")
+    extra = f"({harmless(module.extra)})" if module.extra else ""
+    for line in wrap([(harmless(module.kind), "class"), (extra, "extra")], width, "  "):
+        yield Row(line)
+    package = module.class_name.rpartition(".")[0]
+    peers = len(subject.outline.by_class[module.class_name])
+    mode = "training" if module.training else "eval"
+    yield from paragraph(
+        " · ".join(filter(None, (harmless(package), mode, _peers(peers)))), width, "muted"
+    )
+    if module.alias_of is not None:
+        first = model[module.alias_of].path
+        yield Row(
+            [
+                (f"{SHARED} the very module at ", "note"),
+                (harmless(first) or "the model itself", "name"),
+            ],
+            first,
+        )
+
+
+def _peers(count: int) -> str:
+    return "the only one of its class" if count == 1 else f"one of {count:,} of its class"
+
+
+def _problem(module: Module, width: int) -> list[Row]:
+    if not module.problem:
+        return []
+    return [heading("problem"), *paragraph(harmless(module.problem), width, "problem")]
+
+
+def _totals(subject: Subject, module: Module, counts: ModuleCounts) -> Iterator[Row]:
+    lines = [[Cell("", "muted"), Cell("own", "muted", True), Cell("total", "muted", True)]]
+    lines += [
+        [
+            Cell(title, "muted"),
+            Cell(number(counts.own), style, True),
+            Cell(number(counts.total), style, True),
+        ]
+        for title, style, number in _HELD
+        if title in _ALWAYS or number(counts.total) != number(Counts())
+    ]
+    yield from map(Row, table(lines, gap=3))
+    for of, whole in _wholes(subject, module):
+        if counts.total.parameters and whole.total.parameters:
+            share = counts.total.parameters / whole.total.parameters
+            words = format_share(counts.total.parameters, whole.total.parameters)
+            yield Row([*meter(share, _METER), (f" {words:>4}", "number"), (f" of {of}", "muted")])
+    if counts.per_use.parameters != counts.total.parameters:
+        uses = format_count(counts.per_use.parameters)
+        yield text(f"{uses} parameters if each use were a copy", "muted")
+
+
+def _wholes(subject: Subject, module: Module) -> Iterator[tuple[str, ModuleCounts]]:
+    """What a module is a part of: the model, and the module around it."""
+    if module.parent is None:
+        return
+    root, parent = subject.model.root, subject.model[module.parent]
+    if whole := subject.counts(root):
+        yield "the model's parameters", whole
+    if parent is not root and (around := subject.counts(parent)):
+        yield f"those of {harmless(parent.path)}", around
+
+
+def _tensors(subject: Subject, module: Module) -> Iterator[Row]:
+    shown = module.slots[:_MOST_SLOTS]
+    lines = table([_slot_cells(slot) for slot in shown])
+    for slot, line in zip(shown, lines, strict=True):
+        yield Row(line)
+        for place in tied_to(subject.model, module, slot):
+            # The path of the module, which the name of the tensor follows.
+            yield Row([(f"  {TIED} {harmless(place)}", "note")], place.rpartition(".")[0])
+    if len(module.slots) > _MOST_SLOTS:
+        yield text(f"and {len(module.slots) - _MOST_SLOTS:,} more", "muted")
+
+
+def _slot_cells(slot: Slot) -> list[Cell]:
+    return [
+        Cell(harmless(slot.name), "name"),
+        Cell(shape_text(slot.spec), "shape"),
+        Cell(harmless(slot.spec.dtype), "dtype"),
+        Cell(format_bytes(slot.spec.bytes), "bytes", True),
+        Cell(_standing(slot), "muted"),
+    ]
+
+
+def _standing(slot: Slot) -> str:
+    """What sets a tensor apart from a trainable parameter in plain memory."""
+    words = []
+    if slot.role != "parameter":
+        words.append(slot.role if slot.persistent else f"{slot.role}, not saved")
+    elif not slot.trainable:
+        words.append("frozen")
+    if slot.spec.device != "cpu":
+        words.append(harmless(slot.spec.device))
+    if slot.spec.layout != "strided":
+        words.append(harmless(slot.spec.layout))
+    return ", ".join(words)
+
+
+def _last_call(subject: Subject, module: Module) -> Iterator[Row]:
+    """What went into and came out of the module, as far as a forward of it was recorded."""
+    recorded, trace = subject.statistics(module.path), pass_of(subject)
+    calls = recorded.calls if recorded else trace.calls.get(module.path, ()) if trace else ()
+    if not calls:
+        return
+    last = calls[-1]
+    cells = [
+        [
+            Cell(join_path(side, harmless(value.place)), "muted"),
+            Cell(shape_text(value.spec), "shape"),
+            Cell(harmless(value.spec.dtype), "dtype"),
+            Cell(format_bytes(value.spec.bytes), "bytes", True),
+        ]
+        for side, values in (("input", last.inputs), ("output", last.outputs))
+        for value in values[:_MOST_VALUES]
+    ]
+    yield heading("last call", f"of {len(calls):,}" if len(calls) > 1 else "")
+    yield from map(Row, table(cells))
+
+
+def _inheritance(subject: Subject, module: Module) -> Iterator[Row]:
+    source = subject.model.classes.get(module.class_name)
+    if source is None or not source.ancestors:
+        return
+    yield heading("inherits")
+    names = [module.class_name, *(one.class_name for one in source.ancestors)]
+    for depth, name in enumerate(names):
+        package, _, kind = name.rpartition(".")
+        guide = "  " * (depth - 1) + "└ " if depth else ""
+        yield Row(
+            [
+                (guide, "faint"),
+                (harmless(kind), "plain" if depth else "class"),
+                (f"  {harmless(package)}", "muted"),
+            ]
+        )
+
+
+def _hooks(module: Module) -> Iterator[Row]:
+    if module.hooks:
+        yield heading("hooks", "there before us")
+        for hook in module.hooks:
+            yield text(harmless(hook), "name")
+
+
+_ALWAYS = {"parameters", "memory"}
+_HELD: tuple[tuple[str, str, Callable[[Counts], str]], ...] = (
+    ("parameters", "number", lambda held: format_count(held.parameters)),
+    ("trainable", "number", lambda held: format_count(held.trainable)),
+    ("frozen", "number", lambda held: format_count(held.frozen)),
+    ("buffers", "number", lambda held: format_count(held.buffers)),
+    ("memory", "bytes", lambda held: format_bytes(held.bytes)),
+)

@@ -1,0 +1,158 @@
+"""The panel that lists what is wrong, each with the place where it is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from torchglass.analyse.failure.story import code_at
+from torchglass.analyse.health import cause
+from torchglass.records.finding import Evidence, Finding, Findings
+from torchglass.views.columns import shape_text
+from torchglass.views.formats import harmless
+from torchglass.views.tui.panels.drawing import Cell, Row, paragraph, table, text, wrap
+from torchglass.views.tui.panels.keys import panel_bindings
+from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.subject import Subject
+
+_MARKS = {"error": ("✗", "problem"), "warning": ("!", "warning"), "note": ("·", "muted")}
+_MOST = 1_000
+
+
+class FindingsPanel(Panel):
+    """All problems of the run; those of the module and of what is inside it come first."""
+
+    key: ClassVar[str] = "exclamation_mark"
+    title: ClassVar[str] = "Findings"
+    missing: ClassVar[str] = (
+        "nothing was looked for: tg.check(model, *inputs) or tg.guard(model) looks for problems"
+    )
+    has_cursor = True
+    BINDINGS: ClassVar = panel_bindings("panel:findings")
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._open: set[int] = set()
+
+    @classmethod
+    def available(cls, subject: Subject) -> bool:
+        """Whether problems were looked for."""
+        return subject.document(Findings) is not None
+
+    def follow(self, moved: bool) -> None:
+        """Draw the problems."""
+        found = self.subject.document(Findings)
+        if found is None or not found.findings:
+            self.subtitle = ""
+            self.say("No problem was found.")
+            return
+        self.subtitle = _counted(found)
+        self.put(self._rows_of(found))
+
+    def action_line(self, by: int) -> None:
+        """Go to the next finding, or to the one before; not from line to line within one."""
+        starts = [at for at, row in enumerate(self.rows) if _begins(self.rows, at, row)]
+        if not starts:
+            return
+        here = max((number for number, at in enumerate(starts) if at <= self.row), default=0)
+        there = min(max(here + by, 0), len(starts) - 1)
+        # Its last line first, so that all of it comes into view.
+        self.go([*starts, len(self.rows)][there + 1] - 1)
+        self.go(starts[there])
+
+    def action_tell(self) -> None:
+        """Tell all about the finding under the cursor, or only its sentence."""
+        target = self.rows[self.row].target if self.row < len(self.rows) else None
+        if isinstance(target, tuple):
+            self._open ^= {target[0]}
+            self.follow(False)
+
+    def choose(self, row: Row) -> None:
+        """Go to where the problem is."""
+        if isinstance(row.target, tuple):
+            self.post_message(self.Jump(row.target[1]))
+
+    def _rows_of(self, found: Findings) -> list[Row]:
+        here: list[Row] = []
+        elsewhere: list[Row] = []
+        for number, finding in enumerate(found.findings[:_MOST]):
+            inside = _is_inside(finding.path, self.module.path)
+            rows = self._rows_of_one(number, finding)
+            (here if inside else elsewhere).extend(rows)
+        more = len(found.findings) - _MOST
+        end = [text(f"and {more:,} more", "muted")] if more > 0 else []
+        if here and elsewhere:
+            return [*here, Row(), text("elsewhere", "heading"), *elsewhere, *end]
+        return [*here, *elsewhere, *end]
+
+    def _rows_of_one(self, number: int, finding: Finding) -> Iterator[Row]:
+        mark, style = _MARKS[finding.severity]
+        target = number, finding.path
+        first, *rest = wrap([(harmless(finding.message), "plain")], self.room - 2)
+        yield Row([(f"{mark} ", style), *first], target)
+        for line in rest:
+            yield Row([("  ", "plain"), *line], target)
+        yield Row([(f"  {_where(finding)}", "muted")], target)
+        if number in self._open:
+            for row in _told(finding, self.room - 4):
+                yield Row([("    ", "plain"), *row.pieces], target)
+
+
+def _begins(rows: Sequence[Row], at: int, row: Row) -> bool:
+    return row.target is not None and (at == 0 or rows[at - 1].target != row.target)
+
+
+def _is_inside(path: str, around: str) -> bool:
+    return not around or path == around or path.startswith(f"{around}.")
+
+
+def _counted(found: Findings) -> str:
+    counts = Counter(finding.severity for finding in found.findings)
+    words = [(counts["error"], "error"), (counts["warning"], "warning"), (counts["note"], "note")]
+    return ", ".join(f"{count:,} {word}{'s' * (count != 1)}" for count, word in words if count)
+
+
+def _where(finding: Finding) -> str:
+    """The place in few words: module, call, op, phase, step."""
+    call = f"call {finding.call}" if finding.call > 1 else ""
+    phase = finding.phase if finding.phase != "forward" else ""
+    step = f"step {finding.step:,}" if finding.step is not None else ""
+    path = finding.path or "the model itself"
+    return " · ".join(harmless(word) for word in (path, call, finding.op, phase, step) if word)
+
+
+def _told(finding: Finding, width: int) -> Iterator[Row]:
+    """What a finding rests on: the line, the reason, the tensors."""
+    if reason := cause(finding):
+        yield from paragraph(f"why: {harmless(reason)}", width, "note")
+    source = finding.source
+    if source is not None:
+        yield text(harmless(f"{source.file}:{source.line} in {source.function}"), "muted")
+        if code := code_at(source):
+            yield text(harmless(code), "string")
+    yield from map(Row, table([_evidence(one) for one in finding.tensors]))
+
+
+def _evidence(one: Evidence) -> list[Cell]:
+    return [
+        Cell(harmless(one.holder or one.name), "name"),
+        Cell(shape_text(one.spec), "shape"),
+        Cell(harmless(one.spec.dtype), "dtype"),
+        Cell(_range(one), "plain"),
+        Cell(_strange(one), "problem"),
+    ]
+
+
+def _range(one: Evidence) -> str:
+    if one.stats is None:
+        return "written over since"
+    if math.isnan(one.stats.min):
+        return ""
+    return f"{one.stats.min:.4g} … {one.stats.max:.4g}"
+
+
+def _strange(one: Evidence) -> str:
+    counts = ((one.stats.nan, "NaN"), (one.stats.inf, "Inf")) if one.stats else ()
+    return ", ".join(f"{count:,} {name}" for count, name in counts if count)

@@ -1,0 +1,225 @@
+"""Rows of coloured text that are drawn where they are seen, with or without a cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from torchglass.views.tui.panels.drawing import Row
+
+STYLES = (
+    *("plain", "path", "class", "extra", "heading", "name", "number", "bytes", "shape", "dtype"),
+    *("device", "muted", "faint", "spark", "bar", "note", "problem", "warning", "key"),
+    *("cursor", "header", "marked", "mark", "selected"),
+    *("keyword", "string", "comment", "literal", "definition", "builtin", "decorator", "line"),
+)
+_PAN = 8
+
+
+class Lines(ScrollView, can_focus=True):
+    """A list of rows to scroll through, below some that stay."""
+
+    has_cursor: bool = False
+    """Whether rows are gone to one by one, and not only scrolled."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{style}" for style in STYLES}
+    DEFAULT_CSS: ClassVar[str] = """
+    Lines {
+        background: $surface;
+        scrollbar-size-horizontal: 0;
+        scrollbar-size-vertical: 1;
+        scrollbar-background: $surface;
+        scrollbar-color: $foreground 25%;
+        scrollbar-gutter: stable;
+    }
+    Lines:focus { background: $panel; }
+    Lines .lines--path, Lines .lines--heading { text-style: bold; }
+    Lines .lines--heading { color: $foreground 75%; }
+    Lines .lines--header { color: $foreground 60%; text-style: bold; }
+    Lines .lines--class { color: $glass-class; text-style: bold; }
+    Lines .lines--extra { color: $glass-class; }
+    Lines .lines--number { color: $glass-count; }
+    Lines .lines--bytes { color: $glass-bytes; }
+    Lines .lines--shape { color: $glass-shape; }
+    Lines .lines--dtype { color: $glass-dtype; }
+    Lines .lines--device { color: $glass-device; }
+    Lines .lines--muted { color: $foreground 60%; }
+    Lines .lines--faint { color: $foreground 30%; }
+    Lines .lines--spark { color: $glass-spark; }
+    Lines .lines--bar { color: $glass-bar; }
+    Lines .lines--note { color: $text-success; }
+    Lines .lines--problem { color: $text-error; }
+    Lines .lines--warning { color: $text-warning; }
+    Lines .lines--key { color: $text-accent; text-style: bold; }
+    Lines .lines--cursor { background: $glass-resting; }
+    Lines:focus .lines--cursor { background: $glass-cursor; }
+    Lines .lines--marked { background: $glass-same; }
+    Lines .lines--selected { background: $glass-cursor; }
+    Lines .lines--mark { color: $glass-gutter; }
+    Lines .lines--keyword { color: $glass-device; }
+    Lines .lines--string { color: $glass-shape; }
+    Lines .lines--comment { color: $foreground 50%; text-style: italic; }
+    Lines .lines--literal { color: $glass-count; }
+    Lines .lines--definition { color: $glass-class; text-style: bold; }
+    Lines .lines--builtin { color: $glass-dtype; }
+    Lines .lines--decorator { color: $glass-spark; }
+    Lines .lines--line { color: $foreground 35%; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row = 0
+        self._rows: Sequence[Row] = ()
+        self._header: Sequence[Row] = ()
+        self._styles_of: dict[tuple[str, str], Style] = {}
+
+    def choose(self, row: Row) -> None:
+        """Do what a row stands for."""
+
+    def stood(self) -> None:
+        """The cursor stands on another row."""
+
+    def is_marker(self, row: Row, x: int) -> bool:
+        """Whether a place in a row is where it is opened and closed."""
+        return False
+
+    def top(self) -> Sequence[Row]:
+        """The rows that stay."""
+        return self._header
+
+    @property
+    def room(self) -> int:
+        """The cells that a row has without being cut."""
+        return max(self.scrollable_content_region.width - 2, 1)
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """What can be seen in it, by scrolling."""
+        return self._rows
+
+    @property
+    def window(self) -> int:
+        """How many rows are seen at once."""
+        return max(self.scrollable_content_region.height - len(self.top()), 1)
+
+    def put(self, rows: Sequence[Row], header: Sequence[Row] = ()) -> None:
+        """Show these rows, below a header that stays."""
+        self._rows, self._header = rows, header
+        self.row = min(self.row, max(len(rows) - 1, 0))
+        self.lay_out()
+
+    def lay_out(self) -> None:
+        """Take in that there are other rows."""
+        near = self.scroll_offset.y
+        widest = max(map(_width, self._rows[near : near + 2 * self.window]), default=0)
+        self.virtual_size = Size(widest + 2, len(self._rows) + len(self.top()))
+        self.refresh()
+
+    def notify_style_update(self) -> None:
+        """Draw everything anew in other colours."""
+        self._styles_of.clear()
+        super().notify_style_update()
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen: what stays at the top, then the rows."""
+        top = self.top()
+        if y < len(top):
+            return self._strip(top[y], "plain", 0)
+        at = y - len(top) + self.scroll_offset.y
+        if at >= len(self._rows):
+            return Strip.blank(self.size.width, self.rich_style)
+        row = self._rows[at]
+        tone = "cursor" if self.has_cursor and at == self.row else row.tone
+        return self._strip(row, tone, self.scroll_offset.x)
+
+    def _strip(self, row: Row, tone: str, left: int) -> Strip:
+        mark = "▌" if tone == "cursor" and self.has_focus else " "
+        behind = self._style(tone, tone)
+        pieces = [Segment(text, self._style(tone, style)) for text, style in row.pieces if text]
+        pieces += [_half_block(*pair, behind) for pixels in row.pictures for pair in pixels]
+        width = self.size.width
+        strip = Strip(pieces).crop(left, left + width - 1)
+        gutter = Strip([Segment(mark, self._style(tone, "mark"))])
+        return Strip.join([gutter, strip]).adjust_cell_length(width, behind)
+
+    def _style(self, tone: str, style: str) -> Style:
+        key = tone, style
+        if key not in self._styles_of:
+            visual = self.get_visual_style(f"lines--{tone}", f"lines--{style}")
+            self._styles_of[key] = visual.rich_style
+        return self._styles_of[key]
+
+    def go(self, row: int) -> None:
+        """Put the cursor on a row and bring it into view."""
+        self.row = min(max(row, 0), max(len(self._rows) - 1, 0))
+        top = self.scroll_offset.y
+        if self.row < top:
+            self.turn_to(y=self.row)
+        elif self.row >= top + self.window:
+            self.turn_to(y=self.row - self.window + 1)
+        self.refresh()
+        self.stood()
+
+    def turn_to(self, x: int | None = None, y: int | None = None) -> None:
+        """Scroll to a place at once: rows that were just put need no layout before."""
+        self.scroll_to(x, y, animate=False, force=True, immediate=True)
+        # A bar that was not there yet did not hear of it.
+        self.call_after_refresh(self._place_bar)
+
+    def _place_bar(self) -> None:
+        self.vertical_scrollbar.position = self.scroll_offset.y
+
+    def action_line(self, by: int) -> None:
+        """Go some lines down."""
+        if self.has_cursor:
+            self.go(self.row + by)
+        else:
+            self.turn_to(y=self.scroll_offset.y + by)
+
+    def action_screenful(self, direction: int) -> None:
+        """Go one screen down or up."""
+        self.action_line(direction * max(self.window - 1, 1))
+
+    def action_end(self, direction: int) -> None:
+        """Go to the first or the last line."""
+        self.action_line(direction * len(self._rows))
+
+    def action_pan(self, direction: int) -> None:
+        """See what is further right or left."""
+        self.turn_to(x=self.scroll_offset.x + direction * _PAN)
+
+    def action_choose(self) -> None:
+        """Do what the row under the cursor stands for."""
+        if self._rows:
+            self.choose(self._rows[self.row])
+
+    def on_click(self, event: events.Click) -> None:
+        """Go to a row; do what it stands for by a second click, or at once without a cursor."""
+        at = event.y - len(self.top()) + self.scroll_offset.y
+        if not 0 <= at < len(self._rows) or event.y < len(self.top()):
+            return
+        if self.has_cursor:
+            self.go(at)
+        if event.chain == 2 or not self.has_cursor or self.is_marker(self._rows[at], event.x):
+            self.choose(self._rows[at])
+
+
+def _width(row: Row) -> int:
+    return sum(cell_len(words) for words, _ in row.pieces) + sum(map(len, row.pictures))
+
+
+@lru_cache(maxsize=1 << 13)
+def _half_block(upper: str, lower: str, behind: Style) -> Segment:
+    """A cell of two pixels, of which one or both may be missing."""
+    if not upper:
+        return Segment("▄" if lower else " ", behind + Style(color=lower or None))
+    return Segment("▀", behind + Style(color=upper, bgcolor=lower or None))

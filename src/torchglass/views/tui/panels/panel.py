@@ -1,0 +1,198 @@
+"""What all panels have in common: they follow the tree, and work beside the screen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from typing import ClassVar, TypeVar
+
+from textual import on
+from textual.message import Message
+
+from torchglass.records.attributes import Progress
+from torchglass.records.model import Module
+from torchglass.records.series import SeriesId
+from torchglass.records.trace import OpId
+from torchglass.views.formats import harmless
+from torchglass.views.tui.panels.drawing import Row, meter, paragraph
+from torchglass.views.tui.panels.keys import panel_bindings
+from torchglass.views.tui.panels.lines import Lines
+from torchglass.views.tui.panels.working import Job, Outcome
+from torchglass.views.tui.subject import Subject
+
+T = TypeVar("T")
+
+_PATIENCE_SECONDS = 0.25
+"""How long work goes on before it is spoken of: a flicker would be worse than a wait."""
+_METER = 12
+
+
+class Panel(Lines):
+    """One view of the module under the tree's cursor."""
+
+    key: ClassVar[str] = ""
+    """The key that shows and hides it."""
+    title: ClassVar[str] = ""
+    missing: ClassVar[str] = ""
+    """What to do to get what it would show, in one sentence."""
+    BINDINGS: ClassVar = panel_bindings("panel")
+
+    class Jump(Message):
+        """The user wants to go to another module."""
+
+        def __init__(self, path: str) -> None:
+            super().__init__()
+            self.path = path
+
+    class Picked(Message):
+        """The user stands on an op of the trace."""
+
+        def __init__(self, op: OpId) -> None:
+            super().__init__()
+            self.op = op
+
+    class Leave(Message):
+        """The user wants to go back to the tree."""
+
+    class Retitled(Message):
+        """What stands beside the title is another."""
+
+    class _Done(Message):
+        def __init__(self, job: Job, outcome: Outcome) -> None:
+            super().__init__()
+            self.job = job
+            self.outcome = outcome
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__()
+        self.subject = subject
+        self.module = subject.model.root
+        self._subtitle = ""
+        self._job: Job | None = None
+        self._waited = False
+
+    @classmethod
+    def available(cls, subject: Subject) -> bool:
+        """Whether there is anything to show in it."""
+        return True
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the keys act that act now, as the table of keys names it."""
+        return ("panel", f"panel:{self.title.lower()}")
+
+    def wanted(self) -> Iterable[SeriesId]:
+        """The series that it shows now, which have to be read."""
+        return ()
+
+    def show(self, module: Module) -> None:
+        """Tell of a module, or of what is new about it."""
+        moved = module.path != self.module.path
+        self.module = module
+        if moved:
+            self.stop()
+            self.row = 0
+            self.turn_to(0, 0)
+        self.follow(moved)
+
+    def refresh_data(self) -> None:
+        """Take in what is new of the run."""
+        self.follow(False)
+
+    def pick(self, op: OpId) -> None:
+        """Show where an op stands that was picked in another panel."""
+
+    def follow(self, moved: bool) -> None:
+        """Draw what there is to tell of the module, which may be another one than before."""
+        raise NotImplementedError
+
+    def choose(self, row: Row) -> None:
+        """Do what a row stands for."""
+        if isinstance(row.target, str):
+            self.post_message(self.Jump(row.target))
+
+    def close_inner(self) -> bool:
+        """Close what was opened inside of the panel; whether there was anything."""
+        return False
+
+    @property
+    def subtitle(self) -> str:
+        """What stands beside the title."""
+        return self._subtitle
+
+    @subtitle.setter
+    def subtitle(self, words: str) -> None:
+        if words != self._subtitle:
+            self._subtitle = words
+            self.post_message(self.Retitled())
+
+    @property
+    def settled(self) -> bool:
+        """Whether no work is being done."""
+        return self._job is None
+
+    def say(self, words: str) -> None:
+        """Show one sentence in place of rows."""
+        self.put(paragraph(words, self.room, "muted"))
+
+    def work(self, says: str, work: Callable[[Progress], T], then: Callable[[T], None]) -> None:
+        """Do something in a thread, and something with its result if it was not stopped."""
+        self.stop()
+        job = self._job = Job(says, work, then)
+        self._waited = False
+        # A thread that need not end: a property that hangs must not keep the user from quitting.
+        threading.Thread(target=copy_context().run, args=(self._run, job), daemon=True).start()
+        self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
+
+    def _run(self, job: Job) -> None:
+        outcome = job.run()
+        # The screen may be gone by then.
+        with suppress(RuntimeError):
+            self.post_message(self._Done(job, outcome))
+
+    def stop(self) -> None:
+        """Give up what is being worked on."""
+        if self._job is not None:
+            self._job.stopped = True
+            self._job = None
+            self.lay_out()
+
+    @on(_Done)
+    def _take(self, message: _Done) -> None:
+        """Take in what was worked out, unless it is no longer asked for."""
+        if message.job is not self._job:
+            return
+        self._job = None
+        if message.outcome.problem:
+            self.put(paragraph(harmless(message.outcome.problem), self.room, "problem"))
+        else:
+            message.job.finish(message.outcome)
+
+    def _tell_of_work(self, job: Job) -> None:
+        if self._job is job:
+            self._waited = True
+            self.lay_out()
+            self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
+
+    def top(self) -> Sequence[Row]:
+        """The rows that stay, with how far the work is."""
+        job = self._job
+        if job is None or not self._waited:
+            return self._header
+        share = f" {job.share:4.0%}  "
+        pieces = [(f"{job.says}  ", "muted"), *meter(job.share, _METER), (share, "muted")]
+        return [*self._header, Row([*pieces, ("Esc", "key"), (" stops", "muted")])]
+
+    def on_resize(self) -> None:
+        """Draw for the new width."""
+        self.follow(False)
+
+    def action_back(self) -> None:
+        """Stop what is being worked on, close what was opened, or go back to the tree."""
+        if self._job is not None:
+            self.stop()
+        elif not self.close_inner():
+            self.post_message(self.Leave())

@@ -1,0 +1,244 @@
+"""The panel that tells what a module takes to run, and what each of its calls was given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
+
+from torchglass.records.measures import Measures, ModuleMeasure
+from torchglass.records.model import Module
+from torchglass.records.statistics import ForwardStats, Measured, ModuleStatistics, Statistics
+from torchglass.records.tensors import Stats
+from torchglass.records.trace import Trace
+from torchglass.views.columns import shape_text
+from torchglass.views.formats import (
+    format_bytes,
+    format_count,
+    format_share,
+    format_time,
+    harmless,
+)
+from torchglass.views.tui.panels.drawing import (
+    Cell,
+    Row,
+    heading,
+    meter,
+    paragraph,
+    sections,
+    table,
+    text,
+)
+from torchglass.views.tui.panels.keys import panel_bindings
+from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.panels.passes import pass_of
+from torchglass.views.tui.subject import Subject
+
+_METER = 10
+_MOST_CALLS = 500
+_NUMBERS = ("min", "max", "mean", "std")
+_NOTHING = "–"
+
+
+class Performance(Panel):
+    """Time, memory and FLOPs of a module, and a table of its calls."""
+
+    key: ClassVar[str] = "P"
+    title: ClassVar[str] = "Performance"
+    missing: ClassVar[str] = (
+        "nothing was run: tg.explore(model, *inputs) records a forward, tg.profile(model, *inputs) "
+        "times it"
+    )
+    BINDINGS: ClassVar = panel_bindings("panel:performance")
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._differences = False
+
+    @classmethod
+    def available(cls, subject: Subject) -> bool:
+        """Whether anything of a forward was recorded."""
+        measured = subject.document(Measures) or subject.document(Statistics)
+        return measured is not None or subject.document(Trace) is not None
+
+    def action_differences(self) -> None:
+        """Show each call as it was, or by how much it differs from the one before."""
+        self._differences = not self._differences
+        self.follow(False)
+
+    def follow(self, moved: bool) -> None:
+        """Draw what the module took."""
+        rows = describe(self.subject, self.module, self.room, differences=self._differences)
+        if rows:
+            self.put(rows)
+        else:
+            self.say(
+                f"{harmless(self.module.path or 'The model')} did not run when it was recorded."
+            )
+
+
+def describe(subject: Subject, module: Module, width: int, *, differences: bool) -> list[Row]:
+    """What is known of a module's running, line by line."""
+    measures = subject.document(Measures)
+    measured, whole = subject.measured(module.path), subject.measured("")
+    statistics = subject.statistics(module.path)
+    notes = measures.notes if measures and measured else ()
+    return sections(
+        list(_costs(measured, whole)) if measured else list(_traced(subject, module)),
+        [row for note in notes for row in paragraph(harmless(note), width, "muted")],
+        list(_calls(statistics, differences=differences)) if statistics else [],
+    )
+
+
+def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[Row]:
+    """A table of what was measured, with the share of the whole model."""
+    times = "once" if measured.calls == 1 else f"{measured.calls:,} times"
+    yield heading("one pass", f"ran {times}")
+    lines, shares = [], []
+    for title, name, style, write in _COSTS:
+        total, own = getattr(measured, f"total_{name}"), getattr(measured, f"self_{name}", None)
+        if total is None:
+            continue
+        of = getattr(whole, f"total_{name}") if whole else None
+        lines.append(
+            [
+                Cell(title, "muted"),
+                Cell(write(total), style, True),
+                Cell(_NOTHING if own is None else write(own), style, True),
+                Cell(format_share(total, of) if of else "", "muted", True),
+            ]
+        )
+        shares.append(min(total / of, 1.0) if of else 0.0)
+    if not lines:
+        yield text("nothing of it was measured", "muted")
+        return
+    head = [
+        Cell("", "header"),
+        *(Cell(word, "header", True) for word in ("total", "self", "share")),
+    ]
+    first, *rest = table([head, *lines])
+    yield Row(first)
+    for line, share in zip(rest, shares, strict=True):
+        yield Row([*line, *meter(share, _METER)])
+
+
+def _traced(subject: Subject, module: Module) -> Iterator[Row]:
+    """What a trace knows of a module's time, where nothing was measured for itself."""
+    trace = pass_of(subject)
+    calls = trace.calls.get(module.path, ()) if trace else ()
+    if trace is None or not calls:
+        return
+    total = sum(call.total_ns for call in calls)
+    root = sum(call.total_ns for call in trace.calls.get("", ()))
+    yield heading("one traced pass", "time includes that of tracing")
+    cells = [
+        [Cell("calls", "muted"), Cell(f"{len(calls):,}", "number", True), Cell("", "muted")],
+        [
+            Cell("forward", "muted"),
+            Cell(format_time(total / 1e9), "number", True),
+            Cell(format_share(total, root), "muted", True),
+        ],
+    ]
+    yield from map(Row, table(cells))
+
+
+def _calls(statistics: ModuleStatistics, *, differences: bool) -> Iterator[Row]:
+    """The calls that are kept, the latest last, each with what went in and came out."""
+    totals = statistics.totals
+    beside = f"{totals.calls:,} in all, {format_time(totals.total_ns / 1e9)}"
+    if totals.failed:
+        beside += f", {totals.failed:,} raised"
+    yield heading("differences from the call before" if differences else "calls", beside)
+    shown = statistics.calls[-_MOST_CALLS:]
+    if len(shown) < totals.calls:
+        yield text(f"the last {len(shown):,} are kept", "muted")
+    head = [Cell(word, "header", at != 1 and at != 2) for at, word in enumerate(_HEADINGS)]
+    lines = [head]
+    for before, call in zip([None, *shown[:-1]], shown, strict=True):
+        lines += _call_lines(call, before, differences=differences)
+    yield from map(Row, table(lines))
+
+
+_HEADINGS = ("call", "", "shape", *_NUMBERS, "time")
+
+
+def _call_lines(
+    call: ForwardStats, before: ForwardStats | None, *, differences: bool
+) -> Iterator[list[Cell]]:
+    """A line for each tensor of a call, the time with the first."""
+    first = True
+    for side in ("inputs", "outputs"):
+        tensors: Sequence[Measured] = getattr(call, side)
+        earlier: Sequence[Measured] = getattr(before, side) if before else ()
+        for at, tensor in enumerate(tensors):
+            other = earlier[at] if at < len(earlier) else None
+            yield [
+                Cell(f"{call.number}" if first else "", "number", True),
+                Cell(_place(side, tensor.place, len(tensors)), "muted"),
+                _shape(tensor, other if differences else None),
+                *_stats_cells(tensor.stats, other.stats if other else None, differences),
+                _time(call, before, differences) if first else Cell("", "plain", True),
+            ]
+            first = False
+    if call.error:
+        blank = [Cell("", "plain")] * (len(_HEADINGS) - 2)
+        yield [
+            Cell(f"{call.number}", "number", True),
+            Cell(harmless(call.error), "problem"),
+            *blank,
+        ]
+
+
+def _place(side: str, place: str, count: int) -> str:
+    word = "in" if side == "inputs" else "out"
+    return f"{word} {harmless(place)}" if count > 1 and place else word
+
+
+def _shape(tensor: Measured, before: Measured | None) -> Cell:
+    same = before is not None and before.spec.shape == tensor.spec.shape
+    return Cell("same" if same else shape_text(tensor.spec), "faint" if same else "shape")
+
+
+def _stats_cells(stats: Stats | None, before: Stats | None, differences: bool) -> list[Cell]:
+    cells = []
+    for name in _NUMBERS:
+        value = getattr(stats, name) if stats else math.nan
+        if differences:
+            earlier = getattr(before, name) if before else math.nan
+            cells.append(_difference(value, earlier))
+        else:
+            strange = stats is not None and bool(stats.nan or stats.inf)
+            style = "problem" if strange else "plain"
+            cells.append(Cell(_NOTHING if math.isnan(value) else f"{value:.4g}", style, True))
+    return cells
+
+
+def _difference(value: float, before: float) -> Cell:
+    change = value - before
+    if math.isnan(change):
+        return Cell(_NOTHING, "faint", True)
+    return Cell(f"{change:+.3g}", "faint" if change == 0 else "plain", True)
+
+
+def _time(call: ForwardStats, before: ForwardStats | None, differences: bool) -> Cell:
+    if not differences:
+        return Cell(format_time(call.total_ns / 1e9), "number", True)
+    if before is None:
+        return Cell(_NOTHING, "faint", True)
+    change = call.total_ns - before.total_ns
+    sign = "+" if change >= 0 else "−"
+    return Cell(f"{sign}{format_time(abs(change) / 1e9)}", "number", True)
+
+
+def _nanoseconds(count: int) -> str:
+    return format_time(count / 1e9)
+
+
+_COSTS: tuple[tuple[str, str, str, Callable[[int], str]], ...] = (
+    ("forward", "forward_ns", "number", _nanoseconds),
+    ("backward", "backward_ns", "number", _nanoseconds),
+    ("forward FLOPs", "forward_flops", "shape", format_count),
+    ("backward FLOPs", "backward_flops", "shape", format_count),
+    ("kept for backward", "activation_bytes", "bytes", format_bytes),
+    ("peak memory", "peak_bytes", "bytes", format_bytes),
+)

@@ -1,0 +1,177 @@
+"""The panel of what was measured at a module over the steps of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from rich.cells import cell_len
+
+from torchglass.analyse.histograms import quantiles
+from torchglass.analyse.picture.bands import draw_bands
+from torchglass.analyse.picture.pixels import half_blocks
+from torchglass.records.histogram import Histograms
+from torchglass.records.series import Points, Series, SeriesId
+from torchglass.views.formats import harmless, sparkline
+from torchglass.views.tui.cells import fit, squeeze
+from torchglass.views.tui.panels.drawing import Row, text
+from torchglass.views.tui.panels.keys import panel_bindings
+from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.subject import Subject, moving
+
+Numbers = npt.NDArray[np.float64]
+
+_AXIS = 9
+_VALUE, _TREND, _WORD = 10, 24, 5
+_HIGHEST, _LOWEST = 10, 2
+_BESIDE = 3
+"""Lines that a chart takes besides itself: its title, its steps, and one below."""
+_SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_COLOURS = {True: (0x24406B, 0x3F6BB0, 0xA9C7FF), False: (0xCFE0FB, 0x8DB4F0, 0x1C5FC4)}
+"""Outer band, inner band and line, on dark and on light."""
+
+
+class SeriesPanel(Panel):
+    """The series of the module, a line each, above them a chart of the one under the cursor."""
+
+    key: ClassVar[str] = "v"
+    title: ClassVar[str] = "Series"
+    missing: ClassVar[str] = (
+        "nothing was recorded over steps: train with tg.watch(model), and open its run"
+    )
+    has_cursor = True
+    BINDINGS: ClassVar = panel_bindings("panel:series")
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._percentiles = True
+
+    @classmethod
+    def available(cls, subject: Subject) -> bool:
+        """Whether anything was measured over steps."""
+        return subject.has_series()
+
+    def wanted(self) -> Iterable[SeriesId]:
+        """The series of the module."""
+        return [one.id for one in self.subject.series_at(self.module)]
+
+    def action_bands(self) -> None:
+        """Show percentiles, or the range and the mean."""
+        self._percentiles = not self._percentiles
+        self.follow(False)
+
+    def stood(self) -> None:
+        """Draw the chart of another series."""
+        self.follow(False)
+
+    def notify_style_update(self) -> None:
+        """Draw the bands in the colours of another theme."""
+        super().notify_style_update()
+        if self.is_mounted:
+            self.follow(False)
+
+    def follow(self, moved: bool) -> None:
+        """List the series, and draw the chart of one."""
+        series = self.subject.series_at(self.module)
+        if not series:
+            where = harmless(self.module.path) or "the model itself"
+            self.say(f"Nothing is recorded of {where} over steps.")
+            return
+        chart = self._chart(series[min(self.row, len(series) - 1)], self._chart_lines(len(series)))
+        self.put(self._list(series), [*chart, Row()])
+
+    def _list(self, series: Sequence[Series]) -> list[Row]:
+        names = [harmless(one.name) for one in series]
+        width = min(max(map(cell_len, names)), max(self.room // 2, 8))
+        trend = min(max(self.room - width - _VALUE - _WORD - 2, 4), _TREND)
+        rows = []
+        for one, name in zip(series, names, strict=True):
+            values = self.subject.values(one)
+            latest = f"{values[-1]:.3g}" if len(values) else "…"
+            rows.append(
+                Row(
+                    [
+                        (fit(name, width), "name"),
+                        (f"{latest:>{_VALUE}}  ", "number"),
+                        (sparkline(squeeze(values, trend), trend), "spark"),
+                        ("" if one.kind == "scalar" else f"  {moving(one)}", "faint"),
+                    ]
+                )
+            )
+        return rows
+
+    def _chart_lines(self, count: int) -> int:
+        """How high the chart may be beside a list of so many, which may be scrolled."""
+        height = self.scrollable_content_region.height
+        return min(max(height - min(count, height // 2) - _BESIDE, _LOWEST), _HIGHEST)
+
+    def _chart(self, series: Series, height: int) -> Iterator[Row]:
+        points = self.subject.points(series)
+        if points is None or not len(points):
+            yield Row([(harmless(series.name), "path"), ("  …", "muted")])
+            return
+        yield Row(list(_title(points)))
+        lines = self._lines(points)
+        colours = _COLOURS[self.app.current_theme.dark][-(len(lines) + 1) // 2 :]
+        # Odd, so that what is even on both sides of zero has a middle.
+        picture, low, high = draw_bands(lines, colours, 2 * height - 1)
+        cells = half_blocks(picture)
+        labels = [f"{high:.3g}", *[""] * (len(cells) - 2), f"{low:.3g}"]
+        for label, pixels in zip(labels, cells, strict=True):
+            yield Row([(fit(label, _AXIS, right=True) + " ", "muted")], pictures=[pixels])
+        first, last = int(points.steps[0]), int(points.steps[-1])
+        told = f"step {first:,} … {last:,}{self._meaning(points)}"
+        yield text(" " * (_AXIS + 1) + told, "faint")
+
+    def _meaning(self, points: Points) -> str:
+        """What the bands are."""
+        if points.series.kind == "scalar":
+            return ""
+        if self._shows_percentiles(points):
+            return ", 5 – 25 – 50 – 75 – 95 %"
+        return ", range, deviation and mean"
+
+    def _shows_percentiles(self, points: Points) -> bool:
+        return self._percentiles and bool(self.subject.histograms(points.series))
+
+    def _lines(self, points: Points) -> Sequence[Numbers]:
+        """The lines to draw, lowest first, with as many values as there is room for."""
+        width = max(self.room - _AXIS - 1, 4)
+        histograms = self.subject.histograms(points.series)
+        if histograms and self._percentiles:
+            lines = _percentiles(histograms, width)
+        else:
+            lines = [np.array(squeeze(line, width)) for line in _moments(points)]
+        # A training that just began is drawn wider, so that it can be seen.
+        return [line.repeat(max(width // len(line), 1)) for line in lines]
+
+
+def _moments(points: Points) -> Sequence[Numbers]:
+    if points.series.kind == "scalar":
+        return [points.column("value")]
+    low, high, mean, std = (points.column(name) for name in ("min", "max", "mean", "std"))
+    return [low, np.maximum(mean - std, low), mean, np.minimum(mean + std, high), high]
+
+
+def _title(points: Points) -> Iterator[tuple[str, str]]:
+    """The name of a series and its latest numbers."""
+    yield f"{harmless(points.series.name)}  ", "path"
+    if points.series.kind == "scalar":
+        yield f"{points.column('value')[-1]:.4g}", "number"
+        return
+    for name in ("mean", "std", "min", "max"):
+        yield f"{name} ", "muted"
+        yield f"{points.column(name)[-1]:.3g}  ", "number"
+    for name, word in (("nan", "NaN"), ("inf", "Inf")):
+        count = points.column(name)[-1]
+        if count:
+            yield f"{count:,.0f} {word}  ", "problem"
+
+
+def _percentiles(histograms: Histograms, width: int) -> Sequence[Numbers]:
+    """The percentiles of at most `width` steps, evenly among all."""
+    steps = np.unique(np.linspace(0, len(histograms) - 1, width).astype(int))
+    found = np.array([quantiles(histograms.bins[step], _SHARES) for step in steps])
+    return list(found.T)

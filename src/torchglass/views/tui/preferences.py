@@ -1,0 +1,149 @@
+"""What the user chose, kept between sessions in the folder that the system has for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import platformdirs
+
+from torchglass.records.model import Model
+from torchglass.views.tui.components import BY_ID, COLUMNS
+from torchglass.views.tui.labels import Labels
+
+_MOST_MODELS = 30
+_MOST_FOLDS = 2_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preferences:
+    """How the explorer looks."""
+
+    labels: Labels = field(default_factory=Labels)
+    theme: str = ""
+    """"" for what fits the terminal."""
+    share: int = 40
+    """Percent of the screen that the panels have."""
+    panels: tuple[str, ...] = ("i",)
+    """The keys of the panels that are open, the one in front first."""
+    repeats_folded: bool = False
+    filtering: bool = True
+    """Whether a search shows its matches alone."""
+    depth: int | None = None
+    """How many levels are open at first; None for as many as fit."""
+    folds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The paths that were open, by model; the latest model last."""
+
+    def folds_of(self, model: Model) -> tuple[str, ...] | None:
+        """What was open when this model was last looked at."""
+        return self.folds.get(_name(model))
+
+    def with_folds(self, model: Model, paths: tuple[str, ...]) -> Preferences:
+        """The same, knowing what of a model is open."""
+        kept = {name: folds for name, folds in self.folds.items() if name != _name(model)}
+        if len(paths) <= _MOST_FOLDS:
+            kept[_name(model)] = paths
+        return replace(self, folds=dict(list(kept.items())[-_MOST_MODELS:]))
+
+
+class Memory(Protocol):
+    """Where preferences are kept."""
+
+    def load(self) -> Preferences:
+        """What was kept last."""
+
+    def save(self, preferences: Preferences) -> None:
+        """Keep these; that they cannot be written is no reason to stop."""
+
+
+class Forgetful:
+    """Keeps nothing: each session begins as the first."""
+
+    def __init__(self, preferences: Preferences | None = None) -> None:
+        self.preferences = preferences or Preferences()
+
+    def load(self) -> Preferences:
+        """What it was made with."""
+        return self.preferences
+
+    def save(self, preferences: Preferences) -> None:
+        """Keep them for as long as this lives."""
+        self.preferences = preferences
+
+
+class PreferenceFile:
+    """Keeps preferences as JSON."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or platformdirs.user_config_path("torchglass") / "explorer.json"
+
+    def load(self) -> Preferences:
+        """What was kept last; a file that cannot be read is as good as none."""
+        try:
+            return from_json(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, TypeError, AttributeError):
+            return Preferences()
+
+    def save(self, preferences: Preferences) -> None:
+        """Keep these in place of those before."""
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Another explorer may read or write it at the same time.
+            draft = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+            draft.write_text(to_json(preferences), encoding="utf-8")
+            draft.replace(self.path)
+
+
+def to_json(preferences: Preferences) -> str:
+    """Preferences as text."""
+    labels = preferences.labels
+    return json.dumps(
+        {
+            "order": labels.order,
+            "shown": sorted(labels.shown),
+            "aligned": labels.aligned,
+            "theme": preferences.theme,
+            "share": preferences.share,
+            "panels": preferences.panels,
+            "repeats_folded": preferences.repeats_folded,
+            "filtering": preferences.filtering,
+            "folds": preferences.folds,
+        },
+        indent=1,
+    )
+
+
+def from_json(text: str) -> Preferences:
+    """Preferences from text, also from that of a version with other components."""
+    kept: dict[str, Any] = json.loads(text)
+    usual = Preferences()
+    order = tuple(one for one in kept.get("order", ()) if one in BY_ID)
+    known = {*kept.get("order", ()), "name"}
+    new = [column for column in COLUMNS if column.id not in known]
+    shown = frozenset(one for one in kept["shown"] if one in BY_ID) if "shown" in kept else None
+    labels = Labels(
+        order=(*order, *(column.id for column in new)),
+        shown=usual.labels.shown
+        if shown is None
+        else shown | {column.id for column in new if column.usual},
+        aligned=bool(kept.get("aligned", True)),
+    )
+    return Preferences(
+        labels=labels,
+        theme=str(kept.get("theme", "")),
+        share=int(kept.get("share", usual.share)),
+        panels=tuple(map(str, kept.get("panels", usual.panels))),
+        repeats_folded=bool(kept.get("repeats_folded", False)),
+        filtering=bool(kept.get("filtering", True)),
+        folds={name: tuple(paths) for name, paths in kept.get("folds", {}).items()},
+    )
+
+
+def _name(model: Model) -> str:
+    """What a model is known by in another session."""
+    return f"{model.root.class_name} {model.name} {len(model.modules)}"

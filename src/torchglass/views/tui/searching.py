@@ -1,0 +1,122 @@
+"""A search as it is typed: what it finds, and where the tree was before it."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from torchglass.records.model import ModuleId
+from torchglass.views.tui.rows import Folds, reveal
+from torchglass.views.tui.search import NONE, Finder, find_match, next_match
+from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.tree import ModuleTree
+
+
+class _Origin(NamedTuple):
+    folds: Folds
+    cursor: ModuleId
+
+
+class Searching:
+    """What is searched for in the tree."""
+
+    def __init__(self, subject: Subject, tree: ModuleTree, *, filtering: bool) -> None:
+        self.subject = subject
+        self.tree = tree
+        self.finder = Finder(subject.model)
+        self.filtering = filtering
+        """Whether the matches are shown alone."""
+        self.text = ""
+        self.is_open = False
+        """Whether it is being typed."""
+        self.problem = ""
+        self._matches = NONE
+        self._before: _Origin | None = None
+
+    def take_model(self) -> None:
+        """Search in the model that the subject has now."""
+        self.finder = Finder(self.subject.model)
+        self._matches = NONE
+        self._before = None
+
+    def begin(self) -> None:
+        """Remember where the tree is, to come back there."""
+        self.is_open = True
+        if self._before is None:
+            self._before = _Origin(self.tree.folds, self.tree.cursor)
+
+    def find(self, text: str) -> None:
+        """Find what is typed, and go to the first match from where the search began."""
+        if text == self.text or self._before is None:
+            return
+        self.text = text
+        self._look()
+        self._show(self._before.cursor)
+
+    def toggle_filter(self) -> None:
+        """Show the matches alone, or the whole tree."""
+        self.filtering = not self.filtering
+        if self._before is not None:
+            self._show(self.tree.cursor)
+
+    def _look(self) -> None:
+        self.problem = ""
+        try:
+            self._matches = self.finder.find(self.text)
+        except re.error as error:
+            self._matches = NONE
+            self.problem = f"no regex yet: {error}"
+        self.tree.mark(self._matches)
+
+    def _show(self, here: ModuleId) -> None:
+        assert self._before is not None
+        # One before the place where it began, so that this place itself can be the first match.
+        first = next_match(self._matches, here - 1, 1)
+        if first is None:
+            self.tree.show_rows(*self._before)
+            return
+        folds = reveal(self.subject.outline, self._before.folds, [first])
+        self.tree.show_rows(folds, first, self._matches if self.filtering else None)
+
+    def keep(self) -> None:
+        """Go on with the matches marked."""
+        self.is_open = False
+        if not self.text:
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget the search; the tree is as it was, with the cursor in view where it is now."""
+        self.is_open = False
+        self.text = self.problem = ""
+        self._matches = NONE
+        self.tree.mark(NONE)
+        if self._before is None:
+            return
+        folds, cursor = self._before.folds, self.tree.cursor
+        self._before = None
+        self.tree.show_rows(reveal(self.subject.outline, folds, [cursor]), cursor)
+
+    def drop(self) -> None:
+        """Give the search up and go back to where it began."""
+        before = self._before
+        self.clear()
+        if before is not None:
+            self.tree.set_folds(*before)
+
+    def step(self, direction: int) -> bool:
+        """Go to the next match, or to the one before; whether there is any."""
+        match = next_match(self._matches, self.tree.cursor, direction)
+        if match is not None:
+            self.tree.go_to(match)
+        return match is not None
+
+    @property
+    def count(self) -> str:
+        """Which of the matches the cursor is on."""
+        if self.problem or not self.text:
+            return self.problem
+        if not len(self._matches):
+            return "no match"
+        at, on_one = find_match(self._matches, self.tree.cursor)
+        total = f"{len(self._matches):,}"
+        return f"{at + 1:,} of {total}" if on_one else f"{total} matches"

@@ -1,0 +1,136 @@
+"""The components of the labels that are texts: what each says of a module, and in which style."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torchglass.analyse.comparing import ModuleChange, SlotChange
+from torchglass.records.model import Module
+from torchglass.views.brief import brief
+from torchglass.views.columns import shape_text
+from torchglass.views.formats import harmless, sparkline
+from torchglass.views.tui.cells import Piece, squeeze
+from torchglass.views.tui.subject import FOUND, LOST, Subject
+
+SPARK, VALUE = 8, 8
+"""The cells of a sparkline, and of the last number of it."""
+_SHAPES = 8
+
+
+def format_value(value: float) -> str:
+    """A measured number, short."""
+    return f"{value:.3g}"
+
+
+def class_name(subject: Subject, module: Module) -> Sequence[Piece]:
+    """The class without its package."""
+    return [(harmless(module.kind), "class")]
+
+
+def class_names(subject: Subject) -> Sequence[str]:
+    """All classes that there are."""
+    return [harmless(name.rpartition(".")[2]) for name in subject.outline.by_class]
+
+
+def args(subject: Subject, module: Module) -> Sequence[Piece]:
+    """What it was made with, in few signs."""
+    return [(_settings(module), "args")]
+
+
+def _settings(module: Module) -> str:
+    whole = brief(module.kind, module.extra)
+    return whole[len(harmless(module.kind)) :].strip("()")
+
+
+def all_args(subject: Subject) -> Sequence[str]:
+    """What any module was made with."""
+    known = {(module.kind, module.extra): module for module in subject.model.modules}
+    return [_settings(module) for module in known.values()]
+
+
+def device(subject: Subject, module: Module) -> Sequence[Piece]:
+    """Where its tensors are."""
+    return [(_joined(slot.spec.device for slot in module.slots), "device")]
+
+
+def dtype(subject: Subject, module: Module) -> Sequence[Piece]:
+    """Of which types its tensors are."""
+    return [(_joined(slot.spec.dtype for slot in module.slots), "dtype")]
+
+
+def _joined(words: Iterable[str]) -> str:
+    return harmless("/".join(dict.fromkeys(words)))
+
+
+def shapes(subject: Subject, module: Module) -> Sequence[Piece]:
+    """The names and shapes of its tensors."""
+    pieces: list[Piece] = []
+    for slot in module.slots[:_SHAPES]:
+        gap = ", " if pieces else ""
+        pieces += [
+            (f"{gap}{harmless(slot.name)} ", "slot"),
+            (shape_text(slot.spec), "shape"),
+        ]
+    return pieces
+
+
+def flow_dtype(subject: Subject, module: Module) -> Sequence[Piece]:
+    """Of which types the tensors are that go through it."""
+    flow = subject.flow(module)
+    return [(_joined(spec.dtype for spec in (*flow.inputs, *flow.outputs) if spec.dtype), "dtype")]
+
+
+def flow_dtypes(subject: Subject) -> Sequence[str]:
+    """The types that go through any module."""
+    return [flow_dtype(subject, module)[0][0] for module in subject.model.modules]
+
+
+def trend(subject: Subject, module: Module) -> Sequence[Piece]:
+    """How its most telling series moves, and where it is now."""
+    series = subject.trend(module)
+    if series is None or not len(values := subject.values(series)):
+        return ()
+    return [
+        (f"{sparkline(squeeze(values, SPARK), SPARK):<{SPARK + 1}}", "spark"),
+        (f"{format_value(values[-1]):<{VALUE}}", "value"),
+    ]
+
+
+def notes(subject: Subject, module: Module) -> Sequence[Piece]:
+    """What is out of the ordinary about it."""
+    note = harmless(subject.note(module))
+    return [(note, "problem" if note.startswith((LOST, FOUND)) else "note")]
+
+
+def change(subject: Subject, module: Module) -> Sequence[Piece]:
+    """What became of it, and how much changed inside of it."""
+    if subject.comparison is None:
+        return ()
+    change = subject.comparison.changes.get(module.path)
+    inside = subject.comparison.below.get(module.path, 0)
+    pieces = _told(change) if change else []
+    if inside:
+        pieces.append((f"{'  ' if pieces else ''}{inside:,} inside", "share"))
+    return pieces
+
+
+def _told(change: ModuleChange) -> list[Piece]:
+    if change.verdict != "changed":
+        mark = "+" if change.verdict == "added" else "−"
+        return [(f"{mark} {change.verdict}", change.verdict)]
+    words = [f"was {change.class_before.rpartition('.')[2]}"] if change.class_before else []
+    words += [_slot_told(slot) for slot in change.slots]
+    # Another shape mostly is another setting, too, and says more.
+    if change.extra_before is not None and not words:
+        words.append(f"was ({change.extra_before})")
+    return [(harmless("≠ " + ", ".join(words)), "changed")]
+
+
+def _slot_told(slot: SlotChange) -> str:
+    if slot.before is None or slot.after is None:
+        return f"{'+' if slot.before is None else '−'}{slot.name}"
+    if slot.before.shape != slot.after.shape:
+        return f"{slot.name} {shape_text(slot.before)} → {shape_text(slot.after)}"
+    if slot.before.dtype != slot.after.dtype:
+        return f"{slot.name} {slot.before.dtype} → {slot.after.dtype}"
+    return f"{slot.name} Δ {format_value(slot.distance or 0.0)}"

@@ -1,0 +1,223 @@
+"""The tree, the panels beside it and the lines around them: their places, and the focus."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.screen import Screen
+
+from torchglass.views.tui.bars import KeyBar, SearchBar, TwoEnds
+from torchglass.views.tui.dock import Dock, Edge
+from torchglass.views.tui.keys import Key, hints
+from torchglass.views.tui.label_panel import LabelPanel
+from torchglass.views.tui.panels import PANELS, Panel
+from torchglass.views.tui.preferences import Preferences
+from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.table import all_keys
+from torchglass.views.tui.tree import ModuleTree
+
+_WIDE, _HIGH = 110, 16
+_SHARES = range(20, 85, 5)
+
+
+class Workbench(Screen[None]):
+    """A tree and its panels, side by side where there is room, else one below the other."""
+
+    AUTO_FOCUS = "ModuleTree"
+
+    def __init__(self, subject: Subject, preferences: Preferences) -> None:
+        super().__init__()
+        self.subject = subject
+        self.tree_panel = ModuleTree(subject, preferences.labels)
+        self.dock = Dock()
+        self._panels_at_first = preferences.panels
+        self.share = preferences.share
+        """Percent of the screen that the panels have."""
+        self._viewing = self._maximized = False
+
+    def compose(self) -> ComposeResult:
+        """A title, the panels, the status or the search, and the keys."""
+        yield TwoEnds(id="title")
+        with Container(id="panels"):
+            yield self.tree_panel
+            yield Edge()
+            yield self.dock
+        yield TwoEnds(id="status")
+        yield SearchBar()
+        yield KeyBar()
+
+    def open_first_panels(self) -> None:
+        """Open the panels that the user had open, as far as there is anything to show in them."""
+        for key in reversed(self._panels_at_first):
+            if panel := self._make_panel(key):
+                self.dock.open(panel)
+        self._lay_out()
+
+    def say(self, message: str = "") -> None:
+        """Put a message on the status line; without one, where the cursor is."""
+        tree = self.tree_panel
+        self.query_one("#status", TwoEnds).say(
+            f" {message or self.whereabouts()}", f"{tree.row + 1:,}/{tree.row_count:,} "
+        )
+
+    def whereabouts(self) -> str:
+        """Where the cursor is."""
+        module = self.tree_panel.selected
+        peers = self.subject.outline.by_class[module.class_name]
+        kind = module.kind if len(peers) == 1 else f"{module.kind} ×{len(peers):,}"
+        return " · ".join(filter(None, (module.path, kind)))
+
+    def on_resize(self) -> None:
+        """Put the panels side by side or one above the other, as the terminal allows."""
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        width, height = self.app.size
+        wide = width >= _WIDE
+        alone = self._maximized or (not wide and height < _HIGH)
+        docked = bool(self.dock.keys)
+        self.set_class(wide, "wide")
+        self.tree_panel.display = not (alone and self._viewing and docked)
+        self.dock.display = docked and (self._viewing or not alone)
+        self.query_one(Edge).display = docked and not alone
+        share = "100%" if alone else f"{self.share}%"
+        self.dock.styles.width = share if wide else "100%"
+        self.dock.styles.height = "100%" if wide or alone else share
+
+    def on_descendant_focus(self) -> None:
+        """Offer the keys that act where the focus is."""
+        self.offer_keys()
+
+    def offer_keys(self) -> None:
+        """Show the keys that act now."""
+        self.query_one(KeyBar).offer(self._keys_now())
+
+    def _keys_now(self) -> list[Key]:
+        focused, table = self.focused, all_keys()
+        if focused is self.tree_panel:
+            return hints({"anywhere", "tree"}, table)
+        if isinstance(focused, LabelPanel):
+            return [*hints({"labels"}, table), *hints({"anywhere"}, table)]
+        if isinstance(focused, Panel):
+            own = focused.places
+            taken = {key for entry in table if entry.place in own for key in entry.keys}
+            free = [key for key in hints({"anywhere"}, table) if not taken & {*key.keys}]
+            return [*hints(own, table), *free]
+        return hints({"search"}, table)
+
+    @on(Panel.Retitled)
+    def _panel_changed(self) -> None:
+        self.offer_keys()
+
+    @on(ModuleTree.Viewed)
+    def action_view(self) -> None:
+        """Go to the panel in front; open the first one where there is none."""
+        if self.dock.front is None:
+            self.action_toggle_panel(PANELS[0].key)
+        self.enter(self.dock.front)
+
+    @on(Panel.Leave)
+    def action_leave(self) -> None:
+        """Go back to the tree."""
+        self.enter(None)
+
+    def enter(self, panel: Panel | None) -> None:
+        """Go to a panel, or without one to the tree."""
+        self._viewing = panel is not None
+        self._lay_out()
+        # At once, not by a message: the next key may be there already.
+        self.set_focus(panel or self.tree_panel)
+        self.dock.show(self.tree_panel.selected)
+
+    def action_panel(self, direction: int) -> None:
+        """Go from the tree to the panel in front, from there to the next, at last to the tree."""
+        if self.focused is self.tree_panel:
+            panel = self.dock.front if direction > 0 else self.dock.last
+        else:
+            panel = self.dock.beside(direction)
+        if panel is not None:
+            self.dock.turn_to(panel)
+        self.enter(panel)
+
+    def _make_panel(self, key: str) -> Panel | None:
+        if key == LabelPanel.key:
+            return LabelPanel(self.subject, self.tree_panel.labels)
+        found = (each for each in PANELS if each.key == key and each.available(self.subject))
+        made = next(found, None)
+        return made(self.subject) if made else None
+
+    def action_toggle_panel(self, key: str) -> None:
+        """Open a panel, or close it where it is in front."""
+        panel = self.dock.find(key)
+        if panel is not None and panel is self.dock.front and self.dock.display:
+            self._close(panel)
+            return
+        panel = panel or self._make_panel(key)
+        if panel is None:
+            missing = next((each.missing for each in PANELS if each.key == key), "")
+            self.say(missing or "there is nothing to show")
+            return
+        self.dock.open(panel)
+        self._lay_out()
+        if not self.dock.display:
+            self.enter(panel)
+
+    def _close(self, panel: Panel) -> None:
+        had_focus = panel.has_focus
+        self.dock.close(panel)
+        self._lay_out()
+        if had_focus or self.dock.front is None:
+            self.enter(None)
+
+    def action_labels(self) -> None:
+        """Open the label panel and go there, or close it and go back to the tree."""
+        panel = self.dock.find(LabelPanel.key)
+        if panel is not None and panel is self.dock.front:
+            self._close(panel)
+            self.enter(None)
+            return
+        self.dock.open(panel or LabelPanel(self.subject, self.tree_panel.labels))
+        self.enter(self.dock.front)
+
+    @on(LabelPanel.Changed)
+    def _take_labels(self, message: LabelPanel.Changed) -> None:
+        self.tree_panel.set_labels(message.labels)
+
+    @on(Panel.Jump)
+    def _jump(self, message: Panel.Jump) -> None:
+        self.go_to(message.path)
+
+    @on(Panel.Picked)
+    def _pick(self, message: Panel.Picked) -> None:
+        for panel in self.dock:
+            panel.pick(message.op)
+
+    def go_to(self, path: str) -> None:
+        """Put the cursor on the module at a path, or on the lowest one above it that there is."""
+        module = self.subject.model.find(path)
+        while module is None and path:
+            path = path.rpartition(".")[0]
+            module = self.subject.model.find(path)
+        if module is not None:
+            self.tree_panel.go_to(module.id)
+
+    @on(Edge.Dragged)
+    def _drag(self, message: Edge.Dragged) -> None:
+        width, height = self.app.size
+        share = 1 - message.x / width if self.has_class("wide") else 1 - message.y / height
+        self._resize(round(100 * share))
+
+    def action_resize(self, direction: int) -> None:
+        """Give the panels more room or less."""
+        self._resize(self.share + direction * _SHARES.step)
+
+    def _resize(self, share: int) -> None:
+        self.share = min(max(share, _SHARES[0]), _SHARES[-1])
+        self._lay_out()
+
+    def action_maximize(self) -> None:
+        """Give the tree, or the panel that has the focus, the whole screen, or take it back."""
+        self._maximized = not self._maximized
+        self._viewing = isinstance(self.focused, Panel)
+        self._lay_out()

@@ -1,0 +1,159 @@
+"""Someone explores a model that does what models should not do: one bad module is one row."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from textual.pilot import Pilot
+from torch import nn
+
+from tests import models
+from tests.unit.views.tui.runs import drive, screen_text
+from torchglass.api.exhibits import exhibit
+from torchglass.errors import TargetError
+from torchglass.views.tui.app import Exhibit, ExplorerApp
+from torchglass.views.tui.opening import Opening
+from torchglass.views.tui.picture import settle
+
+KEYS = ("Z", "Z", "j", "t", "d", "c", "a", "L", "A", "B", "3", "o", "S", "z", "J", "end", "i", "n")
+
+
+class Empty(nn.Module):
+    def __len__(self) -> int:
+        return 0
+
+
+class Lists(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = list(range(100_000))
+        self.mixed = {1: "a", "b": 2, None: 3, (1, 2): 4}
+        self.inner = nn.Linear(2, 2)
+
+    @property
+    def bad(self) -> int:
+        raise RuntimeError("[/red] no")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+def bracketed() -> nn.Module:
+    model = nn.Module()
+    for name in ("[red]", "[/x]", "emoji 🙂", "עברית", "new\nline", "\x1b[31m", "a b"):
+        model.add_module(name, nn.Linear(1, 1))
+    return model
+
+
+ODD: dict[str, Callable[[], Any]] = {
+    "broken extra_repr": models.BrokenExtra,
+    "hostile properties": models.Hostile,
+    "hostile names": models.hostile_names,
+    "brackets": bracketed,
+    "contains itself": models.ContainsItself,
+    "shared": models.SharedBlock,
+    "tied": models.TiedLanguageModel,
+    "pipeline": models.Pipeline,
+    "not initialised": models.Uninitialised,
+    "deep": lambda: models.deep(60),
+    "lists": Lists,
+    "empty": Empty,
+    "empty sequential": nn.Sequential,
+    "lazy": lambda: nn.Sequential(nn.LazyLinear(3)),
+    "meta": lambda: nn.Linear(3, 3, device="meta"),
+    "parameter list": lambda: nn.ParameterList([torch.ones(2)]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [*((name, (120, 30)) for name in ODD), ("hostile names", (40, 10)), ("deep", (12, 4))],
+    ids=lambda value: value if isinstance(value, str) else f"{value[0]}x{value[1]}",
+)
+def test_keys_work_on_an_odd_model(name: str, size: tuple[int, int]) -> None:
+    app = ExplorerApp(exhibit(ODD[name]()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press(*KEYS)
+        await settle(app, pilot)
+
+        assert app.is_running
+        assert "\x1b" not in screen_text(app)
+
+    drive(app, story, size=size)
+
+
+def test_one_bad_module_is_one_row_that_says_so() -> None:
+    app = ExplorerApp(exhibit(nn.Sequential(nn.ReLU(), models.BrokenExtra(), nn.Tanh())))
+
+    async def story(pilot: Pilot[None]) -> None:
+        lines = screen_text(app).splitlines()
+        assert any("!" in line and "BrokenExtra" in line for line in lines)
+        assert any("Tanh" in line for line in lines)
+
+    drive(app, story)
+
+
+def test_keys_are_alive_while_a_model_is_read() -> None:
+    going_on = threading.Event()
+
+    def read() -> Exhibit:
+        going_on.wait(30)
+        return exhibit(nn.Sequential(nn.Linear(2, 2)))
+
+    app = ExplorerApp(read)
+
+    async def story() -> None:
+        async with app.run_test() as pilot:
+            await pilot.pause()
+            assert isinstance(app.screen, Opening)
+            assert "reading the model" in screen_text(app)
+
+            going_on.set()
+            while app.screen is not getattr(app, "explorer", None):
+                await pilot.pause()
+            await settle(app, pilot)
+            assert "Linear" in screen_text(app)
+
+    asyncio.run(story())
+
+
+def test_reading_can_be_given_up() -> None:
+    going_on = threading.Event()
+
+    def read() -> Exhibit:
+        going_on.wait(30)
+        return exhibit(nn.ReLU())
+
+    app = ExplorerApp(read)
+
+    async def story() -> None:
+        async with app.run_test() as pilot:
+            await pilot.press("q")
+            await pilot.pause()
+
+        assert app._exit
+        going_on.set()
+
+    asyncio.run(story())
+
+
+def test_what_reading_raises_comes_out_of_the_explorer() -> None:
+    def read() -> Exhibit:
+        raise TargetError("there is no such file")
+
+    app = ExplorerApp(read)
+
+    async def story() -> None:
+        async with app.run_test() as pilot:
+            while not app._exit:
+                await pilot.pause()
+
+    asyncio.run(story())
+
+    assert isinstance(app.error, TargetError)

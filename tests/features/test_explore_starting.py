@@ -1,0 +1,261 @@
+"""Someone starts the explorer on whatever they have: a model, its inputs, a trace, a checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from IPython.testing.globalipapp import start_ipython
+from safetensors.torch import save_file
+from textual.pilot import Pilot
+from torch import nn
+
+import torchglass as tg
+from tests.unit.views.tui.runs import drive, screen_text
+from torchglass.api.exhibits import exhibit
+from torchglass.api.exploring import explore
+from torchglass.errors import TargetError, ViewError
+from torchglass.integrations.ipython import install
+from torchglass.records.flow import Reader
+from torchglass.records.measures import Measures
+from torchglass.records.statistics import Statistics
+from torchglass.records.trace import Trace
+from torchglass.targets.folders import find_targets
+from torchglass.views.tui.app import Exhibit, ExplorerApp
+from torchglass.views.tui.picker import Picker
+from torchglass.views.tui.picture import settle
+from torchglass.views.tui.preferences import PreferenceFile, Preferences
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 2)
+    )
+
+
+def shown(target: Any, *inputs: Any, press: tuple[str, ...] = (), **options: Any) -> str:
+    app = ExplorerApp(exhibit(target, inputs, **options))
+    text: list[str] = []
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press(*press)
+        await settle(app, pilot)
+        text.append(screen_text(app))
+
+    drive(app, story, size=(180, 30))
+    return text[0]
+
+
+def test_a_model_with_inputs_shows_what_went_through_it() -> None:
+    text = shown(net(), torch.ones(3, 4), press=("f", "F"))
+
+    assert "3×4" in text
+    assert "3×8" in text
+    assert "192" in text
+
+
+def test_a_forward_leaves_three_records_and_the_model_as_it_was() -> None:
+    model = net()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    random = torch.get_rng_state()
+
+    reader = exhibit(model, (torch.ones(3, 4),)).reader
+
+    assert reader.document(Statistics) is not None
+    assert reader.document(Trace) is not None
+    assert reader.document(Measures) is not None
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_an_error_of_the_forward_is_the_users_own() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        exhibit(net(), (torch.ones(3, 5),))
+
+
+def test_statistics_that_were_recorded_before_are_there() -> None:
+    model = net()
+    with tg.record_torch_module_forward_stats(model):
+        model(torch.ones(3, 4))
+
+    assert "3×8" in shown(model, press=("f",))
+
+
+def test_a_pipeline_that_is_no_module_is_a_tree_of_its_models() -> None:
+    class Pipeline:
+        def __init__(self) -> None:
+            self.encoder = net()
+            self.heads = {"cat": nn.Linear(2, 2)}
+
+    text = shown(Pipeline())
+
+    assert "encoder" in text
+    assert "cat" in text
+
+
+def test_what_other_verbs_gave_back_can_be_explored() -> None:
+    model, inputs = net(), torch.ones(3, 4)
+
+    assert "3×8" in shown(tg.trace(model, inputs), press=("f",))
+    assert "BatchNorm1d" in shown(tg.summary(model))
+    assert "time" in shown(tg.profile(model, inputs, warmup=0, repeats=1))
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_two_checkpoints_are_compared_by_shape_and_values(tmp_path: Path, suffix: str) -> None:
+    old, new = net().state_dict(), net().state_dict()
+    new["0.weight"] = old["0.weight"] * 1.5
+    new["4.weight"] = torch.zeros(3, 8)
+    del new["1.running_mean"]
+    new["probe.weight"] = torch.ones(1)
+    for name, tensors in {"old": old, "new": new}.items():
+        path = tmp_path / f"{name}{suffix}"
+        save_file(tensors, path) if suffix == ".safetensors" else torch.save(tensors, path)
+
+    text = shown(tmp_path / f"new{suffix}", against=tmp_path / f"old{suffix}")
+
+    assert "weight Δ 0.5" in text
+    assert "weight 2×8 → 3×8" in text
+    assert "−running_mean" in text
+    assert "+ added" in text
+
+
+def test_a_model_does_not_differ_from_itself() -> None:
+    model = net()
+
+    assert "no difference" in shown(model, against=model)
+
+
+def test_a_run_is_compared_without_its_values(tmp_path: Path) -> None:
+    with tg.watch(net(), save=tmp_path / "run.glass"):
+        pass
+
+    assert "no difference" in shown(tmp_path / "run.glass", against=net())
+
+
+def test_a_checkpoint_cannot_be_run(tmp_path: Path) -> None:
+    save_file(net().state_dict(), tmp_path / "net.safetensors")
+
+    with pytest.raises(TargetError, match="only a live model can be run"):
+        exhibit(tmp_path / "net.safetensors", (torch.ones(3, 4),))
+
+
+def test_runs_and_checkpoints_of_a_folder_are_found(tmp_path: Path) -> None:
+    save_file(net().state_dict(), tmp_path / "weights.safetensors")
+    (tmp_path / "runs").mkdir()
+    with tg.watch(net(), save=tmp_path / "runs" / "today.glass"):
+        pass
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "x.pt").write_bytes(b"")
+    (tmp_path / "notes.txt").write_text("")
+
+    assert {path.name for path in find_targets(tmp_path)} == {"weights.safetensors", "today.glass"}
+
+
+@pytest.mark.parametrize(("press", "picked"), [(("down", "enter"), 1), (("escape",), None)])
+def test_one_of_them_is_picked(tmp_path: Path, press: tuple[str, ...], picked: int | None) -> None:
+    files = [tmp_path / "a.glass", tmp_path / "gone.pt"]
+    files[0].write_bytes(b"12")
+    app = Picker(files)
+
+    async def story() -> None:
+        async with app.run_test() as pilot:
+            await pilot.pause()
+            assert "a.glass   2 B" in "\n".join(
+                strip.text for strip in app.screen._compositor.render_strips()
+            )
+            await pilot.press(*press)
+            await pilot.pause()
+
+    asyncio.run(story())
+
+    assert app.return_value == (None if picked is None else files[picked])
+
+
+def test_without_a_terminal_it_says_what_else_there_is() -> None:
+    with pytest.raises(ViewError, match="needs a terminal"):
+        explore(net())
+
+
+def test_in_an_event_loop_the_page_is_opened_and_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+
+    async def cell() -> Any:
+        return explore(net())
+
+    server = asyncio.run(cell())
+    server.close()
+
+    assert opened
+    assert "the page was opened instead" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Any]:
+    shell = start_ipython()  # type: ignore[no-untyped-call]
+    yield shell
+    shell.reset()
+
+
+@pytest.mark.parametrize(
+    ("line", "explored"),
+    [
+        ("model", ("MODEL",)),
+        ("model, x", ("MODEL", "X")),
+        ("runs/today.glass", ("runs/today.glass",)),
+        ("net.py:Net", ("net.py:Net",)),
+        ("", ("LAST",)),
+    ],
+)
+def test_the_magic_of_ipython(shell: Any, line: str, explored: tuple[str, ...]) -> None:
+    seen: list[tuple[Any, ...]] = []
+    install(shell, lambda *given: seen.append(given))
+    shell.user_ns.update({"model": "MODEL", "x": "X", "_": "LAST"})
+
+    shell.run_line_magic("explore", line)
+
+    assert seen == [explored]
+
+
+def test_a_config_says_what_is_shown_for_this_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    config = tg.ExplorerConfig(show_memory=False, color_scheme="light", max_depth=0)
+
+    preferences = config.memory().load()
+
+    assert "bytes" not in preferences.labels.shown
+    assert (preferences.theme, preferences.depth) == ("glass-light", 0)
+    assert Preferences().labels.shown != preferences.labels.shown
+
+
+def test_choices_are_there_again_in_the_next_session(tmp_path: Path) -> None:
+    memory = PreferenceFile(tmp_path / "explorer.json")
+    reader: Reader = exhibit(net()).reader
+
+    async def choose(pilot: Pilot[None]) -> None:
+        await pilot.press("p", "A", "greater_than_sign", "space", "L", "down", "J")
+
+    drive(ExplorerApp(Exhibit(reader=reader), memory=memory), choose)
+    again = ExplorerApp(reader, memory=memory)
+
+    async def look(pilot: Pilot[None]) -> None:
+        tree = again.explorer.tree_panel
+        assert [column.title for column in tree.columns] == ["class", "memory"]
+        assert not tree.labels.aligned
+        assert tree.labels.order[:2] == ("class", "change")
+        assert tree.row_count == 1
+        assert again.explorer.share == 35
+
+    drive(again, look)

@@ -1,0 +1,300 @@
+"""Someone works with tree, panels, palette and files together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input, OptionList
+
+from tests.unit.views.tui.runs import (
+    Training,
+    documents,
+    drive,
+    paths,
+    screen_text,
+    still,
+    tiny,
+    two_models,
+)
+from torchglass.analyse.comparing import compare
+from torchglass.records.finding import Finding, Findings
+from torchglass.views.tui.app import Exhibit, ExplorerApp
+from torchglass.views.tui.dock import Edge, Tabs
+from torchglass.views.tui.palette import Commands
+from torchglass.views.tui.panels import Panel
+from torchglass.views.tui.picture import settle
+from torchglass.views.tui.table import all_keys
+
+
+def app_of_a_run() -> ExplorerApp:
+    return ExplorerApp(Training(documents=documents()).train(5).finish())
+
+
+def test_tab_walks_through_the_panels_and_back_to_the_tree() -> None:
+    app = app_of_a_run()
+
+    async def story(pilot: Pilot[None]) -> None:
+        seen = []
+        await pilot.press("P", "i")
+        for _ in range(4):
+            seen.append(type(app.focused).__name__)
+            await pilot.press("tab")
+
+        assert seen == ["ModuleTree", "Details", "Performance", "ModuleTree"]
+
+    drive(app, story)
+
+
+def test_the_edge_is_dragged_with_the_mouse() -> None:
+    app = app_of_a_run()
+
+    async def story(pilot: Pilot[None]) -> None:
+        before = app.explorer.dock.outer_size.width
+        edge = app.screen.query_one(Edge)
+
+        await pilot.mouse_down(edge, offset=(0, 5))
+        await pilot.hover(app.explorer.tree_panel, offset=(30, 5))
+        await pilot.mouse_up(app.explorer.tree_panel, offset=(30, 5))
+        await settle(app, pilot)
+
+        assert app.explorer.dock.outer_size.width > before
+
+    drive(app, story)
+
+
+def test_a_click_on_a_tab_brings_its_panel_to_the_front() -> None:
+    app = app_of_a_run()
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("P")
+        await settle(app, pilot)
+        assert app.explorer.dock.keys == ("P", "i")
+
+        await pilot.click(Tabs, offset=(4, 0))
+        await settle(app, pilot)
+
+        assert app.explorer.dock.keys == ("i", "P")
+
+    drive(app, story)
+
+
+def test_a_panel_has_the_whole_screen_and_gives_it_back() -> None:
+    app = app_of_a_run()
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("tab", "M")
+        await settle(app, pilot)
+        assert not app.explorer.tree_panel.display
+        assert app.explorer.dock.outer_size.width == 120
+
+        await pilot.press("M")
+        await settle(app, pilot)
+        assert app.explorer.tree_panel.display
+
+    drive(app, story)
+
+
+def test_a_panel_sends_the_cursor_to_another_module() -> None:
+    app = app_of_a_run()
+
+    async def story(pilot: Pilot[None]) -> None:
+        for path, reached in {"blocks.1.mlp.2": "blocks.1.mlp.2", "head.gone.x": "head"}.items():
+            app.explorer.post_message(Panel.Jump(path))
+            await settle(app, pilot)
+
+            assert app.explorer.tree_panel.selected.path == reached
+
+    drive(app, story)
+
+
+def test_a_shared_module_and_a_tied_weight_lead_to_their_other_places() -> None:
+    app = ExplorerApp(still(tiny()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        seen = []
+        for path in ("embed", "norm"):
+            app.explorer.go_to(path)
+            for _ in range(2):
+                await pilot.press("J")
+                seen.append(app.explorer.tree_panel.selected.path)
+
+        assert seen == ["head", "embed", "last_norm", "norm"]
+
+        await pilot.press("home", "J")
+        await settle(app, pilot)
+        assert "it stands nowhere else" in screen_text(app)
+
+    drive(app, story)
+
+
+def test_the_palette_finds_commands_and_modules() -> None:
+    app = app_of_a_run()
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+p")
+        await pilot.press(*"blocks.1.att")
+        while "blocks.1.attention" not in screen_text(app):
+            await pilot.pause()
+        await pilot.press("enter")
+        await settle(app, pilot)
+        assert app.explorer.tree_panel.selected.path == "blocks.1.attention"
+
+        await pilot.press("ctrl+p")
+        await pilot.press(*"sort: by par")
+        while "Sort: by parameter count" not in screen_text(app):
+            await pilot.pause()
+        await pilot.press("enter")
+        while app.explorer.tree_panel.arrangement.sorting.column != "params":
+            await pilot.pause()
+
+    drive(app, story)
+
+
+def test_every_command_of_the_keys_is_in_the_palette() -> None:
+    app = app_of_a_run()
+
+    async def story(pilot: Pilot[None]) -> None:
+        commands = {str(hit.text): hit async for hit in Commands(app.screen).discover()}
+        actions = [key for key in all_keys() if key.place in {"anywhere", "tree"}]
+        missing = {f"{key.section}: {key.does}" for key in actions} - commands.keys()
+        assert missing == {"Sort: by the first … ninth column; 0: not"}
+
+        for title in ("Show or hide: FLOPs", "Fold or unfold: the whole tree", "Move: go down"):
+            commands[title].command()
+        await settle(app, pilot)
+        assert "FLOPs" in [column.title for column in app.explorer.tree_panel.columns]
+        assert app.explorer.tree_panel.row_count == 7
+        assert app.explorer.tree_panel.selected.path == "embed"
+
+    drive(app, story)
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    list(enumerate(["TinyGPT.txt", "TinyGPT.json", "TinyGPT.csv", "TinyGPT.html", "TinyGPT.svg"])),
+)
+def test_what_is_shown_is_written_to_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = app_of_a_run()
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("Z", "x")
+        await pilot.pause()
+        app.screen.query_one(OptionList).highlighted = place
+        await pilot.press("enter")
+        await settle(app, pilot)
+        assert f"wrote {name}" in screen_text(app)
+
+    drive(app, story)
+
+    text = (tmp_path / name).read_text(encoding="utf-8")
+    assert "embed" in text
+    if name.endswith("json"):
+        assert len(json.loads(text)["modules"]) == 7
+
+
+def test_the_source_opens_in_the_users_editor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchglass.api.exhibits import exhibit
+
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("VISUAL", "")
+    monkeypatch.setenv("EDITOR", "")
+    app = ExplorerApp(exhibit(torch.nn.Linear(2, 2)))
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("e")
+        await settle(app, pilot)
+        assert "set $EDITOR to open" in screen_text(app)
+        assert "linear.py:" in screen_text(app)
+
+    drive(app, story)
+
+
+def test_a_filter_keeps_what_is_above_the_matches() -> None:
+    app = ExplorerApp(still(tiny()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        folds = app.explorer.tree_panel.folds
+        await pilot.press("slash", *"gelu")
+        await settle(app, pilot)
+        assert paths(app) == [
+            *("", "blocks"),
+            *("blocks.0", "blocks.0.mlp", "blocks.0.mlp.1"),
+            *("blocks.1", "blocks.1.mlp", "blocks.1.mlp.1"),
+        ]
+
+        await pilot.press("escape")
+        await settle(app, pilot)
+        assert app.explorer.tree_panel.folds == folds
+
+    drive(app, story, size=(120, 16))
+
+
+def test_a_regex_that_is_not_done_yet_says_so() -> None:
+    app = ExplorerApp(still(tiny()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("slash")
+        app.screen.query_one(Input).value = "re:^blocks\\.[01"
+        await settle(app, pilot)
+        assert "no regex yet" in screen_text(app)
+
+        app.screen.query_one(Input).value = "re:^blocks\\.[01]$"
+        await settle(app, pilot)
+        assert "1 of 2" in screen_text(app)
+
+    drive(app, story)
+
+
+def test_a_finding_marks_its_module_and_a_new_model_takes_its_place() -> None:
+    training = Training()
+    app = ExplorerApp(training.store)
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("down")
+        found = Finding(severity="error", kind="nan", message="log of zeros", path="embed")
+        training.store.put_document(Findings(findings=(found,)))
+        while app.is_running and "embed ✗" not in screen_text(app):
+            await pilot.pause()
+
+        training.store.put_model(two_models()[1])
+        while app.is_running and "probe" not in screen_text(app):
+            await pilot.pause()
+        assert app.explorer.tree_panel.selected.path == "embed"
+
+    drive(app, story)
+
+
+def test_a_comparison_tells_what_changed() -> None:
+    before, after = two_models()
+    compared = compare(before, after, {"embed.weight": 0.25})
+    app = ExplorerApp(Exhibit(reader=still(after), comparison=compared))
+
+    async def story(pilot: Pilot[None]) -> None:
+        text = screen_text(app)
+
+        assert "weight Δ 0.25" in text
+        assert "− removed" in text
+        assert "+ added" in text
+        assert "weight 100×64 → 120×64" in text
+
+    drive(app, story, size=(160, 40))
+
+
+def test_a_theme_is_changed_while_everything_is_shown() -> None:
+    app = app_of_a_run()
+
+    async def story(pilot: Pilot[None]) -> None:
+        for theme in ("glass-light", "nord", "ansi-dark", "glass-16", "glass-dark"):
+            app.theme = theme
+            await settle(app, pilot)
+            assert "embed" in screen_text(app)
+
+    drive(app, story)

@@ -1,0 +1,55 @@
+"""Numbers over steps as pixels."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from torchglass.analyse.picture.bands import draw_bands
+from torchglass.analyse.picture.pixels import NOTHING
+
+N = NOTHING
+
+
+def test_a_line_goes_from_its_highest_to_its_lowest() -> None:
+    picture, low, high = draw_bands([np.array([2.0, 1.0, 0.0])], [7], 3)
+
+    assert (low, high) == (0.0, 2.0)
+    assert picture.tolist() == [[7, 7, N], [N, 7, 7], [N, N, 7]]
+
+
+def test_a_jump_stays_one_line() -> None:
+    picture, *_ = draw_bands([np.array([0.0, 9.0])], [7], 4)
+
+    assert picture[:, 1].tolist() == [7, 7, 7, 7]
+
+
+def test_bands_lie_around_the_line() -> None:
+    lines = [np.array([float(level)]) for level in range(5)]
+
+    picture, *_ = draw_bands(lines, [1, 2, 3], 5)
+
+    assert picture[:, 0].tolist() == [1, 2, 3, 2, 1]
+
+
+def test_a_step_that_is_not_finite_leaves_a_gap() -> None:
+    picture, low, high = draw_bands([np.array([0.0, math.nan, 1.0, math.inf])], [7], 2)
+
+    assert (low, high) == (0.0, 1.0)
+    assert picture[:, 1].tolist() == [N, N]
+    assert picture[:, 2].tolist() == [7, N]
+    assert picture[:, 3].tolist() == [N, N]
+
+
+def test_a_line_that_never_moves_lies_in_the_middle() -> None:
+    picture, *_ = draw_bands([np.array([3.0, 3.0])], [7], 3)
+
+    assert picture.tolist() == [[N, N], [7, 7], [N, N]]
+
+
+def test_nothing_finite_is_an_empty_picture() -> None:
+    picture, low, high = draw_bands([np.array([math.nan])], [7], 2)
+
+    assert (low, high) == (0.0, 0.0)
+    assert picture.tolist() == [[N], [N]]

@@ -1,0 +1,83 @@
+"""Matrices as coloured pixels."""
+
+from __future__ import annotations
+
+import doctest
+import math
+
+import numpy as np
+
+from torchglass.analyse.picture import pixels
+from torchglass.analyse.picture.pixels import (
+    NOTHING,
+    Scale,
+    enlarge,
+    half_blocks,
+    paint,
+    scale_of,
+    sheet,
+)
+
+
+def test_a_scale_with_zero_inside_is_even_on_both_sides() -> None:
+    scale = scale_of([np.array([[-1.0, 4.0]])])
+
+    assert scale == Scale(low=-4.0, high=4.0)
+    assert paint(np.zeros((1, 1)), scale).item() == 0xF7F7F7
+
+
+def test_a_scale_without_zero_inside_is_the_range() -> None:
+    assert scale_of([np.array([[1.0]]), np.array([[3.0]])]) == Scale(low=1.0, high=3.0)
+
+
+def test_numbers_that_are_not_finite_do_not_spoil_the_scale() -> None:
+    matrix = np.array([[math.nan, math.inf, 0.0, 2.0]])
+
+    scale = scale_of([matrix])
+    picture = paint(matrix, scale)
+
+    assert scale == Scale(low=0.0, high=2.0)
+    assert picture[0, 0] == 0xFF00FF
+    assert picture[0, 1] == picture[0, 3]
+
+
+def test_a_matrix_of_one_value_has_one_colour() -> None:
+    assert len(np.unique(paint(np.full((2, 2), 5.0), scale_of([np.full((2, 2), 5.0)])))) == 1
+
+
+def test_nothing_finite_is_no_error() -> None:
+    matrix = np.full((1, 2), math.nan)
+
+    assert paint(matrix, scale_of([matrix])).tolist() == [[0xFF00FF, 0xFF00FF]]
+
+
+def test_small_pictures_are_enlarged_evenly() -> None:
+    picture = np.array([[1, 2], [3, 4]], np.int32)
+
+    assert enlarge(picture, 9, 5).tolist() == [
+        [1, 1, 2, 2],
+        [1, 1, 2, 2],
+        [3, 3, 4, 4],
+        [3, 3, 4, 4],
+    ]
+    assert enlarge(picture, 1, 1).shape == (2, 2)
+
+
+def test_a_sheet_has_as_many_columns_as_fit() -> None:
+    tiles = [np.full((2, 3), number, np.int32) for number in range(5)]
+
+    whole = sheet(tiles, width=11)
+
+    assert whole.shape == (5, 11)
+    assert whole[0].tolist() == [0, 0, 0, NOTHING, 1, 1, 1, NOTHING, 2, 2, 2]
+    assert whole[4, -1] == NOTHING
+
+
+def test_an_odd_height_leaves_the_last_halves_empty() -> None:
+    rows = half_blocks(np.array([[1], [2], [3]], np.int32))
+
+    assert rows == [[("#000001", "#000002")], [("#000003", "")]]
+
+
+def test_the_example_prints_what_it_says() -> None:
+    assert doctest.testmod(pixels).failed == 0

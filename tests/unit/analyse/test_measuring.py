@@ -1,0 +1,33 @@
+"""Time, operations and memory put together."""
+
+from __future__ import annotations
+
+from torchglass.analyse.flops.adding import Amount, ModuleFlops
+from torchglass.analyse.latency import ModuleTime, Times
+from torchglass.analyse.measuring import measures
+from torchglass.analyse.memory.report import Held, ModuleMemory
+from torchglass.records.timing import Cost
+
+
+def test_a_row_has_what_each_of_them_tells() -> None:
+    forward = Times(runs=(Cost(calls=2, self_ns=3, total_ns=5),), published=0)
+    time = ModuleTime(path="a", forward=forward)
+    flops = ModuleFlops(path="a", calls=2, forward=Amount(self_flops=7, total_flops=9))
+    memory = ModuleMemory(path="a", own=Held(), total=Held(activation_bytes=11))
+
+    (row,) = measures({"a": time}, {"a": flops}, {"a": memory}).rows
+
+    assert (row.calls, row.total_forward_ns, row.self_forward_ns) == (2, 5, 3)
+    assert (row.total_forward_flops, row.self_forward_flops) == (9, 7)
+    assert row.total_activation_bytes == 11
+    assert row.total_backward_ns is None
+
+
+def test_what_nobody_tells_is_not_known() -> None:
+    flops = ModuleFlops(path="a", calls=1)
+
+    (row,) = measures({}, {"a": flops}, {}, ("a note",)).rows
+
+    assert row.total_forward_ns is None
+    assert row.total_activation_bytes is None
+    assert row.calls == 1

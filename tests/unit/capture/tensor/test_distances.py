@@ -1,0 +1,63 @@
+"""How far the tensors of two models lie apart."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from torchglass.capture.tensor.distances import distances
+
+
+def apart(before: torch.Tensor, after: torch.Tensor) -> float | None:
+    return distances({"x": lambda: before}, {"x": lambda: after}).get("x")
+
+
+def test_the_same_numbers_are_no_distance_apart() -> None:
+    tensor = torch.randn(3, 4)
+
+    assert apart(tensor, tensor.clone()) == 0.0
+    assert apart(tensor, tensor) == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.complex64])
+def test_the_distance_is_a_share_of_the_old_length(dtype: torch.dtype) -> None:
+    old = torch.full((4,), 2).to(dtype)
+
+    assert apart(old, torch.full((4,), 3).to(dtype)) == pytest.approx(0.5)
+
+
+def test_numbers_of_another_type_can_be_compared() -> None:
+    assert apart(torch.ones(3), torch.ones(3, dtype=torch.float16)) == 0.0
+
+
+def test_anything_is_infinitely_far_from_nothing() -> None:
+    assert apart(torch.zeros(2), torch.ones(2)) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (torch.ones(2), torch.ones(3)),
+        (torch.ones(2, device="meta"), torch.ones(2)),
+    ],
+    ids=["shapes", "meta"],
+)
+def test_what_cannot_be_compared_is_left_out(before: torch.Tensor, after: torch.Tensor) -> None:
+    assert apart(before, after) is None
+
+
+def test_only_names_that_both_have_are_compared() -> None:
+    one = {"a": lambda: torch.ones(1), "b": lambda: torch.ones(1)}
+    other = {"b": lambda: torch.ones(1), "c": lambda: torch.ones(1)}
+
+    assert distances(one, other) == {"b": 0.0}
+
+
+def test_views_sparse_and_empty_tensors_are_compared() -> None:
+    base = torch.arange(6.0).reshape(2, 3)
+
+    assert apart(base.T, base.T.contiguous()) == 0.0
+    assert apart(base.to_sparse(), base) == 0.0
+    assert apart(torch.empty(0), torch.empty(0)) == 0.0

@@ -1,0 +1,133 @@
+"""One panel in an app of its own, on a run that is kept in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.message import Message
+from textual.pilot import Pilot
+
+from torchglass.records.attributes import LiveModel
+from torchglass.records.documents import NAMES, Document
+from torchglass.records.model import Module
+from torchglass.store.memory import MemoryStore
+from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.subject import Subject, measure
+from torchglass.views.tui.themes import DARK, LIGHT, column_colours
+
+
+def subject_of(store: MemoryStore, live: LiveModel | None = None) -> Subject:
+    """What the explorer would know of a run after it read all of it."""
+    subject = Subject(store.run(), store.model(), live=live)
+    subject.holdings = measure(subject.model)
+    catch_up(subject, store)
+    return subject
+
+
+def catch_up(subject: Subject, store: MemoryStore) -> None:
+    """Read what a run has, and what a run that goes on has now."""
+    documents: dict[type[Document], Document] = {}
+    for kind in NAMES:
+        found = store.document(kind)  # type: ignore[type-var]
+        if found is not None:
+            documents[kind] = found
+    subject.take_documents(documents)
+    known = {one.id for one in subject.all_series()}
+    new = [one for one in store.series() if one.id not in known]
+    points = [store.points(one.id, after=subject.step) for one in store.series()]
+    subject.learn(store.last_step(), new, points)
+
+
+class PanelApp(App[None]):
+    """A panel alone, and what it said."""
+
+    CSS: ClassVar[str] = "Panel { width: 100%; height: 100%; }"
+
+    def __init__(self, panel: Panel, path: str = "", theme: str = DARK.name) -> None:
+        super().__init__()
+        self.panel = panel
+        self.path = path
+        self.heard: list[Message] = []
+        self.register_theme(DARK)
+        self.register_theme(LIGHT)
+        self.theme = theme
+        self.animation_level = "none"
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return dict(column_colours(self.current_theme))
+
+    def compose(self) -> ComposeResult:
+        yield self.panel
+
+    def on_mount(self) -> None:
+        self.panel.focus()
+        self.panel.show(module_at(self.panel.subject, self.path))
+
+    def on_panel_jump(self, message: Panel.Jump) -> None:
+        self.heard.append(message)
+
+    def on_panel_picked(self, message: Panel.Picked) -> None:
+        self.heard.append(message)
+
+    def on_panel_leave(self, message: Panel.Leave) -> None:
+        self.heard.append(message)
+
+
+def module_at(subject: Subject, path: str) -> Module:
+    module = subject.model.find(path)
+    assert module is not None
+    return module
+
+
+async def settle(app: PanelApp, pilot: Pilot[None]) -> None:
+    """Wait until the panel shows what it worked out."""
+    quiet = 0
+    while quiet < 3:
+        await pilot.pause()
+        quiet = quiet + 1 if app.panel.settled else 0
+
+
+def drive(
+    app: PanelApp,
+    story: Callable[[Pilot[None]], Awaitable[None]],
+    *,
+    size: tuple[int, int] = (80, 24),
+) -> None:
+    """Show a panel without a terminal, and run a story with it."""
+
+    async def run() -> None:
+        async with app.run_test(size=size) as pilot:
+            await settle(app, pilot)
+            await story(pilot)
+
+    asyncio.run(run())
+
+
+def seen(
+    panel: Panel,
+    path: str = "",
+    press: Iterable[str] = (),
+    *,
+    size: tuple[int, int] = (80, 24),
+    theme: str = DARK.name,
+) -> str:
+    """The screen after some keys were pressed, line by line."""
+    app = PanelApp(panel, path, theme)
+    shown: list[str] = []
+
+    async def story(pilot: Pilot[None]) -> None:
+        for key in press:
+            await pilot.press(key)
+            await settle(app, pilot)
+        shown.extend(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
+
+    drive(app, story, size=size)
+    return "\n".join(shown)
+
+
+def text_of(rows: Iterable[object]) -> str:
+    """Rows without their colours."""
+    return "\n".join("".join(words for words, _ in row.pieces).rstrip() for row in rows)  # type: ignore[attr-defined]

@@ -1,0 +1,158 @@
+"""The code of a module's class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.unit.views.tui.panels import samples
+from tests.unit.views.tui.panels.showing import (
+    PanelApp,
+    drive,
+    module_at,
+    seen,
+    settle,
+    subject_of,
+    text_of,
+)
+from torchglass.records.trace import OpId
+from torchglass.views.tui.panels.code import Code
+from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.panels.source import coloured
+from torchglass.views.tui.subject import Subject
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> Subject:
+    model = samples.coded(tmp_path)
+    return subject_of(samples.store(model, samples.traced(str(tmp_path / "net.py"))))
+
+
+def cursor_line(panel: Code) -> str:
+    return "".join(words for words, _ in panel.rows[panel.row].pieces)
+
+
+def after(panel: Code, path: str = "", *press: str) -> str:
+    seen(panel, path, press)
+    return cursor_line(panel)
+
+
+def test_it_opens_at_forward(subject: Subject) -> None:
+    panel = Code(subject)
+
+    assert after(panel).endswith("    def forward(self, x):")
+    assert panel.place is not None
+    assert panel.place[1] == 20
+
+
+def test_decorators_belong_to_the_class_and_lines_keep_their_numbers(subject: Subject) -> None:
+    shown = seen(Code(subject), press=["home"])
+
+    assert shown.splitlines()[0].split(None, 1) == ["▌13", "@torch.no_grad"]
+
+
+def test_the_top_of_the_class_is_a_key_away(subject: Subject) -> None:
+    assert after(Code(subject), "", "t").endswith("class Net(Parent):")
+
+
+def test_the_whole_file_can_be_seen_and_left_again(subject: Subject) -> None:
+    panel = Code(subject)
+
+    whole = seen(panel, press=["o", "home"])
+    alone = seen(Code(subject), press=["o", "o", "home"])
+
+    assert '"""A file with a net in it."""' in whole
+    assert "A file with a net" not in alone
+    assert "whole file" in panel.subtitle
+
+
+def test_ancestors_are_walked_along(subject: Subject) -> None:
+    panel = Code(subject)
+
+    shown = seen(panel, press=["right_square_bracket"])
+
+    assert "class Parent" in shown
+    assert panel.subtitle.startswith("inherited from Parent")
+    assert "class Net" in seen(Code(subject), press=["right_square_bracket", "left_square_bracket"])
+
+
+def test_an_ancestor_whose_code_is_not_here_is_a_sentence(subject: Subject) -> None:
+    assert "not to be found" in seen(Code(subject), press=["right_square_bracket"] * 2)
+
+
+def test_an_inherited_forward_is_shown_where_it_is_written(subject: Subject) -> None:
+    panel = Code(subject)
+
+    assert after(panel, "heir").endswith("    def forward(self, x):")
+    assert panel.subtitle.startswith("inherited from Net")
+
+
+def test_lines_that_ran_are_marked(subject: Subject) -> None:
+    marked = [line for line in seen(Code(subject)).splitlines() if "•" in line]
+
+    assert [line.split()[0] for line in marked] == ["21", "22"]
+
+
+def test_the_line_of_a_picked_op_stands_out(subject: Subject) -> None:
+    panel = Code(subject)
+
+    async def story(pilot: Pilot[None]) -> None:
+        panel.pick(OpId(4))
+        await pilot.pause()
+
+    drive(PanelApp(panel), story)
+
+    assert "torch.relu(y)" in cursor_line(panel)
+    assert [row.tone for row in panel.rows].count("marked") == 1
+
+
+def test_a_line_gives_the_ops_that_it_ran(subject: Subject) -> None:
+    panel = Code(subject)
+    app = PanelApp(panel)
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("down", "enter", "up", "enter")
+
+    drive(app, story)
+
+    assert [message.op for message in app.heard if isinstance(message, Panel.Picked)] == [1]
+
+
+def test_the_code_follows_the_cursor_of_the_tree(subject: Subject) -> None:
+    panel = Code(subject)
+    app = PanelApp(panel)
+
+    async def story(pilot: Pilot[None]) -> None:
+        panel.show(module_at(subject, "layer"))
+        await settle(app, pilot)
+        assert "The code of Linear is not to be found" in text_of(panel.rows)
+        panel.show(module_at(subject, "heir"))
+        await settle(app, pilot)
+
+    drive(app, story)
+
+    assert len(panel.rows) == 10
+
+
+def test_brackets_in_code_are_no_markup(subject: Subject) -> None:
+    assert "# [b]not markup[/b]" in seen(Code(subject), press=["t"])
+
+
+def test_colours_lose_nothing_of_the_text() -> None:
+    code = 'class A:\n\tx = "a\nb" # \x07\n\n\ndef f(:\n'
+
+    lines = ["".join(words for words, _ in line) for line in coloured(code)]
+
+    assert lines == ["class A:", '    x = "a', 'b" # \\x07', "", "", "def f(:"]
+
+
+def test_keywords_names_and_texts_have_their_styles() -> None:
+    (line,) = coloured("def f(self): return 'a' + 1  # why")
+
+    styles = dict(line)
+    assert styles["def"] == "keyword"
+    assert styles["f"] == "definition"
+    assert styles["1"] == "literal"
+    assert styles["# why"] == "comment"

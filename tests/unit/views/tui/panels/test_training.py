@@ -1,0 +1,191 @@
+"""The panels that follow a training: gradient flow and series."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from textual.pilot import Pilot
+
+from tests.unit.views.tui.panels import samples
+from tests.unit.views.tui.panels.showing import (
+    PanelApp,
+    catch_up,
+    drive,
+    module_at,
+    seen,
+    settle,
+    subject_of,
+    text_of,
+)
+from torchglass.records.histogram import Histogram, Histograms
+from torchglass.records.series import Frame
+from torchglass.store.memory import MemoryStore
+from torchglass.views.tui.panels.gradients import GradientFlow
+from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.panels.series import SeriesPanel
+
+
+@pytest.fixture
+def run() -> MemoryStore:
+    store = samples.store()
+    samples.train(store, range(40))
+    return store
+
+
+def line(shown: str, name: str) -> str:
+    return next(line for line in shown.splitlines() if name in line)
+
+
+def length(shown: str, name: str) -> int:
+    return line(shown, name).count("━")
+
+
+def test_each_layer_has_a_bar_by_the_size_of_its_gradient(run: MemoryStore) -> None:
+    shown = seen(GradientFlow(subject_of(run)))
+
+    assert shown.splitlines()[0].split() == ["layer", "log", "scale,", "1e-11", "…", "1e-1"]
+    assert length(shown, "embed") > length(shown, "blocks.0.fc") > length(shown, "head") > 0
+
+
+def test_the_norm_is_that_of_all_parameters_of_a_layer(run: MemoryStore) -> None:
+    shown = seen(GradientFlow(subject_of(run)))
+
+    # Two parameters with 16 numbers each, whose spread is 1e-4 · exp(-39/20).
+    expected = float(np.sqrt(2 * 15) * 1e-4 * np.exp(-39 / 20))
+    assert f"{expected:.2e}" in line(shown, "blocks.0.fc")
+
+
+def test_updates_are_a_key_away(run: MemoryStore) -> None:
+    panel = GradientFlow(subject_of(run))
+
+    shown = seen(panel, press=["space"])
+
+    assert panel.subtitle == "update ratio"
+    assert "1.00e-01" in line(shown, "embed")
+
+
+def test_the_largest_can_come_first(run: MemoryStore) -> None:
+    gradient = run.series("head", "weight.grad", "stats")
+    bad = samples.stats(0.0, 100.0, count=16)
+    run.put_frame(Frame(step=40, time_ns=0, points={gradient: bad}))
+
+    shown = seen(GradientFlow(subject_of(run)), press=["s"])
+
+    assert shown.splitlines()[1].lstrip("▌ ").startswith("head")
+
+
+def test_a_gradient_that_is_no_number_stands_out(run: MemoryStore) -> None:
+    series = run.series("head", "weight.grad", "stats")
+    run.put_frame(Frame(step=40, time_ns=0, points={series: samples.stats(0.0, 1.0, nan=3)}))
+    panel = GradientFlow(subject_of(run))
+
+    shown = seen(panel)
+
+    assert "nan" in line(shown, "head")
+    assert ("problem", "nan") in {
+        (style, words.strip()) for row in panel.rows for words, style in row.pieces
+    }
+
+
+def test_the_layers_of_the_module_are_marked_and_gone_to(run: MemoryStore) -> None:
+    panel = GradientFlow(subject_of(run))
+    app = PanelApp(panel, "blocks.1")
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("enter")
+
+    drive(app, story)
+
+    jumps = [message.path for message in app.heard if isinstance(message, Panel.Jump)]
+    assert jumps == ["blocks.1.fc"]
+    assert [row.tone for row in panel.rows].count("marked") == 1
+
+
+def test_all_gradients_and_updates_are_wanted_and_no_others(run: MemoryStore) -> None:
+    panel = GradientFlow(subject_of(run))
+
+    wanted = {one.name for one in run.series() if one.id in set(panel.wanted())}
+
+    assert wanted == {"weight.grad", "bias.grad", "weight.update", "bias.update"}
+
+
+def test_series_are_listed_with_their_latest_numbers(run: MemoryStore) -> None:
+    lines = seen(SeriesPanel(subject_of(run)), "blocks.0.fc").splitlines()
+
+    assert [line.lstrip("▌ ").split()[:2] for line in lines[-12:] if "." in line] == [
+        ["weight.grad", "1.42e-05"],
+        ["weight.update", "0.0001"],
+        ["bias.grad", "1.42e-05"],
+        ["bias.update", "0.0001"],
+    ]
+
+
+def test_the_one_under_the_cursor_has_a_chart(run: MemoryStore) -> None:
+    first = seen(SeriesPanel(subject_of(run)), "blocks.0.fc")
+    second = seen(SeriesPanel(subject_of(run)), "blocks.0.fc", ["down"])
+
+    assert first.splitlines()[0].startswith(" weight.grad  mean 0  std 1.42e-05")
+    assert "step 0 … 39, range, deviation and mean" in first
+    assert second.splitlines()[0].strip() == "weight.update  0.0001"
+    assert "▄" in second
+
+
+def test_a_chart_has_its_range_beside_it(run: MemoryStore) -> None:
+    shown = seen(SeriesPanel(subject_of(run)))
+
+    assert shown.splitlines()[0].strip() == "loss  0.02024"
+    assert shown.splitlines()[1].split()[0] == "1"
+    assert "0.0202 " in shown
+
+
+def test_new_steps_move_the_chart(run: MemoryStore) -> None:
+    subject = subject_of(run)
+    panel = SeriesPanel(subject)
+    app = PanelApp(panel)
+
+    async def story(pilot: Pilot[None]) -> None:
+        samples.train(run, range(40, 50))
+        catch_up(subject, run)
+        panel.refresh_data()
+        await settle(app, pilot)
+
+    drive(app, story)
+
+    assert "step 0 … 49" in text_of(panel.top())
+
+
+def test_a_module_without_series_says_so(run: MemoryStore) -> None:
+    assert "Nothing is recorded of broken over steps." in seen(
+        SeriesPanel(subject_of(run)), "broken"
+    )
+
+
+def test_only_the_series_of_the_module_are_wanted(run: MemoryStore) -> None:
+    subject = subject_of(run)
+    panel = SeriesPanel(subject)
+    panel.module = module_at(subject, "head")
+
+    assert {one.label for one in run.series() if one.id in set(panel.wanted())} == {
+        "head.weight.grad",
+        "head.weight.update",
+    }
+
+
+def test_percentiles_are_drawn_where_there_are_histograms(run: MemoryStore) -> None:
+    subject = subject_of(run)
+    series = next(one for one in run.series() if one.label == "head.weight.grad")
+    wide = Histogram(exponent=0, first=-4, counts=(1,) * 8, stats=samples.stats(0.0, 2.0))
+    narrow = replace(wide, counts=(0, 0, 0, 4, 4, 0, 0, 0))
+    bins = [wide] * 20 + [narrow] * 20
+    subject.learn(
+        39, [], [], [Histograms(series=series, steps=np.arange(40, dtype=np.int64), bins=bins)]
+    )
+
+    percentiles = seen(SeriesPanel(subject), "head")
+    moments = seen(SeriesPanel(subject), "head", ["space"])
+
+    assert "3.6 " in percentiles
+    assert "5 – 25 – 50 – 75 – 95 %" in percentiles
+    assert "3.6 " not in moments

@@ -1,0 +1,101 @@
+"""Which components the labels have, and in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.views.tui.runs import documents, tiny
+from torchglass.records.run import Run
+from torchglass.views.tui.columns import Group
+from torchglass.views.tui.components import BY_ID, COLUMNS, NAME, USUAL
+from torchglass.views.tui.labels import Labels
+from torchglass.views.tui.subject import Subject, measure
+
+
+@pytest.fixture
+def subject() -> Subject:
+    subject = Subject(Run(name="run", created_ns=0), tiny())
+    subject.holdings = measure(subject.model)
+    return subject
+
+
+def ids(labels: Labels, subject: Subject) -> list[str]:
+    return [column.id for column in labels.columns(subject)]
+
+
+def test_at_first_what_is_not_recorded_has_no_column(subject: Subject) -> None:
+    assert ids(Labels(), subject) == ["class", "params", "params share", "bytes", "notes"]
+
+
+def test_a_recorded_forward_brings_its_column(subject: Subject) -> None:
+    subject.take_documents({type(one): one for one in documents()})
+
+    assert "time" in ids(Labels(), subject)
+
+
+def test_a_group_comes_back_as_it_was_chosen(subject: Subject) -> None:
+    chosen = Labels().toggled("params share")
+
+    hidden = chosen.with_group_turned("parameters", subject)
+    again = hidden.with_group_turned("parameters", subject)
+
+    assert "params" not in ids(hidden, subject)
+    assert again.shown == chosen.shown
+
+
+def test_a_key_shows_the_usual_ones_of_its_group(subject: Subject) -> None:
+    shown = Labels().with_group_turned("device", subject)
+
+    assert {"device", "dtype"} <= set(ids(shown, subject))
+
+
+def test_a_key_brings_what_is_there_though_something_else_was_hidden(subject: Subject) -> None:
+    subject.take_documents({type(one): one for one in documents()})
+
+    shown = Labels().with_group_turned("flow", subject)
+
+    assert {"input", "output", "calls"} <= set(ids(shown, subject))
+
+
+def test_components_are_moved_within_the_ends() -> None:
+    labels = Labels()
+
+    assert labels.moved("args", 0).order[0] == "args"
+    assert labels.moved("args", 99).order[-1] == "args"
+    assert labels.moved("args", -5).order[0] == "args"
+    assert sorted(labels.moved("args", 7).order) == sorted(labels.order)
+
+
+def test_the_name_stays_first() -> None:
+    assert Labels().moved("name", 5).all[0] is NAME
+
+
+def test_every_component_of_the_seed_is_there() -> None:
+    names = {column.name for column in (NAME, *COLUMNS)}
+
+    assert names >= {
+        "Module Name",
+        "Module Type",
+        "Parameter Shapes",
+        "Parameter Count",
+        "Memory Usage",
+        "Device",
+        "Input Shapes",
+        "Output Shapes",
+        "Data Types",
+    }
+
+
+def test_ids_are_one_for_each() -> None:
+    assert len(BY_ID) == len(COLUMNS) + 1
+    assert set(USUAL) <= BY_ID.keys()
+
+
+@pytest.mark.parametrize("group", ["shapes", "size", "parameters", "device", "flow", "time"])
+def test_a_key_that_is_pressed_twice_changes_nothing(subject: Subject, group: Group) -> None:
+    subject.take_documents({type(one): one for one in documents()})
+    once = Labels().with_group_turned(group, subject)
+
+    twice = once.with_group_turned(group, subject)
+
+    assert ids(twice, subject) == ids(Labels(), subject)

@@ -1,0 +1,84 @@
+"""What is kept of a user's choices, whatever is in the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.views.tui.runs import tiny
+from torchglass.views.tui.labels import Labels
+from torchglass.views.tui.preferences import (
+    Forgetful,
+    PreferenceFile,
+    Preferences,
+    from_json,
+    to_json,
+)
+
+
+def test_choices_come_back_from_the_file(tmp_path: Path) -> None:
+    chosen = Preferences(
+        labels=Labels(shown=frozenset({"name", "class", "flops"}), aligned=False).moved("flops", 0),
+        theme="nord",
+        share=55,
+        panels=("c", "i"),
+        repeats_folded=True,
+        filtering=False,
+    ).with_folds(tiny(), ("", "blocks"))
+    file = PreferenceFile(tmp_path / "deep" / "explorer.json")
+
+    file.save(chosen)
+
+    assert file.load() == chosen
+    assert file.load().folds_of(tiny()) == ("", "blocks")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "7", '{"share": "wide"}', '{"shown": 7}', '{"order": {}}', '{"folds": 3}'],
+)
+def test_a_file_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "explorer.json"
+    path.write_text(text)
+
+    assert PreferenceFile(path).load().share == Preferences().share
+
+
+def test_components_of_another_version_are_passed_over_and_new_ones_are_there() -> None:
+    kept = json.loads(to_json(Preferences()))
+    kept["order"] = ["gone", "notes", "class"]
+    kept["shown"] = ["gone", "class"]
+
+    labels = from_json(json.dumps(kept)).labels
+
+    assert labels.order[:2] == ("notes", "class")
+    assert sorted(labels.order) == sorted(Labels().order)
+    assert "gone" not in labels.shown
+    assert "params" in labels.shown
+
+
+def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    PreferenceFile(tmp_path / "file" / "explorer.json").save(Preferences())
+
+    assert PreferenceFile(tmp_path / "file" / "explorer.json").load() == Preferences()
+
+
+def test_only_so_many_models_are_remembered() -> None:
+    preferences = Preferences(folds={f"model {number}": ("",) for number in range(200)})
+
+    kept = preferences.with_folds(tiny(), ("",)).folds
+
+    assert len(kept) == 30
+    assert "model 199" in kept
+
+
+def test_what_is_forgetful_keeps_for_as_long_as_it_lives() -> None:
+    memory = Forgetful()
+
+    memory.save(Preferences(share=70))
+
+    assert memory.load().share == 70
