@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import (
+    explorer,
     flops,
     guard,
     imports,
     memory,
+    page,
     report,
     statistics,
     store,
@@ -21,6 +23,7 @@ from benchmarks import (
     summary,
     timing,
     tracing,
+    watching,
 )
 from benchmarks.rows import Case, Effort, Table, Topic
 
@@ -34,7 +37,10 @@ TOPICS = (
     flops.TOPIC,
     memory.TOPIC,
     guard.TOPIC,
+    watching.TOPIC,
     store.TOPIC,
+    explorer.TOPIC,
+    page.TOPIC,
 )
 
 

@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
+# How long an example takes says how busy the machine is, and nothing of what is tested.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 # The models are small, and threads that share a processor mostly wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What the explorer remembers is this machine's user's, and no test may read or write it.

@@ -15,15 +15,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchglass.api.exploring import explore
     from torchglass.api.flops import flops, register_flops, unregister_flops
     from torchglass.api.guarding import guard, replay
     from torchglass.api.inspecting import inspect
     from torchglass.api.memory import memory
-    from torchglass.api.models import explore, summary, view
+    from torchglass.api.models import summary
     from torchglass.api.passes import explain, load, pluck, trace, tracing
     from torchglass.api.recording import record
     from torchglass.api.timing import profile
-    from torchglass.api.training import open, watch  # noqa: A004 - as gzip.open is
+    from torchglass.api.training import (
+        attach,
+        open,  # noqa: A004 - as gzip.open is
+        setup,
+        watch,
+    )
+    from torchglass.api.viewing import view
     from torchglass.classic.explorers import (
         ExplorerConfig,
         analyze_memory_usage,
@@ -62,6 +69,7 @@ __all__ = [
     "TorchglassWarning",
     "__version__",
     "analyze_memory_usage",
+    "attach",
     "explain",
     "explore",
     "explore_model",
@@ -88,6 +96,7 @@ __all__ = [
     "register_flops",
     "replay",
     "select_torch_device",
+    "setup",
     "show_model_graph",
     "summary",
     "trace",
@@ -99,15 +108,17 @@ __all__ = [
 ]
 
 _HOMES = {
+    "torchglass.api.exploring": ("explore",),
     "torchglass.api.flops": ("flops", "register_flops", "unregister_flops"),
     "torchglass.api.guarding": ("guard", "replay"),
     "torchglass.api.inspecting": ("inspect",),
     "torchglass.api.memory": ("memory",),
-    "torchglass.api.models": ("explore", "summary", "view"),
+    "torchglass.api.models": ("summary",),
     "torchglass.api.passes": ("explain", "load", "pluck", "trace", "tracing"),
     "torchglass.api.recording": ("record",),
     "torchglass.api.timing": ("profile",),
-    "torchglass.api.training": ("open", "watch"),
+    "torchglass.api.training": ("attach", "open", "setup", "watch"),
+    "torchglass.api.viewing": ("view",),
     "torchglass.classic.explorers": (
         "ExplorerConfig",
         "analyze_memory_usage",
@@ -151,3 +162,11 @@ if not TYPE_CHECKING:
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *globals()})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add `%explore` to IPython: `%load_ext torchglass`."""
+    from torchglass.api.exploring import explore
+    from torchglass.integrations.ipython import install
+
+    install(shell, explore)

@@ -41,7 +41,7 @@ def train(model: nn.Module, watcher: Watcher, steps: int) -> None:
 def test_a_run_is_read_where_there_is_no_torch(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
     file = tmp_path / "today.glass"
-    with tg.watch(model, save=file) as watcher:
+    with tg.watch(model, log=["params", "params_grad"], save=file) as watcher:
         train(model, watcher, 4)
 
     done = subprocess.run(

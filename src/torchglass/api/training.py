@@ -3,36 +3,65 @@
 from __future__ import annotations
 
 import os
-import platform
-import shlex
-import sys
-import time
-from datetime import datetime
-from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from torchglass.records.run import Run
-from torchglass.targets.names import RUN_SUFFIX
+from torchglass.api.backends import Backend, Shown, find_backends, say
+from torchglass.api.run_files import Opened, open_again, open_new, this_run
+from torchglass.errors import TargetError
+from torchglass.records.flow import Sink
 
 if TYPE_CHECKING:
     from torch import nn
 
     from torchglass.capture.watch import Watcher
+    from torchglass.capture.watch.options import Options, Unit
     from torchglass.results.run import SavedRun
 
+Thing = TypeVar("Thing")
+FilePath = str | os.PathLike[str]
 
-def watch(
+_IN_PLACE = "operations in place are recorded as they are, so {} changes nothing"
+_SEVERAL = "several passes before a backward are recorded as they are, so {} changes nothing"
+
+
+def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer type
     model: nn.Module,
-    *,
+    log: Iterable[str] = ("io", "io_grad", "params", "params_grad"),
     log_freq: int = 1,
-    run_dir: str | os.PathLike[str] = "runs",
-    save: str | os.PathLike[str] | None = None,
+    *,
+    backend: str | Sequence[str] = "none",
+    bins: int = 30,
+    sample_n: int | None = 100,
+    reject_outlier_proportion: float = 0.1,
+    time_log: tuple[str, Callable[[Any, int], float]] | None = None,
+    disable_inplace: bool = False,
+    ignore_io_grad_classes: Sequence[type] = (),
+    delay_log_multibackward: bool = False,
+    delay_log_multi_backward: bool = False,
+    standalone_dir: FilePath | None = None,
+    standalone_port: int = 5000,
+    run_dir: FilePath = "runs",
+    save: FilePath | None = None,
+    resume: FilePath | None = None,
+    max_bytes: int | None = None,
+    reduce: Literal["all"] | None = None,
+    unit: Unit | None = None,
+    scaler: Any = None,
+    verbose: bool = True,
 ) -> Watcher:
-    """Record the weights and gradients of a training into a run file, until `.close()`.
+    """Record a training from inside into a run file, until `.close()`, and show it meanwhile.
 
-    Every `log_freq`-th step is kept. The file is `save`, or a new one in `run_dir`, and can be
-    looked at with `explore`, `view` and `open` while the training goes on.
+    `log` says what of it: "io" and "io_grad" of every module, "params" and "params_grad"; also
+    "stats" (shares of zeros), "updates" (sizes of steps relative to weights), "activations" (small
+    pictures) and "optimizer" (its state). Every `log_freq`-th step is looked at. Histograms have
+    about `bins` bins over the bulk of a tensor and are made of `sample_n` of its numbers (None: of
+    all); minimum, maximum, mean and deviation are always those of all numbers.
+
+    The file is `save`, or a new one in `run_dir` (":memory:" for none), or `resume`, which goes on
+    with the file of an earlier training. `backend` is "none", "standalone", which serves the page
+    at `standalone_port`, "wandb", "tensorboard", or several of them. Under torch.distributed each
+    rank writes its own file; with `reduce="all"` the first one has the numbers of all.
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 1)
@@ -46,18 +75,73 @@ def watch(
     >>> open("training.glass")["loss"].steps
     array([0, 1, 2])
     """
-    from torchglass.capture.watch import Watcher
-    from torchglass.store.file import FileSink
+    from torch import nn
 
-    run = _this_run(type(model).__name__)
-    path = Path(save) if save is not None else _new_file(Path(run_dir), run)
-    sink = FileSink(path, run)
+    from torchglass.capture.watch.options import Options
+
+    if not isinstance(model, nn.Module):
+        raise TargetError(f"watch takes an nn.Module, not {type(model).__name__}")
+    options = Options(
+        log=frozenset(log),
+        log_freq=log_freq,
+        bins=bins,
+        sample_n=sample_n,
+        unit=unit,
+        time_log=time_log,
+        scaler=scaler,
+        adds_up_ranks=reduce is not None,
+    )
+    if not 0 <= reject_outlier_proportion < 1:
+        raise TargetError(
+            f"reject_outlier_proportion is from 0 up to 1, not {reject_outlier_proportion}"
+        )
+    if verbose:
+        _say_what_is_not_needed(
+            (_IN_PLACE, "disable_inplace", disable_inplace),
+            (_IN_PLACE, "ignore_io_grad_classes", ignore_io_grad_classes),
+            (_SEVERAL, "delay_log_multibackward", delay_log_multibackward),
+            (_SEVERAL, "delay_log_multi_backward", delay_log_multi_backward),
+        )
+    run = this_run(type(model).__name__)
+    folder = standalone_dir if standalone_dir is not None else run_dir
+    backends = find_backends(backend, port=standalone_port, verbose=verbose)
+    opened = (
+        open_new(run, folder, save, max_bytes)
+        if resume is None
+        else open_again(run, resume, max_bytes)
+    )
     try:
-        return Watcher(model, sink, every=log_freq)
+        watcher = _started(model, options, opened, backends if run.rank == 0 else (), reduce)
     except BaseException:
-        sink.close()
-        path.unlink()
+        opened.give_up()
         raise
+    if verbose and run.rank == 0 and opened.path is not None:
+        say(f"watching {run.name}, recorded in {opened.path}")
+    return watcher
+
+
+def attach(tensor: Thing, parent: nn.Module, name: str) -> Thing:
+    """Log a tensor inside `parent`'s forward, and its gradient, wherever the model is watched.
+
+    It gives the tensor back, and does nothing else where nobody watches or the step is not logged.
+    """
+    from torchglass.capture.watch.attached import attach
+
+    return attach(tensor, parent, name)
+
+
+def setup(ulimit: int = 50_000) -> None:
+    """Let this process open more files at once, as wandb needs where it uploads many tables."""
+    try:
+        import resource
+    except ImportError:
+        # Windows has no such limit.
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    wanted = ulimit if hard == unlimited else min(ulimit, hard)
+    if soft != unlimited and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def open(path: str | os.PathLike[str]) -> SavedRun:  # noqa: A001 - as gzip.open is
@@ -67,29 +151,33 @@ def open(path: str | os.PathLike[str]) -> SavedRun:  # noqa: A001 - as gzip.open
     return open_run(path)
 
 
-def _new_file(folder: Path, run: Run) -> Path:
-    """A path in a folder that no run has yet, made of the time and the run's name."""
-    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{run.name}"
-    if run.world_size > 1:
-        stem += f"-rank{run.rank}"
-    names = (f"{stem}-{number}" if number > 1 else stem for number in count(1))
-    paths = (folder / f"{name}{RUN_SUFFIX}" for name in names)
-    return next(path for path in paths if not path.exists())
+def _started(
+    model: nn.Module,
+    options: Options,
+    opened: Opened,
+    backends: Sequence[Backend],
+    reduce: str | None,
+) -> Watcher:
+    from torchglass.capture.watch import Watcher
+
+    sink: Sink = Shown(opened.sink, backends) if backends else opened.sink
+    if reduce is not None:
+        from torchglass.capture.distributed.reducing import reducing
+
+        sink = reducing(sink, reduce, bins=options.bins)
+    watcher = Watcher(model, sink, options, start=opened.start)
+    try:
+        reader = opened.reader() if backends else None
+        for backend in backends:
+            assert reader is not None
+            backend.begin(reader)
+    except BaseException:
+        watcher.close()
+        raise
+    return watcher
 
 
-def _this_run(name: str) -> Run:
-    """Who is recording, where and when."""
-    import torch
-
-    from torchglass import __version__
-
-    return Run(
-        name=name,
-        created_ns=time.time_ns(),
-        host=platform.node(),
-        command=shlex.join(sys.orig_argv),
-        torchglass_version=__version__,
-        torch_version=torch.__version__,
-        rank=int(os.environ.get("RANK", "0")),
-        world_size=int(os.environ.get("WORLD_SIZE", "1")),
-    )
+def _say_what_is_not_needed(*given: tuple[str, str, object]) -> None:
+    for sentence, name, value in given:
+        if value:
+            say(sentence.format(name))

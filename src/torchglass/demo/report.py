@@ -18,6 +18,10 @@ SHOWN = 5
 """How many gradients and weights."""
 
 
+_FLOW = ("input", "output", "eval:")
+"""How the names of series begin that are no parameters."""
+
+
 def print_report(model: Sorter, run: SavedRun, console: Console) -> None:
     """The model, how its training went, where the largest gradients were, and what it can do."""
     example = torch.tensor([[3, 1, 4, 1, 5, 9][:LENGTH]])
@@ -34,7 +38,11 @@ def _sorted_out(run: SavedRun) -> tuple[list[SavedSeries], list[SavedSeries], li
     """What was logged, and the largest gradients and weights."""
     series = list(run.series.values())
     logged = [each for each in series if each.record.kind == "scalar"]
-    measured = [each for each in series if each.record.kind == "stats" and len(each)]
+    measured = [
+        each
+        for each in series
+        if each.record.kind != "scalar" and len(each) and not each.record.name.startswith(_FLOW)
+    ]
     measured.sort(key=lambda each: -each.column("std")[-1])
     gradients = [each for each in measured if each.label.endswith(".grad")]
     weights = [each for each in measured if not each.label.endswith(".grad")]

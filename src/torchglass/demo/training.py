@@ -28,7 +28,10 @@ def train(file: Path, steps: int, console: Console) -> Sorter:
     with torch.random.fork_rng(devices=()), _one_thread():
         torch.manual_seed(0)
         model = Sorter()
-        with training.watch(model, save=file) as watcher, _telling(steps, console) as tell:
+        with (
+            training.watch(model, save=file, verbose=False) as watcher,
+            _telling(steps, console) as tell,
+        ):
             try:
                 _train(model, watcher, steps, tell)
             except KeyboardInterrupt:

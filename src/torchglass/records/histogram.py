@@ -26,7 +26,8 @@ class Histogram:
     exponent: int
     first: int
     counts: tuple[int, ...]
-    """They add up to fewer than the finite values in `stats` where only a sample was looked at."""
+    """They add up to fewer than the finite values in `stats` where only a sample was looked at, or
+    where up to one in a hundred on a side lies too far out."""
     stats: Stats
     """Of all values, exactly."""
 

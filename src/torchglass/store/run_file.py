@@ -26,6 +26,11 @@ class PackedFrame:
     time_ns: int
     blobs: Blobs
 
+    @property
+    def bytes(self) -> int:
+        """How large it is."""
+        return len(self.blobs.numbers) + len(self.blobs.bins or b"")
+
 
 @dataclass(frozen=True, kw_only=True)
 class News:
@@ -128,9 +133,7 @@ class RunFile:
 
     def _make_room(self, frames: Sequence[PackedFrame], max_bytes: int) -> None:
         ((page_bytes,),) = self._connection.execute("PRAGMA page_size")
-        new = sum(
-            len(frame.blobs.numbers) + len(frame.blobs.bins or b"") + page_bytes for frame in frames
-        )
+        new = sum(frame.bytes + page_bytes for frame in frames)
         taken_out = 0
         while thinning.used_bytes(self._connection) + new > max_bytes:
             thinned = thinning.thin(self._connection)

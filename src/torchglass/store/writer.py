@@ -27,14 +27,14 @@ from torchglass.store.run_file import News, PackedFrame, RunFile
 FLUSH_SECONDS = 0.5
 """What a killed process loses is at most this long ago, and the time of one commit."""
 
-FLUSH_POINTS = 20_000
-"""So many waiting points are written without waiting for the time to be up."""
+FLUSH_BYTES = 4 << 20
+"""So much that is waiting is written without waiting for the time to be up."""
 
 FLUSH_FRAMES = 1_000
 """At most so many frames are one transaction, so that a disk that fills up keeps those before."""
 
-MOST_WAITING_POINTS = 200_000
-"""Beyond these (some 300 MB, if all are histograms) frames are dropped and counted."""
+MOST_WAITING_BYTES = 128 << 20
+"""Beyond these frames are dropped and counted."""
 
 CLOSE_SECONDS = 10.0
 """How long `close` waits for a disk that does not answer."""
@@ -70,8 +70,8 @@ class FileSink:
         self._journal = journal_for(self.path, file_system)
         self._owner = os.getpid()
         self._documents: dict[str, Document | Model] = {}
-        self._frames: deque[Frame] = deque()
-        self._waiting_points = 0
+        self._frames: deque[PackedFrame] = deque()
+        self._waiting_bytes = 0
         self._dropped = 0
         self._warned = False
         self._lock = threading.Lock()
@@ -98,19 +98,25 @@ class FileSink:
         return self._catalog.id_of(path, name, kind)
 
     def put_frame(self, frame: Frame) -> None:
-        """Keep what was measured at one step, or count it as dropped when too much is waiting."""
+        """Keep what was measured at one step, or count it as dropped when too much is waiting.
+
+        It is packed at once: thousands of small objects that wait would be looked through by every
+        garbage collection meanwhile.
+        """
         if not self._is_open():
             return
+        packed = self._packed(frame)
         with self._lock:
-            waiting = self._waiting_points + len(frame.points)
-            if waiting <= MOST_WAITING_POINTS:
-                self._frames.append(frame)
-                self._waiting_points = waiting
+            waiting = self._waiting_bytes + (packed.bytes if packed is not None else 0)
+            has_room = waiting <= MOST_WAITING_BYTES
+            if packed is not None and has_room:
+                self._frames.append(packed)
+                self._waiting_bytes = waiting
             else:
                 self._dropped += 1
-        if waiting > MOST_WAITING_POINTS:
+        if not has_room:
             self._warn(f"{self.path} is written too slowly, so some steps are left out of it")
-        elif waiting >= FLUSH_POINTS:
+        elif waiting >= FLUSH_BYTES:
             self._wake.set()
 
     def close(self) -> None:
@@ -177,16 +183,15 @@ class FileSink:
         with self._lock:
             documents = dict(self._documents)
             frames = tuple(islice(self._frames, FLUSH_FRAMES))
-        packed = [each for frame in frames if (each := self._packed(frame)) is not None]
         news = News(
             documents=self._packed_documents(documents),
-            frames=packed,
-            dropped=self._dropped + len(frames) - len(packed),
+            frames=frames,
+            dropped=self._dropped,
             # Taken last, so that all that the frames speak of are among them.
             series=catalog.all,
         )
         file.write(news, max_bytes=self._max_bytes)
-        self._forget(documents, frames, unpacked=len(frames) - len(packed))
+        self._forget(documents, frames)
         return bool(self._frames)
 
     def _packed(self, frame: Frame) -> PackedFrame | None:
@@ -207,14 +212,13 @@ class FileSink:
         return packed
 
     def _forget(
-        self, documents: Mapping[str, Document | Model], frames: Sequence[Frame], *, unpacked: int
+        self, documents: Mapping[str, Document | Model], frames: Sequence[PackedFrame]
     ) -> None:
         """Let go of what was written."""
         with self._lock:
-            self._dropped += unpacked
             for frame in frames:
                 self._frames.popleft()
-                self._waiting_points -= len(frame.points)
+                self._waiting_bytes -= frame.bytes
             for kind, document in documents.items():
                 if self._documents[kind] is document:
                     del self._documents[kind]

@@ -133,7 +133,7 @@ def test_what_is_no_run_is_not_resumed(tmp_path: Path) -> None:
 def test_dropped_steps_are_counted_over_all_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchglass.store.writer.MOST_WAITING_POINTS", 0)
+    monkeypatch.setattr("torchglass.store.writer.MOST_WAITING_BYTES", 0)
     for _ in range(2):
         sink = FileSink(tmp_path / "run.glass", RUN, resume=True)
         with pytest.warns(TorchglassWarning, match="too slowly"):

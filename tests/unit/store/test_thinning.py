@@ -31,7 +31,7 @@ def write_wide_steps(path: Path, steps: int, max_bytes: int | None) -> None:
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flush every few steps, as in a training whose steps take longer."""
     monkeypatch.setattr(writer, "FLUSH_FRAMES", 8)
-    monkeypatch.setattr(writer, "MOST_WAITING_POINTS", 1_000_000)
+    monkeypatch.setattr(writer, "MOST_WAITING_BYTES", 1 << 40)
 
 
 @pytest.mark.usefixtures("often")

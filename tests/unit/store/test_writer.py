@@ -229,7 +229,7 @@ def test_what_was_waiting_is_written_when_there_is_room_again(tmp_path: Path) ->
 def test_steps_that_cannot_be_kept_are_counted_and_never_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "MOST_WAITING_POINTS", 100)
+    monkeypatch.setattr(writer, "MOST_WAITING_BYTES", 100)
     sink = FileSink(tmp_path / "run.glass", RUN)
     big = {sink.series("", f"s{i}"): 0.0 for i in range(101)}
 
@@ -248,7 +248,7 @@ def test_steps_that_cannot_be_kept_are_counted_and_never_waited_for(
 def test_a_warning_that_is_an_error_does_not_reach_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer, "MOST_WAITING_POINTS", 0)
+    monkeypatch.setattr(writer, "MOST_WAITING_BYTES", 0)
     sink = FileSink(tmp_path / "run.glass", RUN)
 
     put_step(sink, 0)

@@ -7,7 +7,7 @@ import torch
 from torchglass.capture.guard.desk import Report
 from torchglass.capture.guard.evidence import Exhibit, standing, user_source
 from torchglass.capture.guard.finiteness import Health, look_again
-from torchglass.capture.guard.quiet import quietly
+from torchglass.capture.quiet import quietly
 
 
 def check(tensor: torch.Tensor, name: str, report: Report, *, is_known: bool) -> bool:

@@ -28,9 +28,9 @@ from torchglass.capture.guard.evidence import Exhibit, Spot, arrival, user_sourc
 from torchglass.capture.guard.finiteness import Health, look_again
 from torchglass.capture.guard.guarding import guarding
 from torchglass.capture.guard.memory import version_of
-from torchglass.capture.guard.quiet import quietly
 from torchglass.capture.guard.updates import trained_by
 from torchglass.capture.places import tensors_in, tensors_of_call
+from torchglass.capture.quiet import quietly
 
 
 class Batch(NamedTuple):

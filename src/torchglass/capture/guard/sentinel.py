@@ -29,9 +29,9 @@ from torchglass.capture.guard.finiteness import (
 )
 from torchglass.capture.guard.memory import Memory
 from torchglass.capture.guard.natures import Nature, nature_of, op_name
-from torchglass.capture.guard.quiet import is_overheard, quietly
 from torchglass.capture.guard.scripts import Script
 from torchglass.capture.places import tensors_of_call
+from torchglass.capture.quiet import is_overheard, quietly
 from torchglass.capture.trace.ops import OpEvent, tensors_in
 from torchglass.capture.trace.phases import phase_of
 from torchglass.records.finding import Finding

@@ -17,8 +17,8 @@ from torch.optim.optimizer import (
 from torchglass.capture.guard.desk import Desk
 from torchglass.capture.guard.evidence import Exhibit, Spot, blame, user_source
 from torchglass.capture.guard.finiteness import Health, look_again
-from torchglass.capture.guard.quiet import quietly
 from torchglass.capture.guard.sentinel import Sentinel
+from torchglass.capture.quiet import quietly
 from torchglass.records.finding import Finding
 
 

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import torch
 from torch._C import DisableTorchFunction
 
-from torchglass.capture.guard.quiet import quietly
 from torchglass.capture.inspection.clock import StandingClock
 from torchglass.capture.memory.storages import Living, plain_tensors, storage_key
+from torchglass.capture.quiet import quietly
 from torchglass.capture.trace.dispatch import LookingMode
 from torchglass.capture.trace.ops import tensors_in
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.autograd import Variable
 
-from torchglass.capture.guard.quiet import quietly
 from torchglass.capture.inspection.calls import Call, Edge, nearest_around
 from torchglass.capture.inspection.clock import StandingClock
 from torchglass.capture.inspection.live import Gauge
+from torchglass.capture.quiet import quietly
 from torchglass.capture.statistics.readings import Reader
 from torchglass.capture.tensor.describing import describe
 

@@ -22,7 +22,6 @@ from torch import nn
 
 from torchglass.capture.forward.keeping import has_compiled
 from torchglass.capture.forward.looking import modules_in, tensors_of
-from torchglass.capture.guard.quiet import quietly
 from torchglass.capture.inspection.calls import Call, Home, Located
 from torchglass.capture.inspection.clock import StandingClock
 from torchglass.capture.inspection.graph import Graph
@@ -30,6 +29,7 @@ from torchglass.capture.inspection.live import gauge_for
 from torchglass.capture.inspection.nodes import Watch, is_in_backward
 from torchglass.capture.model.classes import class_name
 from torchglass.capture.places import tensors_in, tensors_of_call
+from torchglass.capture.quiet import quietly
 from torchglass.capture.statistics.readings import Reader
 from torchglass.capture.timing.clocks import waiting
 from torchglass.errors import warn

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from torchglass.capture.guard.quiet import quietly
+from torchglass.capture.quiet import quietly
 from torchglass.capture.tensor.describing import measure
 from torchglass.records.tensors import Stats, TensorSpec
 
@@ -28,11 +28,14 @@ _SMALLEST, _LARGEST = 1e-15, 1e15
 _FAR = 10
 """How many times the squares around a mean that of the mean itself may be, and they are exact."""
 _NARROW = {torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.bool}
-_NAMES = {
-    str(dtype).removeprefix("torch.")
-    for dtype in (*_NARROW, torch.float64, torch.int64, torch.int32, torch.int16, torch.complex64)
+_DTYPES = {
+    *_NARROW,
+    *(torch.float64, torch.int64, torch.int32, torch.int16, torch.complex64),
 }
 """The dtypes that can be stacked and whose numbers fit into a float."""
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Pending(Enum):
@@ -73,18 +76,20 @@ class Batch:
         """Measure all that was put aside."""
         groups, self._groups, self._bytes = self._groups, {}, 0
         for group in groups.values():
-            copies = [copy for copy, _ in group]
-            for (_, awaiting), stats in zip(group, measure_alike(copies), strict=True):
+            rows = measure_rows(torch.stack([copy for copy, _ in group]))
+            for (_, awaiting), stats in zip(group, rows.stats(), strict=True):
                 awaiting.stats = stats
 
 
-def can_wait(tensor: torch.Tensor, spec: TensorSpec) -> bool:
+def can_wait(tensor: torch.Tensor) -> bool:
     """Whether a copy of a tensor can be measured later, together with others."""
     return (
-        spec.bytes > 0
-        and spec.layout == "strided"
-        and spec.device == "cpu"
-        and spec.dtype in _NAMES
+        type(tensor) in _PLAIN
+        and not tensor.is_nested
+        and tensor.numel() > 0
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.dtype in _DTYPES
         and tensor.is_contiguous()
         # A storage given back, as FSDP does between passes, must not be read.
         and tensor.untyped_storage().nbytes() > 0
@@ -93,30 +98,64 @@ def can_wait(tensor: torch.Tensor, spec: TensorSpec) -> bool:
     )
 
 
-def measure_alike(copies: list[torch.Tensor]) -> list[Stats | None]:
-    """What `measure` finds in each of some tensors that are all of one kind."""
+class Rows(NamedTuple):
+    """The statistics of tensors that are all alike, as columns of plain numbers."""
+
+    size: int
+    """How many numbers each tensor has."""
+    lows: list[float]
+    highs: list[float]
+    means: list[float]
+    deviations: list[float]
+    others: dict[int, Stats | None]
+    """By their index, those that columns are not exact enough for."""
+
+    def stats(self) -> list[Stats | None]:
+        """A record of each."""
+        columns = zip(self.lows, self.highs, self.means, self.deviations, strict=True)
+        found: list[Stats | None] = [
+            Stats(count=self.size, min=low, max=high, mean=mean, std=std)
+            for low, high, mean, std in columns
+        ]
+        for index, stats in self.others.items():
+            found[index] = stats
+        return found
+
+
+def measure_rows(tensors: torch.Tensor) -> Rows:
+    """What `measure` finds in each of some stacked tensors, which are ours to write over."""
     with quietly():
-        return _rows_measured(copies)
+        rows = tensors.reshape(len(tensors), -1)
+        try:
+            if rows.is_complex():
+                rows = rows.abs()
+            rows = rows.to(torch.float32 if rows.dtype in _NARROW else torch.float64)
+            return _rows_measured(rows)
+        except Exception:  # noqa: BLE001 - statistics never stop a forward
+            nothing = [math.nan] * len(rows)
+            others = {index: measure(row) for index, row in enumerate(tensors)}
+            return Rows(rows.shape[1], nothing, nothing, nothing, nothing, others)
 
 
-def _rows_measured(copies: list[torch.Tensor]) -> list[Stats | None]:
-    try:
-        rows = torch.stack(copies).reshape(len(copies), -1)
-        if rows.is_complex():
-            rows = rows.abs()
-        rows = rows.to(torch.float32 if rows.dtype in _NARROW else torch.float64)
-        lows, highs = rows.amin(1).tolist(), rows.amax(1).tolist()
-        means, squares = _spread(rows)
-    except Exception:  # noqa: BLE001 - statistics never stop a forward
-        return [measure(copy) for copy in copies]
+def _rows_measured(rows: torch.Tensor) -> Rows:
     count = rows.shape[1]
-    return [
-        _stats(count, low, high, mean, square) or measure(copy)
-        for copy, low, high, mean, square in zip(copies, lows, highs, means, squares, strict=True)
-    ]
+    lows, highs = rows.aminmax(dim=1)
+    largest = torch.maximum(-lows, highs)
+    is_exact = ((largest > _SMALLEST) & (largest < _LARGEST)) | ((lows == 0) & (highs == 0))
+    others = {int(index): measure(rows[index]) for index in (~is_exact).nonzero()}
+    means, squares = _spread(rows)
+    deviations = (squares.clamp(min=0) / max(count - 1, 1)).sqrt()
+    return Rows(
+        size=count,
+        lows=lows.tolist(),
+        highs=highs.tolist(),
+        means=means.tolist(),
+        deviations=deviations.tolist(),
+        others=others,
+    )
 
 
-def _spread(rows: torch.Tensor) -> tuple[list[float], list[float]]:
+def _spread(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The mean of each row, and the sum of the squares of the distances from it."""
     count = rows.shape[1]
     means = rows.mean(1).double()
@@ -128,13 +167,4 @@ def _spread(rows: torch.Tensor) -> tuple[list[float], list[float]]:
         squares = torch.linalg.vector_norm(rest, dim=1).double().square()
         squares -= offsets.square() * count
         means += offsets
-    return means.tolist(), squares.tolist()
-
-
-def _stats(count: int, low: float, high: float, mean: float, squares: float) -> Stats | None:
-    """The record of a row; None where its squares could not be trusted."""
-    largest = max(-low, high)
-    if not (_SMALLEST < largest < _LARGEST or low == high == 0):
-        return None
-    std = math.sqrt(max(squares, 0.0) / max(count - 1, 1))
-    return Stats(count=count, min=low, max=high, mean=mean, std=std)
+    return means, squares

@@ -128,7 +128,7 @@ class Reader:
         spec = reading.spec
         values = _sample(tensor, spec) if self._level == "cheap" else tensor
         is_small = spec.bytes <= LARGEST_BYTES or values is not tensor
-        if is_small and can_wait(tensor, spec):
+        if is_small and can_wait(tensor):
             self._batch.put(values.detach().clone(), reading)
         else:
             reading.stats = measure(values)

@@ -26,9 +26,9 @@ from torch._C import (
 
 from torchglass.capture.calls import recording
 from torchglass.capture.forward.looking import modules_in
-from torchglass.capture.guard.quiet import quietly
 from torchglass.capture.model.classes import class_name
 from torchglass.capture.places import tensors_in, tensors_of_call
+from torchglass.capture.quiet import quietly
 from torchglass.capture.statistics.history import Call, History, Seen
 from torchglass.capture.statistics.readings import Reader
 from torchglass.capture.timing.clocks import waiting

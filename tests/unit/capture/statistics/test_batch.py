@@ -106,11 +106,11 @@ def test_copies_do_not_pile_up() -> None:
     ids=["empty", "meta", "expanded", "sparse", "float8"],
 )
 def test_what_cannot_be_a_row_does_not_wait(tensor: torch.Tensor) -> None:
-    assert not can_wait(tensor, describe(tensor))
+    assert not can_wait(tensor)
 
 
 def test_a_tensor_whose_memory_was_given_back_does_not_wait() -> None:
     tensor = torch.ones(3)
     tensor.untyped_storage().resize_(0)
 
-    assert not can_wait(tensor, describe(tensor))
+    assert not can_wait(tensor)

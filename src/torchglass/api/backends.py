@@ -1,0 +1,164 @@
+"""Where a training that is watched is shown, besides the run file that is always written.
+
+A backend is named by the user: "standalone" serves the page from this process, "none" shows
+nothing, and the others hand what was measured to the tool that they are named after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torchglass.errors import TargetError, ViewError, warn
+from torchglass.records.documents import Document
+from torchglass.records.flow import Reader, Sink
+from torchglass.records.model import Model
+from torchglass.records.series import Frame, Kind, Series, SeriesId
+
+if TYPE_CHECKING:
+    from torchglass.views.web.server import Server
+
+
+class Backend(Protocol):
+    """Who is shown a run while it is recorded."""
+
+    def begin(self, reader: Reader) -> None:
+        """The run begins; the reader tells at any time what has been written of it."""
+
+    def frame(self, frame: Frame, series: Mapping[SeriesId, Series]) -> None:
+        """A step was measured. The reader of a file may know its series only later."""
+
+    def close(self) -> None:
+        """The run is over."""
+
+
+ELSEWHERE = {
+    "wandb": "torchglass.integrations.wandb",
+    "tensorboard": "torchglass.integrations.tensorboard",
+}
+"""The modules of the backends that are other tools; each has a function `make_backend`."""
+
+NAMES = ("standalone", "none", *ELSEWHERE)
+
+
+def find_backends(names: str | Sequence[str], *, port: int, verbose: bool) -> list[Backend]:
+    """The backends of these names, none of which has begun yet."""
+    chosen = [names] if isinstance(names, str) else list(names)
+    return [
+        made for name in chosen if (made := _find(name, port=port, verbose=verbose)) is not None
+    ]
+
+
+def _find(name: str, *, port: int, verbose: bool) -> Backend | None:
+    if name == "none":
+        return None
+    if name == "standalone":
+        return Standalone(port, say if verbose else None)
+    if name not in ELSEWHERE:
+        raise TargetError(f"there is no backend {name!r}; there are {', '.join(NAMES)}")
+    try:
+        module = importlib.import_module(ELSEWHERE[name])
+        backend: Backend = module.make_backend()
+    except ImportError as error:
+        raise ViewError(
+            f"backend={name!r} needs {name}: pip install 'torchglass[{name}]' ({error})"
+        ) from error
+    return backend
+
+
+class Standalone:
+    """Serves the page from a thread of this process, until the process ends.
+
+    At a terminal, a program that has come to its end without an error stays until Ctrl-C, so that
+    there is something to look at.
+    """
+
+    def __init__(self, port: int, say: Callable[[str], None] | None) -> None:
+        self._port = port
+        self._say = say
+        self._server: Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return "" if self._server is None else self._server.url
+
+    def begin(self, reader: Reader) -> None:
+        """Serve the page of a run."""
+        from torchglass.views.web.server import serve
+
+        self._server = serve(reader, port=self._port)
+        if self._say is not None:
+            self._say(f"the model is at {self.url}")
+        if sys.stdout.isatty() and not hasattr(sys, "ps1") and "ipykernel" not in sys.modules:
+            threading.Thread(target=self._stay, name="torchglass-stay", daemon=False).start()
+
+    def frame(self, frame: Frame, series: Mapping[SeriesId, Series]) -> None:
+        """The page asks the reader by itself."""
+
+    def close(self) -> None:
+        """What was recorded can still be looked at."""
+
+    def _stay(self) -> None:
+        threading.main_thread().join()
+        # Set by Python when an error ended the program.
+        if self._server is None or hasattr(sys, "last_type"):
+            return
+        say(f"the program has ended; its model stays at {self.url} until Ctrl-C")
+        with contextlib.suppress(KeyboardInterrupt):
+            self._server.wait()
+
+
+class Shown:
+    """A sink whose frames are shown to backends, too. An error of theirs stops nothing."""
+
+    def __init__(self, sink: Sink, backends: Sequence[Backend]) -> None:
+        self._sink = sink
+        self._backends = list(backends)
+        self._series: dict[SeriesId, Series] = {}
+
+    def put_model(self, model: Model) -> None:
+        """Keep the structure; a later one replaces it."""
+        self._sink.put_model(model)
+
+    def put_document(self, document: Document) -> None:
+        """Keep a record of the whole run; a later one of its class replaces it."""
+        self._sink.put_document(document)
+
+    def series(self, path: str, name: str, kind: Kind = "scalar") -> SeriesId:
+        """The id of the series with this place and name, made on first use."""
+        own = self._sink.series(path, name, kind)
+        if own not in self._series:
+            self._series[own] = Series(id=own, path=path, name=name, kind=kind)
+        return own
+
+    def put_frame(self, frame: Frame) -> None:
+        """Keep what was measured at one step, and show it."""
+        self._sink.put_frame(frame)
+        self._each("frame", frame, self._series)
+
+    def close(self) -> None:
+        """Write what is still waiting, then end the run everywhere."""
+        self._sink.close()
+        self._each("close")
+
+    def _each(self, method: str, *arguments: Any) -> None:
+        for backend in tuple(self._backends):
+            self._try(backend, method, arguments)
+
+    def _try(self, backend: Backend, method: str, arguments: tuple[Any, ...]) -> None:
+        try:
+            getattr(backend, method)(*arguments)
+        except Exception as error:  # noqa: BLE001 - inside someone's training
+            self._backends.remove(backend)
+            warn(f"{type(backend).__name__} shows no more: {type(error).__name__}: {error}")
+
+
+def say(text: str) -> None:
+    """Tell the user something beside what the program itself prints."""
+    sys.stderr.write(f"torchglass: {text}\n")
+    sys.stderr.flush()

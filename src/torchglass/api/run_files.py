@@ -1,0 +1,100 @@
+"""The run that a training is recorded into: a new file, one to go on with, or memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from torchglass.records.flow import Reader, Sink
+from torchglass.records.run import Run
+from torchglass.targets.names import RUN_SUFFIX
+
+FilePath = str | os.PathLike[str]
+
+MEMORY = ":memory:"
+"""The folder of runs that are kept in memory only."""
+
+
+class Opened(NamedTuple):
+    """A run that is open for writing."""
+
+    run: Run
+    sink: Sink
+    reader: Callable[[], Reader]
+    """Makes a reader of what is being written."""
+    path: Path | None = None
+    """None for a run in memory."""
+    start: int = 0
+    """The number of its next step."""
+    is_new: bool = True
+
+    def give_up(self) -> None:
+        """Close the run, and leave no file that was not there before."""
+        self.sink.close()
+        if self.path is not None and self.is_new:
+            self.path.unlink(missing_ok=True)
+
+
+def open_new(
+    run: Run, folder: FilePath, save: FilePath | None, max_bytes: int | None = None
+) -> Opened:
+    """A new run at a path, or anywhere in a folder, or in memory."""
+    from torchglass.store.file import FileReader, FileSink
+    from torchglass.store.memory import MemoryStore
+
+    if save is None and os.fspath(folder) == MEMORY:
+        store = MemoryStore(run)
+        return Opened(run, store, lambda: store)
+    path = Path(save) if save is not None else _new_file(Path(folder), run)
+    return Opened(run, FileSink(path, run, max_bytes=max_bytes), lambda: FileReader(path), path)
+
+
+def open_again(run: Run, path: FilePath, max_bytes: int | None = None) -> Opened:
+    """A run to go on with; a new one where there is none yet."""
+    from torchglass.store.file import FileReader, FileSink
+
+    file = Path(path)
+    start, is_new = 0, not file.exists()
+    if not is_new:
+        with FileReader(file) as reader:
+            start = reader.last_step() + 1
+    sink = FileSink(file, run, resume=True, max_bytes=max_bytes)
+    return Opened(run, sink, lambda: FileReader(file), file, start, is_new)
+
+
+def this_run(name: str) -> Run:
+    """Who is recording, where and when."""
+    import torch
+
+    from torchglass import __version__
+    from torchglass.capture.distributed.ranks import own_rank
+
+    rank, world_size = own_rank()
+    return Run(
+        name=name,
+        created_ns=time.time_ns(),
+        host=platform.node(),
+        command=shlex.join(sys.orig_argv),
+        torchglass_version=__version__,
+        torch_version=torch.__version__,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def _new_file(folder: Path, run: Run) -> Path:
+    """A path in a folder that no run has yet, made of the time and the run's name."""
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{run.name}"
+    if run.world_size > 1:
+        stem += f"-rank{run.rank}"
+    names = (f"{stem}-{number}" if number > 1 else stem for number in count(1))
+    paths = (folder / f"{name}{RUN_SUFFIX}" for name in names)
+    return next(path for path in paths if not path.exists())

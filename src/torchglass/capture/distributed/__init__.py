@@ -1,0 +1,1 @@
+"""What many processes see of one training, taken together."""

@@ -1,0 +1,92 @@
+"""What one step has shown so far, by series."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+
+from torchglass.analyse.training_health import Observation, matters
+from torchglass.capture.watch.gauge import Reading
+from torchglass.capture.watch.histograms import added
+from torchglass.records.flow import Sink
+from torchglass.records.histogram import Histogram
+from torchglass.records.series import Point, SeriesId
+
+Number = float | torch.Tensor
+
+
+class Place(NamedTuple):
+    """Where a series belongs: the module's path, and what is measured there."""
+
+    path: str
+    name: str
+
+
+class Ledger:
+    """The readings of one step. What is read several times in it becomes one histogram."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.numbers: dict[Place, Number] = {}
+        self._readings: dict[Place, Reading] = {}
+        self._more: list[tuple[Place, Reading]] = []
+        """What was read at a place that had been read before."""
+
+    def put(self, place: Place, reading: Reading | None) -> None:
+        """Add what was read at a place."""
+        if reading is None:
+            return
+        if self._readings.setdefault(place, reading) is not reading:
+            self._more.append((place, reading))
+
+    def take_over(self, later: Ledger) -> None:
+        """Add all of a ledger that turned out to be of the same step."""
+        later.is_open = False
+        self.numbers.update(later.numbers)
+        for place, reading in later.readings():
+            self.put(place, reading)
+
+    def readings(self) -> Iterator[tuple[Place, Reading]]:
+        """All that was read, by its place."""
+        return chain(self._readings.items(), self._more)
+
+    def drop_training(self) -> None:
+        """Forget what was read in training: it was of a step that is not looked at."""
+        kept = [(place, one) for place, one in self.readings() if place.name.startswith("eval:")]
+        self._readings, self._more = {}, []
+        for place, reading in kept:
+            self.put(place, reading)
+
+    def observations(self) -> Iterator[Observation]:
+        """What there is to judge a step by."""
+        for place, reading in self.readings():
+            stats, zeros = reading.stats, reading.zeros
+            if stats is not None and matters(place.name, stats, zeros):
+                yield Observation(*place, stats, zeros)
+
+    def clear(self) -> None:
+        """Let go of all that was read; the ledger has ended."""
+        self._readings.clear()
+        self._more.clear()
+        self.numbers.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self.numbers or self._readings)
+
+    def points(self, sink: Sink, bins: int) -> dict[SeriesId, Point]:
+        """All of it as points of series, which ends the ledger; the gauge has finished."""
+        self.is_open = False
+        points: dict[SeriesId, Point] = {}
+        for place, reading in self._readings.items():
+            if reading.histogram is not None:
+                points[sink.series(*place, "histogram")] = reading.histogram
+        for place, reading in self._more:
+            if reading.histogram is not None:
+                series = sink.series(*place, "histogram")
+                known, new = points.get(series), reading.histogram
+                points[series] = added(known, new, bins) if isinstance(known, Histogram) else new
+        points.update((sink.series(*place), float(value)) for place, value in self.numbers.items())
+        return points

@@ -1,0 +1,186 @@
+"""Which step it is, and which of them are looked at.
+
+A step of the training is one round of the model's optimizers, however many passes and backwards
+come before it: a pass after the optimizers have stepped belongs to the next step. Where there is
+no optimizer, each backward ends a step. Passes in eval mode belong to the step that is going on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+
+from torch.optim import Optimizer
+
+from torchglass.capture.watch.ledger import Ledger, Number, Place
+from torchglass.capture.watch.options import Unit
+
+Finish = Callable[[int, Ledger], None]
+
+
+class Steps:
+    """Counts steps, and gives each its ledger; `finish` is told of each with anything in it."""
+
+    def __init__(self, every: int, unit: Unit | None, finish: Finish, *, start: int = 0) -> None:
+        self.number = start
+        self.taken = 0
+        self.unit = unit
+        self.is_paused = False
+        self.by_hand = False
+        self.is_updating = False
+        """Whether an optimizer is in its step, where its closure may run the model."""
+        self._every = every
+        self._finish = finish
+        self._now = Ledger()
+        self._next: Ledger | None = None
+        """Of the passes since an optimizer stepped: of this step still, or of the next one."""
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._partners: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        """Those that are expected to take part in the current step."""
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._has_stepped = False
+        self._backward_over = False
+        self._passes_in_eval = 0
+        self._logs_before_steps: bool | None = None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the current step is looked at."""
+        return self._is_recorded(self.taken)
+
+    @property
+    def number_of_pass(self) -> int:
+        """The number of the step that the latest pass belongs to."""
+        return self.number + (self._next is not None)
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether an optimizer or a backward has had the weights of this step measured."""
+        return self._has_stepped or self._backward_over
+
+    def begin_pass(self, *, training: bool) -> Ledger | None:
+        """Where a pass that begins is to be recorded; None if it is not."""
+        if self.is_paused:
+            return None
+        if not training:
+            self._passes_in_eval += 1
+            wanted = (self._passes_in_eval - 1) % self._every == 0
+            return (self._next or self._now) if wanted else None
+        self._passes_in_eval = 0
+        if self._has_stepped and not self.by_hand and not self.is_updating:
+            return self._begin_after_step()
+        if self._backward_over:
+            self.advance()
+        return self._now if self.is_recorded else None
+
+    def learn(self, optimizers: Iterable[Optimizer]) -> None:
+        """These train the model: the unit is their steps, or backwards if there are none."""
+        self._optimizers.update(optimizers)
+        self._partners.update(optimizers)
+        if self.unit is None:
+            self.unit = "optimizer" if self._optimizers else "backward"
+
+    def before_update(self, optimizer: Optimizer) -> Ledger:
+        """An optimizer of the model is about to step: the ledger of the step that it is part of."""
+        if self.unit != "optimizer":
+            self.unit = "optimizer"
+            self._backward_over = False
+        is_new = self._has_stepped and optimizer not in self._optimizers
+        self._optimizers.add(optimizer)
+        if (is_new or optimizer in self._stepped) and not self.by_hand:
+            self.advance()
+        elif self._next is not None:
+            self._now.take_over(self._next)
+            self._next = None
+        self._stepped.add(optimizer)
+        self._has_stepped = True
+        self.is_updating = True
+        return self._now
+
+    def after_update(self, optimizer: Optimizer) -> Ledger | None:
+        """It has stepped: the ledger of that step; None if nothing of it is recorded."""
+        self.is_updating = False
+        return self._now if optimizer in self._stepped and self.is_recorded else None
+
+    def backward_begun(self) -> None:
+        """A backward begins; after another one without a pass between them, it is a new step."""
+        if self.unit == "backward" and self._backward_over and not self.by_hand:
+            self.advance()
+
+    def ledger_of_gradient(self, ledger: Ledger) -> Ledger | None:
+        """Where the gradient of a pass belongs, which may have run in an earlier step."""
+        if ledger.is_open:
+            return ledger
+        return self._now if self.unit == "backward" and self.is_recorded else None
+
+    def backward_ended(self) -> Ledger | None:
+        """A backward is over; the ledger of the step that it is, where it is one by itself."""
+        if self.unit != "backward" or self.by_hand or self.is_paused:
+            return None
+        self._backward_over = True
+        return self._now
+
+    def write(self) -> None:
+        """Hand over what the current step has shown so far; more of it may come."""
+        ledger, self._now = self._now, Ledger()
+        if ledger or self.is_recorded:
+            self._finish(self.number, ledger)
+        ledger.is_open = False
+
+    def log(self, place: Place, value: Number) -> None:
+        """Keep a number of the step that it belongs to.
+
+        That is the step whose pass has begun; before one has, the next step, if the first number
+        was logged before the first step was taken, and otherwise the one before.
+        """
+        if self._logs_before_steps is None:
+            self._logs_before_steps = not self.taken and not self._has_stepped
+        is_ahead = self._logs_before_steps and self._has_stepped and self._next is None
+        if is_ahead and not self.by_hand:
+            self.advance()
+        (self._next or self._now).numbers[place] = value
+
+    def end_by_hand(self, number: int | None) -> Ledger:
+        """The user says that a step is over: its ledger, which `advance` then ends."""
+        self.by_hand = True
+        if number is not None:
+            self.number = number
+        if self._next is not None:
+            self._now.take_over(self._next)
+            self._next = None
+        return self._now
+
+    def advance(self) -> None:
+        """End the current step, and begin the next."""
+        try:
+            self.write()
+        finally:
+            self._begin_next()
+
+    def has_begun(self) -> bool:
+        """Whether the current step has shown anything."""
+        return bool(self._now or self._next)
+
+    def _begin_next(self) -> None:
+        self.number += 1
+        self.taken += 1
+        self._backward_over = False
+        if self._has_stepped:
+            # Those that did not take part will hardly do so in the next step.
+            self._partners = weakref.WeakSet(self._stepped)
+            self._stepped.clear()
+            self._has_stepped = False
+        if self._next is not None:
+            self._now, self._next = self._next, None
+            if not self.is_recorded:
+                self._now.drop_training()
+
+    def _begin_after_step(self) -> Ledger | None:
+        if self._next is None:
+            self._next = Ledger()
+        all_stepped = all(optimizer in self._stepped for optimizer in self._partners)
+        wanted = self._is_recorded(self.taken + 1) or (not all_stepped and self.is_recorded)
+        return self._next if wanted else None
+
+    def _is_recorded(self, step: int) -> bool:
+        return step % self._every == 0 and not self.is_paused

@@ -1,0 +1,355 @@
+"""A training watched step by step, with nothing put on the model.
+
+    with Watcher(model, sink) as watcher:
+        for inputs, targets in batches:
+            loss = criterion(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            watcher.log("loss", loss)
+
+Gradients of parameters are read right before the update, as the optimizer gets them; parameters
+right after it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from torchglass.analyse.garbage import collector_paused
+from torchglass.analyse.training_health import Judge
+from torchglass.capture.calls import recording
+from torchglass.capture.model.structure import read_model
+from torchglass.capture.quiet import quietly
+from torchglass.capture.watch import attached
+from torchglass.capture.watch.flow import Flow
+from torchglass.capture.watch.gauge import Gauge
+from torchglass.capture.watch.graph import PassGraphs
+from torchglass.capture.watch.idleness import Idleness
+from torchglass.capture.watch.ledger import Ledger, Place
+from torchglass.capture.watch.living import find_living
+from torchglass.capture.watch.options import Options
+from torchglass.capture.watch.pictures import Pictures
+from torchglass.capture.watch.steps import Steps
+from torchglass.capture.watch.weights import Weights
+from torchglass.errors import warn
+from torchglass.records.finding import Finding, Findings
+from torchglass.records.flow import Sink
+from torchglass.records.series import Frame
+
+_queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+
+
+@final
+class Watcher:
+    """Records what flows, the weights, the gradients and what is logged, until it is closed.
+
+    Weights that no optimizer trains are measured in the first step only.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sink: Sink,
+        options: Options | None = None,
+        *,
+        start: int = 0,
+    ) -> None:
+        options = options or Options()
+        self._sink = sink
+        self._options = options
+        self._model = weakref.ref(model)
+        self._gauge = Gauge(
+            bins=options.bins, sample_n=options.sample_n, zeros="stats" in options.log
+        )
+        self._weights = Weights(model, self._gauge, options)
+        self._steps = Steps(options.log_freq, options.unit, self._put_frame, start=start)
+        record = read_model(model)
+        self._graphs = PassGraphs(model, record, sink.put_document)
+        self._flow = Flow(model, self, self._gauge, options.log, self._graphs)
+        self._scaler: Any = options.scaler
+        self._has_looked = False
+        self._running: set[int] = set()
+        """The backwards that have begun and not ended."""
+        self._pictures = Pictures()
+        self._judge = Judge()
+        self._findings: list[Finding] = []
+        self._told_compiled = 0
+        self._lock = threading.RLock()
+        self._idle = Idleness()
+        self._warned = False
+        self._undo = contextlib.ExitStack()
+        self._seeing = contextlib.ExitStack()
+        sink.put_model(record)
+        self._attach(model)
+
+    def log(self, name: str, value: float | Tensor) -> None:
+        """Keep a number of this step, such as the loss; one on another device is fetched later.
+
+        It belongs to the step whose forward was seen last. Before the first forward of a step it
+        belongs to the step that follows, if the first number was logged before the first step of an
+        optimizer, and otherwise to the step before.
+        """
+        with self._harmless():
+            number = _one_number(name, value)
+            if not self._steps.is_paused:
+                self._steps.log(Place("", name), number)
+
+    def step(self, number: int | None = None) -> None:
+        """End the current step, in loops that know better when that is; `number` is the step's own.
+
+        From then on neither optimizers nor backwards end steps. Without an optimizer, this is when
+        weights are measured.
+        """
+        with self._harmless():
+            ledger = self._steps.end_by_hand(number)
+            if self._steps.is_recorded and not self._steps.has_measured:
+                self._weights.read_gradients(self._weights.all, ledger, self.gradient_factor())
+                self._weights.read_values(self._weights.all, ledger)
+            self._steps.advance()
+
+    def pause(self) -> None:
+        """Record nothing until `resume`; steps are still counted."""
+        self._steps.is_paused = True
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._steps.is_paused = False
+
+    def close(self) -> None:
+        """Take everything off again, and close the sink with what was seen until now."""
+        self._detach()
+        self._sink.close()
+
+    def __enter__(self) -> Watcher:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def begin(self, *, training: bool) -> Ledger | None:
+        """A pass through the model begins: where it is to be recorded, None if it is not."""
+        self._idle.stop()
+        with self._lock:
+            self._running.clear()
+            return self._steps.begin_pass(training=training)
+
+    def wants_backward(self) -> bool:
+        """Whether backwards are to be heard of because they may be what ends a step."""
+        return self._steps.unit != "optimizer" and not self._steps.by_hand
+
+    def gradient_factor(self) -> float:
+        """What undoes the scale that a `GradScaler` has put on gradients."""
+        self._look_around()
+        if self._scaler is None or self._scaler._scale is None:
+            return 1.0
+        scale = float(self._scaler.get_scale())
+        return 1 / scale if scale else 1.0
+
+    def ledger_of_gradient(self, ledger: Ledger) -> Ledger | None:
+        """Where a gradient of a pass is to be recorded, that once was recorded in a ledger."""
+        return self._steps.ledger_of_gradient(ledger)
+
+    def backward_begun(self) -> None:
+        """The first gradient of a backward has come: be told when the last one has."""
+        if self.wants_backward():
+            self._steps.backward_begun()
+            backward = torch._C._current_graph_task_id()
+            self._running.add(backward)
+            _queue_callback(lambda: self._backward_ended(backward))
+
+    def changed(self, model: nn.Module) -> None:
+        """The model has other modules than before."""
+        self._weights.refresh(model)
+        self._sink.put_model(read_model(model))
+
+    def picture(self, place: Place, output: Tensor) -> None:
+        """A module of a recorded pass put out a tensor."""
+        self._pictures.take(place.path, place.name, self._steps.number_of_pass, output)
+
+    def miss(self, problem: Exception) -> None:
+        """Something could not be recorded: a warning, the first time; the training goes on."""
+        if not self._warned:
+            self._warned = True
+            warn(f"watching went wrong, the training goes on: {type(problem).__name__}: {problem}")
+
+    def _attach(self, model: nn.Module) -> None:
+        undo = self._undo.callback
+        undo(self._weights.clear)
+        undo(register_optimizer_step_pre_hook(self._before_update).remove)
+        undo(register_optimizer_step_post_hook(self._after_update).remove)
+        self._undo.enter_context(self._seeing)
+        self._seeing.enter_context(recording(self._flow))
+        self._undo.enter_context(attached.listening(self._flow))
+        # The global hooks keep the watcher alive, and it the weights: not beyond the model's life.
+        undo(weakref.finalize(model, self._detach).detach)
+        atexit.register(self.close)
+        undo(atexit.unregister, self.close)
+
+    def _detach(self) -> None:
+        self._idle.stop()
+        with self._harmless():
+            if self._steps.has_begun():
+                self._steps.advance()
+            if self._steps.has_begun():
+                self._steps.advance()
+            self._graphs.close()
+        self._flow.let_go()
+        self._undo.close()
+
+    def _before_update(
+        self, optimizer: Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        if torch.compiler.is_compiling():
+            return
+        with self._harmless():
+            if not self._weights.are_in(optimizer):
+                return
+            self._follow_thread()
+            self._look_around()
+            ledger = self._steps.before_update(optimizer)
+            if self._steps.is_recorded:
+                trained = self._weights.of(optimizer)
+                self._weights.before_update(trained)
+                if not _computes_gradients(args, kwargs):
+                    # Some optimizers are handed the scale, and undo it as they step.
+                    is_scaled = getattr(optimizer, "grad_scale", None) is not None
+                    factor = self.gradient_factor() if is_scaled else 1.0
+                    self._weights.read_gradients(trained, ledger, factor)
+
+    def _after_update(
+        self, optimizer: Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        if torch.compiler.is_compiling():
+            return
+        with self._harmless():
+            ledger = self._steps.after_update(optimizer)
+            if ledger is None:
+                return
+            trained = self._weights.of(optimizer)
+            if _computes_gradients(args, kwargs):
+                self._weights.read_gradients(trained, ledger)
+            self._weights.after_update(trained, ledger)
+            self._weights.read_values(trained if self._steps.taken else self._weights.all, ledger)
+            self._weights.read_state(optimizer, ledger)
+
+    def _backward_ended(self, backward: int) -> None:
+        self._running.discard(backward)
+        # A backward inside of another, as a checkpoint makes one, ends nothing.
+        if self._running:
+            return
+        with self._harmless():
+            self._look_around()
+            ledger = self._steps.backward_ended()
+            if ledger is None:
+                return
+            if self._steps.is_recorded:
+                self._weights.read_gradients(self._weights.all, ledger, self.gradient_factor())
+                self._weights.read_values(self._weights.all, ledger)
+            self._idle.start(self._write_if_idle)
+
+    def _write_if_idle(self) -> None:
+        """Show a step to whoever looks, although nothing has come yet that ends it."""
+        with self._harmless():
+            if not self._flow.is_in_pass:
+                self._steps.write()
+
+    def _look_around(self) -> None:
+        """Find the optimizers and the gradient scaler of the training, once."""
+        if not self._has_looked:
+            self._has_looked = True
+            living = find_living(self._weights.are_in)
+            self._steps.learn(living.optimizers)
+            if self._scaler is None and len(living.scalers) == 1:
+                (self._scaler,) = living.scalers
+
+    def _follow_thread(self) -> None:
+        """Look at the calls of the thread that trains, wherever `watch` was called."""
+        if self._flow.thread != threading.get_ident():
+            self._seeing.close()
+            self._flow.thread = threading.get_ident()
+            self._seeing.enter_context(recording(self._flow))
+
+    @collector_paused()
+    def _put_frame(self, number: int, ledger: Ledger) -> None:
+        self._flow.let_go()
+        with quietly():
+            self._gauge.finish()
+            self._add_numbers(number, ledger)
+            points = ledger.points(self._sink, self._options.bins)
+        if points:
+            self._sink.put_frame(Frame(step=number, time_ns=time.time_ns(), points=points))
+        self._judge_step(number, ledger)
+        ledger.clear()
+        pictures = self._pictures.document()
+        if pictures is not None:
+            self._sink.put_document(pictures)
+
+    def _judge_step(self, number: int, ledger: Ledger) -> None:
+        new = self._judge.look(number, ledger.observations())
+        while len(self._flow.compiled) > self._told_compiled:
+            new.append(_compiled(list(self._flow.compiled)[self._told_compiled], number))
+            self._told_compiled += 1
+        if new:
+            self._findings += new
+            self._sink.put_document(Findings(findings=tuple(self._findings)))
+
+    def _add_numbers(self, number: int, ledger: Ledger) -> None:
+        """What follows from the readings of a step, and from what it is asked for."""
+        for place, reading in ledger.readings():
+            if reading.factor != 1:
+                ledger.numbers[Place("", "grad_scale")] = 1 / reading.factor
+            if "stats" in self._options.log and reading.zeros is not None:
+                ledger.numbers[Place(place.path, f"{place.name}.zeros")] = reading.zeros
+        model = self._model()
+        if self._options.time_log is not None and model is not None:
+            label, ask = self._options.time_log
+            with self._harmless():
+                ledger.numbers[Place("", label)] = float(ask(model, number))
+
+    @contextlib.contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """An error of ours in here becomes a warning, the first time; the training goes on."""
+        try:
+            with self._lock:
+                yield
+        except Exception as error:  # noqa: BLE001 - inside someone's training
+            self.miss(error)
+
+
+def _compiled(path: str, step: int) -> Finding:
+    return Finding(
+        severity="note",
+        kind="compiled",
+        message=f"{path or 'the model'} runs compiled: what flows inside of it is not seen",
+        path=path,
+        step=step,
+    )
+
+
+def _computes_gradients(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether `optimizer.step(closure)` was called: its gradients are there only afterwards."""
+    return callable(kwargs.get("closure", args[1] if len(args) > 1 else None))
+
+
+def _one_number(name: str, value: float | Tensor) -> float | Tensor:
+    if not isinstance(value, Tensor):
+        return float(value)
+    if value.numel() != 1:
+        raise ValueError(f"log({name!r}, …) takes one number, not {tuple(value.shape)} of them")
+    # A copy, as the training may change the tensor before it is read. Reading a number that is
+    # still being computed on a GPU would make the training wait for it.
+    return value.detach().clone() if value.device.type != "cpu" else float(value.detach())

@@ -1,0 +1,150 @@
+"""The parameters of a model, read around the steps of its optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchglass.capture.distributed.ranks import speaks_for
+from torchglass.capture.tensor.describing import numbers_of
+from torchglass.capture.watch.gauge import Gauge
+from torchglass.capture.watch.ledger import Ledger, Place
+from torchglass.capture.watch.options import Options
+
+
+class Weight(NamedTuple):
+    """A parameter, at the first place where the model holds it."""
+
+    parameter: nn.Parameter
+    place: Place
+    gradient: Place
+    update: Place
+
+
+class Weights:
+    """Reads parameters into ledgers; all that it holds of them goes with `clear`."""
+
+    def __init__(self, model: nn.Module, gauge: Gauge, options: Options) -> None:
+        self._gauge = gauge
+        self._log = options.log
+        self._is_ours = speaks_for if options.adds_up_ranks else _always
+        self._by_id = {id(weight.parameter): weight for weight in _weights(model)}
+        self._before: dict[int, torch.Tensor] = {}
+
+    def refresh(self, model: nn.Module) -> None:
+        """Learn of parameters that have come and gone."""
+        self._by_id = {id(weight.parameter): weight for weight in _weights(model)}
+
+    def clear(self) -> None:
+        """Hold no parameter any longer."""
+        self._by_id.clear()
+        self._before.clear()
+
+    def are_in(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer trains any of them."""
+        return any(
+            id(parameter) in self._by_id
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+
+    def of(self, optimizer: Optimizer) -> list[Weight]:
+        """Those that an optimizer trains."""
+        return [
+            self._by_id[id(parameter)]
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad and id(parameter) in self._by_id
+        ]
+
+    @property
+    def all(self) -> list[Weight]:
+        """Every one, once."""
+        return list(self._by_id.values())
+
+    def read_gradients(self, weights: Iterable[Weight], ledger: Ledger, factor: float = 1) -> None:
+        """The gradients as they are now."""
+        if "params_grad" not in self._log:
+            return
+        trained = [
+            weight
+            for weight in weights
+            if weight.parameter.grad is not None and self._is_ours(weight.parameter)
+        ]
+        gradients = [grad for one in trained if (grad := one.parameter.grad) is not None]
+        for weight, reading in zip(trained, self._gauge.read_all(gradients), strict=True):
+            if reading is not None:
+                reading.factor = factor
+            ledger.put(weight.gradient, reading)
+
+    def read_values(self, weights: Iterable[Weight], ledger: Ledger) -> None:
+        """The parameters as they are now."""
+        if "params" not in self._log:
+            return
+        weights = [weight for weight in weights if self._is_ours(weight.parameter)]
+        readings = self._gauge.read_all([weight.parameter for weight in weights])
+        for weight, reading in zip(weights, readings, strict=True):
+            ledger.put(weight.place, reading)
+
+    def before_update(self, weights: Iterable[Weight]) -> None:
+        """Remember the parameters that are about to change."""
+        if "updates" in self._log:
+            for weight in weights:
+                numbers = numbers_of(weight.parameter)
+                if numbers is not None:
+                    self._before[id(weight.parameter)] = numbers.detach().clone()
+
+    def after_update(self, weights: Iterable[Weight], ledger: Ledger) -> None:
+        """How far each parameter went, as a share of its length before."""
+        pairs = [(weight, *both) for weight in weights if (both := self._moved(weight))]
+        self._before.clear()
+        if not pairs:
+            return
+        before = [old for _, old, _ in pairs]
+        moves = torch._foreach_sub([new for _, _, new in pairs], before)
+        lengths = torch._foreach_norm(moves), torch._foreach_norm(before)
+        for (weight, _, _), far, long in zip(pairs, *lengths, strict=True):
+            ledger.numbers[weight.update] = float(far) / max(
+                float(long), torch.finfo(torch.float32).tiny
+            )
+
+    def read_state(self, optimizer: Optimizer, ledger: Ledger) -> None:
+        """What an optimizer remembers of each parameter, and its learning rates."""
+        if "optimizer" not in self._log:
+            return
+        for parameter, (path, name), *_ in self.of(optimizer):
+            if not self._is_ours(parameter):
+                continue
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor) and value.numel() == parameter.numel() > 1:
+                    ledger.put(Place(path, f"{name}.{key}"), self._gauge.read_once(value))
+        rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
+        for number, rate in enumerate(rates):
+            place = Place("", "lr" if len(rates) == 1 else f"lr.{number}")
+            ledger.numbers[place] = float(rate)
+
+    def _moved(self, weight: Weight) -> tuple[torch.Tensor, torch.Tensor] | None:
+        before = self._before.get(id(weight.parameter))
+        now = numbers_of(weight.parameter) if before is not None else None
+        if before is None or now is None or before.shape != now.shape:
+            return None
+        return before, now.detach()
+
+
+def _always(tensor: torch.Tensor) -> bool:
+    return True
+
+
+def _weights(model: nn.Module) -> Iterator[Weight]:
+    """Each parameter once, however many modules hold it."""
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                places = (Place(path, name + of) for of in ("", ".grad", ".update"))
+                yield Weight(parameter, *places)

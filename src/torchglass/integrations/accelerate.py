@@ -1,0 +1,58 @@
+"""A training with Accelerate, watched: `Accelerator(log_with=TorchglassTracker(model))`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from accelerate.tracking import GeneralTracker  # type: ignore[import-untyped]
+from torch import nn
+
+import torchglass as tg
+from torchglass.capture.watch import Watcher
+from torchglass.errors import CaptureError
+from torchglass.integrations.trainers import numbers_in
+
+
+class TorchglassTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has no types
+    """Watches a model from `accelerator.init_trackers` to `accelerator.end_training`.
+
+    It takes the options of `torchglass.watch`. What is given to `accelerator.log` is in the run,
+    too, at the step that the optimizer is in.
+    """
+
+    name = "torchglass"
+    requires_logging_directory = False
+    main_process_only = False
+
+    def __init__(self, model: nn.Module, **options: Any) -> None:
+        super().__init__()
+        self._model = model
+        self._options = options
+        self._watcher: Watcher | None = None
+
+    @property
+    def tracker(self) -> Watcher:
+        """What watches the model."""
+        if self._watcher is None:
+            raise CaptureError("nothing is watched yet: call accelerator.init_trackers(name) first")
+        return self._watcher
+
+    def start(self) -> None:
+        """Begin to watch: the trackers of the training begin."""
+        if self._watcher is None:
+            self._watcher = tg.watch(self._model, **self._options)
+
+    def store_init_configuration(self, values: Mapping[str, Any]) -> None:
+        """A run has no place for hyperparameters; its command line is in it."""
+
+    def log(self, values: Mapping[str, Any], step: int | None = None, **others: Any) -> None:
+        """Keep what of the values is a number."""
+        for name, number in numbers_in(values).items():
+            self.tracker.log(name, number)
+
+    def finish(self) -> None:
+        """Close the run."""
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None

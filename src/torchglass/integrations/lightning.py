@@ -1,0 +1,89 @@
+"""A training by Lightning, watched: `Trainer(callbacks=[TorchglassCallback()])`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchglass.integrations.trainers import Followed
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+elif "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+    # The same library under its older name; importing the other one as well would take seconds.
+    from pytorch_lightning import Callback
+else:
+    from lightning.pytorch import Callback
+
+
+class TorchglassCallback(Callback):
+    """Watches what the trainer fits; takes the options of `torchglass.watch`.
+
+    The number of a step is `trainer.global_step`. The loss and all that is logged with `self.log`
+    are in the run, too. With `resume="runs/mine.glass"` a training that is taken up again from a
+    checkpoint goes on in the same run.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._followed = Followed(options)
+        self._loss: float | torch.Tensor = 0.0
+        self._seen: dict[str, Any] = {}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin to watch."""
+        self._seen = {}
+        self._followed.begin(pl_module)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """A step begins; with gradient accumulation, or goes on."""
+        if trainer.global_step != self._followed.number:
+            self._loss = 0.0
+        self._followed.begin_step(trainer.global_step)
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Keep the loss of the step, and what was logged in it."""
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            # Lightning has divided each loss by the number of batches in a step.
+            self._loss = loss.detach() + self._loss
+            self._followed.log({"loss": self._loss})
+        self._log_metrics(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep what was logged of the epoch."""
+        self._log_metrics(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep what was logged of the validation."""
+        if not trainer.sanity_checking:
+            self._log_metrics(trainer)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Close the run."""
+        self._log_metrics(trainer)
+        self._followed.end()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Close the run with what it has."""
+        self._followed.end()
+
+    def _log_metrics(self, trainer: Trainer) -> None:
+        """Keep what is new: Lightning has the last value of everything that was ever logged."""
+        now = dict(trainer.callback_metrics)
+        new = {name: value for name, value in now.items() if value is not self._seen.get(name)}
+        self._seen = now
+        self._followed.log(new)

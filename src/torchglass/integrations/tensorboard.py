@@ -1,0 +1,105 @@
+"""A watched training in TensorBoard: `tg.watch(model, backend="tensorboard")`.
+
+Its events lie beside the run file, in a folder with the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+from torchglass.analyse.histograms import grid_of
+from torchglass.integrations.frames import Measured, numbers_of
+from torchglass.records.flow import Reader
+from torchglass.records.histogram import Histogram
+from torchglass.records.series import Frame, Series, SeriesId
+
+_SECONDS_TO_FLUSH = 10
+_MOST_QUEUED = 10_000
+"""Events that wait for the disk; beyond that the training would."""
+
+
+def make_backend() -> TensorBoardBackend:
+    """A backend for `torchglass.watch`."""
+    return TensorBoardBackend()
+
+
+class TensorBoardBackend:
+    """Writes each frame as events: histograms with their bins as they are, and scalars."""
+
+    def __init__(self) -> None:
+        self._folder = Path()
+        self._writer: SummaryWriter | None = None
+
+    def begin(self, reader: Reader) -> None:
+        """The run begins."""
+        self._folder = _folder_of(reader)
+
+    def frame(self, frame: Frame, series: Mapping[SeriesId, Series]) -> None:
+        """A step was measured."""
+        if self._writer is None:
+            # A run that is resumed at an earlier step takes back what came after it.
+            self._writer = SummaryWriter(
+                str(self._folder),
+                purge_step=frame.step,
+                max_queue=_MOST_QUEUED,
+                flush_secs=_SECONDS_TO_FLUSH,
+            )
+        _write(self._writer, Measured.of(frame, series))
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _write(writer: SummaryWriter, measured: Measured) -> None:
+    seconds = measured.time_ns / 1e9
+    for series, point in measured.points:
+        tag = _tag(series)
+        for name, number in numbers_of(tag, point).items():
+            writer.add_scalar(name, number, measured.step, seconds)
+        if isinstance(point, Histogram) and point.counts:
+            _write_histogram(writer, tag, point, measured.step, seconds)
+
+
+def _write_histogram(
+    writer: SummaryWriter, tag: str, histogram: Histogram, step: int, seconds: float
+) -> None:
+    stats = histogram.stats
+    finite = stats.count - stats.nan - stats.inf
+    first, *limits = grid_of(histogram).edges.tolist()
+    counts = list(histogram.counts)
+    # TensorBoard draws the outermost bars as far as the extremes. An extreme beside the bins has a
+    # bar for itself, so that theirs stay as wide as they are.
+    if stats.min < first:
+        limits, counts = [first, *limits], [1, *counts]
+    if stats.max > limits[-1]:
+        limits, counts = [*limits, stats.max], [*counts, 1]
+    writer.add_histogram_raw(
+        tag,
+        min=stats.min,
+        max=stats.max,
+        num=finite,
+        sum=stats.mean * finite,
+        sum_squares=stats.std**2 * max(finite - 1, 0) + stats.mean**2 * finite,
+        bucket_limits=limits,
+        bucket_counts=counts,
+        global_step=step,
+        walltime=seconds,
+    )
+
+
+def _tag(series: Series) -> str:
+    """TensorBoard groups by what stands before the first slash: by module."""
+    return f"{series.path}/{series.name}" if series.path else series.name
+
+
+def _folder_of(reader: Reader) -> Path:
+    path = getattr(reader, "path", None)
+    if isinstance(path, Path):
+        return path.with_suffix("")
+    run = reader.run()
+    return Path("runs") / f"{run.name}-{run.created_ns}"

@@ -1,0 +1,62 @@
+"""A training by Hugging Face's Trainer, watched: `Trainer(…, callbacks=[TorchglassCallback()])`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from torchglass.integrations.trainers import Followed
+
+
+class TorchglassCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not checked
+    """Watches what the trainer trains; takes the options of `torchglass.watch`.
+
+    The number of a step is `state.global_step`. All that the trainer logs is in the run, too. With
+    `resume="runs/mine.glass"` a training that is taken up again from a checkpoint goes on in the
+    same run. The trainer tells its callbacks of no exception: after one the run stays open until
+    the next training, the end of the program or `close`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._followed = Followed(options)
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: nn.Module,
+        **others: Any,
+    ) -> None:
+        """Begin to watch."""
+        self._followed.begin(model)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        """A step begins, which is counted once it is done."""
+        self._followed.begin_step(state.global_step + 1)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **others: Any,
+    ) -> None:
+        """Keep what the trainer logs: of training, as of evaluation."""
+        self._followed.log(logs or {})
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        """Close the run."""
+        self._followed.end()
+
+    def close(self) -> None:
+        """Stop watching a training that an exception has ended."""
+        self._followed.end()

@@ -1,0 +1,183 @@
+"""A training of several processes is watched with the same two lines in its script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.distributed.processes import run_ranks
+from torchglass.records.finding import Findings
+from torchglass.results.run import SavedRun, open_run
+
+pytestmark = pytest.mark.slow
+
+DATA_PARALLEL = """
+import os, signal, sys
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from tests.distributed.processes import gather
+from torchglass.api.training import watch
+from torchglass.results.run import open_run
+
+rank = gather()
+folder, reduce, steps, victim, spoiled = sys.argv[1:]
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+options = {"reduce": "all"} if reduce == "all" else {}
+watcher = watch(model, sample_n=None, save=f"{folder}/{rank}.glass", **options)
+# Without each other's gradients, ranks go on when one of them is lost.
+trained = model if int(victim) >= 0 and reduce else DistributedDataParallel(model)
+optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+for step in range(int(steps)):
+    if rank == int(victim) and step == 3:
+        while open_run(f"{folder}/{0 if reduce else rank}.glass").last_step < 1:
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+    inputs = torch.arange(32.0).reshape(8, 4) + 100 * rank
+    if rank == int(spoiled):
+        inputs[0] = float("nan")
+    loss = trained(inputs).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    watcher.log("rank", rank)
+watcher.close()
+torch.distributed.destroy_process_group()
+"""
+
+SHARDED = """
+import sys
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from tests.distributed.processes import gather
+from torchglass.api.training import watch
+
+rank = gather()
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.ReLU(), nn.Linear(16, 4, bias=False))
+torch.save([parameter.detach().clone() for parameter in model.parameters()], f"{sys.argv[1]}/w.pt")
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+watcher = watch(model, sample_n=None, save=f"{sys.argv[1]}/{rank}.glass", reduce="all")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+for step in range(2):
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+watcher.close()
+torch.distributed.destroy_process_group()
+"""
+
+
+def train(
+    folder: Path,
+    ranks: int,
+    *,
+    reduce: str = "",
+    steps: int = 3,
+    victim: int = -1,
+    spoiled: int = -1,
+) -> list[int]:
+    arguments = (str(folder), reduce, str(steps), str(victim), str(spoiled))
+    done = run_ranks(ranks, DATA_PARALLEL, *arguments)
+    survivors = [each for rank, each in enumerate(done) if rank != victim]
+    if victim < 0:
+        assert all(each.returncode == 0 for each in survivors), survivors[0].stderr
+    return [each.returncode for each in done]
+
+
+def bins(run: SavedRun, label: str) -> np.ndarray:
+    return np.array([[*each.counts] for each in run.reader.histograms(run[label].record.id).bins])
+
+
+def test_each_rank_writes_its_own_file(tmp_path: Path) -> None:
+    train(tmp_path, 2)
+
+    for rank in range(2):
+        with open_run(tmp_path / f"{rank}.glass") as run:
+            assert (run.run.rank, run.run.world_size) == (rank, 2)
+            assert run["input.0"].column("max").tolist() == [31.0 + 100 * rank] * 3
+            assert run["0.weight.grad"].steps.tolist() == [0, 1, 2]
+
+
+def test_parameter_gradients_are_those_after_the_ranks_agreed(tmp_path: Path) -> None:
+    train(tmp_path, 2)
+
+    with open_run(tmp_path / "0.glass") as one, open_run(tmp_path / "1.glass") as other:
+        for label in ("0.weight.grad", "2.weight"):
+            assert one[label].values == pytest.approx(other[label].values, rel=1e-5), label
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_first_rank_has_the_numbers_of_all(tmp_path: Path, ranks: int) -> None:
+    train(tmp_path, ranks, reduce="all")
+
+    everything = np.concatenate([np.arange(32.0) + 100 * rank for rank in range(ranks)])
+    with open_run(tmp_path / "0.glass") as run:
+        inputs = run["input.0"]
+        assert inputs.column("count").tolist() == [32.0 * ranks] * 3
+        assert inputs.column("min").tolist() == [0.0] * 3
+        assert inputs.column("max").tolist() == [everything.max()] * 3
+        assert inputs.column("mean") == pytest.approx([everything.mean()] * 3)
+        assert inputs.column("std") == pytest.approx([everything.std(ddof=1)] * 3)
+        assert bins(run, "input.0").sum(axis=1).tolist() == [32 * ranks] * 3
+        # All ranks hold the same parameters: they are counted once.
+        assert run["0.weight"].column("count").tolist() == [32.0] * 3
+        assert run["rank"].values.tolist() == [(ranks - 1) / 2] * 3
+        assert set(run["ranks.slowest"].values.tolist()) <= set(range(ranks))
+
+
+def test_a_nan_on_one_rank_is_found_with_the_rank(tmp_path: Path) -> None:
+    train(tmp_path, 4, reduce="all", spoiled=3, steps=1)
+
+    with open_run(tmp_path / "0.glass") as run:
+        found = run.reader.document(Findings)
+    assert found is not None
+    (of_input,) = (one for one in found.findings if one.facts["series"] == "input.0")
+    assert of_input.facts["ranks"] == [3]
+    assert of_input.message == "input.0 has numbers that are not finite on rank 3 of 4"
+
+
+def test_shards_are_measured_where_they_lie_and_add_up_to_the_whole(tmp_path: Path) -> None:
+    import torch
+
+    done = run_ranks(2, SHARDED, str(tmp_path))
+
+    assert all(each.returncode == 0 for each in done), done[0].stderr
+    weights = torch.load(tmp_path / "w.pt")
+    with open_run(tmp_path / "0.glass") as run:
+        for label, weight in zip(("0.weight", "2.weight"), weights, strict=True):
+            series = run[label]
+            assert series.column("count").tolist() == [weight.numel()] * 2
+            assert series.column("min").tolist() == [weight.min().item()] * 2
+            assert series.column("max").tolist() == [weight.max().item()] * 2
+            assert series.column("std") == pytest.approx([weight.std().item()] * 2, rel=1e-5)
+        assert run["0.weight.grad"].column("count").tolist() == [256.0] * 2
+
+
+def test_what_each_rank_wrote_is_there_when_one_was_killed(tmp_path: Path) -> None:
+    codes = train(tmp_path, 2, victim=1, steps=6)
+
+    assert codes[1] == -9
+    with open_run(tmp_path / "0.glass") as run:
+        assert run["0.weight"].steps.tolist() == [0, 1, 2]
+    with open_run(tmp_path / "1.glass") as run:
+        assert run["0.weight"].steps.tolist()[:2] == [0, 1]
+        assert not run.finished
+
+
+def test_the_first_rank_goes_on_alone_when_another_was_killed(tmp_path: Path) -> None:
+    codes = train(tmp_path, 2, reduce="all", victim=1, steps=6)
+
+    assert codes == [0, -9]
+    with open_run(tmp_path / "0.glass") as run:
+        counts = run["input.0"].column("count").tolist()
+        assert run.finished
+    assert len(counts) == 6
+    assert counts[0] == 64.0
+    assert counts[-1] == 32.0

@@ -1,0 +1,741 @@
+"""Someone watches a training from inside: what flows, its gradients, its weights."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import io
+import pickle
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.watched import watching
+from torchglass.api.training import attach, watch
+from torchglass.errors import TargetError, TorchglassWarning
+from torchglass.records.activations import Activations
+from torchglass.records.graph import Graph
+
+
+class Net(nn.Module):
+    """Two layers with an activation in place between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.act = nn.ReLU(inplace=True)
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.last(self.act(self.first(x)))
+        return result
+
+
+def backward(loss: torch.Tensor) -> None:
+    torch.autograd.backward(loss)
+
+
+def train(model: nn.Module, steps: int, *args: Any, **kwargs: Any) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(*args, **kwargs).square().mean()
+        backward(loss)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_step_shows_what_goes_in_and_out_with_its_gradients_and_all_parameters() -> None:
+    model = Net()
+
+    with watching(model) as seen:
+        train(model, 2, torch.randn(3, 4))
+
+    of_a_layer = ("weight", "bias", "weight.grad", "bias.grad")
+    assert seen.labels == {
+        *("input.0", "first.input.0"),
+        *(
+            f"{place}{quantity}"
+            for place in ("first.output", "act.input.0", "act.output", "last.input.0")
+            for quantity in ("", ".grad", ".grad_norm")
+        ),
+        *(f"{place}{of}" for place in ("last.output", "output") for of in ("", ".grad")),
+        *("last.output.grad_norm", "output.grad_norm"),
+        *(f"{layer}.{name}" for layer in ("first", "last") for name in of_a_layer),
+    }
+    assert all(seen.steps(label) == [0, 1] for label in seen.labels)
+
+
+def test_histograms_have_all_numbers_in_their_statistics_and_a_sample_in_their_bins() -> None:
+    model = nn.Linear(50, 60)
+
+    with watching(model, sample_n=100) as seen:
+        x = torch.randn(20, 50)
+        backward(model(x).sum())
+
+    histogram = seen.histogram("input.0")
+    assert histogram.stats.count == x.numel()
+    assert histogram.stats.min == x.min().item()
+    assert histogram.stats.max == x.max().item()
+    assert histogram.stats.mean == pytest.approx(x.mean().item(), abs=1e-6)
+    assert histogram.stats.std == pytest.approx(x.std().item(), rel=1e-5)
+    assert sum(histogram.counts) == 100
+
+
+def test_without_a_sample_all_numbers_are_in_the_bins() -> None:
+    model = nn.Linear(50, 60)
+    x = torch.randn(20, 50)
+
+    with watching(model, sample_n=None) as seen:
+        backward(model(x).sum())
+
+    assert sum(seen.histogram("input.0").counts) == x.numel()
+
+
+def test_the_input_of_a_module_that_works_in_place_is_what_it_was_before() -> None:
+    model = Net()
+
+    with watching(model) as seen:
+        train(model, 1, torch.randn(30, 4))
+
+    assert seen.histogram("act.input.0").stats.min < 0
+    assert seen.histogram("act.output").stats.min == 0
+
+
+def test_gradients_of_inputs_and_outputs_are_those_of_autograd_despite_operations_in_place() -> (
+    None
+):
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.conv(x)
+            y += x
+            return y.relu_()
+
+    model = Block()
+    x = torch.randn(2, 3, 4, 4, requires_grad=True)
+    made = model.conv(x)
+    made.retain_grad()
+    backward((made + x).relu().pow(2).sum())
+    expected, of_input = cast(torch.Tensor, made.grad), cast(torch.Tensor, x.grad)
+    x.grad = None
+
+    with watching(model) as seen:
+        backward(model(x).pow(2).sum())
+
+    gradient = seen.histogram("conv.output.grad")
+    assert gradient.stats.max == pytest.approx(expected.max().item(), rel=1e-6)
+    assert gradient.stats.std == pytest.approx(expected.std().item(), rel=1e-5)
+    assert torch.equal(cast(torch.Tensor, x.grad), of_input)
+    norms = seen.histogram("conv.output.grad_norm").stats
+    lengths = expected.flatten(1).norm(dim=1)
+    assert norms.count == 2
+    assert norms.min == pytest.approx(lengths.min().item(), rel=1e-5)
+    assert norms.max == pytest.approx(lengths.max().item(), rel=1e-5)
+
+
+def test_tensors_in_keywords_and_containers_have_series_of_their_own() -> None:
+    class Takes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, pair: Any, *, mask: torch.Tensor) -> Any:
+            return {"logits": self.inner(pair[0]) * mask, "rest": [pair[1]["deep"], None]}
+
+    model = Takes()
+
+    with watching(model) as seen:
+        out = model((torch.randn(2, 4), {"deep": torch.ones(3)}), mask=torch.ones(2, 4))
+        backward(out["logits"].sum())
+
+    named = {"input.0.0", "input.0.1.deep", "input.mask", "output.logits", "output.rest.0"}
+    assert named <= seen.labels
+    assert "output.logits.grad" in seen.labels
+
+
+def test_each_call_of_a_shared_module_has_its_own_series_and_its_parameters_are_shared() -> None:
+    layer = nn.Linear(4, 4)
+    model = nn.Sequential(layer, nn.ReLU(), layer)
+
+    with watching(model) as seen:
+        train(model, 1, torch.randn(3, 4))
+
+    assert {"0.output", "0.2:output", "0.2:input.0", "0.2:output.grad"} <= seen.labels
+    assert "2.output" not in seen.labels
+    assert seen.histogram("0.weight").stats.count == 16
+
+
+def test_eval_passes_are_series_of_their_own_at_the_step_they_follow() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+
+    with watching(model, log_freq=2) as seen:
+        for step in range(4):
+            train(model, 1, torch.randn(8, 4))
+            if step % 2:
+                model.eval()
+                with torch.no_grad():
+                    for _ in range(3):
+                        model(torch.randn(8, 4))
+                model.train()
+
+    assert seen.steps("0.output") == [0, 2]
+    assert seen.steps("0.eval:output") == [1, 3]
+    # Of three passes in eval every second one is looked at.
+    assert seen.histogram("0.eval:output").stats.count == 2 * 8 * 4
+
+
+def test_an_attached_tensor_is_logged_with_the_gradient_that_comes_its_way() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            main, skip = attach(x, self, "main"), attach(x, self, "skip")
+            return cast(torch.Tensor, self.fc(main) + skip)
+
+    model = Residual()
+    x = torch.randn(3, 4, requires_grad=True)
+
+    with watching(model) as seen:
+        backward(model(x).sum())
+
+    assert {"main", "main.grad", "skip", "skip.grad"} <= seen.labels
+    assert seen.histogram("skip.grad").stats.mean == 1
+    assert seen.histogram("main.grad").stats.max == pytest.approx(
+        model.fc.weight.sum(0).max().item(), rel=1e-5
+    )
+    assert torch.allclose(cast(torch.Tensor, x.grad), 1 + model.fc.weight.sum(0).expand(3, 4))
+
+
+def test_attach_is_the_identity_where_nobody_watches() -> None:
+    model, x = Net(), torch.ones(2)
+
+    assert attach(x, model, "x") is x
+    with watching(Net()):
+        assert attach(x, model, "x") is x
+
+
+def test_several_passes_before_one_backward_are_one_step_and_lie_over_each_other() -> None:
+    model = nn.Linear(4, 2)
+
+    with watching(model, sample_n=None) as seen:
+        first, second = model(torch.randn(3, 4)), model(torch.randn(5, 4))
+        backward(first.sum() + second.sum())
+
+    assert seen.steps("output") == [0]
+    assert seen.histogram("output").stats.count == 2 * 8
+    assert sum(seen.histogram("output.grad").counts) == 2 * 8
+
+
+def test_accumulated_gradients_are_one_step() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    with watching(model) as seen:
+        for _ in range(2):
+            for _ in range(3):
+                backward(model(torch.randn(5, 4)).sum())
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert seen.steps("output") == seen.steps("weight") == [0, 1]
+    assert seen.histogram("output.grad").stats.count == 3 * 10
+    assert seen.histogram("weight.grad").stats.max != 0
+
+
+def test_each_backward_is_a_step_where_there_is_no_optimizer() -> None:
+    model = nn.Linear(4, 2)
+
+    with watching(model, log_freq=2) as seen:
+        for _ in range(5):
+            backward(model(torch.randn(5, 4)).sum())
+
+    assert seen.steps("output") == seen.steps("weight.grad") == [0, 2, 4]
+
+
+def test_two_backwards_through_one_pass_are_two_steps_without_an_optimizer() -> None:
+    model = nn.Linear(4, 2)
+
+    with watching(model) as seen:
+        loss = model(torch.randn(5, 4)).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+
+    assert seen.steps("output") == [0]
+    assert seen.steps("output.grad") == seen.steps("weight.grad") == [0, 1]
+
+
+def test_the_closure_of_an_optimizer_runs_the_step_that_it_updates() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    x = torch.randn(8, 4)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        backward(loss)
+        return cast(float, loss.item())
+
+    with watching(model) as seen:
+        for _ in range(2):
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
+
+    assert seen.steps("output") == seen.steps("weight") == [0, 1]
+
+
+def test_two_networks_that_play_against_each_other_are_watched_side_by_side() -> None:
+    maker, judge = nn.Linear(2, 4), nn.Linear(4, 1)
+    of_maker = torch.optim.SGD(maker.parameters(), lr=0.1)
+    of_judge = torch.optim.SGD(judge.parameters(), lr=0.1)
+
+    with watching(maker) as seen_maker, watching(judge) as seen_judge:
+        for _ in range(3):
+            of_judge.zero_grad()
+            fake = maker(torch.randn(5, 2))
+            backward(judge(fake.detach()).mean() - judge(torch.randn(5, 4)).mean())
+            of_judge.step()
+            of_maker.zero_grad()
+            backward(-judge(fake).mean())
+            of_maker.step()
+
+    assert seen_maker.steps("output") == seen_maker.steps("weight.grad") == [0, 1, 2]
+    assert seen_judge.steps("weight") == [0, 1, 2]
+    assert seen_judge.steps("output") == [0, 1, 2, 3]
+    assert seen_judge.histogram("output", 1).stats.count == 15
+
+
+def test_recursion_and_ways_that_change_are_united_in_the_graph() -> None:
+    class Changing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.even = nn.Linear(4, 4)
+            self.odd = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, depth: int) -> torch.Tensor:
+            if depth == 0:
+                return x
+            x = self.even(x) if depth % 2 == 0 else self.odd(x)
+            return cast(torch.Tensor, self(x, depth - 1))
+
+    model = Changing()
+
+    with watching(model) as seen:
+        for depth in (1, 2, 1, 2, 2):
+            backward(model(torch.randn(3, 4), depth).sum())
+
+    graph = seen.graph
+    counts = {
+        (node.path, node.number, node.parent is None): node.count
+        for node in graph.nodes
+        if node.kind == "call"
+    }
+    assert graph.passes == 5
+    assert counts["", 1, True] == 5
+    assert counts["even", 1, False] == 3
+    assert {"even.output", "odd.output", "2:output", "3:output"} <= seen.labels
+
+
+def test_modules_inside_of_a_forward_that_is_called_directly_are_seen() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    with watching(model) as seen:
+        backward(model.forward(torch.randn(3, 4)).sum())  # type: ignore[no-untyped-call]
+
+    assert {"0.output", "0.output.grad", "1.output", "0.weight.grad"} <= seen.labels
+    assert "output" not in seen.labels
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_a_checkpoint_runs_again_is_counted_once(reentrant: bool) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+            self.head = nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = checkpoint(self.block, x, use_reentrant=reentrant)
+            return cast(torch.Tensor, self.head(hidden))
+
+    model = Checkpointed()
+
+    with watching(model, sample_n=None) as seen:
+        train(model, 2, torch.randn(3, 4, requires_grad=True))
+
+    assert seen.steps("block.0.output") == [0, 1]
+    assert seen.histogram("block.0.output").stats.count == 12
+    assert sum(seen.histogram("block.0.output.grad").counts) == 12
+    assert not any(name.startswith("2:") for _, name in seen.places)
+
+
+def test_gradients_of_a_scaled_loss_are_logged_as_they_are_without_the_scale() -> None:
+    model = nn.Linear(4, 2)
+    x = torch.randn(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+    with watching(model) as seen:
+        for use in (False, True):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(x).float().square().mean()
+            if use:
+                backward(cast(torch.Tensor, scaler.scale(loss)))
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                with scaler_off(scaler):
+                    backward(loss)
+                    optimizer.step()
+
+    for label in ("output.grad", "output.grad_norm", "weight.grad"):
+        plain, scaled = seen.histogram(label, 0), seen.histogram(label, 1)
+        assert scaled.stats.max == pytest.approx(plain.stats.max, rel=1e-2), label
+    assert seen.values("grad_scale") == [1024.0]
+
+
+def scaler_off(scaler: torch.amp.GradScaler) -> Any:
+    """A block in which a scaler does not scale, nor look as if."""
+    return _Off(scaler)
+
+
+class _Off:
+    def __init__(self, scaler: torch.amp.GradScaler) -> None:
+        self.scaler = scaler
+
+    def __enter__(self) -> None:
+        self.scale, self.scaler._scale = self.scaler._scale, None
+
+    def __exit__(self, *error: object) -> None:
+        self.scaler._scale = self.scale
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own
+def test_a_compiled_part_is_seen_as_a_whole_and_the_rest_as_ever() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    model[1] = torch.compile(model[1], backend="eager")  # type: ignore[assignment]
+
+    with watching(model) as seen:
+        train(model, 2, torch.randn(3, 4))
+
+    assert {"0.output", "1.output", "1.output.grad", "1._orig_mod.0.weight.grad"} <= seen.labels
+    assert "1._orig_mod.0.output" not in seen.labels
+    assert [(one.kind, one.path) for one in seen.findings] == [("compiled", "1")]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
+def test_a_model_compiled_after_it_was_watched_is_seen_from_outside() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    with watching(model) as seen:
+        compiled = torch.compile(model, backend="eager")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            backward(compiled(torch.randn(3, 4)).sum())
+            optimizer.step()
+
+    assert {"output", "output.grad", "0.weight.grad"} <= seen.labels
+
+
+def test_updates_are_shares_of_the_weights_before() -> None:
+    model = nn.Linear(4, 1, bias=False)
+    before = model.weight.detach().clone()
+
+    with watching(model, log=["updates"]) as seen:
+        train(model, 1, torch.randn(8, 4))
+
+    moved = (model.weight - before).norm() / before.norm()
+    assert seen.values("weight.update") == [pytest.approx(moved.item(), rel=1e-5)]
+
+
+def test_the_state_of_an_optimizer_and_its_rate_are_logged_on_request() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.25)
+
+    with watching(model, log=["optimizer"]) as seen:
+        backward(model(torch.randn(3, 4)).sum())
+        optimizer.step()
+
+    assert {"weight.exp_avg", "weight.exp_avg_sq", "bias.exp_avg", "lr"} <= seen.labels
+    assert seen.values("lr") == [0.25]
+
+
+def test_the_share_of_zeros_is_logged_on_request() -> None:
+    model = nn.Sequential(nn.Linear(4, 400), nn.ReLU())
+    x = torch.randn(8, 4)
+    zeros = (model(x) == 0).float().mean().item()
+
+    with watching(model, log=["io", "stats"]) as seen:
+        backward(model(x).sum())
+
+    assert seen.values("1.output.zeros") == [pytest.approx(zeros)]
+
+
+def test_pictures_of_what_modules_put_out_are_kept_on_request() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.Flatten(), nn.Linear(3 * 64, 5))
+
+    with watching(model, log=["activations"]) as seen:
+        train(model, 2, torch.randn(2, 1, 8, 8))
+
+    kept = seen.store.document(Activations)
+    assert kept is not None
+    pictures = {picture.path: picture for picture in kept.maps}
+    conv, head = pictures["0"], pictures["2"]
+    assert (conv.rows, conv.columns, conv.tiles, conv.step) == (16, 16, 2, 1)
+    assert len(base64.b64decode(conv.pixels)) == 256
+    assert conv.low < conv.high
+    assert (head.rows, head.columns, head.tiles) == (2, 5, 1)
+
+
+def test_time_can_be_told_by_something_else_than_steps() -> None:
+    model = nn.Linear(4, 2)
+    model.current_epoch = 7  # type: ignore[assignment]
+
+    with watching(model, time_log=("epoch", lambda module, step: module.current_epoch)) as seen:
+        train(model, 2, torch.randn(3, 4))
+
+    assert seen.values("epoch") == [7.0, 7.0]
+
+
+def test_nothing_is_recorded_while_paused_but_steps_are_counted() -> None:
+    model = nn.Linear(4, 2)
+
+    with watching(model) as seen:
+        train(model, 1, torch.randn(3, 4))
+        seen.watcher.pause()
+        train(model, 2, torch.randn(3, 4))
+        seen.watcher.resume()
+        train(model, 1, torch.randn(3, 4))
+
+    assert seen.steps("output") == seen.steps("weight") == [0, 3]
+
+
+def test_the_graph_alone_is_recorded_where_nothing_is_to_be_logged() -> None:
+    model = Net()
+
+    with watching(model, log=[]) as seen:
+        train(model, 2, torch.randn(3, 4))
+
+    assert not seen.labels
+    assert [node.path for node in seen.graph.nodes if node.kind == "call"] == [
+        *("", "first", "act", "last")
+    ]
+
+
+def test_the_graph_says_what_modules_say_of_themselves() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, (3, 5), bias=False))
+
+    with watching(model) as seen:
+        backward(model(torch.randn(1, 3, 8, 8)).sum())
+
+    (conv,) = (node for node in seen.graph.nodes if node.path == "0")
+    facts = {"0": "3", "1": "8", "kernel_size": "(3, 5)", "stride": "(1, 1)", "bias": "False"}
+    assert conv.facts == facts
+    assert conv.outputs[0].shape == (1, 8, 6, 4)
+
+
+def test_an_operation_without_a_gradient_does_not_cut_the_graph() -> None:
+    class Rounds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before = nn.Linear(4, 4)
+            self.embed = nn.Embedding(9, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            tokens = self.before(x).argmax(dim=-1)
+            return cast(torch.Tensor, self.embed(tokens))
+
+    model = Rounds()
+
+    with watching(model) as seen:
+        backward(model(torch.randn(3, 4)).sum())
+
+    assert ("before", "embed") in edges(seen.graph)
+
+
+def edges(graph: Graph) -> set[tuple[str, str]]:
+    """The edges by the names of their ends."""
+    names = {node.id: node.path if node.kind == "call" else node.kind for node in graph.nodes}
+    return {(names[edge.source], names[edge.target]) for edge in graph.edges}
+
+
+def test_a_watched_model_is_copied_and_saved_without_us_in_the_middle_of_a_step() -> None:
+    model = Net()
+
+    with watching(model) as seen:
+        out = model(torch.randn(3, 4))
+        twin = copy.deepcopy(model)
+        pickle.dumps(model)
+        torch.save(model, io.BytesIO())
+        twin(torch.randn(3, 4))
+        backward(out.sum())
+
+    assert seen.histogram("output").stats.count == 6
+
+
+def test_a_module_put_in_later_is_known_by_its_place() -> None:
+    model = Net()
+
+    with watching(model) as seen:
+        train(model, 1, torch.randn(3, 4))
+        model.last = nn.Linear(8, 5)
+        train(model, 1, torch.randn(3, 4))
+
+    assert seen.histogram("last.output", 1).stats.count == 15
+
+
+def test_numbers_that_are_not_finite_are_counted_and_stop_nothing() -> None:
+    model = nn.Linear(4, 4)
+
+    with watching(model) as seen:
+        for value in (1.0, float("inf"), float("nan"), 3e38):
+            x = torch.full((2, 4), value)
+            backward(model(x).sum())
+
+    assert seen.histogram("input.0", 1).stats.inf == 8
+    assert seen.histogram("input.0", 1).counts == ()
+    assert seen.histogram("input.0", 2).stats.nan == 8
+    assert seen.histogram("input.0", 3).stats.max == pytest.approx(3e38)
+
+
+def test_a_spike_of_five_percent_stays_visible_beside_a_narrow_bulk() -> None:
+    values = torch.randn(2000) * 1e-4
+    values[::20] = 5.0
+    model = nn.Identity()
+
+    with watching(model, log=["io"]) as seen:
+        model(values)
+
+    histogram = seen.histogram("output")
+    width = 2.0**histogram.exponent
+    filled = [
+        (histogram.first + index) * width for index, count in enumerate(histogram.counts) if count
+    ]
+    assert any(low <= 5.0 < low + width for low in filled)
+    assert any(abs(low) <= width for low in filled)
+
+
+def test_one_outlier_does_not_blur_the_others() -> None:
+    values = torch.randn(1000)
+    values[500] = 1e6
+    model = nn.Identity()
+
+    with watching(model, log=["io"], sample_n=None) as seen:
+        model(values)
+
+    histogram = seen.histogram("output")
+    assert len([count for count in histogram.counts if count]) > 10
+    assert sum(histogram.counts) == 999
+    assert histogram.stats.max == 1e6
+
+
+def test_nan_dead_units_and_gradients_that_vanish_are_found_with_their_series() -> None:
+    first = nn.Linear(4, 40)
+    nn.init.constant_(first.bias, -100.0)
+    model = nn.Sequential(first, nn.ReLU(), nn.Linear(40, 1))
+
+    with watching(model) as seen:
+        train(model, 4, torch.randn(8, 4))
+        backward(model(torch.full((8, 4), float("nan"))).sum())
+
+    found = {(finding.kind, finding.path, finding.step) for finding in seen.findings}
+    assert ("dead units", "1", 2) in found
+    assert ("vanishing gradient", "0", 2) in found
+    (nan, *_) = (one for one in seen.findings if one.kind == "nan")
+    assert (nan.facts["series"], nan.step) == ("input.0", 4)
+
+
+def test_what_cannot_be_logged_is_said_with_what_can() -> None:
+    with pytest.raises(TargetError, match=r"log has 'grads'; what can be logged: io, io_grad"):
+        watch(Net(), log=["grads"], run_dir=":memory:")
+
+
+def test_an_unknown_backend_is_said_with_those_there_are() -> None:
+    with pytest.raises(TargetError, match="there is no backend 'tensorbored'; there are standalo"):
+        watch(Net(), backend="tensorbored", run_dir=":memory:")
+
+
+def test_parameters_of_other_tools_that_are_not_needed_say_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watcher = watch(Net(), disable_inplace=True, ignore_io_grad_classes=[Net], run_dir=":memory:")
+    watcher.close()
+
+    said = capsys.readouterr().err
+    assert "disable_inplace changes nothing" in said
+    assert "ignore_io_grad_classes changes nothing" in said
+
+
+def test_an_error_of_the_users_passes_through_and_the_next_pass_is_recorded() -> None:
+    model = Net()
+
+    with watching(model) as seen:
+        with pytest.raises(RuntimeError, match="mat1 and mat2"):
+            model(torch.randn(3, 5))
+        train(model, 1, torch.randn(3, 4))
+
+    assert seen.histogram("last.output").stats.count == 6
+
+
+def test_a_user_mode_does_not_see_us() -> None:
+    from torch.overrides import TorchFunctionMode
+
+    names: list[str] = []
+
+    class Listening(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            names.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    model = nn.Linear(4, 2)
+    x = torch.randn(3, 4)
+    with Listening():
+        model(x)
+    plain = list(names)
+    names.clear()
+
+    with watching(model):
+        # The first pass is traced.
+        model(x)
+        with Listening():
+            model(x)
+
+    assert names == plain
+
+
+def test_an_error_in_the_clock_is_a_warning_and_the_rest_is_recorded() -> None:
+    model = nn.Linear(4, 2)
+
+    def fail(module: nn.Module, step: int) -> float:
+        raise ZeroDivisionError(f"no time at step {step}")
+
+    watcher = watch(model, run_dir=":memory:", time_log=("epoch", fail))
+    train(model, 1, torch.randn(3, 4))
+    with pytest.warns(TorchglassWarning, match="ZeroDivisionError: no time at step 0"):
+        watcher.close()
+
+
+def test_what_is_missed_at_one_step_is_there_at_the_next() -> None:
+    model = nn.Linear(4, 2)
+
+    def fail_at_first(module: nn.Module, step: int) -> float:
+        return 1 / step
+
+    with watching(model, time_log=("pace", fail_at_first), misses="division by zero") as seen:
+        train(model, 3, torch.randn(3, 4))
+
+    assert seen.steps("pace") == [1, 2]
+    assert seen.steps("output") == [0, 1, 2]

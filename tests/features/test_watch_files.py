@@ -1,0 +1,227 @@
+"""What a watched training leaves: run files to read, to go on with, and a page to look at."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.recorded import ROOT
+from torchglass.api import backends
+from torchglass.api.training import setup, watch
+from torchglass.errors import TargetError, TorchglassWarning
+from torchglass.records.graph import Graph
+from torchglass.results.run import open_run
+
+STRUCTURE = """
+import torch
+import torchglass as torchexplorer
+
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(inplace=True))
+dummy_X = torch.randn(5, 3, 32, 32)
+
+# Only log input/output and parameter histograms, if you don't want even these set log=[].
+torchexplorer.watch(model, log_freq=1, log=['io', 'params'], backend='standalone')
+# Do one forwards and backwards pass
+model(dummy_X).sum().backward()
+# Your model will be available at http://localhost:5000
+"""
+
+ATTACH = """
+import torch
+from torch import nn
+import torchglass as torchexplorer
+
+class AttachModule(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1 = nn.Linear(10, 10)
+        self.fc2 = nn.Linear(10, 10)
+
+    def forward(self, x):
+        x = self.fc1(x)
+        x = torchexplorer.attach(x, self, 'intermediate')
+        return self.fc2(x)
+
+model = AttachModule()
+dummy_X = torch.randn(5, 10)
+torchexplorer.watch(model, log_freq=1, backend='standalone')
+model(dummy_X).sum().backward()
+# Your model will be available at http://localhost:5000
+"""
+
+SEVERAL = """
+import torch
+import torchglass as torchexplorer
+
+module = torch.nn.Linear(3, 1)
+torchexplorer.watch(module, delay_log_multibackward=True)
+X1, X2, y1, y2 = torch.randn(4, 3), torch.randn(4, 3), torch.randn(4, 1), torch.randn(4, 1)
+for _ in range(2):
+    yhat1 = module(X1)
+    yhat2 = module(X2)
+    loss = (yhat1 - y1).abs().sum() + (yhat2 - y2).abs().sum()
+    loss.backward()
+"""
+
+
+def run_program(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("snippet", "labels"),
+    [
+        (STRUCTURE, {"0.input.0", "0.output", "1.output", "0.weight"}),
+        (ATTACH, {"intermediate", "intermediate.grad", "fc1.weight.grad", "fc2.input.0.grad_norm"}),
+        (SEVERAL, {"output", "output.grad", "weight.grad"}),
+    ],
+    ids=["structure", "attach", "several"],
+)
+def test_a_snippet_of_the_seed_runs_as_printed_and_ends(
+    snippet: str, labels: set[str], tmp_path: Path
+) -> None:
+    done = run_program(snippet, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    (file,) = (tmp_path / "runs").glob("*.glass")
+    with open_run(file) as run:
+        assert run.finished
+        assert labels <= set(run)
+        assert run.reader.document(Graph) is not None
+    assert ("http://localhost:" in done.stderr) == ("standalone" in snippet)
+
+
+def test_a_page_is_served_while_the_training_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    served: list[backends.Standalone] = []
+    begin = backends.Standalone.begin
+
+    def remember(self: backends.Standalone, reader: object) -> None:
+        served.append(self)
+        begin(self, reader)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(backends.Standalone, "begin", remember)
+    model = nn.Linear(4, 2)
+
+    with watch(model, backend="standalone", run_dir=":memory:", standalone_port=5077):
+        model(torch.randn(3, 4)).sum().backward()
+        # The token of the address becomes a cookie.
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with browser.open(served[0].url) as answer:
+            page = answer.read().decode()
+
+    assert "<html" in page
+    assert served[0].url in capsys.readouterr().err
+    server = served[0]._server
+    assert server is not None
+    server.close()
+
+
+def test_a_resumed_training_goes_on_in_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.glass"
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            model(torch.randn(3, 4)).sum().backward()
+            optimizer.step()
+
+    with watch(model, resume=file, verbose=False):
+        train(3)
+    with watch(model, resume=file, verbose=False):
+        train(2)
+
+    with open_run(file) as run:
+        assert run["output"].steps.tolist() == [0, 1, 2, 3, 4]
+        assert run["weight.grad"].steps.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_restart_from_an_earlier_step_is_a_branch(tmp_path: Path) -> None:
+    file = tmp_path / "run.glass"
+    model = nn.Linear(4, 2)
+
+    with watch(model, resume=file, verbose=False) as watcher:
+        for step in range(5):
+            watcher.log("loss", step)
+            watcher.step(step)
+    with watch(model, resume=file, verbose=False) as watcher:
+        for step in range(2, 4):
+            watcher.log("loss", 10 * step)
+            watcher.step(step)
+
+    with open_run(file) as run:
+        assert run["loss"].steps.tolist() == [0, 1, 2, 3]
+        assert run["loss"].values.tolist() == [0.0, 1.0, 20.0, 30.0]
+
+
+def test_only_a_module_can_be_watched(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"watch takes an nn\.Module, not str"):
+        watch("model", run_dir=tmp_path)  # type: ignore[arg-type]
+
+
+def test_no_file_is_left_of_a_watch_that_could_not_begin(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    model.named_modules = None  # type: ignore[assignment]
+
+    with pytest.raises(TypeError):
+        watch(model, run_dir=tmp_path, verbose=False)
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_setup_lets_a_process_open_more_files(tmp_path: Path) -> None:
+    code = """
+import resource
+from torchglass.api.training import setup
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 2000))
+setup()
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+setup(100)
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    done = run_program(code, tmp_path)
+
+    assert done.stdout.splitlines() == ["(2000, 2000)", "(2000, 2000)"], done.stderr
+    assert setup() is None  # type: ignore[func-returns-value]
+
+
+def test_a_backend_that_breaks_is_a_warning_and_the_file_is_written(tmp_path: Path) -> None:
+    class Broken:
+        def begin(self, reader: object) -> None:
+            """Nothing to do."""
+
+        def frame(self, frame: object, series: object) -> None:
+            raise OSError("gone away")
+
+        def close(self) -> None:
+            """Nothing to do."""
+
+    from tests.recorded import RUN, put_step
+    from torchglass.store.memory import MemoryStore
+
+    store = MemoryStore(RUN)
+    shown = backends.Shown(store, [Broken()])
+
+    with pytest.warns(TorchglassWarning, match="Broken shows no more: OSError: gone away"):
+        put_step(shown, 0)
+    put_step(shown, 1)
+
+    assert store.last_step() == 1

@@ -1,0 +1,34 @@
+"""A run's page in a notebook."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import torchglass as tg
+from tests.integrations.trainings import Net, train
+from torchglass.integrations.jupyter import live_frame, saved_frame
+from torchglass.store.file import FileReader
+from torchglass.views.web.offline import render_page
+
+
+def test_a_live_frame_leads_to_the_server() -> None:
+    frame = live_frame('http://localhost:5000/?token=a"b', height=300)
+
+    assert 'src="http://localhost:5000/?token=a&quot;b"' in frame
+    assert 'height="300"' in frame
+
+
+def test_a_saved_frame_holds_the_whole_page_of_a_run(tmp_path: Path) -> None:
+    model, file = Net(), tmp_path / "a.glass"
+    with tg.watch(model, save=file, verbose=False) as watcher:
+        train(model, watcher, 2)
+
+    frame = saved_frame(file)
+
+    held = re.search(r' srcdoc="([^"]*)"', frame)
+    assert held is not None
+    with FileReader(file) as reader:
+        assert html.unescape(held[1]) == render_page(reader)
+        assert saved_frame(reader) == frame

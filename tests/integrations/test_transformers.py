@@ -1,0 +1,126 @@
+"""`TorchglassCallback` in Hugging Face's own Trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+import torchglass as tg
+from torchglass.integrations.transformers import TorchglassCallback
+
+
+class Sentences(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if self.fails and index >= 4:
+            raise RuntimeError("a sentence is broken")
+        ids = (torch.arange(6) + index) % 11
+        return {"input_ids": ids, "labels": ids}
+
+
+class InOrder(Trainer):  # type: ignore[misc]  # transformers is not checked
+    def _get_train_sampler(self, *args: Any) -> torch.utils.data.SequentialSampler:
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+def trainer(folder: Path, callback: TorchglassCallback, fails: bool = False, **options: Any) -> Any:
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=11, n_positions=8)
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        per_device_train_batch_size=2,
+        **{"num_train_epochs": 1, "logging_steps": 1, "save_strategy": "no", **options},
+    )
+    torch.manual_seed(0)
+    return InOrder(
+        model=GPT2LMHeadModel(config),
+        args=arguments,
+        train_dataset=Sentences(fails),
+        eval_dataset=Sentences(),
+        callbacks=[callback],
+    )
+
+
+def test_a_training_is_watched_at_the_trainers_steps_with_what_it_logs(tmp_path: Path) -> None:
+    file = tmp_path / "run.glass"
+    training = trainer(tmp_path, TorchglassCallback(save=file, verbose=False))
+
+    training.train()
+
+    run = tg.open(file)
+    logged = [(log["step"], log["loss"]) for log in training.state.log_history if "loss" in log]
+    assert run.finished
+    assert list(zip(run["loss"].steps, run["loss"].values, strict=True)) == logged
+    assert run["learning_rate"].steps.tolist() == [1, 2, 3, 4]
+    assert run["transformer.h.0.attn.c_attn.weight.grad"].steps.tolist() == [1, 2, 3, 4]
+
+
+def test_an_evaluation_has_series_of_its_own_at_the_step_that_it_follows(tmp_path: Path) -> None:
+    file = tmp_path / "run.glass"
+    training = trainer(
+        tmp_path,
+        TorchglassCallback(save=file, verbose=False),
+        eval_strategy="steps",
+        eval_steps=2,
+    )
+
+    training.train()
+
+    run = tg.open(file)
+    assert run["eval_loss"].steps.tolist() == [2, 4]
+    assert run["lm_head.eval:output"].steps.tolist() == [2, 4]
+
+
+def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
+    file = tmp_path / "run.glass"
+    training = trainer(
+        tmp_path, TorchglassCallback(save=file, verbose=False), gradient_accumulation_steps=2
+    )
+
+    training.train()
+
+    run = tg.open(file)
+    assert run["loss"].steps.tolist() == [1, 2]
+    assert run["lm_head.output"].steps.tolist() == [1, 2]
+    assert run["lm_head.output"].column("count").tolist() == [4 * 6 * 11] * 2
+
+
+def test_a_training_that_is_resumed_from_a_checkpoint_goes_on_in_its_run(tmp_path: Path) -> None:
+    file = tmp_path / "run.glass"
+    first = trainer(
+        tmp_path,
+        TorchglassCallback(resume=file, verbose=False),
+        save_strategy="steps",
+        save_steps=4,
+    )
+    first.train()
+
+    second = trainer(tmp_path, TorchglassCallback(resume=file, verbose=False), num_train_epochs=2)
+    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+
+    assert tg.open(file)["loss"].steps.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_after_an_exception_close_takes_everything_off(tmp_path: Path) -> None:
+    file = tmp_path / "run.glass"
+    callback = TorchglassCallback(save=file, verbose=False)
+    training = trainer(tmp_path, callback, fails=True)
+
+    with pytest.raises(RuntimeError, match="a sentence is broken"):
+        training.train()
+    callback.close()
+
+    run = tg.open(file)
+    assert run.finished
+    assert run["lm_head.output"].steps.tolist()[:1] == [1]

@@ -1,0 +1,196 @@
+"""`backend="wandb"` in wandb's offline mode, read back from the file that wandb writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import wandb
+
+import torchglass as tg
+from tests.integrations.trainings import Net, train
+from tests.integrations.wandb_file import read_metrics, read_rows
+from torchglass.integrations.wandb import FIRST_PAGE_SECONDS, WandbBackend
+from torchglass.records.series import Frame
+from torchglass.store.memory import MemoryStore
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[wandb.Run]:
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    started = wandb.init(project="glass", dir=tmp_path, mode="offline")
+    yield started
+    started.finish()
+
+
+def test_without_a_run_of_wandb_watching_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(tg.TorchglassError, match=r"call wandb\.init\(\) before"):
+        tg.watch(Net(), backend="wandb", run_dir=tmp_path, verbose=False)
+
+    assert list(tmp_path.glob("*.glass")) == []
+
+
+def test_where_wandb_is_turned_off_nothing_is_put_into_it(tmp_path: Path) -> None:
+    model = Net()
+
+    with (
+        wandb.init(mode="disabled"),
+        tg.watch(model, backend="wandb", run_dir=tmp_path, verbose=False) as watcher,
+    ):
+        losses = train(model, watcher, 2)
+
+    assert len(losses) == 2
+
+
+def test_a_program_that_logs_nothing_has_a_row_for_each_step(
+    run: wandb.Run, tmp_path: Path
+) -> None:
+    model = Net()
+
+    with tg.watch(model, backend="wandb", save=tmp_path / "a.glass", verbose=False) as watcher:
+        losses = train(model, watcher, 4)
+    run.finish()
+
+    rows = read_rows(tmp_path)
+    assert [row["torchglass/step"] for row in rows[:4]] == [0, 1, 2, 3]
+    assert [row["torchglass/loss"] for row in rows[:4]] == pytest.approx(losses)
+    assert {row["torchglass/hidden.weight.grad"]["_type"] for row in rows[:4]} == {"histogram"}
+    assert read_metrics(tmp_path)["torchglass/*"] == "torchglass/step"
+
+
+def test_a_histogram_counts_the_numbers_of_its_tensor(run: wandb.Run, tmp_path: Path) -> None:
+    model = Net()
+
+    with tg.watch(model, backend="wandb", save=tmp_path / "a.glass", verbose=False) as watcher:
+        train(model, watcher, 1)
+    run.finish()
+
+    histogram = read_rows(tmp_path)[0]["torchglass/hidden.weight"]
+    counted = torch.histogram(
+        model.hidden.weight.detach().double(), torch.tensor(histogram["bins"]).double()
+    )
+    assert counted.hist.tolist() == histogram["values"]
+    assert sum(histogram["values"]) == 32
+
+
+@pytest.mark.parametrize(
+    "steps", [None, [0, 1, 2, 3], [0, 10, 20, 30]], ids=["own", "each", "tens"]
+)
+def test_the_rows_of_the_program_keep_their_steps_and_take_ours_along(
+    run: wandb.Run, tmp_path: Path, steps: list[int] | None
+) -> None:
+    model = Net()
+
+    def log(step: int) -> None:
+        run.log({"mine": step * 2}, step=steps[step] if steps else None)
+
+    with tg.watch(model, backend="wandb", run_dir=tmp_path, verbose=False) as watcher:
+        train(model, watcher, 4, after=log)
+    run.finish()
+
+    rows = read_rows(tmp_path)
+    mine = [row for row in rows if "mine" in row]
+    assert [row["mine"] for row in mine] == [0, 2, 4, 6]
+    assert [row["_step"] for row in mine] == (steps or [0, 1, 2, 3])
+    assert [row["torchglass/step"] for row in rows if "torchglass/step" in row] == [0, 1, 2, 3]
+
+
+def test_a_program_that_logs_once_an_epoch_by_its_number_loses_nothing(
+    run: wandb.Run, tmp_path: Path
+) -> None:
+    model = Net()
+
+    with tg.watch(model, backend="wandb", run_dir=tmp_path, verbose=False) as watcher:
+        for epoch in range(3):
+            train(model, watcher, 5)
+            run.log({"accuracy": epoch / 10}, step=epoch)
+    run.finish()
+
+    rows = [row for row in read_rows(tmp_path) if "accuracy" in row]
+    assert [(row["_step"], row["accuracy"]) for row in rows] == [(0, 0), (1, 0.1), (2, 0.2)]
+    assert all("torchglass/hidden.weight" in row for row in rows)
+
+
+def test_the_page_is_put_in_once_at_the_end_and_no_file_for_a_step(
+    run: wandb.Run, tmp_path: Path
+) -> None:
+    model = Net()
+
+    with tg.watch(model, backend="wandb", save=tmp_path / "a.glass", verbose=False) as watcher:
+        train(model, watcher, 10)
+    run.finish()
+
+    (row,) = [row for row in read_rows(tmp_path) if "torchglass/page" in row]
+    assert row["torchglass/page"]["_type"] == "html-file"
+    (page,) = tmp_path.glob("wandb/offline-run-*/files/media/**/*.html")
+    text = page.read_text(encoding="utf-8")
+    assert "hidden" in text
+    assert "<title>Net – Torchglass</title>" in text
+
+
+def test_a_run_that_is_finished_before_the_watcher_has_the_page_all_the_same(
+    run: wandb.Run, tmp_path: Path
+) -> None:
+    model = Net()
+
+    watcher = tg.watch(model, backend="wandb", run_dir=tmp_path, verbose=False)
+    train(model, watcher, 3)
+    run.finish()
+    train(model, watcher, 1)
+    watcher.close()
+
+    rows = read_rows(tmp_path)
+    measured = [row for row in rows if "torchglass/hidden.weight" in row]
+    assert [row["torchglass/step"] for row in measured] == [0, 1]
+    assert "torchglass/page" in rows[-1]
+
+
+def test_the_page_comes_after_a_minute_and_then_ever_more_rarely(
+    run: wandb.Run, tmp_path: Path
+) -> None:
+    model = Net()
+    store = MemoryStore(tg.open(_recorded(model, tmp_path / "a.glass")).run)
+    store.put_model(tg.open(tmp_path / "a.glass").model)
+    loss = store.series("", "loss")
+    seconds = [0.0]
+    backend = WandbBackend(now=lambda: seconds[-1])
+
+    backend.begin(store)
+    for step in range(12):
+        frame = Frame(step=step, time_ns=step, points={loss: math.pi / (step + 1)})
+        store.put_frame(frame)
+        backend.frame(frame, {each.id: each for each in store.series()})
+        seconds.append(seconds[-1] + FIRST_PAGE_SECONDS / 2)
+    backend.close()
+    run.finish()
+
+    pages = list(tmp_path.glob("wandb/offline-run-*/files/media/**/*.html"))
+    assert len(pages) == 3
+
+
+def test_two_models_side_by_side_do_not_mix(run: wandb.Run, tmp_path: Path) -> None:
+    one, other = Net(), torch.nn.Linear(4, 1)
+
+    with (
+        tg.watch(one, backend="wandb", run_dir=tmp_path, verbose=False) as first,
+        tg.watch(other, backend="wandb", run_dir=tmp_path, verbose=False) as second,
+    ):
+        train(one, first, 3)
+        train(other, second, 2)
+    run.finish()
+
+    rows = read_rows(tmp_path)
+    steps = [row["torchglass/step"] for row in rows if row.get("torchglass/hidden.weight")]
+    others = [row["torchglass-2/step"] for row in rows if row.get("torchglass-2/weight")]
+    assert steps[-3:] == [0, 1, 2]
+    assert others[-2:] == [0, 1]
+    assert not any("torchglass/weight" in row for row in rows)
+
+
+def _recorded(model: torch.nn.Module, path: Path) -> Path:
+    with tg.watch(model, save=path, verbose=False) as watcher:
+        train(model, watcher, 1)
+    return path

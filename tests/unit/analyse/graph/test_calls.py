@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import pytest
+
+from tests import make
+from torchglass.analyse.graph.calls import call_graph, facts_of, union
+from torchglass.records.graph import Graph
+from torchglass.records.trace import Call, OpId, Trace
+
+
+def call(
+    id: int,
+    path: str,
+    parent: int | None = 0,
+    *,
+    number: int = 1,
+    inputs: tuple[int, ...] = (),
+    outputs: tuple[int, ...] = (),
+) -> Call:
+    """A call that took what some ops made, and gave what others made."""
+    return make.call(
+        id,
+        path,
+        parent=parent,
+        number=number,
+        inputs=[make.value(2, 3, place=str(at), op=op) for at, op in enumerate(inputs)],
+        outputs=[
+            make.value(2, 3, place=str(at) if len(outputs) > 1 else "", op=op)
+            for at, op in enumerate(outputs)
+        ],
+    )
+
+
+def chain() -> Trace:
+    """x goes through a and b, with an op between them, and past both by an addition."""
+    return make.trace(
+        [
+            make.op(0, "x", kind="input"),
+            make.op(1, "linear", 0, call=1),
+            make.op(2, "relu", 1, call=0),
+            make.op(3, "linear", 2, call=2),
+            make.op(4, "add", 3, 0, call=0),
+            make.op(5, "", 4, kind="output"),
+        ],
+        [
+            call(0, "", None, inputs=(0,), outputs=(4,)),
+            call(1, "a", inputs=(0,), outputs=(1,)),
+            call(2, "b", inputs=(2,), outputs=(3,)),
+        ],
+    )
+
+
+def edges(graph: Graph) -> set[tuple[str, str]]:
+    def name(node: int) -> str:
+        one = graph.nodes[node]
+        return (
+            f"{one.path}:{one.number}" if one.kind == "call" else f"{one.kind} {one.name}".strip()
+        )
+
+    return {(name(edge.source), name(edge.target)) for edge in graph.edges}
+
+
+def test_data_flows_between_calls_through_the_ops_that_are_left_out() -> None:
+    graph = call_graph(chain())
+
+    assert edges(graph) == {
+        ("input 0", "a:1"),
+        ("a:1", "b:1"),
+        ("b:1", "output"),
+        ("input 0", "output"),
+    }
+
+
+def test_a_call_stands_before_what_is_in_it() -> None:
+    graph = call_graph(chain())
+
+    assert [(node.kind, node.path, node.parent) for node in graph.nodes] == [
+        ("call", "", None),
+        ("input", "", 0),
+        ("output", "", 0),
+        ("call", "a", 0),
+        ("call", "b", 0),
+    ]
+    assert [node.id for node in graph.nodes] == [0, 1, 2, 3, 4]
+
+
+def test_edges_lead_only_between_nodes_of_one_parent() -> None:
+    trace = make.trace(
+        [
+            make.op(0, "x", kind="input"),
+            make.op(1, "linear", 0, call=2),
+            make.op(2, "relu", 1, call=2),
+            make.op(3, "linear", 2, call=3),
+        ],
+        [
+            call(0, "", None, inputs=(0,), outputs=(3,)),
+            call(1, "block", inputs=(0,), outputs=(2,)),
+            call(2, "block.inner", 1, inputs=(0,), outputs=(2,)),
+            call(3, "head", inputs=(2,), outputs=(3,)),
+        ],
+    )
+
+    graph = call_graph(trace)
+
+    parents = {node.id: node.parent for node in graph.nodes}
+    assert all(parents[edge.source] == parents[edge.target] for edge in graph.edges)
+    assert ("block:1", "head:1") in edges(graph)
+    assert ("input 0", "block.inner:1") in edges(graph)
+
+
+def test_a_module_called_twice_has_two_nodes() -> None:
+    trace = make.trace(
+        [
+            make.op(0, "x", kind="input"),
+            make.op(1, "linear", 0, call=1),
+            make.op(2, "linear", 1, call=2),
+        ],
+        [
+            call(0, "", None, inputs=(0,), outputs=(2,)),
+            call(1, "fc", inputs=(0,), outputs=(1,)),
+            call(2, "fc", number=2, inputs=(1,), outputs=(2,)),
+        ],
+    )
+
+    assert ("fc:1", "fc:2") in edges(call_graph(trace))
+
+
+def test_what_a_call_takes_past_its_arguments_is_an_edge_too() -> None:
+    trace = make.trace(
+        [
+            make.op(0, "x", kind="input"),
+            make.op(1, "linear", 0, call=1),
+            make.op(2, "add", 0, 1, call=2),
+        ],
+        [
+            call(0, "", None, inputs=(0,), outputs=(2,)),
+            call(1, "memory", inputs=(0,), outputs=(1,)),
+            call(2, "reader", inputs=(0,), outputs=(2,)),
+        ],
+    )
+
+    assert ("memory:1", "reader:1") in edges(call_graph(trace))
+
+
+def test_a_module_that_gives_back_its_input_connects_both() -> None:
+    trace = make.trace(
+        [make.op(0, "x", kind="input")],
+        [
+            call(0, "", None, inputs=(0,), outputs=(0,)),
+            call(1, "identity", inputs=(0,), outputs=(0,)),
+        ],
+    )
+
+    assert ("input 0", "identity:1") in edges(call_graph(trace))
+    assert ("input 0", "output") in edges(call_graph(trace))
+
+
+def test_an_attached_tensor_is_a_node_on_its_way() -> None:
+    graph = call_graph(chain(), attached={OpId(2): "hidden"})
+
+    assert ("a:1", "attached hidden") in edges(graph)
+    assert ("attached hidden", "b:1") in edges(graph)
+    assert ("a:1", "b:1") not in edges(graph)
+
+
+def test_facts_stand_at_the_calls_of_their_module() -> None:
+    graph = call_graph(chain(), facts={"a": {"bias": "True"}})
+
+    assert [node.facts for node in graph.nodes if node.path in ("a", "b")] == [{"bias": "True"}, {}]
+
+
+def test_a_union_counts_how_often_each_part_was_seen() -> None:
+    both = call_graph(chain())
+    only_a = call_graph(
+        make.trace(
+            [make.op(0, "x", kind="input"), make.op(1, "linear", 0, call=1)],
+            [
+                call(0, "", None, inputs=(0,), outputs=(1,)),
+                call(1, "a", inputs=(0,), outputs=(1,)),
+            ],
+        )
+    )
+
+    graph = union(union(None, both, times=3), only_a, times=2)
+
+    assert graph.passes == 5
+    counts = {node.path: node.count for node in graph.nodes if node.kind == "call"}
+    assert counts == {"": 5, "a": 5, "b": 3}
+    by_name = dict(zip(sorted(edges(graph)), sorted(edges(graph)), strict=True))
+    assert ("a:1", "output") in by_name
+    assert {edge.count for edge in graph.edges} == {2, 3, 5}
+
+
+def test_a_union_with_itself_is_the_same_graph_seen_twice() -> None:
+    graph = call_graph(chain())
+
+    twice = union(union(None, graph), graph)
+
+    assert edges(twice) == edges(graph)
+    assert all(node.count == 2 for node in twice.nodes)
+
+
+@pytest.mark.parametrize(
+    ("extra", "facts"),
+    [
+        ("", {}),
+        ("p=0.5, inplace=False", {"p": "0.5", "inplace": "False"}),
+        (
+            "3, 64, kernel_size=(7, 7), stride=(2, 2)",
+            {"0": "3", "1": "64", "kernel_size": "(7, 7)", "stride": "(2, 2)"},
+        ),
+        ("(64,), eps=1e-05", {"0": "(64,)", "eps": "1e-05"}),
+        ("a\nb=[1, 2]", {"0": "a", "b": "[1, 2]"}),
+    ],
+)
+def test_what_a_module_says_of_itself_is_split_into_facts(
+    extra: str, facts: dict[str, str]
+) -> None:
+    assert facts_of(extra) == facts

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchglass.capture.watch.histograms import EMPTY, ROOM, Grid, added, grids
+from torchglass.records.histogram import Histogram
+from torchglass.records.tensors import Stats
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+tame = st.floats(-1e6, 1e6)
+normal = st.floats(-1e6, 1e6, allow_subnormal=False)
+anything = st.floats()
+bin_counts = st.integers(1, 64)
+
+
+def edges(grid: Grid) -> np.ndarray:
+    """The edges of a grid's bins, the last one included."""
+    cells = np.arange(grid.first, grid.first + len(grid.counts) + 1, dtype=np.float64)
+    return cells * 2.0**grid.exponent
+
+
+def histogram(values: list[float], bins: int) -> Histogram:
+    (grid,) = grids(np.array([values]), bins)
+    numbers = np.array(values)
+    stats = Stats(
+        count=len(values),
+        min=float(numbers.min()),
+        max=float(numbers.max()),
+        mean=float(numbers.mean()),
+        std=float(numbers.std(ddof=1)) if len(values) > 1 else 0.0,
+    )
+    return Histogram(**grid._asdict(), stats=stats)
+
+
+def total(one: Histogram) -> int:
+    return sum(one.counts)
+
+
+@given(st.lists(tame, min_size=1, max_size=60), bin_counts)
+def test_counts_are_those_of_numpy_on_the_same_edges(values: list[float], bins: int) -> None:
+    (grid,) = grids(np.array([values]), bins)
+
+    # Half open bins, as numpy's but for its last one, which is closed.
+    expected, _ = np.histogram(values, [*edges(grid), np.inf])
+    below = sum(value < edges(grid)[0] for value in values)
+    assert list(grid.counts) == expected[:-1].tolist()
+    assert below + sum(grid.counts) + int(expected[-1]) == len(values)
+
+
+@given(st.lists(anything, min_size=1, max_size=60), bin_counts)
+def test_whatever_is_in_a_row_has_a_histogram_with_room_enough(
+    values: list[float], bins: int
+) -> None:
+    (grid,) = grids(np.array([values]), bins)
+
+    seen = [value for value in values if math.isfinite(value)]
+    assert len(grid.counts) <= bins * ROOM
+    assert sum(grid.counts) <= len(seen)
+    assert all(count >= 0 for count in grid.counts)
+    assert grid == EMPTY or (grid.counts[0] and grid.counts[-1])
+
+
+@given(st.lists(tame, min_size=1, max_size=99), bin_counts)
+def test_below_a_hundred_numbers_none_is_left_out(values: list[float], bins: int) -> None:
+    (grid,) = grids(np.array([values]), bins)
+
+    assert sum(grid.counts) == len(values)
+
+
+@given(
+    st.lists(normal, min_size=2, max_size=40),
+    st.lists(normal, min_size=2, max_size=40),
+    bin_counts,
+)
+def test_two_histograms_add_up_to_that_of_all_numbers(
+    one: list[float], other: list[float], bins: int
+) -> None:
+    both = added(histogram(one, bins), histogram(other, bins), bins)
+
+    numbers = np.array([*one, *other])
+    cells = np.floor(numbers / 2.0**both.exponent)
+    counted = [int((cells == both.first + index).sum()) for index in range(len(both.counts))]
+    assert list(both.counts) == counted
+    assert total(both) == len(numbers)
+    assert both.stats.count == len(numbers)
+    assert both.stats.mean == pytest.approx(numbers.mean(), rel=1e-9, abs=1e-6)
+    assert both.stats.std == pytest.approx(numbers.std(ddof=1), rel=1e-6, abs=1e-6)
+
+
+@given(st.lists(st.lists(tame, min_size=2, max_size=9), min_size=3, max_size=6), bin_counts)
+def test_the_order_of_adding_does_not_matter(parts: list[list[float]], bins: int) -> None:
+    first, *rest = (histogram(part, bins) for part in parts)
+    forwards = first
+    for each in rest:
+        forwards = added(forwards, each, bins)
+    *others, last = (first, *rest)
+    backwards = last
+    for each in reversed(others):
+        backwards = added(each, backwards, bins)
+
+    assert (forwards.exponent, forwards.first) == (backwards.exponent, backwards.first)
+    assert forwards.counts == backwards.counts
+
+
+@given(st.lists(finite, min_size=2, max_size=20), st.lists(finite, min_size=2, max_size=20))
+def test_histograms_of_any_two_sizes_can_be_added(one: list[float], other: list[float]) -> None:
+    with np.errstate(all="ignore"):
+        left, right = histogram(one, 30), histogram(other, 30)
+
+    both = added(left, right, 30)
+
+    assert total(both) == total(left) + total(right)
+    assert len(both.counts) <= 30 * ROOM
+
+
+def test_an_empty_histogram_adds_nothing() -> None:
+    one = histogram([1.0, 2.0, 3.0], 4)
+    empty = Histogram(exponent=7, first=9, counts=(), stats=one.stats)
+
+    assert added(one, empty, 4).counts == added(empty, one, 4).counts == one.counts
+
+
+def test_rows_without_numbers_have_no_bins() -> None:
+    assert grids(np.zeros((2, 0)), 30) == [EMPTY, EMPTY]
+    assert grids(np.full((1, 5), np.nan), 30) == [EMPTY]
+
+
+def test_a_single_value_has_one_bin_around_it() -> None:
+    for value in (0.0, 1.0, -3.75, 1e-300, -1e300, 5e-324):
+        (grid,) = grids(np.full((1, 7), value), 30)
+
+        assert grid.counts == (7,)
+        low, high = edges(grid)
+        assert low <= value < high
+
+
+def test_one_in_a_hundred_on_either_side_may_lie_out_of_reach() -> None:
+    values = np.random.default_rng(0).normal(size=1000)
+    wild = np.where(np.arange(1000) % 101 == 0, 1e9, values)
+
+    (tame_grid,) = grids(values[None], 30)
+    (wild_grid,) = grids(wild[None], 30)
+
+    assert wild_grid.exponent == tame_grid.exponent
+    assert sum(wild_grid.counts) == 990
+
+
+def test_a_spike_of_five_percent_is_no_outlier() -> None:
+    values = np.where(np.arange(1000) % 20 == 0, 5.0, 1e-4)
+
+    (grid,) = grids(values[None], 30)
+
+    assert sum(grid.counts) == 1000
+    assert grid.counts[-1] == 50
