@@ -22,6 +22,26 @@ test("calls that follow each other and are alike become one stack", () => {
   assert.equal(levels.inside(level.items[0]!).links.length, 4);
 });
 
+test("a pattern that is repeated becomes one stack, and what does not belong to it stays outside", () => {
+  const classes = ["Conv", "Norm", "ReLU", "Conv", "Norm", "ReLU", "Conv", "Norm", "ReLU", "Conv", "Linear"];
+  const sent = makeGraph(
+    [["call", ""], ...classes.map((_, at) => ["call", String(at), 0] as const)],
+    chain(1, classes.length),
+  );
+  const levels = new Levels(readGraph(sent), PLAIN, (path) => classes[Number(path)] ?? "");
+
+  const { items } = levels.ofCall(0);
+
+  assert.deepEqual(
+    items.map((item) => [item.kind, item.members.length, item.period]),
+    [
+      ["stack", 9, 3],
+      ["call", 0, undefined],
+      ["call", 0, undefined],
+    ],
+  );
+});
+
 test("two alike are no stack", () => {
   const levels = levelsOf(
     makeGraph(

@@ -1,12 +1,13 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { mergeGraphs } from "../src/compare/merge";
+import { titleOf } from "../src/data/names";
 import { toCsv } from "../src/export/table";
 import { readGraph } from "../src/graph/calls";
-import { factsOf } from "../src/graph/words";
+import { factsOf, rowsFor } from "../src/graph/words";
 import { sectionsOf, seriesOf } from "../src/panels/series";
 import { ridge, thinned } from "../src/training/ridge";
-import { makeGraph } from "./make";
+import { makeGraph, makeModel } from "./make";
 
 test("what a module says of itself becomes rows, split at commas outside of brackets", () => {
   assert.deepEqual(factsOf("3, 64, kernel_size=(7, 7), bias=False"), [
@@ -53,10 +54,49 @@ test("an input has only its own series", () => {
   );
 
   assert.deepEqual(
-    seriesOf(graph.node(1), series).map(({ name }) => name),
+    seriesOf(graph, 1, series).map(({ name }) => name),
     ["input.0"],
   );
-  assert.equal(seriesOf(graph.node(0), series).length, series.length);
+  assert.equal(seriesOf(graph, 0, series).length, series.length);
+});
+
+test("each call has its own series, and all of them the parameters", () => {
+  const names = ["output", "2:output", "eval:2:output.grad", "more:output", "mid", "2:mid", "weight", "weight.update"];
+  const recorded = names.map((name, id) => ({ id, path: "a", name, kind: "histogram" as const }));
+  const calls = [1, 2, 17].map((number) => ({ kind: "call" as const, path: "a", number }));
+  const graph = readGraph({ passes: 1, specs: [], nodes: calls, edges: [] });
+
+  const [first, second, later] = [0, 1, 2].map((id) => seriesOf(graph, id, recorded).map(({ name }) => name));
+
+  assert.deepEqual(first, ["output", "mid", "weight", "weight.update"]);
+  assert.deepEqual(second, ["2:output", "eval:2:output.grad", "2:mid", "weight", "weight.update"]);
+  assert.deepEqual(later, ["more:output", "mid", "weight", "weight.update"]);
+});
+
+test("a series is titled as people say it", () => {
+  assert.deepEqual(["output.0.grad", "output.grad_norm.zeros", "eval:2:input.mask", "more:output", "weight.update", "lr"].map((name) => titleOf(name)), [
+    "output 0 (gradient)",
+    "output (gradient norm, share of zeros)",
+    "input mask · call 2 · evaluation",
+    "output · later calls",
+    "weight (update / weight)",
+    "lr",
+  ]);
+});
+
+test("a fact without a name has a dash for one", () => {
+  const graph = readGraph({
+    passes: 1,
+    specs: [],
+    nodes: [{ kind: "call", path: "", facts: { "0": "3", kernel: "7" } }],
+    edges: [],
+  });
+  const node = graph.node(0);
+
+  assert.deepEqual(rowsFor(makeModel([""]), { key: "", kind: "call", node, members: [] }, 1), [
+    ["–", "3"],
+    ["kernel", "7"],
+  ]);
 });
 
 test("two graphs become one, and each node knows whose it is", () => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -10,6 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import OpenPage, Serve
 from tests.browser.runs import training
 from torchglass.records.run import Run
+from torchglass.store.memory import MemoryStore
 
 OTHER = Run(name="deeper", created_ns=1)
 
@@ -80,3 +82,22 @@ def test_all_ranks_of_a_training_stand_side_by_side(open_page: OpenPage, serving
     expect(charts).to_have_count(9)
     page.get_by_role("radio", name="Lines").click()
     expect(charts).to_have_count(3)
+
+
+def test_a_run_that_is_started_later_in_a_served_folder_is_offered(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    later = [training(30, run=OTHER, blocks=5)]
+    is_started = threading.Event()
+
+    def find_more() -> list[MemoryStore]:
+        return [later.pop()] if is_started.is_set() and later else []
+
+    page = open_page(serving(training(), find_more=find_more).url)
+    page.get_by_test_id("box").first.wait_for()
+    expect(page.get_by_label("Run", exact=True)).to_have_count(0)
+
+    is_started.set()
+    page.get_by_label("Run", exact=True).select_option(label="2 deeper")
+
+    expect(page.locator("[data-testid=box].stack")).to_contain_text("Block ×5")

@@ -85,6 +85,16 @@ def test_all_levels_open_and_close_at_once(page: Page) -> None:
     expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "9")
 
 
+def test_modules_are_opened_to_a_depth_of_choice(page: Page) -> None:
+    page.get_by_label("Open to depth").select_option("1")
+
+    expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "9")
+
+    page.get_by_label("Open to depth").select_option("0")
+
+    expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "5")
+
+
 def test_repeats_can_be_seen_one_by_one(page: Page) -> None:
     page.get_by_text("Show", exact=True).click()
     page.get_by_label("Repeats as one").uncheck()

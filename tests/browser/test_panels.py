@@ -8,7 +8,10 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import OpenPage, Serve
-from tests.browser.runs import training
+from tests.browser.runs import RUN, stats, training, transformer
+from torchglass.records.histogram import Histogram
+from torchglass.records.series import Frame
+from torchglass.store.memory import MemoryStore
 
 
 @pytest.fixture
@@ -138,3 +141,42 @@ def test_playing_runs_to_the_end_and_stops(page: Page) -> None:
 
     expect(page.get_by_test_id("step")).to_have_text("step 39")
     expect(page.get_by_role("button", name="Play")).to_be_visible()
+
+
+SHADES = """canvas => {
+  const picture = canvas.getContext("2d");
+  const area = canvas.parentElement.querySelector(".u-over").getBoundingClientRect();
+  const around = canvas.getBoundingClientRect();
+  const x = area.left - around.left + area.width / 3;
+  const y = area.top - around.top;
+  const strip = picture.getImageData(x, y, 1, area.height).data;
+  const rows = [5 / 6, 1 / 2, 1 / 6].map(share => 4 * Math.floor(share * area.height));
+  return rows.map(row => [...strip.slice(row, row + 3)]);
+}"""
+
+
+def test_a_bin_is_white_without_values_light_gray_with_one_and_coloured_with_many(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    series = store.series("embed", "weight", "histogram")
+    spread = Histogram(
+        exponent=0, first=0, counts=(1, 0, 900), stats=stats(count=901, reach=1.5, mean=1.5)
+    )
+    for step in range(3):
+        store.put_frame(Frame(step=step, time_ns=step, points={series: spread}))
+    store.close()
+    page = open_page(serving(store).url + "#columns=embed:1&outliers=0")
+    canvas = chart(page, "weight").locator("canvas")
+    expect(chart(page, "weight").get_by_role("img").first).to_have_attribute(
+        "aria-label", re.compile("steps 0 to 2")
+    )
+    page.wait_for_function("() => document.querySelectorAll('.u-axis').length")
+
+    one, none, many = canvas.evaluate(SHADES)
+
+    assert none == [255, 255, 255]
+    assert max(one) - min(one) < 10
+    assert 200 < min(one) < 255
+    assert max(many) - min(many) > 60

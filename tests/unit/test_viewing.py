@@ -16,7 +16,7 @@ from torch import nn
 
 import hatch_build
 from torchglass.api.passes import trace
-from torchglass.api.viewing import view
+from torchglass.api.viewing import _find_more, view
 from torchglass.errors import StoreError, TargetError, TorchglassWarning
 from torchglass.records.run import Run
 from torchglass.store.file import FileSink
@@ -85,6 +85,21 @@ def test_a_folder_stands_for_its_runs_the_latest_first(tmp_path: Path) -> None:
         os.utime(path, (1000 - age, 1000 - age))
 
     assert names_in(view(tmp_path, save=tmp_path / "page.html")) == ["new", "old"]
+
+
+def test_runs_that_appear_in_a_served_folder_are_found_once(tmp_path: Path) -> None:
+    run_file(tmp_path / "first.glass")
+    find_more = _find_more(tmp_path)
+    assert find_more
+    run_file(tmp_path / "second.glass")
+    (tmp_path / "being-made.glass").write_bytes(b"")
+
+    found = find_more()
+
+    assert [reader.run().name for reader in found] == ["second"]
+    assert find_more() == []
+    for reader in found:
+        reader.close()
 
 
 def test_a_broken_run_does_not_hide_the_others_of_its_folder(tmp_path: Path) -> None:

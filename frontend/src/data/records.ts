@@ -230,6 +230,8 @@ export interface Run {
 
 export interface RunsPayload {
   readonly runs: readonly Run[];
+  /** Whether runs may be added while the page is open. */
+  readonly grows?: boolean;
 }
 
 export interface RunPayload {

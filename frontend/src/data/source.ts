@@ -47,8 +47,8 @@ export interface Source {
   histograms(run: number, series: readonly number[], after: number): Promise<HistogramsPayload>;
   glance(run: number, series: readonly number[], step: number): Promise<GlancePayload>;
   code(run: number, className: string): Promise<SourcePayload>;
-  /** Tells of new steps for as long as a run goes on. */
-  follow(listener: Listener): void;
+  /** Tells of new steps for as long as a run goes on, or of new runs if there may be. */
+  follow(listener: Listener, grows: boolean): void;
 }
 
 export interface Listener {
@@ -127,7 +127,7 @@ class LiveSource implements Source {
 
   constructor(
     private readonly ask: Ask,
-    private readonly following: (listener: Listener, ask: Ask) => void,
+    private readonly following: (listener: Listener, grows: boolean, ask: Ask) => void,
   ) {}
 
   runs = () => this.ask<RunsPayload>("runs", {});
@@ -147,7 +147,7 @@ class LiveSource implements Source {
 
   code = (run: number, className: string) => this.ask<SourcePayload>("source", { run, class: className });
 
-  follow = (listener: Listener) => this.following(listener, this.ask);
+  follow = (listener: Listener, grows: boolean) => this.following(listener, grows, this.ask);
 }
 
 class ServerSource extends LiveSource {
@@ -168,14 +168,14 @@ async function askServer<T>(name: string, query: Query): Promise<T> {
   return (await answer.json()) as T;
 }
 
-function listen(listener: Listener): void {
+function listen(listener: Listener, grows: boolean): void {
   const stream = new EventSource("api/events");
   stream.onopen = () => listener.connected(true);
   stream.onerror = () => listener.connected(false);
   stream.onmessage = (event: MessageEvent<string>) => {
     const { runs } = JSON.parse(event.data) as { runs: Status[] };
     listener.statuses(runs);
-    if (runs.every((status) => status.finished)) stream.close();
+    if (!grows && runs.every((status) => status.finished)) stream.close();
   };
 }
 
@@ -209,10 +209,10 @@ function askFrame(): Ask {
 const POLL_MS = 1000;
 
 /** A notebook does not tell of new steps by itself: it is asked now and then. */
-function poll(listener: Listener, ask: Ask): void {
+function poll(listener: Listener, grows: boolean, ask: Ask): void {
   setTimeout(async () => {
     const { runs } = await ask<{ runs: Status[] }>("statuses", {});
     listener.statuses(runs);
-    if (!runs.every((status) => status.finished)) poll(listener, ask);
+    if (grows || !runs.every((status) => status.finished)) poll(listener, grows, ask);
   }, POLL_MS);
 }

@@ -58,7 +58,7 @@ async function saveCsv(): Promise<void> {
   const keys = columns.value.flat();
   const nodes = keys.map((key) => graph.value?.find(key)).filter((id) => id !== undefined);
   const wanted = nodes.length
-    ? [...new Set(nodes.flatMap((id) => seriesOf(graph.value!.node(id), series.value)))]
+    ? [...new Set(nodes.flatMap((id) => seriesOf(graph.value!, id, series.value)))]
     : series.value;
   const { points } = await source.value!.points(
     shown.value!.number,

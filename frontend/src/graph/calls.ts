@@ -63,6 +63,12 @@ export class CallGraph {
     return this.byPath.get(path) ?? [];
   }
 
+  /** The call that a node is, or stands in. */
+  callAround(id: number): Node {
+    const node = this.node(id);
+    return node.kind === "call" || node.parent === undefined ? node : this.callAround(node.parent);
+  }
+
   /** The edges between the nodes that stand in a call; undefined asks for the outermost ones. */
   edges(parent: number | undefined): readonly Edge[] {
     return this.inside.get(parent) ?? [];

@@ -2,6 +2,7 @@
 
 import { computed, effect, signal } from "@preact/signals";
 import { type Column, intoRows, type Range, readColumn } from "../data/histograms";
+import { callName, readName, type SeriesName } from "../data/names";
 import { source } from "../state/live";
 import { series, shown } from "../state/state";
 import { referenceStep, step } from "../state/time";
@@ -13,23 +14,29 @@ export const glances = signal<ReadonlyMap<number, Column>>(new Map());
 /** The same at the step that is compared with, if there is one. */
 export const references = signal<ReadonlyMap<number, Column>>(new Map());
 
-/** For each module the series that tells most of it: what it returns, else its weight. */
+/** For each call the series that tells most of it: what it returns, else its weight. */
 const telling = computed(() => {
   const best = new Map<string, { id: number; rank: number }>();
   for (const { id, path, name, kind } of series.value) {
-    const rank = kind === "histogram" ? rankOf(name) : 0;
-    if (rank > (best.get(path)?.rank ?? 0)) best.set(path, { id, rank });
+    const read = readName(name);
+    const rank = kind === "histogram" ? rankOf(read) : 0;
+    const key = `${path}:${read.call}`;
+    if (rank > (best.get(key)?.rank ?? 0)) best.set(key, { id, rank });
   }
   return best;
 });
 
-function rankOf(name: string): number {
-  const order = ["weight", "eval:output.0", "eval:output", "output.0", "output"];
-  return order.indexOf(name) + 1;
+function rankOf({ isEvaluation, what, aspect }: SeriesName): number {
+  const rank = ["weight", "output.0", "output"].indexOf(what) + 1;
+  return aspect || !rank ? 0 : rank + (isEvaluation ? 0 : 0.5);
 }
 
-export function glanceSeries(item: Item): number | undefined {
-  return item.kind === "call" ? telling.value.get(item.node.path)?.id : undefined;
+export function glanceSeries({ kind, node }: Item): number | undefined {
+  if (kind !== "call") return undefined;
+  const own = telling.value.get(`${node.path}:${callName(node.number)}`);
+  const first = telling.value.get(`${node.path}:1`);
+  // Of what the first call has, only the weight is that of all calls.
+  return (own ?? (first && first.rank < 2 ? first : undefined))?.id;
 }
 
 const visible = computed<readonly number[]>(() => {

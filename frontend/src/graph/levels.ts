@@ -11,6 +11,8 @@ export interface Item {
   readonly node: Node;
   /** Of a stack or group what it is made of. */
   readonly members: readonly Item[];
+  /** Of a stack how many members make up what is repeated; one if left out. */
+  readonly period?: number;
 }
 
 export interface Link {
@@ -33,6 +35,15 @@ export interface Choice {
   readonly fold: boolean;
 }
 
+/** Items [from, to) that become one; of those that repeat a pattern, how long it is. */
+interface Stretch {
+  readonly from: number;
+  readonly to: number;
+  readonly period: number;
+}
+
+/** Longer patterns are modules of their own in most models. */
+const LONGEST_PATTERN = 6;
 /** So many alike in a row are folded. */
 const FEWEST_FOLDED = 3;
 /** One layout of more items takes too long, and nobody could read it. */
@@ -137,27 +148,23 @@ export class Levels {
 
   private inGroups(level: Level, key: string): Level {
     if (level.items.length <= MOST_ITEMS) return level;
-    const parts: [number, number][] = [];
+    const parts: Stretch[] = [];
     for (let at = 0; at < level.items.length; at += GROUP_SIZE) {
-      parts.push([at, Math.min(at + GROUP_SIZE, level.items.length)]);
+      parts.push({ from: at, to: Math.min(at + GROUP_SIZE, level.items.length), period: 1 });
     }
     return this.inGroups(this.group(level, parts, "group", key), `${key}+`);
   }
 
-  /** Stretches [from, to) of items that are alike. */
-  private repeats(items: readonly Item[]): [number, number][] {
-    const stretches: [number, number][] = [];
+  /** Stretches of items that are alike, or that repeat a short pattern such as conv, norm, activation. */
+  private repeats(items: readonly Item[]): Stretch[] {
+    const kinds = items.map((item) => (item.kind === "call" ? this.likenessOf(item.node) : undefined));
+    const stretches: Stretch[] = [];
     for (let from = 0; from < items.length;) {
-      let to = from + 1;
-      while (to < items.length && this.alike(items[from]!, items[to]!)) to++;
-      if (to - from >= FEWEST_FOLDED) stretches.push([from, to]);
-      from = to;
+      const found = repeatAt(kinds, from);
+      if (found) stretches.push(found);
+      from = found?.to ?? from + 1;
     }
     return stretches;
-  }
-
-  private alike(one: Item, other: Item): boolean {
-    return one.kind === "call" && other.kind === "call" && this.likenessOf(one.node) === this.likenessOf(other.node);
   }
 
   /** The same number for two calls that do the same, their parameters aside. */
@@ -178,17 +185,19 @@ export class Levels {
    * The level with each stretch as one item. Items stand in the order in which they ran, so links never
    * lead backwards, and joining neighbours makes no circle.
    */
-  private group(level: Level, stretches: readonly [number, number][], kind: "stack" | "group", key: string): Level {
+  private group(level: Level, stretches: readonly Stretch[], kind: "stack" | "group", key: string): Level {
     if (!stretches.length) return level;
     const items: Item[] = [];
     const newPlace: number[] = [];
-    const starts = new Map(stretches);
+    const starts = new Map(stretches.map((stretch) => [stretch.from, stretch]));
     for (let at = 0; at < level.items.length;) {
-      const end = starts.get(at) ?? at + 1;
+      const stretch = starts.get(at);
+      const end = stretch?.to ?? at + 1;
       const members = level.items.slice(at, end);
       for (let one = at; one < end; one++) newPlace[one] = items.length;
-      if (starts.has(at)) {
-        const item: Item = { key: `${key}*${kind}${members[0]!.key}`, kind, node: members[0]!.node, members };
+      if (stretch) {
+        const { node, key: first } = members[0]!;
+        const item: Item = { key: `${key}*${kind}${first}`, kind, node, members, period: stretch.period };
         this.known.set(item.key, { items: members, links: linksWithin(level.links, at, end) });
         items.push(item);
       } else items.push(members[0]!);
@@ -197,6 +206,17 @@ export class Levels {
     const links = level.links.map((link) => ({ ...link, from: newPlace[link.from]!, to: newPlace[link.to]! }));
     return { items, links: joined(links) };
   }
+}
+
+/** The shortest pattern that begins at a place and is repeated often enough, as far as it goes. */
+function repeatAt(kinds: readonly (number | undefined)[], from: number): Stretch | undefined {
+  for (let period = 1; period <= LONGEST_PATTERN; period++) {
+    let same = from + period;
+    while (same < kinds.length && kinds[same] !== undefined && kinds[same] === kinds[same - period]) same++;
+    const times = Math.floor((same - from) / period);
+    if (times >= FEWEST_FOLDED) return { from, to: from + times * period, period };
+  }
+  return undefined;
 }
 
 function linksWithin(links: readonly Link[], from: number, to: number): Link[] {

@@ -48,17 +48,7 @@ export function Toolbar() {
           ))}
         </select>
       </label>
-      <span class="buttons" role="group" aria-label="Levels">
-        <button type="button" title="Open one level more" onClick={() => openTo(depthOf() + 1)}>
-          +1
-        </button>
-        <button type="button" title="Open all levels" onClick={() => openTo(Infinity)}>
-          all
-        </button>
-        <button type="button" title="Close all levels" onClick={() => openTo(0)} disabled={!opened.value.size}>
-          none
-        </button>
-      </span>
+      <Depth />
       <details class="menu">
         <summary title="What is shown">Show</summary>
         <div>
@@ -72,9 +62,38 @@ export function Toolbar() {
   );
 }
 
-/** How many levels are open below the one that is looked into. */
-function depthOf(): number {
-  return scene.value.boxes.reduce((deepest, box) => Math.max(deepest, box.depth), 0);
+/** More levels at once are asked for by "all". */
+const MOST_DEPTH = 9;
+
+/** How far modules are opened below the one that is looked into. */
+function Depth() {
+  const deepest = scene.value.boxes.reduce((deepest, box) => Math.max(deepest, box.depth), 0);
+  const offered = Array.from({ length: MOST_DEPTH + 1 }, (_, depth) => depth);
+  return (
+    <span class="buttons" role="group" aria-label="Levels">
+      <button type="button" title="Open one level more" onClick={() => openTo(deepest + 1)}>
+        +1
+      </button>
+      <select
+        aria-label="Open to depth"
+        title="Open so many levels"
+        value={Math.min(deepest, MOST_DEPTH)}
+        onChange={(event) => openTo(Number(event.currentTarget.value))}
+      >
+        {offered.map((depth) => (
+          <option key={depth} value={depth}>
+            {depth}
+          </option>
+        ))}
+      </select>
+      <button type="button" title="Open all levels" onClick={() => openTo(Infinity)}>
+        all
+      </button>
+      <button type="button" title="Close all levels" onClick={() => openTo(0)} disabled={!opened.value.size}>
+        none
+      </button>
+    </span>
+  );
 }
 
 function Check({ text, of }: { text: string; of: { value: boolean } }) {

@@ -22,7 +22,9 @@ export function wordsFor(model: Model, item: Item): Words {
   if (item.kind === "stack") {
     const first = nameOf(model, node);
     const last = nameOf(model, members.at(-1)!.node);
-    return { title: `${classOf(model, node)} ×${members.length}`, subtitle: `${first} … ${last}` };
+    const { period = 1 } = item;
+    const pattern = members.slice(0, period).map((member) => classOf(model, member.node));
+    return { title: `${pattern.join(", ")} ×${members.length / period}`, subtitle: `${first} … ${last}` };
   }
   if (item.kind === "group") return { title: `${countOf(item)} steps`, subtitle: `from ${nameOf(model, node)}` };
   if (item.kind === "call") {
@@ -92,7 +94,7 @@ export function rowsFor(model: Model, item: Item, passes: number): Rows {
   const module = item.kind === "call" || item.kind === "stack" ? moduleOf(model, node) : undefined;
   const named = (name: string, specs: readonly TensorSpec[]) =>
     specs.map((spec, at) => [specs.length > 1 ? `${name} ${at}` : name, describe(spec)] as const);
-  const facts = Object.entries(node.facts);
+  const facts = Object.entries(node.facts).map(([name, fact]) => [/^\d+$/.test(name) ? "–" : name, fact] as const);
   return [
     ...named("in", node.inputs),
     ...named("out", node.outputs),

@@ -2,6 +2,7 @@
 
 import { formatShare } from "../data/formats";
 import type { Model } from "../data/model";
+import { titleOf } from "../data/names";
 import type { Series } from "../data/records";
 import type { RunStore } from "../data/store";
 import type { Node } from "../graph/calls";
@@ -160,17 +161,18 @@ function Lost({ of }: { of: string }) {
 /** One plot with all runs in it; distributions, which would hide each other, stand side by side. */
 function plotsOf(one: Series, store: RunStore, colour: string | undefined) {
   const twins = twinsOf(one);
+  const title = titleOf(one.name, false);
   const isSpread = one.kind === "histogram" && mode.value !== "lines";
   if (!isSpread)
-    return [<Plot key={keyOf(one)} store={store} series={one} title={one.name} colour={colour} others={twins} />];
+    return [<Plot key={keyOf(one)} store={store} series={one} title={title} colour={colour} others={twins} />];
   return [
-    <Plot key={keyOf(one)} store={store} series={one} title={one.name} colour={colour} />,
+    <Plot key={keyOf(one)} store={store} series={one} title={title} colour={colour} />,
     ...twins.map((twin) => (
       <Plot
         key={`${twin.store.number} ${twin.series.id}`}
         store={twin.store}
         series={twin.series}
-        title={`${nameOfRun(twin.store)}: ${one.name}`}
+        title={`${nameOfRun(twin.store)}: ${title}`}
         colour="var(--warning)"
       />
     )),
@@ -194,7 +196,7 @@ function Sections({
   colour: string | undefined;
 }) {
   const slots = new Set(moduleOf(known, node)?.slots?.map((slot) => slot.name));
-  const sections = sectionsOf(seriesOf(node, series.value), (name) => slots.has(name));
+  const sections = sectionsOf(seriesOf(graph.value!, node.id, series.value), (name) => slots.has(name));
   if (!sections.length) return <p class="empty">Nothing was recorded here.</p>;
   return (
     <>

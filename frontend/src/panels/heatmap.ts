@@ -42,19 +42,39 @@ export function imageOf(
   const pixels = new Uint32Array(image.data.buffer);
   const slices = slicesOf(heat.columns, width, from, to).map((column) => column && sliceOf(column, axis));
   const most = slices.reduce((most, slice) => Math.max(most, slice?.most ?? 0), 0);
-  const [red, green, blue] = ink;
-  const colour = (blue << 16) | (green << 8) | red;
-  const scale = 227 / most;
+  const inks = inksOf(ink);
+  const scale = (inks.length - 1) / most;
   for (let x = 0; x < slices.length; x++) {
     const slice = slices[x];
     if (!slice) continue;
     for (let row = slice.from; row < slice.to; row++) {
       const root = slice.roots[row]!;
-      // The floor lets a single value be seen.
-      if (root) pixels[(ROWS - 1 - row) * image.width + x] = ((28 + scale * root) << 24) | colour;
+      if (root) pixels[(ROWS - 1 - row) * image.width + x] = inks[(scale * root) | 0]!;
     }
   }
   return image;
+}
+
+const SHADES = 224;
+const GRAY = 120;
+/** How opaque a bin with a single value is, of 255: light, and yet to be seen. */
+const FAINTEST = 255 - SHADES + 1;
+
+const knownInks = new Map<string, Uint32Array>();
+
+/** From the light gray of a single value to the full colour of the most that fell into one bin. */
+function inksOf(ink: readonly [number, number, number]): Uint32Array {
+  const key = ink.join();
+  let inks = knownInks.get(key);
+  if (!inks) {
+    inks = Uint32Array.from({ length: SHADES }, (_, shade) => {
+      const colourful = Math.min(1, (3 * shade) / SHADES);
+      const [red, green, blue] = ink.map((part) => Math.round(GRAY + colourful * (part - GRAY)));
+      return ((FAINTEST + shade) << 24) | (blue! << 16) | (green! << 8) | red!;
+    });
+    knownInks.set(key, inks);
+  }
+  return inks;
 }
 
 interface Slice {

@@ -145,7 +145,7 @@ function optionsFor(
       x: { time: false, range: (_, low, high) => stepRange(low, high) },
       y: { range: () => latest.current.range },
     },
-    padding: [6, 6, 0, 0],
+    padding: [6, 12, 0, 0],
     legend: { show: false },
     cursor: {
       sync: { key: SYNC, setSeries: false },

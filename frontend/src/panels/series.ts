@@ -1,7 +1,8 @@
 /** Which series belong to a pinned node, in the order in which they are read. */
 
+import { callName, isFlow, readName, type SeriesName } from "../data/names";
 import type { Series } from "../data/records";
-import type { Node } from "../graph/calls";
+import { type CallGraph, push } from "../graph/calls";
 import { comparedRuns } from "../state/state";
 
 /** A plot is made anew when it is about another series, or compared with others. */
@@ -20,50 +21,61 @@ export interface Section {
   readonly pairs: readonly Pair[];
 }
 
-const GRADIENTS = [".grad_norm", ".grad"];
-
 /** The series at a node: all of a call, one place of an input or output, one attached tensor. */
-export function seriesOf(node: Node, all: readonly Series[]): readonly Series[] {
-  const here = all.filter((one) => one.path === node.path);
-  if (node.kind === "call") return here;
-  const root = { input: "input", output: "output", attached: "", op: "" }[node.kind];
-  const name = [root, node.name].filter(Boolean).join(".");
-  return here.filter((one) => [name, root].includes(plainName(one.name)));
+export function seriesOf(graph: CallGraph, id: number, all: readonly Series[]): readonly Series[] {
+  const node = graph.node(id);
+  const call = callName(graph.callAround(id).number);
+  const here = all.filter((one) => one.path === node.path).map((one) => ({ one, name: readName(one.name) }));
+  const numbered = new Set(here.filter(({ name }) => name.call === call).map(({ name }) => name.what));
+  const belongs = (name: SeriesName) => name.call === call || (isHeld(name) && !numbered.has(name.what));
+  const root = { input: "input", output: "output", attached: "", op: "", call: "" }[node.kind];
+  const place = [root, node.name].filter(Boolean).join(".");
+  return here
+    .filter(({ name }) => belongs(name) && (node.kind === "call" || [place, root].includes(name.what)))
+    .map(({ one }) => one);
 }
 
-/** A name without what stands around it: "eval:output.grad" is about "output". */
-function plainName(name: string): string {
-  const bare = name.replace(/^eval:/, "");
-  const suffix = GRADIENTS.find((one) => bare.endsWith(one)) ?? (bare.endsWith(".update") ? ".update" : "");
-  return bare.slice(0, bare.length - suffix.length);
+/** Parameters are the same in all calls of a module, and have no number. */
+function isHeld(name: SeriesName): boolean {
+  return name.call === 1 && !isFlow(name, "input") && !isFlow(name, "output");
 }
 
 /** The series of a node in sections: what goes in and out, then what the module holds. */
 export function sectionsOf(series: readonly Series[], isParameter: (name: string) => boolean): readonly Section[] {
-  const pairs = new Map<string, { value?: Series; gradient?: Series; more: Series[] }>();
-  for (const one of series) {
-    const prefix = one.name.startsWith("eval:") ? "eval:" : "";
-    const key = prefix + plainName(one.name);
-    const pair = pairs.get(key) ?? { more: [] };
-    if (GRADIENTS.some((suffix) => one.name.endsWith(suffix))) {
-      if (pair.gradient) pair.more.push(one);
-      else pair.gradient = one;
-    } else if (one.name.endsWith(".update")) pair.more.push(one);
-    else pair.value = one;
-    pairs.set(key, pair);
-  }
-  const titled: [string, (name: string) => boolean][] = [
-    ["Inputs", (name) => /^input(\.|$)/.test(name)],
-    ["Outputs", (name) => /^output(\.|$)/.test(name)],
-    ["Parameters", isParameter],
-    ["In evaluation", (name) => name.startsWith("eval:")],
+  const titled: [string, (name: SeriesName) => boolean][] = [
+    ["In evaluation", (name) => name.isEvaluation],
+    ["Inputs", (name) => isFlow(name, "input")],
+    ["Outputs", (name) => isFlow(name, "output")],
+    ["Parameters", ({ what }) => isParameter(what)],
     ["Other", () => true],
   ];
-  const sections = titled.map(([title]) => ({ title, pairs: [] as Pair[] }));
-  for (const [name, { value, gradient, more }] of pairs) {
-    const section = sections[titled.findIndex(([, belongs]) => belongs(name))]!;
-    if (value || gradient) section.pairs.push({ value, gradient });
-    more.forEach((one) => section.pairs.push({ value: one, gradient: undefined }));
+  const sections = new Map(ORDER.map((title) => [title, [] as Pair[]]));
+  for (const group of byQuantity(series)) {
+    const name = readName(group[0]!.name);
+    const title = titled.find(([, belongs]) => belongs(name))![0];
+    sections.get(title)!.push(...pairsOf(group));
   }
-  return sections.filter((section) => section.pairs.length);
+  return [...sections].map(([title, pairs]) => ({ title, pairs })).filter(({ pairs }) => pairs.length);
+}
+
+const ORDER = ["Inputs", "Outputs", "Parameters", "In evaluation", "Other"];
+
+/** What is about the same quantity stands together. */
+function byQuantity(series: readonly Series[]): Iterable<Series[]> {
+  const groups = new Map<string, Series[]>();
+  for (const one of series) {
+    const { isEvaluation, call, what } = readName(one.name);
+    push(groups, JSON.stringify([isEvaluation, call, what]), one);
+  }
+  return groups.values();
+}
+
+/** A value with its first gradient, then all else that is known of it. */
+function pairsOf(group: readonly Series[]): Pair[] {
+  const aspect = (one: Series) => readName(one.name).aspect;
+  const value = group.find((one) => !aspect(one));
+  const gradient = group.find((one) => ["grad", "grad_norm"].includes(aspect(one)));
+  const more = group.filter((one) => one !== value && one !== gradient);
+  const first = value || gradient ? [{ value, gradient }] : [];
+  return [...first, ...more.map((one) => ({ value: one, gradient: undefined }))];
 }

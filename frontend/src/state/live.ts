@@ -4,7 +4,7 @@ import { batch, effect, signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { extendHeat, type Heat } from "../data/histograms";
 import { extend, MANY_POINTS, type Points, readPoints } from "../data/points";
-import type { Status } from "../data/records";
+import type { Run, Status } from "../data/records";
 import type { Source } from "../data/source";
 import { RunStore } from "../data/store";
 
@@ -16,12 +16,8 @@ export const connected = signal(true);
 export const failure = signal("");
 
 export async function start(from: Source): Promise<void> {
-  const { runs } = await from.runs();
-  const all = runs.map((run, number) => {
-    const store = new RunStore(number);
-    store.run.value = run;
-    return store;
-  });
+  const { runs, grows = false } = await from.runs();
+  const all = runs.map(storeOf);
   const abouts = await Promise.all(all.map((store) => from.read(store.number, "run").catch(() => null)));
   batch(() => {
     source.value = from;
@@ -30,11 +26,27 @@ export async function start(from: Source): Promise<void> {
     abouts.forEach((about, at) => about && (all[at]!.status.value = { ...about.status, revision: -1 }));
   });
   if (all[0]) await bringUpToDate(all[0], from, abouts[0]?.status);
-  if (from.saved || abouts.every((about) => about?.status.finished)) return;
+  if (from.saved || (!grows && abouts.every((about) => about?.status.finished))) return;
   from.follow({
-    statuses: (statuses) => statuses.forEach((status, at) => all[at] && take(all[at], from, status)),
+    statuses: (statuses) => {
+      statuses.forEach((status, at) => stores.value[at] && take(stores.value[at], from, status));
+      if (statuses.length > stores.value.length) void addRuns(from).catch(tellFailure);
+    },
     connected: (now) => (connected.value = now),
-  });
+  }, grows);
+}
+
+function storeOf(run: Run, number: number): RunStore {
+  const store = new RunStore(number);
+  store.run.value = run;
+  return store;
+}
+
+/** Takes the runs that were started since the page was opened. */
+async function addRuns(from: Source): Promise<void> {
+  const { runs } = await from.runs();
+  const known = stores.value;
+  stores.value = [...known, ...runs.map(storeOf).slice(known.length)];
 }
 
 const inUse = new Map<RunStore, () => Promise<void>>();

@@ -1,3 +1,4 @@
+import { titleOf } from "../data/names";
 import { Plot } from "../panels/plot";
 import { keyOf } from "../panels/series";
 import { series, shown, twinsOf } from "../state/state";
@@ -18,7 +19,7 @@ export function Scalars() {
             key={keyOf(one)}
             store={store}
             series={one}
-            title={[one.path, one.name].filter(Boolean).join(".")}
+            title={[one.path, titleOf(one.name)].filter(Boolean).join(" ")}
             others={twinsOf(one)}
             height={170}
           />

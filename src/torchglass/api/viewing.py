@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
@@ -99,7 +100,7 @@ def view(
         return NotebookPage(*readers)
     from torchglass.views.web.server import serve
 
-    server = serve(*readers, port=port, root_path=root_path)
+    server = serve(*readers, port=port, root_path=root_path, find_more=_find_more(target, *others))
     if open_browser:
         import webbrowser
 
@@ -136,6 +137,24 @@ def _opened(runs: Sequence[Path]) -> list[Reader]:
     """Readers of run files. One that cannot be read is left out, unless there is no other."""
     readers = [reader for run in runs if (reader := _open_or_warn(run)) is not None]
     return readers or [open_reader(runs[0])]
+
+
+def _find_more(*targets: object) -> Callable[[], list[Reader]] | None:
+    """What gives the runs that have appeared in folders since; None where no target is one."""
+    known = {run for target in targets for run in _runs_in(target)}
+    if not known:
+        return None
+
+    def find() -> list[Reader]:
+        found = []
+        for run in (run for target in targets for run in _runs_in(target) if run not in known):
+            # One that is just being made can be read at the next look.
+            with contextlib.suppress(StoreError):
+                found.append(open_reader(run))
+                known.add(run)
+        return found
+
+    return find
 
 
 def _open_or_warn(run: Path) -> Reader | None:

@@ -35,7 +35,7 @@ def answer(shelf: Shelf, name: str, query: Query) -> bytes:
     Raises ViewError for one that nobody understands and LookupFailedError where there is nothing.
     """
     if name == "runs":
-        return _json(payloads.runs_payload(shelf.readers))
+        return _json({**payloads.runs_payload(shelf.readers), "grows": shelf.grows})
     if name == "statuses":
         return _json({"version": payloads.VERSION, "runs": shelf.statuses()})
     (number,) = _whole_numbers(query, "run", default=0)

@@ -31,7 +31,7 @@ from torchglass.views.web import page_files, payloads
 from torchglass.views.web.answers import NAMES, answer
 from torchglass.views.web.guard import SafeHeaders, TokenCheck
 from torchglass.views.web.offline import render_page
-from torchglass.views.web.shelf import Shelf
+from torchglass.views.web.shelf import FindMore, Shelf
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _POLL_SECONDS = 0.25
@@ -45,9 +45,10 @@ def build_app(
     hosts: Sequence[str] = (),
     root_path: str = "",
     closing: threading.Event | None = None,
+    find_more: FindMore | None = None,
 ) -> Starlette:
     """The application that shows some runs; setting `closing` ends its open streams."""
-    routes = _Api(Shelf(readers), closing or threading.Event()).routes()
+    routes = _Api(Shelf(readers, find_more), closing or threading.Event()).routes()
     # A proxy may strip the prefix or pass it on: both find their way.
     prefixed = [Mount(root_path, routes=routes)] if root_path.strip("/") else []
     return Starlette(
@@ -120,7 +121,7 @@ class _Api:
             except StoreError:
                 return  # The page connects again by itself, and says that it cannot meanwhile.
             mark = payloads.mark(statuses)
-            ended = all(status["finished"] for status in statuses)
+            ended = not self._shelf.grows and all(status["finished"] for status in statuses)
             if mark != known or (ended and not quiet_polls):
                 yield f"id: {mark}\ndata: {json.dumps({'runs': statuses})}\n\n"
                 quiet_polls = 0

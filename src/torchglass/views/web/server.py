@@ -15,6 +15,7 @@ from torchglass.errors import ViewError
 from torchglass.records.flow import Reader
 from torchglass.views.web import page_files
 from torchglass.views.web.app import build_app
+from torchglass.views.web.shelf import FindMore
 
 _PORTS_TO_TRY = 50
 _EVERYWHERE = ("0.0.0.0", "::", "")
@@ -59,11 +60,13 @@ def serve(
     token: str | None = None,
     root_path: str = "",
     allow_hosts: Sequence[str] = (),
+    find_more: FindMore | None = None,
 ) -> Server:
     """Serve the page of a run, and of others to compare it with, at `port` or the next free one.
 
     `allow_hosts` are names besides localhost under which a browser may reach it, `root_path` is the
-    prefix under which a proxy shows it. The readers stay open when the server closes.
+    prefix under which a proxy shows it. `find_more` is asked now and then for runs that have been
+    started since. The readers stay open when the server closes.
     """
     page_files.read("index.html")
     listener = _listen(host, port)
@@ -76,6 +79,7 @@ def serve(
         hosts=[*allow_hosts, *named_host],
         root_path=root_path,
         closing=closing,
+        find_more=find_more,
     )
     config = uvicorn.Config(
         app,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 
 from torchglass.errors import StoreError
 from torchglass.records.flow import Reader
@@ -31,12 +33,26 @@ class ShownRun:
         return known[1]
 
 
-class Shelf:
-    """Several runs side by side."""
+FindMore = Callable[[], Sequence[Reader]]
+"""Gives the runs that have appeared since it was last asked."""
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class Shelf:
+    """Several runs side by side. With `find_more`, those that appear later are put behind them."""
+
+    def __init__(self, readers: Sequence[Reader], find_more: FindMore | None = None) -> None:
         self.readers = tuple(readers)
         self._runs = [ShownRun(reader) for reader in readers]
+        self._find_more = find_more
+        self._looked = time.monotonic()
+        self._lock = threading.Lock()
+
+    @property
+    def grows(self) -> bool:
+        """Whether runs may be added."""
+        return self._find_more is not None
 
     def find(self, number: int) -> ShownRun | None:
         """The run at a place, or None."""
@@ -44,9 +60,20 @@ class Shelf:
 
     def statuses(self) -> list[payloads.Payload]:
         """How far each run is. One that cannot be read does not hide the others."""
+        self._look_for_more()
         if len(self.readers) == 1:
             return [payloads.status(self.readers[0])]
         return [_status_or_problem(reader) for reader in self.readers]
+
+    def _look_for_more(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if self._find_more is None or now - self._looked < _SECONDS_BETWEEN_LOOKS:
+                return
+            self._looked = now
+            found = self._find_more()
+            self._runs += [ShownRun(reader) for reader in found]
+            self.readers += tuple(found)
 
 
 def _status_or_problem(reader: Reader) -> payloads.Payload:

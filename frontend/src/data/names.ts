@@ -1,0 +1,52 @@
+/** The names of series as `watch` gives them: "eval:2:output.0.grad" is about the second call in evaluation. */
+
+export interface SeriesName {
+  readonly isEvaluation: boolean;
+  /** Which call of the module; "more" are all those that have no series of their own. */
+  readonly call: number | "more";
+  /** "output.0", "weight": a gradient is about the same as its value. */
+  readonly what: string;
+  /** What of it, such as "grad" or "grad.zeros"; "" is the value itself. */
+  readonly aspect: string;
+}
+
+const ASPECTS: Readonly<Record<string, string>> = {
+  grad: "gradient",
+  grad_norm: "gradient norm",
+  update: "update / weight",
+  zeros: "share of zeros",
+};
+
+const NAME = new RegExp(`^(eval:)?(?:(\\d+|more):)?(.*?)((?:\\.(?:${Object.keys(ASPECTS).join("|")}))*)$`, "s");
+
+/** Calls behind this one share their series. */
+const MOST_CALLS = 16;
+
+export function readName(name: string): SeriesName {
+  const [, evaluation, call, what = "", aspects = ""] = NAME.exec(name)!;
+  return {
+    isEvaluation: !!evaluation,
+    call: call === "more" ? "more" : Number(call ?? 1),
+    what,
+    aspect: aspects.slice(1),
+  };
+}
+
+/** Whether it is what goes into a module or comes out of it. */
+export function isFlow({ what }: SeriesName, root: "input" | "output"): boolean {
+  return what === root || what.startsWith(`${root}.`);
+}
+
+/** How the series of the call with this number name it. */
+export function callName(number: number): number | "more" {
+  return number > MOST_CALLS ? "more" : number;
+}
+
+/** A name as people say it; which call it is of is told by where it stands, if that says so. */
+export function titleOf(name: string, saysCall = true): string {
+  const { isEvaluation, call, what, aspect } = readName(name);
+  const which = call === "more" ? "later calls" : call > 1 ? `call ${call}` : "";
+  const of = aspect && ` (${aspect.split(".").map((one) => ASPECTS[one]).join(", ")})`;
+  const said = what.replace(/^(input|output)\./, "$1 ") + of;
+  return [said, saysCall && which, isEvaluation && "evaluation"].filter(Boolean).join(" · ");
+}
