@@ -74,6 +74,25 @@ torch.distributed.destroy_process_group()
 """
 
 
+TOGETHER = """
+import sys
+import torch
+from torch import nn
+from tests.distributed.processes import gather
+from torchglass.api.training import watch
+
+rank = gather()
+folder, *reduce = sys.argv[1:]
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with watch(model, run_dir=folder, **({"reduce": "all"} if reduce else {})):
+    for step in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+torch.distributed.destroy_process_group()
+"""
+
+
 def train(
     folder: Path,
     ranks: int,
@@ -181,3 +200,32 @@ def test_the_first_rank_goes_on_alone_when_another_was_killed(tmp_path: Path) ->
     assert len(counts) == 6
     assert counts[0] == 64.0
     assert counts[-1] == 32.0
+
+
+def test_the_ranks_of_a_training_know_that_they_belong_together(tmp_path: Path) -> None:
+    done = run_ranks(2, TOGETHER, str(tmp_path))
+
+    assert [each.returncode for each in done] == [0, 0], done[0].stderr
+    files = sorted(tmp_path.glob("*.glass"))
+    assert [file.name[15:] for file in files] == ["-Linear-rank0.glass", "-Linear-rank1.glass"]
+    assert files[0].name[:15] == files[1].name[:15]
+    with open_run(files[0]) as one, open_run(files[1]) as other:
+        assert one.run.group == other.run.group != ""
+
+
+def test_ranks_keep_how_long_their_forwards_took(tmp_path: Path) -> None:
+    run_ranks(2, TOGETHER, str(tmp_path))
+
+    for file in tmp_path.glob("*.glass"):
+        with open_run(file) as run:
+            forward, step = (run[name].values.ravel() for name in ("time.forward", "time.step"))
+            assert (forward > 0).all()
+            assert (forward < step).all()
+
+
+def test_ranks_whose_numbers_go_to_the_first_write_no_file(tmp_path: Path) -> None:
+    done = run_ranks(2, TOGETHER, str(tmp_path), "reduce")
+
+    assert [each.returncode for each in done] == [0, 0], done[0].stderr
+    (file,) = tmp_path.glob("*.glass")
+    assert file.name.endswith("-rank0.glass")

@@ -32,3 +32,25 @@ def test_a_saved_frame_holds_the_whole_page_of_a_run(tmp_path: Path) -> None:
     with FileReader(file) as reader:
         assert html.unescape(held[1]) == render_page(reader)
         assert saved_frame(reader) == frame
+
+
+def test_a_watcher_shows_itself_as_the_page_of_what_was_recorded_until_now(tmp_path: Path) -> None:
+    model, file = Net(), tmp_path / "a.glass"
+    with tg.watch(model, save=file, verbose=False) as watcher:
+        train(model, watcher, 2)
+        shown = watcher._repr_html_()
+
+    assert watcher.path == file
+    assert shown is not None
+    assert shown.startswith("<iframe sandbox=")
+
+
+def test_a_watcher_that_serves_the_page_shows_it_live(tmp_path: Path) -> None:
+    watcher = tg.watch(
+        Net(), backend="standalone", standalone_port=0, run_dir=tmp_path, verbose=False
+    )
+    with watcher:
+        shown = watcher._repr_html_()
+
+    assert shown is not None
+    assert shown.startswith('<iframe src="http://')

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import shlex
 import sys
-import time
 from collections.abc import Callable
 from datetime import datetime
 from itertools import count
@@ -59,10 +59,11 @@ def open_new(
 
 def open_again(run: Run, path: FilePath, max_bytes: int | None = None) -> Opened:
     """A run to go on with; a new one where there is none yet."""
+    from torchglass.store import schema
     from torchglass.store.file import FileReader, FileSink
 
     file = Path(path)
-    start, is_new = 0, not file.exists()
+    start, is_new = 0, not schema.has_begun(file)
     if not is_new:
         with FileReader(file) as reader:
             start = reader.last_step() + 1
@@ -74,16 +75,18 @@ def this_run(name: str) -> Run:
     """Who is recording, where and when."""
     import torch
 
-    from torchglass import __version__
-    from torchglass.capture.distributed.ranks import own_rank
+    from torchglass.capture.distributed.ranks import own_rank, this_training
 
     rank, world_size = own_rank()
+    training = this_training()
     return Run(
         name=name,
-        created_ns=time.time_ns(),
+        created_ns=training.started_ns,
+        group=training.group,
         host=platform.node(),
         command=shlex.join(sys.orig_argv),
-        torchglass_version=__version__,
+        # By its name, as the package itself knows all of its layers.
+        torchglass_version=importlib.import_module("torchglass").__version__,
         torch_version=torch.__version__,
         rank=rank,
         world_size=world_size,
@@ -92,7 +95,7 @@ def this_run(name: str) -> Run:
 
 def _new_file(folder: Path, run: Run) -> Path:
     """A path in a folder that no run has yet, made of the time and the run's name."""
-    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{run.name}"
+    stem = f"{datetime.fromtimestamp(run.created_ns / 1e9):%Y%m%d-%H%M%S}-{run.name}"
     if run.world_size > 1:
         stem += f"-rank{run.rank}"
     names = (f"{stem}-{number}" if number > 1 else stem for number in count(1))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from torchglass.api.backends import Backend, Shown, find_backends, say
-from torchglass.api.run_files import Opened, open_again, open_new, this_run
+from torchglass.api.backends import Backend, Shown, Standalone, find_backends, say
+from torchglass.api.run_files import MEMORY, Opened, open_again, open_new, this_run
 from torchglass.errors import TargetError
 from torchglass.records.flow import Sink
 
@@ -77,6 +78,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     """
     from torch import nn
 
+    from torchglass.capture.distributed.ranks import is_among_many
     from torchglass.capture.watch.options import Options
 
     if not isinstance(model, nn.Module):
@@ -90,6 +92,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         time_log=time_log,
         scaler=scaler,
         adds_up_ranks=reduce is not None,
+        logs_times=is_among_many(),
     )
     if not 0 <= reject_outlier_proportion < 1:
         raise TargetError(
@@ -103,6 +106,9 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
             (_SEVERAL, "delay_log_multi_backward", delay_log_multi_backward),
         )
     run = this_run(type(model).__name__)
+    if reduce is not None and run.rank > 0 and is_among_many():
+        # What it measures goes to the first rank, so it needs no file of its own.
+        run_dir, standalone_dir, save, resume = MEMORY, None, None, None
     folder = standalone_dir if standalone_dir is not None else run_dir
     backends = find_backends(backend, port=standalone_port, verbose=verbose)
     opened = (
@@ -165,16 +171,42 @@ def _started(
         from torchglass.capture.distributed.reducing import reducing
 
         sink = reducing(sink, reduce, bins=options.bins)
-    watcher = Watcher(model, sink, options, start=opened.start)
+    watcher = Watcher(
+        model,
+        sink,
+        options,
+        start=opened.start,
+        path=opened.path,
+        page=lambda: _page(opened, backends),
+    )
+    if backends:
+        try:
+            _begin(backends, opened)
+        except BaseException:
+            watcher.close()
+            raise
+    return watcher
+
+
+def _page(opened: Opened, backends: Sequence[Backend]) -> str:
+    """The page of a run for a notebook: live where it is served, and otherwise as it is now."""
+    # By its name, as the integrations are built on this layer.
+    frames = importlib.import_module("torchglass.integrations.jupyter")
+    for backend in backends:
+        if isinstance(backend, Standalone):
+            return str(frames.live_frame(backend.url))
+    return str(frames.saved_frame(opened.path if opened.path is not None else opened.reader()))
+
+
+def _begin(backends: Sequence[Backend], opened: Opened) -> None:
+    """Show a run to its backends, which share a reader for as long as they like."""
+    reader = opened.reader()
     try:
-        reader = opened.reader() if backends else None
         for backend in backends:
-            assert reader is not None
             backend.begin(reader)
     except BaseException:
-        watcher.close()
+        reader.close()
         raise
-    return watcher
 
 
 def _say_what_is_not_needed(*given: tuple[str, str, object]) -> None:

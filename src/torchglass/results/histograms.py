@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from torchglass.analyse import histograms
+from torchglass.export.texts import csv_text
 from torchglass.records.histogram import Histogram, Histograms
-from torchglass.results.tables import import_pandas, lines_to_csv
+from torchglass.results.files import written
+from torchglass.results.tables import import_pandas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,8 +69,8 @@ class SavedHistograms:
     def to_csv(self, path: str | PathLike[str] | None = None) -> str:
         """A line for each step, a column for each bin, named by its lower edge."""
         rows = zip(self.steps.tolist(), self.counts.tolist(), strict=True)
-        head = ["step", *self.edges[:-1].tolist()]
-        return lines_to_csv(head, ([step, *counts] for step, counts in rows), path)
+        headings = ["step", *map(str, self.edges[:-1].tolist())]
+        return written(csv_text(headings, ([step, *counts] for step, counts in rows)), path)
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each step, a column for each bin, named by the interval it spans."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from torchglass.errors import ViewError
+from torchglass.export.texts import csv_text
 from torchglass.records.model import join_path
 from torchglass.records.series import FIELDS, Points
+from torchglass.results.files import written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,20 +49,7 @@ def to_csv(columns: Sequence[Column], path: str | PathLike[str] | None) -> str:
     """A line for each step, as text, and in a file if a path is given."""
     cells = [column.by_step() for column in columns]
     lines = ([step, *(each.get(step, "") for each in cells)] for step in _all_steps(columns))
-    return lines_to_csv(["step", *(column.name for column in columns)], lines, path)
-
-
-def lines_to_csv(
-    head: Sequence[object], lines: Iterable[Sequence[object]], path: str | PathLike[str] | None
-) -> str:
-    """Lines of cells as text, and in a file if a path is given."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(lines)
-    if path is not None:
-        Path(path).write_text(text.getvalue(), encoding="utf-8")
-    return text.getvalue()
+    return written(csv_text(["step", *(column.name for column in columns)], lines), path)
 
 
 def to_pandas(columns: Sequence[Column]) -> pd.DataFrame:

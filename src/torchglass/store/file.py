@@ -119,8 +119,13 @@ class FileReader:
 
     def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
         """The bins of one series of histograms at steps above `after`; none of any other kind."""
+        (histograms,) = self.histograms_of([series], after=after)
+        return histograms
+
+    def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]:
+        """The bins of several series, for the price of reading the file once."""
         with self._reading() as connection:
-            (wanted,), known = self._find(connection, [series])
+            wanted, known = self._find(connection, ids)
             frames = connection.execute(
                 f"SELECT step, blob, bins FROM {_FRAMES} AND bins IS NOT NULL ORDER BY id",
                 self._line(after),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -109,36 +109,34 @@ def unpack(
 
 
 def unpack_histograms(
-    frames: Iterable[tuple[int, bytes, bytes]], wanted: Series, known: Sequence[Series]
-) -> Histograms:
-    """The histograms of one series, from the steps, numbers and bins of frames."""
-    found = list(_histograms(frames, wanted, known))
-    return Histograms(
-        series=wanted,
-        steps=np.array([step for step, _ in found], np.int64),
-        bins=tuple(histogram for _, histogram in found),
-    )
-
-
-def _histograms(
-    frames: Iterable[tuple[int, bytes, bytes]], wanted: Series, known: Sequence[Series]
-) -> Iterator[tuple[int, Histogram]]:
-    if wanted.kind != "histogram":
-        return
+    frames: Iterable[tuple[int, bytes, bytes]], wanted: Sequence[Series], known: Sequence[Series]
+) -> list[Histograms]:
+    """The histograms of each wanted series, from the steps, numbers and bins of frames."""
+    found: list[list[tuple[int, Histogram]]] = [[] for _ in wanted]
+    order = {series.id: at for at, series in enumerate(wanted) if series.kind == "histogram"}
     widths = _widths(known)
     binned = {series.id for series in known if series.kind == "histogram"}
-    places: dict[bytes, tuple[_Place, int] | None] = {}
+    places: dict[bytes, list[tuple[_Place, int]]] = {}
     for step, blob, packed in frames:
         head = _head(blob)
         if head not in places:
-            of_wanted = _find(head, {wanted.id: 0}, widths)
             in_order = [each for each in _ids(head) if each in binned]
-            places[head] = (of_wanted[0], in_order.index(wanted.id)) if of_wanted else None
-        place = places[head]
-        if place is not None:
-            (_, start, stop), index = place
+            places[head] = [
+                (place, in_order.index(wanted[place.wanted].id))
+                for place in _find(head, order, widths)
+            ]
+        for (at, start, stop), index in places[head]:
             grid = bins.unpack(packed, index)
-            yield step, Histogram(**grid._asdict(), stats=_stats(blob[start:stop]))
+            histogram = Histogram(**grid._asdict(), stats=_stats(blob[start:stop]))
+            found[at].append((step, histogram))
+    return [
+        Histograms(
+            series=series,
+            steps=np.array([step for step, _ in pairs], np.int64),
+            bins=tuple(histogram for _, histogram in pairs),
+        )
+        for series, pairs in zip(wanted, found, strict=True)
+    ]
 
 
 def _stats(blob: bytes) -> Stats:

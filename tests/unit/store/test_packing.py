@@ -71,7 +71,7 @@ def test_every_histogram_comes_back_at_its_step(frames: list[dict[SeriesId, Poin
     ]
 
     for series in (INPUT, OUTPUT):
-        found = unpack_histograms(blobs, series, KNOWN)
+        (found,) = unpack_histograms(blobs, [series], KNOWN)
 
         expected = {
             step: points[series.id] for step, points in enumerate(frames) if series.id in points
@@ -83,7 +83,9 @@ def test_a_series_without_bins_has_no_histograms() -> None:
     numbers, bins = packed({WEIGHT.id: stats(1), OUTPUT.id: histogram(1)})
     assert bins is not None
 
-    assert len(unpack_histograms([(0, numbers, bins)], WEIGHT, KNOWN)) == 0
+    (found,) = unpack_histograms([(0, numbers, bins)], [WEIGHT], KNOWN)
+
+    assert len(found) == 0
 
 
 def test_small_counts_take_a_byte_each() -> None:

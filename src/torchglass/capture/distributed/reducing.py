@@ -19,6 +19,7 @@ import torch
 from torch import distributed
 
 from torchglass.capture.distributed.parcels import Label, Parcel
+from torchglass.capture.distributed.ranks import is_among_many
 from torchglass.errors import TargetError, warn
 from torchglass.records.documents import Document
 from torchglass.records.finding import Finding, Findings
@@ -40,11 +41,7 @@ def reducing(sink: Sink, reduce: str, *, bins: int = 30) -> Sink:
     """
     if reduce != "all":
         raise TargetError(f'reduce is "all" or None, not {reduce!r}')
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return sink
-    if distributed.get_world_size() == 1:
-        return sink
-    return Reducing(sink, bins)
+    return Reducing(sink, bins) if is_among_many() else sink
 
 
 class Reducing:

@@ -139,10 +139,11 @@ def measure_rows(tensors: torch.Tensor) -> Rows:
 
 def _rows_measured(rows: torch.Tensor) -> Rows:
     count = rows.shape[1]
-    lows, highs = rows.aminmax(dim=1)
+    lows, highs = rows.amin(1), rows.amax(1)
     largest = torch.maximum(-lows, highs)
     is_exact = ((largest > _SMALLEST) & (largest < _LARGEST)) | ((lows == 0) & (highs == 0))
-    others = {int(index): measure(rows[index]) for index in (~is_exact).nonzero()}
+    inexact = (~is_exact).nonzero().flatten().tolist()
+    others = {index: measure(rows[index]) for index in inexact}
     means, squares = _spread(rows)
     deviations = (squares.clamp(min=0) / max(count - 1, 1)).sqrt()
     return Rows(

@@ -1,9 +1,7 @@
 """What flows through the modules of a model, and its gradients, seen at their calls.
 
-Of a pass that is not to be recorded only its beginning is looked at, which costs next to nothing.
-Gradients are asked for with `Tensor.register_hook` once a call has returned, so operations in place
-are as welcome as ever; the gradient of a tensor is that of the loss with respect to it, whoever
-else uses it.
+Of a pass that is not recorded only the beginning is looked at. Gradients are asked for once a call
+has returned, so operations in place are welcome; they are those of the loss, whoever uses a tensor.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -26,8 +24,6 @@ from torchglass.records.model import join_path
 
 MOST_CALLS = 16
 """So many calls of one module in a pass have series of their own; the others share theirs."""
-
-Located = Iterable[tuple[str, Tensor]]
 
 _current_backward = torch._C._current_graph_task_id
 _NO_BACKWARD = -1
@@ -50,8 +46,11 @@ class Passes(Protocol):
     def begin(self, *, training: bool) -> Ledger | None:
         """A pass begins: where it is to be recorded, None if it is not."""
 
+    def end(self) -> None:
+        """The pass that began last is over."""
+
     def gradient_factor(self) -> float:
-        """What gradients of the backward that is running are to be multiplied with."""
+        """What gradients of the running backward are to be multiplied with."""
 
     def backward_begun(self) -> None:
         """The first gradient of a backward has come."""
@@ -162,8 +161,7 @@ class Flow:
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """A call begins; how deep it is."""
-        depth = self._depth
-        self._depth = depth + 1
+        depth, self._depth = self._depth, self._depth + 1
         if self._start is None and self._path(module) is not None:
             self._begin(module, depth)
         if self._ledger is not None:
@@ -245,6 +243,8 @@ class Flow:
 
     def _end(self, output: Any, error: BaseException | None) -> None:
         try:
+            if not self._is_again:
+                self._passes.end()
             if self._ledger is not None and not self._is_again:
                 self._inner.end(tuple(self._shape) if error is None else None)
             if not self._is_again and self._training and self._passes.wants_backward():

@@ -43,6 +43,8 @@ class Options:
     scaler: Any = None
     """The `GradScaler` of the training; without one, the only one there is."""
 
+    logs_times: bool = False
+    """Whether to keep how long forwards and steps take, as many ranks differ in that."""
     adds_up_ranks: bool = False
     """Whether what all ranks record is added up, so that each number is to be counted once."""
 

@@ -65,7 +65,7 @@ class Steps:
         if not training:
             self._passes_in_eval += 1
             wanted = (self._passes_in_eval - 1) % self._every == 0
-            return (self._next or self._now) if wanted else None
+            return self._of_pass if wanted else None
         self._passes_in_eval = 0
         if self._has_stepped and not self.by_hand and not self.is_updating:
             return self._begin_after_step()
@@ -138,7 +138,7 @@ class Steps:
         is_ahead = self._logs_before_steps and self._has_stepped and self._next is None
         if is_ahead and not self.by_hand:
             self.advance()
-        (self._next or self._now).numbers[place] = value
+        self._of_pass.numbers[place] = value
 
     def end_by_hand(self, number: int | None) -> Ledger:
         """The user says that a step is over: its ledger, which `advance` then ends."""
@@ -174,6 +174,11 @@ class Steps:
             self._now, self._next = self._next, None
             if not self.is_recorded:
                 self._now.drop_training()
+
+    @property
+    def _of_pass(self) -> Ledger:
+        """The ledger of the step that the latest pass belongs to, which may be empty yet."""
+        return self._now if self._next is None else self._next
 
     def _begin_after_step(self) -> Ledger | None:
         if self._next is None:

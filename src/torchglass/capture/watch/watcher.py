@@ -18,7 +18,8 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -35,6 +36,7 @@ from torchglass.capture.calls import recording
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.quiet import quietly
 from torchglass.capture.watch import attached
+from torchglass.capture.watch.clock import StepClock
 from torchglass.capture.watch.flow import Flow
 from torchglass.capture.watch.gauge import Gauge
 from torchglass.capture.watch.graph import PassGraphs
@@ -67,8 +69,14 @@ class Watcher:
         options: Options | None = None,
         *,
         start: int = 0,
+        path: Path | None = None,
+        page: Callable[[], str] | None = None,
     ) -> None:
         options = options or Options()
+        self.path = path
+        """The run file; None for a run in memory."""
+        self._page = page
+        self._clock = StepClock() if options.logs_times else None
         self._sink = sink
         self._options = options
         self._model = weakref.ref(model)
@@ -140,12 +148,24 @@ class Watcher:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _repr_html_(self) -> str | None:
+        """The page of the run, as a notebook shows it."""
+        return self._page() if self._page is not None else None
+
     def begin(self, *, training: bool) -> Ledger | None:
         """A pass through the model begins: where it is to be recorded, None if it is not."""
         self._idle.stop()
         with self._lock:
             self._running.clear()
-            return self._steps.begin_pass(training=training)
+            ledger = self._steps.begin_pass(training=training)
+        if self._clock is not None:
+            self._clock.begin_pass(ledger if training else None)
+        return ledger
+
+    def end(self) -> None:
+        """A pass through the model is over."""
+        if self._clock is not None:
+            self._clock.end_pass()
 
     def wants_backward(self) -> bool:
         """Whether backwards are to be heard of because they may be what ends a step."""
@@ -237,6 +257,8 @@ class Watcher:
             return
         with self._harmless():
             ledger = self._steps.after_update(optimizer)
+            if self._clock is not None and self._weights.are_in(optimizer):
+                self._clock.end_step(ledger)
             if ledger is None:
                 return
             trained = self._weights.of(optimizer)
