@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class Call:
     """One run of one module."""
 
+    __slots__ = ("record", "trace")
+
     def __init__(self, trace: Trace, record: records.Call) -> None:
         self.trace = trace
         self.record = record

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torchglass.analyse.trace.anatomy import Anatomy, parameters_of
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
 
 class Op:
     """One operation of a trace, or an input or output of the model. Print it to see it all."""
+
+    __slots__ = ("_stats", "record", "trace")
+
+    _stats: Stats | None
 
     def __init__(self, trace: Trace, record: records.Op) -> None:
         self.trace = trace
@@ -155,12 +158,15 @@ class Op:
         """What all its tensors take."""
         return sum(value.spec.bytes for value in self.record.outputs)
 
-    @cached_property
+    @property
     def stats(self) -> Stats | None:
         """The numbers of its tensor summed up; None where there are none to see."""
-        from torchglass.capture.tensor.describing import measure
+        # A `cached_property` would need a dict in each of perhaps 100,000 ops.
+        if not hasattr(self, "_stats"):
+            from torchglass.capture.tensor.describing import measure
 
-        return measure(self.tensor) if self.tensor is not None else None
+            self._stats = measure(self.tensor) if self.tensor is not None else None
+        return self._stats
 
     @property
     def parameters(self) -> Mapping[str, TensorSpec]:

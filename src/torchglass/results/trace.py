@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
+from torchglass.analyse.garbage import collector_paused
 from torchglass.analyse.trace.anatomy import Anatomy
 from torchglass.analyse.trace.flops import flops
 from torchglass.errors import CaptureError, LookupFailedError, ViewError
@@ -112,11 +113,13 @@ class Trace(Sequence[Op]):
         return self._pass.gradients
 
     @cached_property
+    @collector_paused()
     def ops(self) -> tuple[Op, ...]:
         """Every operation, and the inputs and outputs of the model."""
         return tuple(Op(self, record) for record in self.record.ops)
 
     @cached_property
+    @collector_paused()
     def calls(self) -> tuple[Call, ...]:
         """Every module call, in the order in which they began."""
         return tuple(Call(self, record) for record in self.record.calls)

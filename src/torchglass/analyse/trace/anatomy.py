@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from torchglass.analyse.garbage import collector_paused
-from torchglass.analyse.trace.labels import Label, labels
+from torchglass.analyse.trace.labels import Labels, labels
 from torchglass.analyse.trace.lookup import Lookup
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import Call, CallId, Op, OpId, Trace
@@ -27,7 +27,7 @@ class Anatomy:
 
     @cached_property
     @collector_paused()
-    def labels(self) -> tuple[Label, ...]:
+    def labels(self) -> Labels:
         """What each op is called."""
         return labels(self.record.ops)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from torchglass.analyse.trace.loops import passes
-from torchglass.records.trace import Op
+from torchglass.records.trace import Op, OpId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +34,88 @@ class Label:
             yield f"{name}:{self.number}"
 
 
-def labels(ops: Sequence[Op]) -> tuple[Label, ...]:
+class Labels(Sequence[Label]):
+    """The label of each op, in the order of the ops, written out when it is asked for.
+
+    Of a long pass few are, so only numbers are kept.
+    """
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self._ops = ops
+        self._layer = array("q", [0]) * len(ops)
+        self._number = array("q", [0]) * len(ops)
+        self.layers = Layers(self)
+        for total, layer in enumerate(passes(ops)):
+            self.layers.add(ops[layer[0]].type, layer)
+            for number, op in enumerate(layer, 1):
+                self._layer[op] = total
+                self._number[op] = number
+
+    @overload
+    def __getitem__(self, place: int) -> Label: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Label]: ...
+
+    def __getitem__(self, place: int | slice) -> Label | Sequence[Label]:
+        if isinstance(place, slice):
+            return [self[op] for op in range(len(self))[place]]
+        total = self._layer[place]
+        layer = self.layers.ops(total)
+        short = f"{self._ops[layer[0]].type}_{self.layers.nth[total]}"
+        return Label(
+            layer=f"{short}_{total}", short=short, number=self._number[place], passes=len(layer)
+        )
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+
+class Layers(Mapping[str, tuple[OpId, ...]]):
+    """The ops of each layer, pass by pass, by the layer's long and by its short name."""
+
+    def __init__(self, labels: Sequence[Label]) -> None:
+        self._labels = labels
+        self._first = array("q")
+        self._repeated: dict[int, tuple[OpId, ...]] = {}
+        self._of_type: dict[str, array[int]] = {}
+        self.nth = array("q")
+        """Which of its type each layer is, from 1."""
+
+    def add(self, kind: str, ops: tuple[OpId, ...]) -> None:
+        """The next layer, and of what type it is."""
+        total = len(self._first)
+        self._first.append(ops[0])
+        if len(ops) > 1:
+            self._repeated[total] = ops
+        alike = self._of_type.setdefault(kind, array("q"))
+        alike.append(total)
+        self.nth.append(len(alike))
+
+    def ops(self, total: int) -> tuple[OpId, ...]:
+        """The ops of the layer of a number among all layers."""
+        return self._repeated.get(total) or (OpId(self._first[total]),)
+
+    def __getitem__(self, name: str) -> tuple[OpId, ...]:
+        kind, _, numbers = name.partition("_")
+        nth = numbers.partition("_")[0]
+        alike = self._of_type.get(kind, ())
+        if nth.isdecimal() and 0 < int(nth) <= len(alike):
+            ops = self.ops(alike[int(nth) - 1])
+            label = self._labels[ops[0]]
+            if name in (label.short, label.layer):
+                return ops
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        for first in self._first:
+            label = self._labels[first]
+            yield from (label.layer, label.short)
+
+    def __len__(self) -> int:
+        return 2 * len(self._first)
+
+
+def labels(ops: Sequence[Op]) -> Labels:
     """The label of each op, in the order of the ops."""
-    named: dict[int, Label] = {}
-    of_type: Counter[str] = Counter()
-    for total, layer in enumerate(passes(ops)):
-        kind = ops[layer[0]].type
-        of_type[kind] += 1
-        short = f"{kind}_{of_type[kind]}"
-        name = f"{short}_{total}"
-        for number, op in enumerate(layer, 1):
-            named[op] = Label(layer=name, short=short, number=number, passes=len(layer))
-    return tuple(named[op.id] for op in ops)
+    return Labels(ops)

@@ -13,7 +13,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
-from torchglass.analyse.trace.labels import Label
+from torchglass.analyse.trace.labels import Labels, Layers
 from torchglass.errors import LookupFailedError
 from torchglass.records.trace import Call, Op, OpId
 
@@ -24,7 +24,7 @@ _MOST_COMPARED = 2000
 class Lookup:
     """The names of the ops: labels, ordinals, modules that return them, inputs and outputs."""
 
-    def __init__(self, ops: Sequence[Op], calls: Sequence[Call], labels: Sequence[Label]) -> None:
+    def __init__(self, ops: Sequence[Op], calls: Sequence[Call], labels: Labels) -> None:
         self._ops = ops
         self._calls = calls
         self._labels = labels
@@ -46,16 +46,10 @@ class Lookup:
         own = (name for name in names if all(named == op for named in self._named(name)))
         return (op - len(self._ops), op, *sorted(own))
 
-    @cached_property
-    def layers(self) -> Mapping[str, tuple[OpId, ...]]:
+    @property
+    def layers(self) -> Layers:
         """The ops of each layer, pass by pass, by the layer's long and by its short name."""
-        passes: dict[str, list[OpId]] = {}
-        for op, label in zip(self._ops, self._labels, strict=True):
-            passes.setdefault(label.layer, []).append(op.id)
-        layers: dict[str, tuple[OpId, ...]] = {}
-        for layer, ops in passes.items():
-            layers[layer] = layers[self._labels[ops[0]].short] = tuple(ops)
-        return layers
+        return self._labels.layers
 
     def _ordinal(self, key: int) -> OpId:
         if not -len(self._ops) <= key < len(self._ops):

@@ -18,14 +18,25 @@ _Key = tuple[object, ...]
 
 def passes(ops: Sequence[Op]) -> list[tuple[OpId, ...]]:
     """The ops of each layer in the order in which they ran; layers by their first op."""
-    alike: dict[_Key, list[OpId]] = {}
-    for op in ops:
-        alike.setdefault(_key(op), []).append(op.id)
+    alike = _repeated(ops)
     loops = _loops(alike, len(ops))
-    layers: list[tuple[OpId, ...]] = []
-    for key, found in alike.items():
-        layers += [tuple(found)] if key in loops else [(op,) for op in found]
-    return sorted(layers)
+    in_loops = bytearray(len(ops))
+    for key in loops:
+        _mark(in_loops, alike[key], True)
+    layers = [(op.id,) for op in ops if not in_loops[op.id]]
+    return sorted([*layers, *(tuple(alike[key]) for key in loops)])
+
+
+def _repeated(ops: Sequence[Op]) -> dict[_Key, list[OpId]]:
+    """The ops that have a key in common with others, by that key."""
+    first: dict[_Key, OpId] = {}
+    repeated: dict[_Key, list[OpId]] = {}
+    for op in ops:
+        key = _key(op)
+        before = first.setdefault(key, op.id)
+        if before != op.id:
+            repeated.setdefault(key, [before]).append(op.id)
+    return repeated
 
 
 def _key(op: Op) -> _Key:
@@ -37,8 +48,8 @@ def _key(op: Op) -> _Key:
 
 def _loops(alike: Mapping[_Key, Sequence[OpId]], count: int) -> set[_Key]:
     """The keys whose ops are passes of one layer."""
-    loops = {key for key, found in alike.items() if len(found) > 1}
-    ran_once = [True] * count
+    loops = set(alike)
+    ran_once = bytearray([True]) * count
     for key in loops:
         _mark(ran_once, alike[key], False)
     while True:
@@ -57,7 +68,7 @@ def _loops(alike: Mapping[_Key, Sequence[OpId]], count: int) -> set[_Key]:
             _mark(ran_once, alike[key], True)
 
 
-def _mark(marks: list[bool], places: Iterable[int], mark: bool) -> None:
+def _mark(marks: bytearray, places: Iterable[int], mark: bool) -> None:
     for place in places:
         marks[place] = mark
 

@@ -15,7 +15,7 @@ from torch import nn
 from torchglass.analyse.garbage import collector_paused
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.trace.linking import Held, Linker, Located
-from torchglass.capture.trace.ops import OpEvent
+from torchglass.capture.trace.ops import OpEvent, Rerun
 from torchglass.capture.trace.recording import Dropped, Ended, Event, PassRecorder, Running
 from torchglass.capture.trace.saved import ByOp, Output, Ran, Saved
 from torchglass.capture.trace.snapshots import Key
@@ -32,7 +32,7 @@ class Captured:
     """What each op made, as it was then."""
     gradients: Mapping[Output, torch.Tensor]
     """The gradients of what each op made, as far as a backward has come."""
-    events: Mapping[OpId, OpEvent]
+    events: Mapping[OpId, Rerun]
     """What is needed to run an op again."""
     sources: Mapping[OpId, tuple[torch.Tensor, ...]]
     """The tensors themselves of the ops that have no event: the inputs."""
@@ -118,7 +118,7 @@ class Assembly:
     ) -> None:
         self.ops: list[Op] = []
         self.calls: list[Call] = []
-        self.events: dict[OpId, OpEvent] = {}
+        self.events: dict[OpId, Rerun] = {}
         self.given: dict[Output, tuple[Key, torch.Tensor]] = {}
         """The tensors of the ops that have no event, and by what the recorder knows them."""
         self.ran = Ran()
@@ -127,8 +127,6 @@ class Assembly:
         self._wanted = wanted
         self._paths: dict[int, str] = {}
         self._linker = Linker(self._look_into(model))
-        # By id, so that a call which is over can be freed; another with its id begins anew.
-        self._places: dict[int, _Place] = {}
         self._numbers: Counter[str] = Counter()
 
     def add(self, number: int, event: Event) -> bool:
@@ -163,10 +161,10 @@ class Assembly:
         path = self._path(call.module, parent)
         self._numbers[path] += 1
         way = self._linker.way(call.chain)
-        place = self._places[id(call)] = _Place(
+        place = call.place = _Place(
             CallId(len(self.calls)),
             path,
-            self._linker.location(parent.location, path, way.number),
+            self._linker.location(parent.location, way.number, path),
             way.source or parent.source,
         )
         self.calls.append(
@@ -245,7 +243,7 @@ class Assembly:
         return held
 
     def _place(self, call: Running | None) -> _Place:
-        return self._places[id(call)] if call is not None else _OUTSIDE
+        return call.place if call is not None else _OUTSIDE
 
     def _look_into(self, model: nn.Module) -> Held:
         """Learn the names of all that a model holds, each by the first of its names."""
@@ -271,18 +269,13 @@ class Assembly:
         return tuple(self._linker.value(place, tensor) for place, tensor in located)
 
 
-def _for_replay(event: OpEvent) -> OpEvent:
+def _for_replay(event: OpEvent) -> Rerun:
     """An event without the call that it was in and the code that led there, which hold much."""
-    # Half the price of `_replace`, which is paid for every op.
-    return OpEvent(
+    return Rerun(
         event.function,
         event.args,
         event.kwargs,
         event.output,
-        None,
-        (),
-        event.start_ns,
-        event.end_ns,
         event.written,
         event.grad_fn,
         event.autocast,

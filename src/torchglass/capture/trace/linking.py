@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from torchglass.capture.tensor.describing import describe
-from torchglass.capture.trace.ops import OpEvent, tensors_in, user_code
+from torchglass.capture.trace.ops import SETS_DATA, OpEvent, tensors_in, user_code
 from torchglass.capture.trace.origins import Origin, Origins
 from torchglass.capture.trace.phases import phase_of
 from torchglass.records.tensors import TensorSpec
@@ -46,9 +46,10 @@ class Linker:
     def __init__(self, held: Held) -> None:
         self._held = held
         self._origins = Origins()
-        self._locations: dict[Any, int] = {}
+        self._locations: dict[tuple[int, int], dict[str, int]] = {}
+        self._located = 0
         self._ways: dict[tuple[Any, ...], Way] = {}
-        self._parameters: dict[int, Operand] = {}
+        self._parameters: dict[str, Operand] = {}
         self._alone: dict[TensorSpec, tuple[Value]] = {}
         self._said: dict[Any, Any] = {}
 
@@ -95,8 +96,9 @@ class Linker:
             writes=bool(event.written),
             phase=way.phase,
         )
-        for tensor in event.written:
-            self._origins.wrote(id, tensor)
+        if event.written and event.function != SETS_DATA:
+            for tensor in event.written:
+                self._origins.wrote(id, tensor)
         return record
 
     def opaque_op(
@@ -107,9 +109,17 @@ class Linker:
         made = self._made(id, [tensor for _, tensor in outputs])
         return Op(id=id, function=function, call=call, operands=operands, outputs=made)
 
-    def location(self, *parts: object) -> int:
-        """A number from 1 for a place in the code, the same whenever the pass comes by again."""
-        return self._locations.setdefault(parts, len(self._locations) + 1)
+    def location(self, around: int, way: int, path: str) -> int:
+        """A number from 1 for a call of a module, the same whenever the pass comes by again.
+
+        It tells where the call around it was made, by which way the code came from there, and the
+        module.
+        """
+        there = self._locations.setdefault((around, way), {})
+        if path not in there:
+            self._located += 1
+            there[path] = self._located
+        return there[path]
 
     def way(self, chain: tuple[Any, ...]) -> Way:
         """What a chain of code tells."""
@@ -159,11 +169,11 @@ class Linker:
         )
 
     def _parameter(self, place: str, tensor: torch.Tensor) -> Operand:
-        known = self._parameters.get(id(tensor))
+        name = self._held.parameters[id(tensor)]
+        known = self._parameters.get(name)
         if known is None or known.place != place:
-            name = self._held.parameters[id(tensor)]
             known = Operand(place=self._once(place), spec=describe(tensor), parameter=name)
-            self._parameters[id(tensor)] = known
+            self._parameters[name] = known
         return known
 
     def _once(self, said: Said) -> Said:
@@ -218,9 +228,9 @@ def _leaves(place: str, argument: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _name(function: Any) -> str:
-    """torch's name of a function; of an attribute read, the attribute's."""
+    """torch's name of a function; of an attribute read or set, the attribute's."""
     name = getattr(function, "__name__", type(function).__name__)
-    if name == "__get__":
+    if name in ("__get__", "__set__"):
         return str(getattr(getattr(function, "__self__", None), "__name__", name))
     return str(name).partition(".")[0]
 

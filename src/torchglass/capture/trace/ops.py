@@ -27,6 +27,8 @@ from torch.utils._pytree import tree_map_only
 
 _clock = time.perf_counter_ns
 _any_autocast = torch._C._is_any_autocast_enabled
+_is_compiling = torch.compiler.is_compiling
+_NO_KWARGS: Mapping[str, Any] = {}
 _NOT_THE_USERS = (torch.__file__.rpartition("__init__")[0], str(Path(__file__).parents[2]))
 _FORWARD_BEGINS = torch.nn.Module._call_impl.__code__
 
@@ -55,7 +57,30 @@ class OpEvent(NamedTuple):
     @property
     def results(self) -> tuple[torch.Tensor, ...]:
         """The tensors it made; for one that returns nothing, as `x[0] = 1` does, what it wrote."""
-        return tuple(tensors_in(self.output)) or self.written
+        return _results(self.output, self.written)
+
+
+class Rerun(NamedTuple):
+    """What is needed to run an operation again, and what it returned."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: Any
+    written: tuple[torch.Tensor, ...]
+    grad_fn: str
+    autocast: tuple[tuple[str, torch.dtype], ...]
+
+    @property
+    def results(self) -> tuple[torch.Tensor, ...]:
+        """Those of the event."""
+        return _results(self.output, self.written)
+
+
+def _results(output: Any, written: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    if isinstance(output, torch.Tensor):
+        return (output,)
+    return tuple(tensors_in(output)) or written
 
 
 # Half the price of calling the class, which is paid for every op.
@@ -72,6 +97,10 @@ class _Handling(Enum):
     MAY_UPDATE = "record it; while training it writes into the running statistics it is given"
     OPEN = "run its Python code with the mode on, and record what is inside"
     PASS = "let it by: it computes nothing"
+
+
+# Asked for with every op, and looking into an Enum takes fifteen times as long as a name.
+_RECORD, _OPEN, _PASS = _Handling.RECORD, _Handling.OPEN, _Handling.PASS
 
 
 class OpListener(Protocol):
@@ -106,16 +135,16 @@ class OpMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
-        if torch.compiler.is_compiling():
+        kwargs = kwargs or _NO_KWARGS
+        if _is_compiling():
             return func(*args, **kwargs)
         handling = _handling(func)
-        if handling is _Handling.PASS:
+        if handling is _PASS:
             return func(*args, **kwargs)
-        if handling is _Handling.OPEN and func not in self._opened:
+        if handling is _OPEN and func not in self._opened:
             return self._run_opened(func, args, kwargs)
         written: tuple[torch.Tensor, ...] = ()
-        if handling is not _Handling.RECORD or "out" in kwargs:
+        if handling is not _RECORD or "out" in kwargs:
             written = _written(func, handling, args, kwargs)
             if written:
                 self._listener.before_write(written)
@@ -181,9 +210,8 @@ def holds_tensor(output: Any) -> bool:
 
 
 def _grad_fn(output: Any) -> str:
-    if isinstance(output, (tuple, list)):
-        output = next(tensors_in(output), None)
-    node = getattr(output, "grad_fn", None)
+    tensor = output if isinstance(output, torch.Tensor) else next(tensors_in(output), None)
+    node = None if tensor is None else tensor.grad_fn
     return "" if node is None else type(node).__name__
 
 
@@ -250,6 +278,8 @@ _PASSED = frozenset(
         "stride",
     }
 )
+SETS_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+"""`y.data = x`, after which `y` lies in the memory of `x`; nothing is written there."""
 OPENED = frozenset(
     {
         functional.gumbel_softmax,
@@ -278,6 +308,8 @@ _STATISTICS: dict[Any, slice] = {
 @functools.lru_cache(maxsize=4096)
 def _handling(func: Any) -> _Handling:
     name = getattr(func, "__name__", "")
+    if func == SETS_DATA:
+        return _Handling.RECORD_WRITE
     if name in _PASSED:
         return _Handling.PASS
     if func in OPENED:

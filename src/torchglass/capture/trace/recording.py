@@ -46,7 +46,17 @@ class StopTracing(BaseException):
 class Running:
     """A module call while the pass goes on."""
 
-    __slots__ = ("args", "chain", "end_ns", "kwargs", "module", "output", "parent", "start_ns")
+    __slots__ = (
+        "args",
+        "chain",
+        "end_ns",
+        "kwargs",
+        "module",
+        "output",
+        "parent",
+        "place",
+        "start_ns",
+    )
 
     def __init__(
         self,
@@ -62,6 +72,8 @@ class Running:
         self.kwargs = kwargs
         self.chain = chain
         self.output: Any = None
+        self.place: Any = None
+        """Where it stands, which `assembling` finds and keeps here, to be freed with the call."""
         self.end_ns = 0
         self.start_ns = _clock()
 
@@ -130,7 +142,7 @@ class PassRecorder:
         self.notes: list[str] = []
         self.failure: OpEvent | None = None
         self._failed: tuple[OpEvent, BaseException] | None = None
-        self.snapshots = Snapshots(self.events, lambda: (*model.parameters(), *model.buffers()))
+        self.snapshots = Snapshots(self.events, lambda: _held_by(model))
         self.gradients: dict[Key, torch.Tensor] = {}
         self.random_state = torch.get_rng_state()
         self.start_ns = _clock()
@@ -156,7 +168,7 @@ class PassRecorder:
         """Take down an op, and give what its caller shall get."""
         number = self._ops
         self._ops = number + 1
-        if number in self._edits:
+        if self._edits and number in self._edits:
             event = _edited(event, self._edits[number])
         try:
             if self._take_gradients:
@@ -261,6 +273,13 @@ def _watching_ops(recorder: PassRecorder, level: Level) -> Iterator[None]:
     else:
         with fused_paths_kept(), OpMode(recorder):
             yield
+
+
+def _held_by(model: nn.Module) -> Iterator[torch.Tensor]:
+    """The parameters and buffers of a model, at a third of the price of its own iterators."""
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            yield from (tensor for tensor in tensors.values() if tensor is not None)
 
 
 def _edited(event: OpEvent, edit: Edit) -> OpEvent:

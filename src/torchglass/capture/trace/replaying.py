@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from torchglass.capture.forward.keeping import keeping_random_state
 from torchglass.capture.trace.assembling import Captured
-from torchglass.capture.trace.ops import OpEvent
+from torchglass.capture.trace.ops import Rerun
 from torchglass.records.trace import Doubt, Op, Validation
 
 _INSENSITIVE = frozenset(
@@ -68,7 +68,7 @@ class _Replay:
             self.skipped.append(Doubt(op=op.id, reason=f"{type(error).__name__}: {error}"))
             self._take_saved(op, event.results)
 
-    def _check(self, op: Op, event: OpEvent) -> None:
+    def _check(self, op: Op, event: Rerun) -> None:
         if self._perturb and op.type not in _INSENSITIVE:
             self._prove_edges(op, event)
         output = _run(event, self._ours(event.args), self._ours(event.kwargs))
@@ -81,7 +81,7 @@ class _Replay:
                 self.differing.append(Doubt(op=op.id, reason=_difference(saved, result)))
                 self._made[id(original)] = saved.clone()
 
-    def _prove_edges(self, op: Op, event: OpEvent) -> None:
+    def _prove_edges(self, op: Op, event: Rerun) -> None:
         """Change each parent's result in turn: an edge is real if the op's own result changes."""
         with _random_state_kept():
             plain = self._run_apart(event, {})
@@ -96,7 +96,7 @@ class _Replay:
                 self.unproven.append(Doubt(op=op.id, reason=f"argument {operand.place}"))
 
     def _run_apart(
-        self, event: OpEvent, changed: Mapping[int, torch.Tensor]
+        self, event: Rerun, changed: Mapping[int, torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
         """The results of an op on copies, so that what it writes is lost."""
 
@@ -131,7 +131,7 @@ class _Replay:
                 self._made[id(original)] = made.requires_grad_(original.requires_grad)
 
 
-def _run(event: OpEvent, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _run(event: Rerun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """An op under what it ran under: autograd and autocast choose other kernels."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(bool(event.grad_fn)))
@@ -140,7 +140,7 @@ def _run(event: OpEvent, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> An
         return event.function(*args, **kwargs)
 
 
-def _argument(event: OpEvent, place: str) -> Any:
+def _argument(event: Rerun, place: str) -> Any:
     first, *inner = place.split(".")
     argument = event.args[int(first)] if first.isdecimal() else event.kwargs[first]
     for index in inner:

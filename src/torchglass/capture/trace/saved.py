@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from torchglass.capture.trace.ops import OpEvent
+from torchglass.capture.trace.ops import Rerun
 from torchglass.capture.trace.snapshots import Key
 from torchglass.records.trace import Op, OpId
 
@@ -62,7 +62,7 @@ class Saved(Mapping[Output, torch.Tensor]):
     def __init__(
         self,
         ops: Sequence[Op],
-        events: Mapping[OpId, OpEvent],
+        events: Mapping[OpId, Rerun],
         given: Mapping[Output, torch.Tensor],
         copies: Mapping[Output, torch.Tensor],
     ) -> None:

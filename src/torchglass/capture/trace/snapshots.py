@@ -65,10 +65,18 @@ class Snapshots:
         with _unseen():
             self._index()
             for tensor in written:
-                extent = extent_of(tensor)
-                if extent is not None:
-                    self._copy_originals(tensor, extent.storage)
-                    self._copy_results(extent)
+                storage = storage_of(tensor)
+                if storage is not None:
+                    self._copy_originals(tensor, storage)
+                    if storage in self._unwritten and _fills_its_storage(tensor):
+                        self._copy_all(storage)
+                    elif (extent := extent_of(tensor)) is not None:
+                        self._copy_results(extent)
+
+    def _copy_all(self, storage: int) -> None:
+        for key, tensor in self._unwritten[storage]:
+            self.copies[key] = tensor.detach().clone()
+        self._unwritten[storage] = []
 
     def _copy_results(self, extent: Extent) -> None:
         if extent.storage in self._unwritten:
@@ -109,6 +117,13 @@ class Snapshots:
             _add(self._written[storage], kept)
         else:
             self._unwritten.setdefault(storage, []).append(kept)
+
+
+def _fills_its_storage(tensor: torch.Tensor) -> bool:
+    """Whether what is written into a tensor leaves nothing of its storage as it was."""
+    if tensor.layout is not torch.strided or not tensor.is_contiguous():
+        return False
+    return tensor.nbytes == tensor.untyped_storage().nbytes()
 
 
 def _add(memory: ByMemory[_Kept], kept: _Kept) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tests import make
 from torchglass.analyse.trace.labels import labels
 from torchglass.records.trace import Op
@@ -53,4 +55,23 @@ def test_a_layer_with_several_passes_has_no_key_without_a_pass() -> None:
 
 
 def test_nothing_has_no_labels() -> None:
-    assert labels(()) == ()
+    assert not labels(())
+
+
+def test_layers_go_by_their_long_and_by_their_short_names() -> None:
+    layers = labels((make.op(0, "relu", site=5), make.op(1, "relu", 0, site=5))).layers
+
+    assert dict(layers) == {"relu_1_0": (0, 1), "relu_1": (0, 1)}
+    assert len(layers) == 2
+
+
+@pytest.mark.parametrize("name", ["relu", "relu_2", "relu_0", "relu_01", "relu_1_7", "relu_1_0_0"])
+def test_nothing_but_a_whole_name_is_a_layers(name: str) -> None:
+    assert name not in labels((make.op(0, "relu"),)).layers
+
+
+def test_labels_are_cut_and_counted_from_the_end_as_any_sequence_is() -> None:
+    found = labels((make.op(0, "conv2d"), make.op(1, "relu", 0)))
+
+    assert str(found[-1]) == "relu_1_1"
+    assert [str(label) for label in found[:1]] == ["conv2d_1_0"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchglass.capture.trace.assembling import Captured, assemble
-from torchglass.capture.trace.ops import OpEvent, tensors_in
+from torchglass.capture.trace.ops import Rerun, tensors_in
 from torchglass.capture.trace.recording import tracing
 from torchglass.capture.trace.replaying import validate
 
@@ -146,7 +146,7 @@ def test_an_op_is_reached_from_every_write_into_what_it_reads(program: list[Inst
                 _marks(written_by, tensor).fill_(op.id)
 
 
-def _read(event: OpEvent) -> list[torch.Tensor]:
+def _read(event: Rerun) -> list[torch.Tensor]:
     """The tensors whose elements an op needs: its arguments, or, of one that makes a view, that."""
     given = list(tensors_in(event.args))
     storages = {tensor.untyped_storage()._cdata for tensor in (*given, *event.results)}

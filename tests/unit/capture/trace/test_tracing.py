@@ -228,6 +228,58 @@ def test_an_input_that_the_model_writes_into_is_saved_as_it_came() -> None:
     assert x.tolist() == [0, 2]
 
 
+def test_data_that_is_set_anew_leaves_the_saved_values_as_they_were() -> None:
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y, z = x * 2, x + 5
+        y.data = z
+        return y * z
+
+    captured = capture(Written(forward), torch.ones(3))
+
+    assert flow(captured) == [
+        "input_1_0",
+        "mul_1_1 < input_1_0",
+        "add_1_2 < input_1_0",
+        "data_1_3 < mul_1_1, add_1_2",
+        "mul_2_4 < data_1_3, add_1_2",
+        "output_1_5 < mul_2_4",
+    ]
+    assert values(captured)["mul_1_1"].tolist() == [2, 2, 2]
+    assert values(captured)["data_1_3"].tolist() == [6, 6, 6]
+    assert validate(captured)
+
+
+def test_a_parameter_whose_data_is_set_is_known_as_it_was_before() -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        self.weight.data = torch.zeros(3)
+        product: torch.Tensor = x * self.weight
+        return product
+
+    captured = capture(Written(forward, weight=nn.Parameter(torch.ones(3))), torch.ones(3))
+
+    before = captured.held("weight")
+    assert before is not None
+    assert before.tolist() == [1, 1, 1]
+    assert validate(captured)
+
+
+def test_a_write_over_a_whole_storage_leaves_all_that_was_made_in_it() -> None:
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        part = y[1:]
+        y.relu_()
+        part.add_(1)
+        return y.add_(1)
+
+    saved = values(capture(Written(forward), torch.tensor([-1.0, -1.0, 1.0])))
+
+    assert saved["mul_1_1"].tolist() == [-2, -2, 2]
+    assert saved["getitem_1_2"].tolist() == [-2, 2]
+    assert saved["relu_1_3"].tolist() == [0, 0, 2]
+    assert saved["add_1_4"].tolist() == [1, 3]
+    assert saved["add_2_5"].tolist() == [1, 2, 4]
+
+
 def test_an_op_that_is_not_overwritten_is_saved_without_a_copy() -> None:
     captured = capture(nn.Sequential(nn.Linear(4, 4), nn.Flatten()), torch.randn(2, 4))
 
