@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ from hypothesis import settings
 # How long an example takes says how busy the machine is, and nothing of what is tested.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+# In the background of a shell script Ctrl-C is ignored, also by the programs that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # The models are small, and threads that share a processor mostly wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What the explorer remembers is this machine's user's, and no test may read or write it.
