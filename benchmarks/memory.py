@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -139,13 +139,21 @@ def predict_llama(sizes: dict[str, int], optimizer: str | None = None) -> dict[s
     taken = memory(model, tokens, optimizer=optimizer)
     return {
         "cpu_seconds": time.process_time() - start,
-        "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "resident_bytes": _most_resident_bytes(),
         "parameters_bytes": taken.parameters_bytes,
         "gradients_bytes": taken.gradients_bytes,
         "optimizer_bytes": taken.optimizer_bytes,
         "activations_bytes": taken.activations_bytes,
         "peak_bytes": taken.peak_bytes,
     }
+
+
+def _most_resident_bytes() -> int:
+    """The most that this process has had in memory."""
+    # `ru_maxrss` begins at what the process had that started this one.
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
 
 
 def measure_step(spec: Spec, rounds: int, *, tracker: bool = True) -> Times:
