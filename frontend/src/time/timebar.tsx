@@ -1,12 +1,14 @@
 import { formatExact } from "../data/formats";
 import { chosenStep, goToStep, lastStep, playing, referenceStep, step, togglePlay } from "../state/time";
 import { colouring, offered } from "../graph/colours";
-import { status } from "../state/state";
+import { shown, status } from "../state/state";
 
 function toggleReference(): void {
   const isOff = referenceStep.value === null;
   referenceStep.value = isOff ? step.value : null;
-  if (isOff && offered.value.includes("gradients")) colouring.value = "change";
+  // Series that are still being read may turn out to be gradients.
+  const mayHaveGradients = offered.value.includes("gradients") || !shown.value?.series.value.length;
+  if (isOff && mayHaveGradients) colouring.value = "change";
   else if (colouring.value === "change") colouring.value = "class";
 }
 
