@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,8 @@ from torchglass.analyse.measuring import measures
 from torchglass.errors import CaptureError, TargetError
 from torchglass.records.documents import Document
 from torchglass.records.model import Model, join_path
-from torchglass.records.run import Run
 from torchglass.records.statistics import ModuleStatistics, Statistics, Totals
+from torchglass.targets.held import hold, reader_of_result
 from torchglass.targets.names import RUN_SUFFIX, resolve
 from torchglass.targets.reading import is_live, open_reader, read
 
@@ -60,29 +59,23 @@ Opened = tuple["Reader", "LiveModel | None"]
 
 def _opened(target: object, unsafe: bool) -> Opened:
     """A target as a reader, and a way to get at its tensors if there is one."""
-    from torchglass.results.profile import Profile
-    from torchglass.results.run import SavedRun
-    from torchglass.results.summary import Summary
     from torchglass.results.trace import Trace
 
-    if isinstance(target, Trace):
+    result = reader_of_result(target)
+    if isinstance(target, Trace) and result is not None:
         from torchglass.capture.attributes.recorded import recorded_tensors
         from torchglass.capture.attributes.stored import StoredObject
 
         seen = recorded_tensors(target.record, target.saved_tensors)
-        return _store(target.model, target.record), StoredObject(target.model, {}, seen)
-    if isinstance(target, Profile):
-        return _store(target.model, measures(target.rows, {}, {}, target.timing.notes)), None
-    if isinstance(target, (SavedRun, Summary)):
-        return (
-            (target.reader, None) if isinstance(target, SavedRun) else (_store(target.model), None)
-        )
+        return result, StoredObject(target.model, {}, seen)
+    if result is not None:
+        return result, None
     if is_live(target):
         from torchglass.capture.attributes.live import LiveObject
 
         before = _recorded_before(target)
         documents = [before] if before.modules else []
-        return _store(read(target), *documents), LiveObject(target)
+        return hold(read(target), *documents), LiveObject(target)
     reader = open_reader(target, unsafe=unsafe)
     if not _is_checkpoint(target):
         return reader, None
@@ -94,19 +87,6 @@ def _opened(target: object, unsafe: bool) -> Opened:
 
 def _is_checkpoint(target: object) -> TypeGuard[Path]:
     return isinstance(target, Path) and target.suffix != RUN_SUFFIX
-
-
-def _store(model: Model, *documents: Document) -> Reader:
-    """A model and what is known of it, in memory."""
-    from torchglass.store.memory import MemoryStore
-
-    store = MemoryStore(Run(name=model.name, created_ns=time.time_ns()))
-    store.put_model(model)
-    for document in documents:
-        store.put_document(document)
-    # Nothing more will come: a view need not wait for it.
-    store.close()
-    return store
 
 
 def _run(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Opened:
@@ -131,7 +111,7 @@ def _run(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Open
         side, _, inner = place.partition(".")
         name = join_path("input" if side == "in" else "output", inner)
         tensors.setdefault(path, {})[name] = tensor
-    return _store(read(model), *documents), LiveObject(model, tensors)
+    return hold(read(model), *documents), LiveObject(model, tensors)
 
 
 def _measured(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Document:

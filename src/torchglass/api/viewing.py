@@ -5,22 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.records.flow import Reader
-from torchglass.records.run import Run
+from torchglass.targets.held import reader_of_result
 from torchglass.targets.names import RUN_SUFFIX, resolve
 from torchglass.targets.reading import is_live, open_reader
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from torchglass.records.documents import Document
-    from torchglass.records.model import Model
     from torchglass.views.notebook.page import NotebookPage
     from torchglass.views.web.server import Server
 
@@ -122,7 +119,7 @@ def _readers(target: object, *, unsafe: bool) -> list[Reader]:
     runs = _runs_in(target)
     if runs:
         return _opened(runs)
-    return [_reader_of_result(target) or open_reader(target, unsafe=unsafe)]
+    return [reader_of_result(target) or open_reader(target, unsafe=unsafe)]
 
 
 def _runs_in(target: object) -> list[Path]:
@@ -163,33 +160,3 @@ def _open_or_warn(run: Path) -> Reader | None:
     except StoreError as error:
         warn(f"{run} is left out: {error}")
         return None
-
-
-def _reader_of_result(target: object) -> Reader | None:
-    """A reader of what another verb gave back; None for anything else."""
-    from torchglass.results.memory import Memory
-    from torchglass.results.run import SavedRun
-    from torchglass.results.summary import Summary
-    from torchglass.results.trace import Trace
-
-    if isinstance(target, SavedRun):
-        return target.reader
-    if isinstance(target, Summary):
-        return _held(target.model)
-    if isinstance(target, Trace):
-        return _held(target.model, target.record)
-    if isinstance(target, Memory):
-        return _held(target.model, target.footprint)
-    return None
-
-
-def _held(model: Model, *documents: Document) -> Reader:
-    """Records in memory, as a run that is over."""
-    from torchglass.store.memory import MemoryStore
-
-    store = MemoryStore(Run(name=model.name, created_ns=time.time_ns()))
-    store.put_model(model)
-    for document in documents:
-        store.put_document(document)
-    store.close()
-    return store

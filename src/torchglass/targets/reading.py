@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from os import PathLike
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TypeGuard
 
 from torchglass.records.flow import Reader
 from torchglass.records.model import Model
-from torchglass.records.run import Run
+from torchglass.targets.held import hold
 from torchglass.targets.names import RUN_SUFFIX, resolve
 
 
@@ -58,11 +57,4 @@ def open_reader(target: object, *, unsafe: bool = False) -> Reader:
         from torchglass.results.run import open_run
 
         return open_run(target).reader
-    from torchglass.store.memory import MemoryStore
-
-    model = read(target, unsafe=unsafe)
-    store = MemoryStore(Run(name=model.name, created_ns=time.time_ns()))
-    store.put_model(model)
-    # Nothing more will come: a view need not wait for it.
-    store.close()
-    return store
+    return hold(read(target, unsafe=unsafe))

@@ -1,0 +1,41 @@
+"""What any verb gave back can be looked at, in the terminal and on the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchglass as tg
+from torchglass.records.documents import Document
+from torchglass.records.measures import Measures
+from torchglass.records.memory import Footprint
+from torchglass.records.trace import Trace
+from torchglass.targets.held import reader_of_result
+
+VERBS: dict[str, tuple[Callable[..., Any], type[Document] | None]] = {
+    "summary": (tg.summary, None),
+    "trace": (tg.trace, Trace),
+    "memory": (tg.memory, Footprint),
+    "profile": (lambda *given: tg.profile(*given, warmup=0, repeats=1), Measures),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_result_brings_its_model_and_what_it_found(verb: str) -> None:
+    run, kind = VERBS[verb]
+    result = run(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), torch.ones(1, 2))
+
+    reader = reader_of_result(result)
+
+    assert reader is not None
+    assert [module.path for module in reader.model().modules] == ["", "0", "1"]
+    assert reader.finished()
+    assert kind is None or reader.document(kind) is not None  # type: ignore[type-var]
+
+
+def test_a_model_is_no_result() -> None:
+    assert reader_of_result(nn.Linear(2, 2)) is None
