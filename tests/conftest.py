@@ -33,6 +33,15 @@ def _nothing_stays_behind() -> Iterator[None]:
     assert before is None or after == before
 
 
+@pytest.fixture(autouse=True)
+def _every_test_compiles_anew() -> Iterator[None]:
+    """After eight compilations of one `forward`, whoever asked, dynamo compiles it no more."""
+    yield
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
+
+
 def _traces_of_us() -> dict[str, Any] | None:
     if "torch" not in sys.modules:
         return None
