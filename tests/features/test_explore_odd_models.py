@@ -17,8 +17,8 @@ from tests.unit.views.tui.runs import drive, screen_text
 from torchglass.api.exhibits import exhibit
 from torchglass.errors import TargetError
 from torchglass.views.tui.app import Exhibit, ExplorerApp
-from torchglass.views.tui.opening import Opening
 from torchglass.views.tui.picture import settle
+from torchglass.views.tui.windows.opening import Opening
 
 KEYS = ("Z", "Z", "j", "t", "d", "c", "a", "L", "A", "B", "3", "o", "S", "z", "J", "end", "i", "n")
 

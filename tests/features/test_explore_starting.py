@@ -26,9 +26,9 @@ from torchglass.records.statistics import Statistics
 from torchglass.records.trace import Trace
 from torchglass.targets.folders import find_targets
 from torchglass.views.tui.app import Exhibit, ExplorerApp
-from torchglass.views.tui.picker import Picker
 from torchglass.views.tui.picture import settle
 from torchglass.views.tui.preferences import PreferenceFile, Preferences
+from torchglass.views.tui.windows.picker import Picker
 
 
 def net() -> nn.Sequential:

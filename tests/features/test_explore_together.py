@@ -23,10 +23,10 @@ from torchglass.analyse.comparing import compare
 from torchglass.records.finding import Finding, Findings
 from torchglass.views.tui.app import Exhibit, ExplorerApp
 from torchglass.views.tui.dock import Edge, Tabs
-from torchglass.views.tui.palette import Commands
 from torchglass.views.tui.panels import Panel
 from torchglass.views.tui.picture import settle
 from torchglass.views.tui.table import all_keys
+from torchglass.views.tui.windows.palette import Commands
 
 
 def app_of_a_run() -> ExplorerApp:

@@ -77,7 +77,7 @@ def _open_page(reader: Reader) -> Server:
 def _picked() -> Path | None:
     """The run or checkpoint of the current folder that the user picks."""
     from torchglass.targets.folders import find_targets
-    from torchglass.views.tui.picker import pick
+    from torchglass.views.tui.windows.picker import pick
 
     found = find_targets(Path.cwd())
     if not found:

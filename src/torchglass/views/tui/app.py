@@ -16,12 +16,12 @@ from textual.screen import Screen
 from torchglass.analyse.comparing import Comparison
 from torchglass.records.attributes import LiveModel
 from torchglass.records.flow import Reader
-from torchglass.views.tui.opening import Opening
-from torchglass.views.tui.palette import Commands
 from torchglass.views.tui.preferences import Forgetful, Memory, PreferenceFile
 from torchglass.views.tui.screen import Explorer
 from torchglass.views.tui.subject import Subject
 from torchglass.views.tui.themes import THEMES, column_colours, theme_for
+from torchglass.views.tui.windows.opening import Opening
+from torchglass.views.tui.windows.palette import Commands
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import platformdirs
 
 from torchglass.records.model import Model
-from torchglass.views.tui.components import BY_ID, COLUMNS
-from torchglass.views.tui.labels import Labels
+from torchglass.views.tui.tree.components import BY_ID, COLUMNS
+from torchglass.views.tui.tree.labels import Labels
 
 _MOST_MODELS = 30
 _MOST_FOLDS = 2_000

@@ -15,24 +15,24 @@ from textual.widgets import Input
 from torchglass.records.flow import Reader
 from torchglass.records.model import Model
 from torchglass.views.tui.bars import SearchBar, TwoEnds
-from torchglass.views.tui.columns import Group
-from torchglass.views.tui.components import BY_ID, EMPTY
-from torchglass.views.tui.dialogs import Pick
 from torchglass.views.tui.dock import Dock
 from torchglass.views.tui.editor import open_editor, source_place
-from torchglass.views.tui.exporting import FORMATS, Line, Table, new_file
 from torchglass.views.tui.following import Follower, News
-from torchglass.views.tui.help import Help
 from torchglass.views.tui.keys import bindings
-from torchglass.views.tui.label_panel import LabelPanel
-from torchglass.views.tui.labels import Labels
 from torchglass.views.tui.panels.code import Code
+from torchglass.views.tui.panels.labels import LabelPanel
 from torchglass.views.tui.preferences import Preferences
-from torchglass.views.tui.searching import Searching
 from torchglass.views.tui.subject import Holdings, Subject, measure
 from torchglass.views.tui.table import all_keys
-from torchglass.views.tui.tree import ModuleTree
-from torchglass.views.tui.twins import next_twin
+from torchglass.views.tui.tree.columns import Group
+from torchglass.views.tui.tree.components import BY_ID, EMPTY
+from torchglass.views.tui.tree.exporting import FORMATS, Line, Table, new_file
+from torchglass.views.tui.tree.labels import Labels
+from torchglass.views.tui.tree.searching import Searching
+from torchglass.views.tui.tree.tree import ModuleTree
+from torchglass.views.tui.tree.twins import next_twin
+from torchglass.views.tui.windows.dialogs import Pick
+from torchglass.views.tui.windows.help import Help
 from torchglass.views.tui.workbench import Workbench
 
 _POLL_SECONDS = 0.25

@@ -24,7 +24,7 @@ from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.statistics import ModuleStatistics, Statistics
 from torchglass.views.columns import SAME_AS
 from torchglass.views.tui.flows import Flow, flows
-from torchglass.views.tui.rows import Outline
+from torchglass.views.tui.tree.rows import Outline
 
 LOST, SHARED, TIED, FOUND = "!", SAME_AS, "=", "✗"
 """Marks of a module that could not be read, stands elsewhere too, shares a tensor, or is ill."""

@@ -10,12 +10,12 @@ from textual.screen import Screen
 from torchglass.views.tui.bars import KeyBar, SearchBar, TwoEnds
 from torchglass.views.tui.dock import Dock, Edge
 from torchglass.views.tui.keys import Key, hints
-from torchglass.views.tui.label_panel import LabelPanel
 from torchglass.views.tui.panels import PANELS, Panel
+from torchglass.views.tui.panels.labels import LabelPanel
 from torchglass.views.tui.preferences import Preferences
 from torchglass.views.tui.subject import Subject
 from torchglass.views.tui.table import all_keys
-from torchglass.views.tui.tree import ModuleTree
+from torchglass.views.tui.tree.tree import ModuleTree
 
 _WIDE, _HIGH = 110, 16
 _SHARES = range(20, 85, 5)

@@ -13,13 +13,13 @@ from tests.unit.views.tui.runs import Training, documents, drive, screen_text, t
 from torchglass.records.run import Run
 from torchglass.views.tui.app import ExplorerApp
 from torchglass.views.tui.bars import SearchInput
-from torchglass.views.tui.dialogs import Pick
-from torchglass.views.tui.help import Help
 from torchglass.views.tui.keys import Key, Place, sections
 from torchglass.views.tui.panels import PANELS
 from torchglass.views.tui.picture import settle
 from torchglass.views.tui.subject import Subject
 from torchglass.views.tui.table import all_keys
+from torchglass.views.tui.windows.dialogs import Pick
+from torchglass.views.tui.windows.help import Help
 
 SIZE = (120, 16)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.unit.views.tui.runs import tiny
-from torchglass.views.tui.labels import Labels
 from torchglass.views.tui.preferences import (
     Forgetful,
     PreferenceFile,
@@ -16,6 +15,7 @@ from torchglass.views.tui.preferences import (
     from_json,
     to_json,
 )
+from torchglass.views.tui.tree.labels import Labels
 
 
 def test_choices_come_back_from_the_file(tmp_path: Path) -> None:

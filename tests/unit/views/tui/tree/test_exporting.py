@@ -12,7 +12,8 @@ import pytest
 
 from tests.unit.views.tui.runs import changed, tiny
 from torchglass.records.run import Run
-from torchglass.views.tui.exporting import (
+from torchglass.views.tui.subject import Subject, measure
+from torchglass.views.tui.tree.exporting import (
     Line,
     Table,
     new_file,
@@ -21,8 +22,7 @@ from torchglass.views.tui.exporting import (
     to_json,
     to_text,
 )
-from torchglass.views.tui.labels import Labels
-from torchglass.views.tui.subject import Subject, measure
+from torchglass.views.tui.tree.labels import Labels
 
 
 @pytest.fixture

@@ -16,18 +16,18 @@ from textual.strip import Strip
 
 from torchglass.records.model import Model, Module, ModuleId
 from torchglass.records.series import Series
-from torchglass.views.tui import rows
-from torchglass.views.tui.arrangement import Arrangement, Sorting
 from torchglass.views.tui.cells import Piece, fit
-from torchglass.views.tui.columns import Column, Group, Row
-from torchglass.views.tui.components import NAME
-from torchglass.views.tui.inks import TONES, written
 from torchglass.views.tui.keys import bindings
-from torchglass.views.tui.labels import Labels
-from torchglass.views.tui.layout import Layout, lay_out
-from torchglass.views.tui.names import BESIDE, Names, Standing
-from torchglass.views.tui.search import NONE, Matches, find_match
 from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.tree import rows
+from torchglass.views.tui.tree.arrangement import Arrangement, Sorting
+from torchglass.views.tui.tree.columns import Column, Group, Row
+from torchglass.views.tui.tree.components import NAME
+from torchglass.views.tui.tree.inks import TONES, written
+from torchglass.views.tui.tree.labels import Labels
+from torchglass.views.tui.tree.layout import Layout, lay_out
+from torchglass.views.tui.tree.names import BESIDE, Names, Standing
+from torchglass.views.tui.tree.search import NONE, Matches, find_match
 
 _LINES_KEPT = 1_000
 

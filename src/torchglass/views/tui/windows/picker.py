@@ -11,8 +11,8 @@ from typing import ClassVar
 from textual.app import App
 
 from torchglass.views.formats import format_bytes, harmless
-from torchglass.views.tui.dialogs import Pick
 from torchglass.views.tui.themes import THEMES, column_colours, theme_for
+from torchglass.views.tui.windows.dialogs import Pick
 
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 

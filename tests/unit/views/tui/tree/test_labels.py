@@ -6,10 +6,10 @@ import pytest
 
 from tests.unit.views.tui.runs import documents, tiny
 from torchglass.records.run import Run
-from torchglass.views.tui.columns import Group
-from torchglass.views.tui.components import BY_ID, COLUMNS, NAME, USUAL
-from torchglass.views.tui.labels import Labels
 from torchglass.views.tui.subject import Subject, measure
+from torchglass.views.tui.tree.columns import Group
+from torchglass.views.tui.tree.components import BY_ID, COLUMNS, NAME, USUAL
+from torchglass.views.tui.tree.labels import Labels
 
 
 @pytest.fixture

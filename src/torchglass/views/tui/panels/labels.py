@@ -10,14 +10,14 @@ from rich.style import Style
 from textual.message import Message
 
 from torchglass.views.tui.cells import fit
-from torchglass.views.tui.columns import Column, Group
-from torchglass.views.tui.components import NAME
-from torchglass.views.tui.inks import INKS, written
 from torchglass.views.tui.keys import KEYS, bindings
-from torchglass.views.tui.labels import Labels
 from torchglass.views.tui.panels.drawing import Row
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.tree.columns import Column, Group
+from torchglass.views.tui.tree.components import NAME
+from torchglass.views.tui.tree.inks import INKS, written
+from torchglass.views.tui.tree.labels import Labels
 
 _NAMES = 20
 _KEYS: dict[Group, str] = {

@@ -7,7 +7,7 @@ import pytest
 
 from tests import make
 from torchglass.records.model import Model, ModuleId
-from torchglass.views.tui import rows
+from torchglass.views.tui.tree import rows
 
 INNER = {"class": "t.Inner", "children": {"leaf": {"class": "t.Leaf"}}}
 BLOCK = {"class": "t.Block", "children": {"a": INNER, "b": INNER, "c": {"class": "t.Leaf"}}}

@@ -6,10 +6,10 @@ import re
 from typing import NamedTuple
 
 from torchglass.records.model import ModuleId
-from torchglass.views.tui.rows import Folds, reveal
-from torchglass.views.tui.search import NONE, Finder, find_match, next_match
 from torchglass.views.tui.subject import Subject
-from torchglass.views.tui.tree import ModuleTree
+from torchglass.views.tui.tree.rows import Folds, reveal
+from torchglass.views.tui.tree.search import NONE, Finder, find_match, next_match
+from torchglass.views.tui.tree.tree import ModuleTree
 
 
 class _Origin(NamedTuple):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchglass.records.model import Module, ModuleId
-from torchglass.views.tui import rows
-from torchglass.views.tui.columns import Column, Row
-from torchglass.views.tui.components import BY_ID, NAME
-from torchglass.views.tui.rows import Folds, Ids, Mask, Order
 from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.tree import rows
+from torchglass.views.tui.tree.columns import Column, Row
+from torchglass.views.tui.tree.components import BY_ID, NAME
+from torchglass.views.tui.tree.rows import Folds, Ids, Mask, Order
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from torchglass.records.model import Module
 from torchglass.records.tensors import TensorSpec
 from torchglass.views.columns import shape_text
 from torchglass.views.formats import format_bytes, format_count, harmless
-from torchglass.views.tui import numbers, texts
 from torchglass.views.tui.cells import Piece
-from torchglass.views.tui.columns import Column, number_column, share_column, text_column
 from torchglass.views.tui.flows import Flow
 from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.tree import numbers, texts
+from torchglass.views.tui.tree.columns import Column, number_column, share_column, text_column
 
 
 def _flow_shapes(specs: Callable[[Flow], tuple[TensorSpec, ...]], style: str) -> Column:

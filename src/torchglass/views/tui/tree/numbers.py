@@ -9,9 +9,9 @@ from torchglass.records.model import Module
 from torchglass.records.series import Series
 from torchglass.records.tensors import TensorSpec
 from torchglass.views.formats import format_time
-from torchglass.views.tui.columns import Number
 from torchglass.views.tui.flows import Flow
 from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.tree.columns import Number
 
 
 def held(number: Callable[[ModuleCounts], int]) -> Number:

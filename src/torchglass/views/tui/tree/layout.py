@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from torchglass.views.tui.cells import Piece, fit, fit_pieces
-from torchglass.views.tui.columns import Column, Group, Row
 from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.tree.columns import Column, Group, Row
 
 _LEAST_NAME = 12
 _NAME_PERCENT = 45

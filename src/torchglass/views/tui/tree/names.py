@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from torchglass.records.model import Module
 from torchglass.views.formats import harmless
 from torchglass.views.tui.cells import Piece, fit_pieces
-from torchglass.views.tui.columns import Row
 from torchglass.views.tui.subject import FOUND, LOST, Subject
+from torchglass.views.tui.tree.columns import Row
 
 BESIDE = 5
 """Cells a name needs besides itself and its lines: the cursor's, and two on each of its sides."""

@@ -7,10 +7,10 @@ import pytest
 from tests.unit.views.tui.runs import tiny
 from torchglass.records.run import Run
 from torchglass.views.tui.cells import Piece
-from torchglass.views.tui.components import BY_ID
-from torchglass.views.tui.labels import Labels
-from torchglass.views.tui.layout import Layout, lay_out
 from torchglass.views.tui.subject import Subject, measure
+from torchglass.views.tui.tree.components import BY_ID
+from torchglass.views.tui.tree.labels import Labels
+from torchglass.views.tui.tree.layout import Layout, lay_out
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.views.tui.runs import tiny
 from torchglass.records.model import Model, ModuleId
-from torchglass.views.tui.search import NONE, Finder, find_match, next_match
+from torchglass.views.tui.tree.search import NONE, Finder, find_match, next_match
 
 
 @pytest.fixture

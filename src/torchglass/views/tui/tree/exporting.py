@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchglass.views.formats import harmless, pad, width
-from torchglass.views.tui.columns import Column, Row
 from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.tree.columns import Column, Row
 
 _STYLE = """
 :root { color-scheme: light dark; }

@@ -10,10 +10,10 @@ from textual.content import Content
 from textual.markup import escape
 
 from torchglass.views.formats import harmless
-from torchglass.views.tui.arrangement import Sorting
-from torchglass.views.tui.components import NAME
-from torchglass.views.tui.search import REGEX
 from torchglass.views.tui.table import all_keys
+from torchglass.views.tui.tree.arrangement import Sorting
+from torchglass.views.tui.tree.components import NAME
+from torchglass.views.tui.tree.search import REGEX
 
 if TYPE_CHECKING:
     from textual.dom import DOMNode

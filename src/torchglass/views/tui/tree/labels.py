@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from torchglass.views.tui.columns import Column, Group
-from torchglass.views.tui.components import BY_ID, COLUMNS, NAME, USUAL
 from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.tree.columns import Column, Group
+from torchglass.views.tui.tree.components import BY_ID, COLUMNS, NAME, USUAL
 
 
 @dataclass(frozen=True, kw_only=True)
