@@ -96,7 +96,9 @@ def _measured(chosen: Sequence[tuple[Topic, Sequence[Case]]], effort: Effort) ->
         rows = []
         for case in cases:
             print(f"{next(numbers)}/{total} {topic.name}: {case.name} …", file=sys.stderr)
-            rows.append(case.row(effort))
+            row = case.row(effort)
+            print(f"    {report.row_text(row)}", file=sys.stderr, flush=True)
+            rows.append(row)
         if rows:
             tables.append(Table(topic=topic, rows=rows))
     return tables

@@ -109,17 +109,25 @@ def _table_text(table: Table) -> str:
     return f"### {table.topic.title}\n\n{table.topic.about}\n\n{body}"
 
 
+def row_text(row: Row) -> str:
+    """What was measured of one thing, in a line."""
+    readings = [f"{name} {_reading_text(row, name)}" for name in row.readings]
+    goal = [f"goal {_goal_text(row)} {_MET[row.is_met]}"] if row.goal is not None else []
+    return ", ".join([*readings, *goal])
+
+
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
     return f"| {' | '.join(padded)} |"
 
 
 def _cells(row: Row, contenders: Sequence[str]) -> list[str]:
-    goal = ""
-    if row.goal is not None:
-        goal = f"≤ {row.goal:g}{_suffix(row.readings[OURS].unit)}"
     readings = (_reading_text(row, name) for name in contenders)
-    return [row.name, *readings, goal, _MET[row.is_met]]
+    return [row.name, *readings, _goal_text(row), _MET[row.is_met]]
+
+
+def _goal_text(row: Row) -> str:
+    return "" if row.goal is None else f"≤ {row.goal:g}{_suffix(row.readings[OURS].unit)}"
 
 
 def _reading_text(row: Row, contender: str) -> str:
