@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from typing import Any
 
@@ -11,41 +10,23 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.hard import forwards
-from tests.hard.test_traces_of_hard_models import anatomy, tensors
+from tests.hard import forwards, steps
+from tests.hard.steps import anatomy, assert_same, go_back, left_by_step
 from torchglass.api.inspecting import inspect
 from torchglass.classic.gadgets import InspectorGadgets
 from torchglass.export.inspection import inspection_json, read_json
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:dropout option adds dropout:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning"),
-]
-
-
-def train(model: nn.Module, *, inspected: bool) -> list[torch.Tensor]:
-    """All that a training step leaves behind: outputs, gradients, buffers and random numbers."""
-    x = torch.randn(4, 4, requires_grad=True)
-    torch.manual_seed(1)
-    with InspectorGadgets(model) if inspected else contextlib.nullcontext():
-        made = tensors(model(x))
-        loss = sum((tensor.abs().sum() for tensor in made if tensor.requires_grad), torch.zeros(()))
-        if loss.requires_grad:
-            torch.autograd.backward(loss)
-    gradients = [tensor.grad for tensor in (x, *model.parameters()) if tensor.grad is not None]
-    return [*made, *gradients, *model.buffers(), torch.rand(3)]
+pytestmark = steps.KNOWN_WARNINGS
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
 def test_an_inspected_training_step_is_a_plain_one(name: str) -> None:
-    plain = train(forwards.make(name), inspected=False)
+    plain = left_by_step(forwards.make(name))
+    model = forwards.make(name)
 
-    inspected = train(forwards.make(name), inspected=True)
+    inspected = left_by_step(model, InspectorGadgets(model))
 
-    assert len(plain) == len(inspected)
-    for one, other in zip(plain, inspected, strict=True):
-        assert torch.equal(one, other)
-        assert one.requires_grad == other.requires_grad
+    assert_same(plain, inspected)
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
@@ -55,9 +36,7 @@ def test_the_file_of_a_hard_model_is_read_back_and_nothing_stays_on_the_model(na
     before = anatomy(model)
 
     with InspectorGadgets(model) as inspector:
-        made = [t for t in tensors(model(torch.randn(4, 4))) if t.requires_grad]
-        if made:
-            torch.autograd.backward(sum((t.abs().sum() for t in made), torch.zeros(())))
+        go_back(model(torch.randn(4, 4)))
 
     (result,) = inspector.results.values()
     assert anatomy(model) == before
@@ -71,9 +50,7 @@ def test_the_self_times_of_a_hard_model_add_up(name: str) -> None:
     model = forwards.make(name)
 
     with InspectorGadgets(model) as inspector:
-        made = [t for t in tensors(model(torch.randn(4, 4))) if t.requires_grad]
-        if made:
-            torch.autograd.backward(sum((t.abs().sum() for t in made), torch.zeros(())))
+        go_back(model(torch.randn(4, 4)))
 
     (result,) = inspector.results.values()
     root, every = result.record.modules[0], [m for m in result.record.modules if m.calls]
@@ -85,26 +62,9 @@ def test_the_self_times_of_a_hard_model_add_up(name: str) -> None:
 
 @pytest.mark.parametrize("name", forwards.NAMES)
 def test_a_training_goes_on_after_an_inspection_as_without_it(name: str) -> None:
-    model, other = forwards.make(name), forwards.make(name)
-    if name == "lazy":
-        # Its first forward draws its weights, which makes it another model than the later ones.
-        torch.manual_seed(2)
-        model(torch.randn(4, 4))
-        torch.manual_seed(2)
-        other(torch.randn(4, 4))
-    state = torch.get_rng_state()
-
-    inspect(other, torch.zeros(4, 4), backward=True)
-
-    assert torch.equal(state, torch.get_rng_state())
-    plain, after = train(model, inspected=False), train_from(state, other)
-    assert len(plain) == len(after)
-    assert all(map(torch.equal, plain, after))
-
-
-def train_from(state: torch.Tensor, model: nn.Module) -> list[torch.Tensor]:
-    torch.set_rng_state(state)
-    return train(model, inspected=False)
+    steps.assert_training_goes_on_after(
+        name, lambda model: inspect(model, torch.zeros(4, 4), backward=True)
+    )
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

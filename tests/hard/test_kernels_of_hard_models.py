@@ -12,25 +12,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from tests.hard import forwards
+from tests.hard.steps import KNOWN_WARNINGS, tensors
 from torchglass.analyse.trace.labels import labels
 from torchglass.capture.trace.assembling import Captured, assemble
 from torchglass.capture.trace.recording import PassRecorder, tracing
 from torchglass.capture.trace.replaying import validate
-
-KNOWN_TO_WARN = [
-    pytest.mark.filterwarnings("ignore:dropout option adds dropout:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning"),
-]
-
-
-def tensors(nest: Any) -> list[torch.Tensor]:
-    if hasattr(nest, "__dataclass_fields__"):
-        nest = vars(nest)
-    return [leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor)]
 
 
 def train(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
@@ -73,7 +62,7 @@ def from_nowhere(captured: Captured) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=KNOWN_TO_WARN) for n in forwards.NAMES])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=KNOWN_WARNINGS) for n in forwards.NAMES])
 def test_a_training_step_with_its_kernels_traced_is_a_plain_one(name: str) -> None:
     x = torch.randn(4, 4)
     plain = step(forwards.make(name), x)

@@ -7,17 +7,13 @@ from itertools import accumulate
 import pytest
 import torch
 
-from tests.hard import forwards
-from tests.hard.test_profile_of_hard_models import made
-from tests.hard.test_traces_of_hard_models import anatomy, train
+from tests.hard import forwards, steps
+from tests.hard.steps import anatomy, ready
 from torchglass.api.memory import memory
 from torchglass.errors import CaptureError
 from torchglass.records.memory import Block, Footprint
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:dropout option adds dropout:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning"),
-]
+pytestmark = steps.KNOWN_WARNINGS
 
 _HANGS_ON_NUMBERS = {"data_dependent"}
 _TORCH_DOES_NOT_TELL = {"lstm": "workspace", "sparse": "sparse"}
@@ -39,21 +35,14 @@ def timeless(block: Block) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("name", forwards.NAMES)
 def test_a_training_goes_on_after_measuring_its_memory_as_without_it(name: str) -> None:
-    plain = train(made(name), traced=False)
-
-    model = made(name)
-    state = torch.get_rng_state()
-    memory(model, torch.zeros(4, 4), optimizer="adam")
-    assert torch.equal(state, torch.get_rng_state())
-    after = train(model, traced=False)
-
-    assert len(plain) == len(after)
-    assert all(map(torch.equal, plain, after))
+    steps.assert_training_goes_on_after(
+        name, lambda model: memory(model, torch.zeros(4, 4), optimizer="adam")
+    )
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
 def test_all_parts_add_up_to_the_whole_and_to_what_the_allocator_says(name: str) -> None:
-    model = made(name)
+    model = ready(name)
     before = anatomy(model)
 
     taken = memory(model, torch.randn(4, 4))
@@ -76,7 +65,7 @@ def test_all_parts_add_up_to_the_whole_and_to_what_the_allocator_says(name: str)
 
 @pytest.mark.parametrize("name", forwards.NAMES)
 def test_a_prediction_is_what_is_measured_to_the_byte(name: str) -> None:
-    model = made(name)
+    model = ready(name)
     x = torch.randn(4, 4)
     measured = memory(model, x, optimizer="adam")
     if name in _HANGS_ON_NUMBERS:

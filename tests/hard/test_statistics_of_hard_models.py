@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
 import torchglass as tg
-from tests.hard import forwards
-from tests.hard.test_traces_of_hard_models import anatomy, tensors
+from tests.hard import forwards, steps
+from tests.hard.steps import anatomy, assert_same, left_by_step
 from torchglass.records.statistics import Level
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:dropout option adds dropout:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning"),
-]
-
-
-def train(model: nn.Module, **options: Any) -> list[torch.Tensor]:
-    """All that a training step leaves behind: outputs, gradients, buffers and random numbers."""
-    x = torch.randn(4, 4, requires_grad=True)
-    torch.manual_seed(1)
-    with tg.record(model, **options) if options else contextlib.nullcontext():
-        made = tensors(model(x))
-        loss = sum((tensor.abs().sum() for tensor in made if tensor.requires_grad), torch.zeros(()))
-        if loss.requires_grad:
-            torch.autograd.backward(loss)
-    gradients = [tensor.grad for tensor in (x, *model.parameters()) if tensor.grad is not None]
-    return [*made, *gradients, *model.buffers(), torch.rand(3)]
+pytestmark = steps.KNOWN_WARNINGS
 
 
 @pytest.mark.parametrize("level", ["full", "cheap", "shapes"])
 @pytest.mark.parametrize("name", forwards.NAMES)
 def test_a_recorded_training_step_is_a_plain_one(name: str, level: Level) -> None:
-    plain = train(forwards.make(name))
+    plain = left_by_step(forwards.make(name))
+    model = forwards.make(name)
 
-    recorded = train(forwards.make(name), level=level, tensors=True)
+    recorded = left_by_step(model, tg.record(model, level=level, tensors=True))
 
-    assert len(plain) == len(recorded)
-    for one, other in zip(plain, recorded, strict=True):
-        assert torch.equal(one, other)
-        assert one.requires_grad == other.requires_grad
+    assert_same(plain, recorded)
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)

@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.hard import forwards
-from tests.hard.test_traces_of_hard_models import anatomy, tensors
+from tests.hard import forwards, steps
+from tests.hard.steps import anatomy, tensors
 from tests.watched import watching
 from torchglass.capture.watch.options import LOGS
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:dropout option adds dropout:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning"),
-]
+pytestmark = steps.KNOWN_WARNINGS
 
 STEPS = 50
 
