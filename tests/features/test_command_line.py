@@ -261,6 +261,16 @@ def test_a_mismatch_of_shapes_is_one_line(capsys: pytest.CaptureFixture[str]) ->
     assert ".py" not in line
 
 
+def test_a_traced_forward_that_fails_is_the_users_and_points_to_explain(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = failure(capsys, "trace", "net.py:Mismatch", "--input", "1x3")
+
+    assert "shapes cannot be multiplied (1x4 and 5x6)" in line
+    assert "torchglass explain" in line
+    assert "a bug in Torchglass" not in line
+
+
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["summary", "net.py:Broken", "--input", "1x3", "--debug"]) == 2
 

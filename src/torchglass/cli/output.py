@@ -49,7 +49,9 @@ def explain_error(error: Exception, *, debug: bool) -> None:
     if isinstance(error, CycloptsError):
         message += f" See torchglass {' '.join([*(error.command_chain or ()), '--help'])}."
     elif not (ours or debug):
-        message += " (--debug shows the traceback)"
+        # An exception that a traced forward raised carries the trace.
+        story = "torchglass explain tells why, " if hasattr(error, "trace") else ""
+        message += f" ({story}--debug shows the traceback)"
     tell(" ".join(message.split()))
 
 
@@ -59,18 +61,21 @@ def _describe(error: Exception) -> str:
         return f"{type(error).__name__}: {error.msg} at {error.filename}:{error.lineno}"
     text = ": ".join(filter(None, (type(error).__name__, str(error))))
     frames = traceback.extract_tb(error.__traceback__)
-    if _OURS in Path(frames[-1].filename).parents and not isinstance(error, OSError):
+    # An op that we look at is called by us, for a model that called it: ours is only what nobody
+    # else has a part in.
+    is_ours = all(_is_library(Path(frame.filename), torch=False) for frame in frames)
+    if is_ours and not isinstance(error, OSError):
         return f"{text}: a bug in Torchglass, please report it"
     theirs = [frame for frame in frames if not _is_library(Path(frame.filename))]
     place = f" at {os.path.relpath(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else ""
-    notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
+    notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()) if "\n" not in note)
     return f"{text}{place}{notes}"
 
 
-def _is_library(file: Path) -> bool:
+def _is_library(file: Path, *, torch: bool = True) -> bool:
     """Whether a frame in this file is ours, Python's or torch's, and so not the user's."""
-    torch = getattr(sys.modules.get("torch"), "__file__", None)
-    libraries = [_OURS, _CYCLOPTS, *([Path(torch).parent] if torch else [])]
+    init = getattr(sys.modules.get("torch"), "__file__", None) if torch else None
+    libraries = [_OURS, _CYCLOPTS, *([Path(init).parent] if init else [])]
     if any(library in file.parents for library in libraries) or file.name.startswith("<"):
         return True
     return _STDLIB in file.parents and "site-packages" not in file.parts
