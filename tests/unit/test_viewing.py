@@ -89,7 +89,7 @@ def test_a_folder_stands_for_its_runs_the_latest_first(tmp_path: Path) -> None:
 
 def test_runs_that_appear_in_a_served_folder_are_found_once(tmp_path: Path) -> None:
     run_file(tmp_path / "first.glass")
-    find_more = _find_more(tmp_path)
+    find_more = _find_more([tmp_path])
     assert find_more
     run_file(tmp_path / "second.glass")
     (tmp_path / "being-made.glass").write_bytes(b"")
@@ -100,6 +100,32 @@ def test_runs_that_appear_in_a_served_folder_are_found_once(tmp_path: Path) -> N
     assert find_more() == []
     for reader in found:
         reader.close()
+
+
+def test_a_folder_without_runs_is_served_and_fills(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a run")
+    server = view(tmp_path, port=0)
+    find_more = _find_more([tmp_path])
+    assert find_more
+    assert find_more() == []
+
+    run_file(tmp_path / "first.glass")
+
+    (reader,) = find_more()
+    assert reader.run().name == "first"
+    reader.close()
+    server.close()
+
+
+def test_a_folder_without_runs_cannot_be_saved(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="no checkpoint in the folder"):
+        view(tmp_path, save=tmp_path / "page.html")
+
+
+def test_a_folder_with_a_checkpoint_waits_for_no_runs(tmp_path: Path) -> None:
+    torch.save(model().state_dict(), tmp_path / "weights.pt")
+
+    assert _find_more([tmp_path]) is None
 
 
 def test_a_broken_run_does_not_hide_the_others_of_its_folder(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast, overload
 
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.records.flow import Reader
+from torchglass.targets.folders import find_targets
 from torchglass.targets.held import reader_of_result
 from torchglass.targets.names import RUN_SUFFIX, resolve
 from torchglass.targets.reading import is_live, open_reader
@@ -72,9 +73,10 @@ def view(
 ) -> Server | Path | NotebookPage:
     """Show a target as a page: served until `.close()`, or saved as one file that needs no server.
 
-    A target is a model, a trace, a run, a checkpoint or a folder of runs. A model that is given
-    inputs is run once, and its graph is shown down to its operations. `against` is another target,
-    or a list of them, to compare with. A server's `.url` says where it is, and `.wait()` stays
+    A target is a model, a trace, a run, a checkpoint or a folder of runs, which is served with the
+    runs that come into it later, even if it has none yet. A model that is given inputs is run once,
+    and its graph is shown down to its operations. `against` is another target, or a list of them,
+    to compare with. A server's `.url` says where it is, and `.wait()` stays
     until Ctrl-C; `root_path` is the prefix under which a proxy shows it. In a notebook the page is
     shown below the cell instead, unless `notebook` is False.
 
@@ -85,19 +87,26 @@ def view(
     if inputs or kwargs:
         target = _traced(target, inputs, kwargs)
     others = against if isinstance(against, (list, tuple)) else [against] * (against is not None)
-    readers = [reader for each in (target, *others) for reader in _readers(each, unsafe=unsafe)]
+    targets = [target, *others]
     if save is not None:
         from torchglass.views.web.offline import write_page
 
-        write_page(readers[0], Path(save), *readers[1:])
+        first, *more = _readers(targets, unsafe=unsafe)
+        write_page(first, Path(save), *more)
         return Path(save)
     if notebook or (notebook is None and "ipykernel" in sys.modules):
         from torchglass.views.notebook.page import NotebookPage
 
-        return NotebookPage(*readers)
+        return NotebookPage(*_readers(targets, unsafe=unsafe))
     from torchglass.views.web.server import serve
 
-    server = serve(*readers, port=port, root_path=root_path, find_more=_find_more(target, *others))
+    ready = [each for each in targets if not _awaits_runs(each)]
+    server = serve(
+        *_readers(ready, unsafe=unsafe),
+        port=port,
+        root_path=root_path,
+        find_more=_find_more(targets),
+    )
     if open_browser:
         import webbrowser
 
@@ -114,20 +123,39 @@ def _traced(target: object, inputs: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return trace(cast("nn.Module", model), *inputs, save=None, **kwargs)
 
 
-def _readers(target: object, *, unsafe: bool) -> list[Reader]:
-    """What a page reads of a target: more than one where it is a folder of runs."""
-    runs = _runs_in(target)
-    if runs:
-        return _opened(runs)
-    return [reader_of_result(target) or open_reader(target, unsafe=unsafe)]
+def _readers(targets: Sequence[object], *, unsafe: bool) -> list[Reader]:
+    """What a page reads of targets: of a folder of runs all of them."""
+    readers: list[Reader] = []
+    for target in targets:
+        if runs := _runs_in(target):
+            readers += _opened(runs)
+        else:
+            readers.append(reader_of_result(target) or open_reader(target, unsafe=unsafe))
+    return readers
 
 
 def _runs_in(target: object) -> list[Path]:
     """The run files in a folder, the latest first; none where it is anything else."""
-    if not isinstance(target, (str, os.PathLike)) or not Path(target).is_dir():
+    if not _is_folder(target):
         return []
-    found = Path(target).rglob(f"*{RUN_SUFFIX}")
-    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    return sorted(Path(target).rglob(f"*{RUN_SUFFIX}"), key=_written_at, reverse=True)
+
+
+def _is_folder(target: object) -> TypeGuard[str | os.PathLike[str]]:
+    return isinstance(target, (str, os.PathLike)) and Path(target).is_dir()
+
+
+def _written_at(path: Path) -> float:
+    """When a file was last written; one that is gone by now counts as the oldest."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _awaits_runs(target: object) -> bool:
+    """Whether a target is a folder with neither a run nor a checkpoint: runs may come yet."""
+    return _is_folder(target) and not _runs_in(target) and not find_targets(Path(target))
 
 
 def _opened(runs: Sequence[Path]) -> list[Reader]:
@@ -136,15 +164,16 @@ def _opened(runs: Sequence[Path]) -> list[Reader]:
     return readers or [open_reader(runs[0])]
 
 
-def _find_more(*targets: object) -> Callable[[], list[Reader]] | None:
+def _find_more(targets: Sequence[object]) -> Callable[[], list[Reader]] | None:
     """What gives the runs that have appeared in folders since; None where no target is one."""
-    known = {run for target in targets for run in _runs_in(target)}
-    if not known:
+    folders = [each for each in targets if _runs_in(each) or _awaits_runs(each)]
+    if not folders:
         return None
+    known = {run for folder in folders for run in _runs_in(folder)}
 
     def find() -> list[Reader]:
         found = []
-        for run in (run for target in targets for run in _runs_in(target) if run not in known):
+        for run in (run for folder in folders for run in _runs_in(folder) if run not in known):
             # One that is just being made can be read at the next look.
             with contextlib.suppress(StoreError):
                 found.append(open_reader(run))
