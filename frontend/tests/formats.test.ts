@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { readLists, readPlace, writeLists, writePlace } from "../src/state/address";
-import { formatBytes, formatCount, formatNumber, formatShape, formatShare } from "../src/data/formats";
+import { formatBytes, formatCount, formatMoment, formatNumber, formatShape, formatShare, formatShort } from "../src/data/formats";
 
 test("numbers are written as the other views write them", () => {
   assert.equal(formatCount(999), "999");
@@ -31,4 +31,16 @@ test("lists are read back as they were written, whatever stands in them", () => 
   const lists = [["a,b", "c;d\\"], ["é💥"]];
 
   assert.deepEqual(readLists(writeLists(lists)), lists);
+});
+
+test("small numbers on an axis are short", () => {
+  assert.equal(formatShort(-0.00381), "-3.8e-3");
+  assert.equal(formatShort(0.0564), "0.0564");
+});
+
+test("the day of a moment is told where it is another one", () => {
+  const [then, later] = [new Date(2024, 4, 17, 9, 5), new Date(2024, 4, 18)].map(Number) as [number, number];
+
+  assert.equal(formatMoment(then, then), "09:05");
+  assert.equal(formatMoment(then, later), "May 17 09:05");
 });

@@ -9,12 +9,13 @@ import {
   intoRows,
   quantiles,
   rangeOf,
+  rangeOfHeat,
   readColumn,
   toLog,
 } from "../src/data/histograms";
 import type { SentColumn } from "../src/data/records";
 
-const sent = (first: number, last = first): SentColumn => [first, last, -1, -2, [1, 2, 3, 4]];
+const sent = (first: number, last = first): SentColumn => [first, last, -1, -2, [1, 2, 3, 4], 0];
 const column: Column = readColumn(sent(0));
 
 test("a bin tells its edges and exactly how many fell into it", () => {
@@ -32,6 +33,16 @@ test("the range without outliers is narrower", () => {
   assert.deepEqual(rangeOf([column], 0), { low: -1, high: 1 });
   const bulk = rangeOf([column], 0.4)!;
   assert.ok(bulk.low > -1 && bulk.high < 1);
+});
+
+test("the range of a heat map grows with it", () => {
+  const heat = extendHeat(undefined, { series: 0, width: 1, columns: [sent(0)] })!;
+  assert.deepEqual(rangeOfHeat(heat, 0), { low: -1, high: 1 });
+
+  const grown = extendHeat(heat, { series: 0, width: 1, columns: [[1, 1, 0, 0, [1, 0, 1], 0]] })!;
+
+  assert.deepEqual(rangeOfHeat(grown, 0), { low: -1, high: 3 });
+  assert.deepEqual(rangeOfHeat(grown, 0.4), rangeOf(grown.columns, 0.4));
 });
 
 test("a range of one value is widened", () => {

@@ -166,6 +166,8 @@ def findings() -> Findings:
                 kind="vanishing",
                 message="hardly any gradient reaches embed",
                 path="embed",
+                facts={"series": "embed.weight.grad"},
+                step=20,
             ),
             Finding(
                 severity="error",

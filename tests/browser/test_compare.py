@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import threading
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import OpenPage, Serve
-from tests.browser.runs import training
+from tests.browser.runs import put_steps, training, transformer
+from torchglass.api.viewing import _find_more
 from torchglass.records.run import Run
+from torchglass.store.file import FileSink
 from torchglass.store.memory import MemoryStore
 
 OTHER = Run(name="deeper", created_ns=1)
@@ -68,6 +71,27 @@ def test_a_marked_step_is_compared_with_the_one_that_is_shown(
     page.wait_for_url(re.compile("reference=5"))
 
 
+def test_weights_and_outputs_are_compared_between_two_steps(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    page = open_page(serving(training()).url + "#step=30&reference=5")
+    embed = page.locator('[data-key="embed:1"]')
+
+    page.get_by_label("Colour by").select_option("weights")
+    expect(embed).to_have_attribute("aria-label", re.compile(r"weights × 1$"))
+    page.get_by_label("Colour by").select_option("outputs")
+    expect(embed).to_have_attribute("aria-label", re.compile(r"outputs × 5\.\d+$"))
+    embed.click()
+
+    since = page.get_by_test_id("since")
+    expect(since.get_by_role("heading")).to_have_text("Step 5 → 30")
+    output = since.locator("dl > div").first
+    expect(output.get_by_role("term")).to_have_text("output× 4.301")
+    expect(output.get_by_role("definition")).to_have_text(
+        ["0.5 ± 0.5 → 3 ± 0.5", "-0.5 … 1.5 → 2 … 4"]
+    )
+
+
 def test_all_ranks_of_a_training_stand_side_by_side(open_page: OpenPage, serving: Serve) -> None:
     ranks = [
         training(run=Run(name="gpt", created_ns=0, rank=rank, world_size=3)) for rank in range(3)
@@ -78,7 +102,7 @@ def test_all_ranks_of_a_training_stand_side_by_side(open_page: OpenPage, serving
     page.get_by_label("Compare with").select_option(label="with all others")
 
     charts = page.get_by_test_id("chart")
-    expect(charts.filter(has_text=re.compile("^rank 2: weight$"))).to_have_count(1)
+    expect(charts.get_by_text("rank 2: weight", exact=True)).to_have_count(1)
     expect(charts).to_have_count(9)
     page.get_by_role("radio", name="Lines").click()
     expect(charts).to_have_count(3)
@@ -101,3 +125,20 @@ def test_a_run_that_is_started_later_in_a_served_folder_is_offered(
     page.get_by_label("Run", exact=True).select_option(label="2 deeper")
 
     expect(page.locator("[data-testid=box].stack")).to_contain_text("Block ×5")
+
+
+def test_an_empty_folder_is_watched_and_fills(
+    tmp_path: Path, open_page: OpenPage, serving: Serve
+) -> None:
+    page = open_page(serving(find_more=_find_more([tmp_path])).url)
+    expect(page.get_by_test_id("state")).to_have_text("waiting for a run")
+    expect(page.locator(".tree-pane .empty")).to_contain_text("No run is here yet")
+
+    sink = FileSink(tmp_path / "first.glass", OTHER)
+    sink.put_model(transformer())
+    put_steps(sink, range(3))
+
+    expect(page.get_by_test_id("box")).to_have_count(3)
+    expect(page.get_by_test_id("step")).to_have_text("step 2")
+    sink.close()
+    expect(page.get_by_test_id("state")).to_have_text("finished")

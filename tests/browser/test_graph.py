@@ -215,6 +215,53 @@ def test_the_wheel_zooms_and_fit_shows_all(page: Page) -> None:
     expect(page.get_by_test_id("minimap")).to_have_count(0)
 
 
+@pytest.fixture
+def afar(page: Page) -> Page:
+    """All boxes so small that they are drawn together."""
+    page.get_by_role("button", name="all", exact=True).click()
+    expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "33")
+    for _ in range(8):
+        page.get_by_role("button", name="Zoom out").click()
+    expect(page.locator(".far.closed").first).to_be_attached()
+    return page
+
+
+def place_afar(page: Page, key: str) -> tuple[float, float]:
+    """Where a box is that has no element of its own: the search draws one around it."""
+    page.get_by_label("Search modules").fill(key)
+    around = page.locator(".far.match").bounding_box()
+    assert around
+    page.get_by_label("Search modules").fill("")
+    return around["x"] + around["width"] / 2, around["y"] + around["height"] / 2
+
+
+def test_boxes_seen_from_afar_tell_what_they_are_and_are_dragged(afar: Page) -> None:
+    x, y = place_afar(afar, "embed")
+
+    afar.mouse.move(x, y)
+    expect(afar.get_by_test_id("tooltip")).to_contain_text("embed Embedding")
+    afar.mouse.down()
+    drop = afar.get_by_test_id("drop").bounding_box()
+    assert drop
+    afar.mouse.move(drop["x"] + 30, drop["y"] + 30, steps=4)
+    afar.mouse.up()
+
+    expect(afar.get_by_test_id("panel")).to_have_attribute("aria-label", "embed")
+
+
+def test_boxes_seen_from_afar_are_entered_and_walked_through(afar: Page) -> None:
+    afar.get_by_test_id("graph").focus()
+    afar.keyboard.press("ArrowDown")
+    afar.keyboard.press("ArrowDown")
+    expect(afar.get_by_role("button", name="embed", exact=True)).to_be_focused()
+
+    afar.mouse.click(*place_afar(afar, "blocks.0.attention"))
+    expect(afar.get_by_role("treeitem", selected=True)).to_contain_text("attention")
+    afar.mouse.click(*place_afar(afar, "blocks.0.mlp.0"))
+
+    expect(afar.locator("[data-testid=box].op .title")).to_have_text("linear")
+
+
 def test_a_model_that_was_never_run_shows_what_is_in_what(
     open_page: OpenPage, serving: Serve
 ) -> None:

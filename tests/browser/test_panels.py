@@ -8,10 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import OpenPage, Serve
-from tests.browser.runs import RUN, stats, training, transformer
-from torchglass.records.histogram import Histogram
-from torchglass.records.series import Frame
-from torchglass.store.memory import MemoryStore
+from tests.browser.runs import training
 
 
 @pytest.fixture
@@ -50,6 +47,17 @@ def test_enter_and_the_button_pin_as_dragging_does(page: Page) -> None:
 
     page.get_by_role("button", name="Pin", exact=True).click()
     expect(page.get_by_test_id("panel")).to_have_count(1)
+
+
+def test_what_is_selected_beside_another_view_is_what_is_pinned(page: Page) -> None:
+    embed(page).click()
+    page.get_by_role("button", name="Scalars").click()
+
+    page.get_by_role("treeitem", name="blocks").dblclick()
+    page.get_by_role("treeitem", name="1 Block").click()
+    page.get_by_role("button", name="Pin", exact=True).click()
+
+    expect(page.get_by_test_id("panel")).to_have_attribute("aria-label", "blocks.1")
 
 
 def test_columns_are_added_moved_and_removed(page: Page) -> None:
@@ -141,42 +149,3 @@ def test_playing_runs_to_the_end_and_stops(page: Page) -> None:
 
     expect(page.get_by_test_id("step")).to_have_text("step 39")
     expect(page.get_by_role("button", name="Play")).to_be_visible()
-
-
-SHADES = """canvas => {
-  const picture = canvas.getContext("2d");
-  const area = canvas.parentElement.querySelector(".u-over").getBoundingClientRect();
-  const around = canvas.getBoundingClientRect();
-  const x = area.left - around.left + area.width / 3;
-  const y = area.top - around.top;
-  const strip = picture.getImageData(x, y, 1, area.height).data;
-  const rows = [5 / 6, 1 / 2, 1 / 6].map(share => 4 * Math.floor(share * area.height));
-  return rows.map(row => [...strip.slice(row, row + 3)]);
-}"""
-
-
-def test_a_bin_is_white_without_values_light_gray_with_one_and_coloured_with_many(
-    open_page: OpenPage, serving: Serve
-) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
-    series = store.series("embed", "weight", "histogram")
-    spread = Histogram(
-        exponent=0, first=0, counts=(1, 0, 900), stats=stats(count=901, reach=1.5, mean=1.5)
-    )
-    for step in range(3):
-        store.put_frame(Frame(step=step, time_ns=step, points={series: spread}))
-    store.close()
-    page = open_page(serving(store).url + "#columns=embed:1&outliers=0")
-    canvas = chart(page, "weight").locator("canvas")
-    expect(chart(page, "weight").get_by_role("img").first).to_have_attribute(
-        "aria-label", re.compile("steps 0 to 2")
-    )
-    page.wait_for_function("() => document.querySelectorAll('.u-axis').length")
-
-    one, none, many = canvas.evaluate(SHADES)
-
-    assert none == [255, 255, 255]
-    assert max(one) - min(one) < 10
-    assert 200 < min(one) < 255
-    assert max(many) - min(many) > 60

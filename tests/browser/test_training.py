@@ -13,7 +13,10 @@ from tests import make
 from tests.browser.conftest import OpenPage, Serve
 from tests.browser.runs import RUN, graph, put_steps, put_training, training, transformer
 from torchglass.records.activations import Activations, FeatureMap
+from torchglass.records.finding import Finding, Findings
+from torchglass.records.graph import Graph, Node, NodeId
 from torchglass.records.memory import Block, BlockId, Change, Footprint, Part
+from torchglass.records.series import Frame, Point, SeriesId
 from torchglass.store.file import FileReader, FileSink
 from torchglass.store.memory import MemoryStore
 
@@ -47,6 +50,67 @@ def test_a_finding_leads_to_its_place_and_step(open_page: OpenPage, serving: Ser
 
     expect(page.locator('[data-key="blocks.2.attention:1"]')).to_have_class(re.compile("selected"))
     expect(page.get_by_test_id("step")).to_have_text("step 12 of 39")
+
+
+def test_a_finding_opens_its_series_at_its_step(open_page: OpenPage, serving: Serve) -> None:
+    page = open_page(serving(training()).url)
+    page.get_by_role("button", name="Findings").click()
+
+    page.get_by_role("button", name="embed · weight (gradient) · step 20").click()
+
+    expect(page.get_by_test_id("panel")).to_have_attribute("aria-label", "embed")
+    sought = page.locator(".plot-card.sought")
+    expect(sought).to_contain_text("weight (gradient)")
+    expect(sought).to_be_in_viewport()
+    expect(page.get_by_test_id("step")).to_have_text("step 20 of 39")
+
+    page.go_back()
+
+    expect(page.get_by_test_id("finding").first).to_be_visible()
+
+
+def test_a_finding_leads_to_the_call_that_it_is_about(open_page: OpenPage, serving: Serve) -> None:
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    first = Node(id=NodeId(1), kind="call", path="embed", parent=NodeId(0))
+    again = Node(id=NodeId(2), kind="call", path="embed", parent=NodeId(0), number=2)
+    op = Node(id=NodeId(3), kind="op", path="embed", parent=NodeId(2), name="embedding")
+    root = Node(id=NodeId(0), kind="call")
+    store.put_document(Graph(nodes=(root, first, again, op)))
+    store.series("embed", "2:output", "histogram")
+    finding = Finding(
+        severity="error", kind="nan", message="NaN", path="embed", op="embedding", call=2
+    )
+    series = replace(finding, op="", call=0, facts={"series": "embed.2:output"})
+    store.put_document(Findings(findings=(finding, series)))
+    store.close()
+    page = open_page(serving(store).url)
+    page.get_by_role("button", name="Findings").click()
+
+    page.get_by_role("button", name="embed · call 2 · output", exact=True).click()
+
+    expect(page.locator('[data-key="embed:2"]')).to_have_class(re.compile("selected"))
+    expect(page.get_by_test_id("panel")).to_contain_text("call 2")
+
+    page.get_by_role("button", name="Findings").click()
+    page.get_by_test_id("finding").first.get_by_role("button").click()
+
+    expect(page.locator(".box.op")).to_have_class(re.compile("selected"))
+
+
+def test_numbers_of_the_whole_run_have_names_in_words(open_page: OpenPage, serving: Serve) -> None:
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    names = ("lr.1", "grad_scale", "ranks.slowest", "my own")
+    points: dict[SeriesId, Point] = {store.series("", name): 1.0 for name in names}
+    store.put_frame(Frame(step=0, time_ns=0, points=points))
+    store.close()
+    page = open_page(serving(store).url)
+
+    page.get_by_role("button", name="Scalars").click()
+
+    words = ["my own", "learning rate, group 1", "gradient scale", "slowest rank"]
+    expect(page.locator(".plot-card b")).to_have_text(words)
 
 
 def test_the_time_of_a_traced_pass_is_a_flame(open_page: OpenPage, serving: Serve) -> None:

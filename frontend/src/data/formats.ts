@@ -1,5 +1,10 @@
 /** Numbers as people read them, the same as `torchglass.views.formats` writes them. */
 
+// Made once: making one takes many times as long as using it.
+const EXACT = new Intl.NumberFormat("en");
+const FOUR_DIGITS = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+const THREE_DIGITS = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+
 export function formatCount(count: number): string {
   if (count < 1e3) return String(count);
   if (count < 1e6) return `${(count / 1e3).toFixed(1)}K`;
@@ -8,7 +13,7 @@ export function formatCount(count: number): string {
 }
 
 export function formatExact(count: number): string {
-  return count.toLocaleString("en");
+  return EXACT.format(count);
 }
 
 export function formatBytes(bytes: number): string {
@@ -36,17 +41,25 @@ export function formatNumber(value: number): string {
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "∞" : "−∞";
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("e+", "e");
-  return value.toLocaleString("en", { maximumSignificantDigits: 4 });
+  return FOUR_DIGITS.format(value);
 }
 
 /** The same in three digits, for axes. */
 export function formatShort(value: number): string {
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(1).replace("e+", "e");
-  return value.toLocaleString("en", { maximumSignificantDigits: 3 });
+  if (size !== 0 && (size < 1e-2 || size >= 1e5)) return value.toExponential(1).replace("e+", "e");
+  return THREE_DIGITS.format(value);
 }
 
 export function formatDuration(seconds: number): string {
   if (seconds < 60) return `${Math.floor(seconds)} s`;
   return seconds < 3600 ? `${Math.floor(seconds / 60)} min` : `${Math.floor(seconds / 3600)} h`;
+}
+
+const TIME = new Intl.DateTimeFormat("en", { timeStyle: "short", hour12: false });
+const DAY = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
+
+/** When something happened, in the reader's time zone; the day is told where it is not today. */
+export function formatMoment(ms: number, now = Date.now()): string {
+  return DAY.format(ms) === DAY.format(now) ? TIME.format(ms) : `${DAY.format(ms)} ${TIME.format(ms)}`;
 }

@@ -9,16 +9,20 @@ export interface Column {
   readonly width: number;
   readonly first: number;
   readonly counts: readonly number[];
+  /** How many values were NaN or infinite. */
+  readonly broken: number;
 }
 
 export interface Heat {
   /** How many steps a column holds. */
   readonly stepsEach: number;
   readonly columns: readonly Column[];
+  /** The steps of columns with values that are no finite numbers. */
+  readonly brokenSteps: readonly number[];
 }
 
-export function readColumn([firstStep, lastStep, exponent, first, counts]: SentColumn): Column {
-  return { firstStep, lastStep, width: 2 ** exponent, first, counts };
+export function readColumn([firstStep, lastStep, exponent, first, counts, broken]: SentColumn): Column {
+  return { firstStep, lastStep, width: 2 ** exponent, first, counts, broken };
 }
 
 /**
@@ -27,10 +31,15 @@ export function readColumn([firstStep, lastStep, exponent, first, counts]: SentC
  */
 export function extendHeat(known: Heat | undefined, sent: HistogramsPayload["histograms"][number]): Heat | undefined {
   const columns = sent.columns.map(readColumn);
-  if (!known?.columns.length) return { stepsEach: sent.width, columns };
+  const brokenSteps = columns.filter((column) => column.broken > 0).map((column) => column.firstStep);
+  if (!known?.columns.length) return { stepsEach: sent.width, columns, brokenSteps };
   if (known.stepsEach !== sent.width) return undefined;
   const from = columns[0]?.firstStep ?? Infinity;
-  return { stepsEach: sent.width, columns: [...known.columns.filter((column) => column.firstStep < from), ...columns] };
+  return {
+    stepsEach: sent.width,
+    columns: [...known.columns.filter((column) => column.firstStep < from), ...columns],
+    brokenSteps: [...known.brokenSteps.filter((step) => step < from), ...brokenSteps],
+  };
 }
 
 export function columnOf(heat: Heat, step: number): Column | undefined {
@@ -44,27 +53,35 @@ export interface Range {
 
 /** Where the values lie, without a share of the farthest ones on each side. */
 export function rangeOf(columns: readonly Column[], rejected: number): Range | undefined {
-  let range: Range | undefined;
-  for (const column of columns) {
-    const own = bulkOf(column, rejected);
-    if (!own) continue;
-    const [low, high] = own as [number, number];
-    range = range ? { low: Math.min(range.low, low), high: Math.max(range.high, high) } : { low, high };
+  return widened(columns.reduce((range: Range | undefined, column) => joined(range, column, rejected), undefined));
+}
+
+/** What was found for a heat map up to one of its columns: a live run adds a column at each step. */
+const ranges = new WeakMap<Column, { readonly rejected: number; readonly range: Range | undefined }>();
+
+/** The same of a whole heat map, whose columns are its own. */
+export function rangeOfHeat({ columns }: Heat, rejected: number): Range | undefined {
+  const known = columns.findLastIndex((column) => ranges.get(column)?.rejected === rejected);
+  let range = known < 0 ? undefined : ranges.get(columns[known]!)!.range;
+  for (let at = known + 1; at < columns.length; at++) {
+    range = joined(range, columns[at]!, rejected);
+    ranges.set(columns[at]!, { rejected, range });
   }
+  return widened(range);
+}
+
+function joined(range: Range | undefined, column: Column, rejected: number): Range | undefined {
+  const bulk = rejected > 0 ? quantiles(column, [rejected / 2, 1 - rejected / 2]) : ends(column);
+  if (!bulk) return range;
+  const [low, high] = bulk as [number, number];
+  return range ? { low: Math.min(range.low, low), high: Math.max(range.high, high) } : { low, high };
+}
+
+/** An axis needs a length, also where all values are the same. */
+function widened(range: Range | undefined): Range | undefined {
   if (!range || range.low < range.high) return range;
   const spare = Math.abs(range.low) / 2 || 1;
   return { low: range.low - spare, high: range.high + spare };
-}
-
-/** What was found for a column the last time: a live run asks again for all of them at each step. */
-const bulks = new WeakMap<Column, { rejected: number; bulk: number[] | undefined }>();
-
-function bulkOf(column: Column, rejected: number): number[] | undefined {
-  const known = bulks.get(column);
-  if (known?.rejected === rejected) return known.bulk;
-  const bulk = rejected > 0 ? quantiles(column, [rejected / 2, 1 - rejected / 2]) : ends(column);
-  bulks.set(column, { rejected, bulk });
-  return bulk;
 }
 
 function ends({ counts, first, width }: Column): number[] | undefined {

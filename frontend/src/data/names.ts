@@ -50,3 +50,26 @@ export function titleOf(name: string, saysCall = true): string {
   const said = what.replace(/^(input|output)\./, "$1 ") + of;
   return [said, saysCall && which, isEvaluation && "evaluation"].filter(Boolean).join(" · ");
 }
+
+/** What `watch` measures of the whole run, in words. */
+const OF_THE_RUN: Readonly<Record<string, string>> = {
+  lr: "learning rate",
+  grad_scale: "gradient scale",
+  "time.forward": "seconds in forward",
+  "time.step": "seconds a step",
+  "ranks.slowest": "slowest rank",
+  "ranks.longest_seconds": "seconds a step, slowest rank",
+  "ranks.shortest_seconds": "seconds a step, fastest rank",
+};
+
+/** The name of a number of the whole run; what a person logged keeps the name that it was given. */
+export function titleOfRun(name: string): string {
+  const group = /^lr\.(\d+)$/.exec(name)?.[1];
+  return group ? `learning rate, group ${group}` : (OF_THE_RUN[name] ?? titleOf(name));
+}
+
+/** How far behind a number of a run is read: what a person logged comes first, then the whole run, then parts. */
+export function rankOfScalar(path: string, name: string): number {
+  if (path || readName(name).aspect) return 2;
+  return titleOfRun(name) === name ? 0 : 1;
+}

@@ -172,6 +172,8 @@ export interface FeatureMap {
   readonly columns: number;
   /** A byte for each pixel, in base64. */
   readonly pixels: string;
+  /** How many maps lie side by side in each row of maps; one if left out. */
+  readonly tiles?: number;
 }
 
 export interface ActivationsPayload {
@@ -226,6 +228,8 @@ export interface Run {
   readonly torch_version?: string;
   readonly rank?: number;
   readonly world_size?: number;
+  /** The share of outliers that was asked to be left out of histograms. */
+  readonly reject_outlier_proportion?: number;
 }
 
 export interface RunsPayload {
@@ -262,8 +266,11 @@ export interface PointsPayload {
   }[];
 }
 
-/** First and last step, exponent, first bin and counts: bin i begins at (first + i) · 2**exponent. */
-export type SentColumn = readonly [number, number, number, number, readonly number[]];
+/**
+ * First and last step, exponent, first bin and counts: bin i begins at (first + i) · 2**exponent; and how many
+ * values were no finite numbers.
+ */
+export type SentColumn = readonly [number, number, number, number, readonly number[], number];
 
 export interface HistogramsPayload {
   readonly histograms: readonly {

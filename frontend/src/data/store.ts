@@ -1,6 +1,6 @@
 /** What the page knows of one run, as signals. */
 
-import { signal } from "@preact/signals";
+import { computed, signal } from "@preact/signals";
 import { type CallGraph, graphOfTree, readGraph } from "../graph/calls";
 import type { Heat } from "./histograms";
 import { Model } from "./model";
@@ -27,6 +27,7 @@ type Wanted = ReadonlyMap<number, number>;
 export class RunStore {
   readonly run = signal<Run | null>(null);
   readonly status = signal<Status>(NOTHING_YET);
+  readonly finished = computed(() => this.status.value.finished);
   readonly model = signal<Model | null>(null);
   readonly graph = signal<CallGraph | null>(null);
   readonly series = signal<readonly Series[]>([]);

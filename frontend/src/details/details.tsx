@@ -1,15 +1,18 @@
 import { formatBytes, formatCount, formatExact, formatShare } from "../data/formats";
 import { kindOf, type Model } from "../data/model";
 import type { Module } from "../data/records";
+import type { Node } from "../graph/calls";
 import { findingBelow, formatTime } from "../graph/colours";
-import { graph, inside, places, scene, selectedKey } from "../graph/state";
+import { graph, inside, selectedKey } from "../graph/state";
 import { rowsFor } from "../graph/words";
 import { pins, togglePin } from "../panels/state";
 import { model, selected, seriesByModule, shown } from "../state/state";
 import { Maps } from "../training/activations";
+import { FindingPlace } from "../training/findings";
 import { Calls } from "./calls";
 import { Code } from "./code";
 import { Jump } from "./jump";
+import { Since } from "./since";
 import { Tensors } from "./tensors";
 
 /** All that is known of the selected module. */
@@ -17,6 +20,7 @@ export function Details() {
   const known = model.value;
   if (!known) return null;
   const module = known.module(selected.value);
+  const node = nodeOf(module);
   return (
     <article class="details" aria-label="Selected module" data-testid="details">
       {module.parent !== undefined && <Way model={known} module={module} />}
@@ -25,13 +29,14 @@ export function Details() {
           <bdi>{kindOf(module)}</bdi>
           {module.extra && <code>({module.extra})</code>}
         </h2>
-        <PinButton module={module} />
+        <PinButton module={module} node={node} />
       </div>
       <Facts model={known} module={module} />
       {module.problem && <p class="callout">Reading this module raised an error: {module.problem}</p>}
       <Trouble path={module.path} />
       <Totals model={known} id={module.id} />
-      <Shapes model={known} />
+      {node && <Since key={node.id} of={node.id} />}
+      {node && <Shapes model={known} node={node} />}
       {module.slots && <Tensors model={known} module={module} slots={module.slots} />}
       <Maps path={module.path} />
       <Calls path={module.path} />
@@ -40,10 +45,18 @@ export function Details() {
   );
 }
 
+/** What is selected or looked into in the graph, if it is of this module; else the module's first call. */
+function nodeOf({ path }: Module): Node | undefined {
+  const all = graph.value;
+  const chosen = all?.find(selectedKey.value) ?? inside.value?.id;
+  const ids = [chosen, ...(all?.calls(path) ?? [])].filter((id) => id !== undefined);
+  return ids.map((id) => all!.node(id)).find((node) => node.path === path);
+}
+
 /** The same as dragging the module to a column. */
-function PinButton({ module }: { module: Module }) {
+function PinButton({ module, node }: { module: Module; node: Node | undefined }) {
   if (!seriesByModule.value.has(module.id)) return null;
-  const key = selectedKey.value || (inside.value?.path === module.path ? inside.value.key : `${module.path}:1`);
+  const key = node?.key ?? `${module.path}:1`;
   const isPinned = pins.value.has(key);
   return (
     <button type="button" class={`pin ${isPinned ? "on" : ""}`} aria-pressed={isPinned} onClick={() => togglePin(key)}>
@@ -54,14 +67,16 @@ function PinButton({ module }: { module: Module }) {
 
 function Trouble({ path }: { path: string }) {
   const finding = path ? findingBelow(path) : undefined;
-  return finding ? <p class={`callout ${finding.severity}`}>{finding.message}</p> : null;
+  if (!finding) return null;
+  return (
+    <p class={`callout ${finding.severity}`}>
+      {finding.message} <FindingPlace finding={finding} />
+    </p>
+  );
 }
 
-/** What flows through the selected call, where it was recorded. */
-function Shapes({ model }: { model: Model }) {
-  const box = scene.value.boxes[places.value.get(selectedKey.value) ?? -1];
-  const node = box?.item.node ?? inside.value;
-  if (!node || (!node.inputs.length && !node.outputs.length && !box)) return null;
+/** What flows through the selected call, or through what stands in it. */
+function Shapes({ model, node }: { model: Model; node: Node }) {
   const rows = rowsFor(model, { key: node.key, kind: node.kind, node, members: [] }, graph.value?.passes ?? 1).filter(
     ([name]) => name !== "parameters",
   );

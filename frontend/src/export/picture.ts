@@ -2,14 +2,14 @@
 
 import { resolve } from "../frame/theme";
 import type { Model } from "../data/model";
-import { cut } from "../graph/box";
+import { cut } from "../graph/lettering";
 import { paint } from "../graph/colours";
 import { type DrawnBox, pathOf, type Scene } from "../graph/scene";
+import { FONT } from "../graph/sizes";
 import { wordsFor } from "../graph/words";
 import { pins } from "../panels/state";
 
 const MARGIN = 16;
-const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";
 
 export function drawPicture(scene: Scene, known: Model): string {
   const [w, h] = [Math.ceil(scene.w + 2 * MARGIN), Math.ceil(scene.h + 2 * MARGIN)];

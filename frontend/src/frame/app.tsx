@@ -2,6 +2,7 @@ import { useSignal } from "@preact/signals";
 import { Details } from "../details/details";
 import { Graph } from "../graph/graph";
 import { Columns } from "../panels/columns";
+import { columns } from "../panels/state";
 import { failure } from "../state/live";
 import { series, shown, view, type View } from "../state/state";
 import { Timebar } from "../time/timebar";
@@ -32,6 +33,9 @@ const PARTS = ["modules", "view", "pinned"] as const;
 export function App() {
   const part = useSignal<(typeof PARTS)[number]>("view");
   const Middle = VIEWS[offeredViews.value.includes(view.value) ? view.value : "graph"];
+  // Beside other views than the graph, from which modules are dragged, an empty column would only take room.
+  const mayPin = Middle === Graph || part.value === "pinned";
+  const hasColumns = series.value.length > 0 && (mayPin || columns.value.length > 0);
   return (
     <>
       <Header />
@@ -40,15 +44,19 @@ export function App() {
           {failure.value}
         </p>
       )}
-      <main data-part={part.value} class={series.value.length ? "" : "unmeasured"}>
+      <main data-part={part.value} class={hasColumns ? (columns.value.length > 1 ? "wide" : "") : "unmeasured"}>
         <div class="side">
           <Tree />
           <Details />
         </div>
         <Splitter of="side" name="Width of the modules" />
         {shown.value ? <Middle /> : <Graph />}
-        {series.value.length > 0 && <Splitter of="columns" name="Width of the pinned modules" />}
-        <Columns />
+        {hasColumns && (
+          <>
+            <Splitter of="columns" name="Width of the pinned modules" />
+            <Columns />
+          </>
+        )}
       </main>
       <Timebar />
       <nav class="parts" aria-label="Parts of the page">

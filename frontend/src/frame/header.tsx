@@ -1,9 +1,9 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { formatBytes, formatCount, formatDuration, formatExact } from "../data/formats";
+import { formatBytes, formatCount, formatDuration, formatExact, formatMoment } from "../data/formats";
 import { Exports } from "../export/menu";
 import { colouring } from "../graph/colours";
-import { connected, saved, stores } from "../state/live";
+import { awaitsRuns, connected, saved, stores } from "../state/live";
 import { comparedRuns, model, run, shown, shownRun, status, view, type View } from "../state/state";
 import { Search } from "../tree/search";
 import { offeredViews } from "./views";
@@ -31,7 +31,7 @@ export function Header() {
         <bdi>{run.value?.name ?? "Torchglass"}</bdi>
       </h1>
       <Runs />
-      {run.value && !isModelAlone() && <State />}
+      {(awaitsRuns.value || (run.value && !isModelAlone())) && <State />}
       {known && (
         <span class="size" title={`${formatExact(known.parameters(0))} parameters`}>
           {formatCount(known.parameters(0))} parameters · {formatBytes(known.bytes(0))}
@@ -76,9 +76,12 @@ function Tabs() {
 function Runs() {
   const all = stores.value;
   if (all.length < 2) return null;
+  const names = all.map((store) => store.run.value?.name ?? "");
   const name = (at: number) => {
     const one = all[at]?.run.value;
-    return `${at + 1} ${one?.name ?? ""}${one?.world_size ? ` rank ${one.rank ?? 0}` : ""}`;
+    const rank = one?.world_size ? ` rank ${one.rank ?? 0}` : "";
+    const isTaken = !rank && names.filter((other) => other === names[at]).length > 1;
+    return `${at + 1} ${names[at]}${rank}${isTaken && one ? ` · ${formatMoment(one.created_ns / 1e6)}` : ""}`;
   };
   return (
     <>
@@ -151,6 +154,7 @@ function State() {
 }
 
 function describe(now: number): { kind: string; text: string } {
+  if (awaitsRuns.value && connected.value) return { kind: "waiting", text: "waiting for a run" };
   const news = shown.value?.lastNews.value ?? 0;
   if (status.value.problem) return { kind: "lost", text: "cannot be read" };
   if (status.value.finished) return { kind: "finished", text: "finished" };

@@ -34,3 +34,9 @@ export function resolve(name: string): string {
 export function toggleTheme(): void {
   theme.value = isDark.value ? "light" : "dark";
 }
+
+/** The red, green and blue of a colour that was resolved. */
+export function channels(colour: string): [number, number, number] {
+  const [red = 0, green = 0, blue = 0] = (colour.match(/[\d.]+/g) ?? []).map(Number);
+  return [red, green, blue];
+}

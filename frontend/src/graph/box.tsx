@@ -7,13 +7,13 @@ import { found } from "../state/state";
 import type { Region } from "./camera";
 import { paint } from "./colours";
 import { glances, glanceSeries, outline, references } from "./glances";
+import { fitted, widthOf } from "./lettering";
 import type { DrawnBox } from "./scene";
 import { TITLE } from "./sizes";
 import { graph, MINI, selectedKey, sides } from "./state";
 import { moduleOf, wordsFor } from "./words";
 
 const RADIUS = { call: 7, stack: 7, group: 7, op: 14, input: 14, output: 14, attached: 3 };
-const LETTER = 7.3;
 
 export function Box({ box, at, known, detail }: { box: DrawnBox; at: number; known: Model; detail: Region["detail"] }) {
   const { item, w, h, open } = box;
@@ -64,6 +64,9 @@ function Label({ box, title, subtitle }: { box: DrawnBox; title: string; subtitl
   const indent = open === undefined ? 12 : 24;
   const room = w - indent - 10 - (glanceSeries(item) !== undefined && !open ? MINI.w + 6 : 0);
   const top = open ? 20 : subtitle ? h / 2 - 4 : h / 2 + 5;
+  const behind = open ? Math.min(room, widthOf(title, "title")) + 8 : 0;
+  // Beside the title of an open box there may be no room, and a few letters would tell nothing.
+  const hasSubtitle = subtitle && (!open || widthOf(subtitle, "subtitle") <= room - behind);
   return (
     <>
       {open !== undefined && (
@@ -73,15 +76,11 @@ function Label({ box, title, subtitle }: { box: DrawnBox; title: string; subtitl
         </g>
       )}
       <text class="title" x={indent} y={top} data-drag={open ? "" : undefined}>
-        {cut(title, room / LETTER)}
+        {fitted(title, room, "title")}
       </text>{" "}
-      {subtitle && (
-        <text
-          class="subtitle"
-          x={open ? indent + Math.min(title.length, 30) * LETTER + 8 : indent}
-          y={open ? top : h - 11}
-        >
-          {cut(subtitle, room / 6)}
+      {hasSubtitle && (
+        <text class="subtitle" x={indent + behind} y={open ? top : h - 11}>
+          {fitted(subtitle, room, "subtitle")}
         </text>
       )}
     </>
@@ -123,9 +122,4 @@ function Mini({ box, colour }: { box: DrawnBox; colour: string | undefined }) {
       {reference && <path class="mini reference" d={outline(reference, range, MINI.w, MINI.h)} />}
     </g>
   );
-}
-
-export function cut(text: string, letters: number): string {
-  const most = Math.max(3, Math.floor(letters));
-  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }

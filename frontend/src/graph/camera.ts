@@ -26,6 +26,7 @@ export class Camera {
   readonly region = signal<Region>({ left: 0, top: 0, right: 0, bottom: 0, detail: "near" });
   readonly transform = signal<ZoomTransform>(zoomIdentity);
   private svg: SVGSVGElement | null = null;
+  private measured = { w: 0, h: 0 };
   private readonly behaviour: ZoomBehavior<SVGSVGElement, unknown>;
 
   constructor() {
@@ -47,16 +48,25 @@ export class Camera {
       this.refresh(false);
     });
     const selection = select(svg).call(this.behaviour).on("dblclick.zoom", null);
-    const watcher = new ResizeObserver(() => this.refresh(true));
+    const watcher = new ResizeObserver(() => {
+      this.measure();
+      this.refresh(true);
+    });
     watcher.observe(svg);
+    this.measure();
     return () => {
       watcher.disconnect();
       selection.on(".zoom", null);
     };
   }
 
-  get size(): { w: number; h: number } {
-    return { w: this.svg?.clientWidth ?? 0, h: this.svg?.clientHeight ?? 0 };
+  /** Of the picture on the screen. Asking the browser would have it lay out all that has changed since. */
+  get size(): { readonly w: number; readonly h: number } {
+    return this.measured;
+  }
+
+  private measure(): void {
+    this.measured = { w: this.svg!.clientWidth, h: this.svg!.clientHeight };
   }
 
   /** The whole scene, or its top where it would be too small to read. */
@@ -81,6 +91,13 @@ export class Camera {
   moveBy(x: number, y: number): void {
     const { k } = this.transform.peek();
     if (this.svg) select(this.svg).call(this.behaviour.translateBy, x / k, y / k);
+  }
+
+  /** Where in the scene a pointer is. */
+  placeOf(event: MouseEvent | TouchEvent): [number, number] {
+    const { clientX, clientY } = pointerOf(event);
+    const { left, top } = this.svg!.getBoundingClientRect();
+    return this.transform.peek().invert([clientX - left, clientY - top]);
   }
 
   /** Moves only as far as needed to see a box. */
@@ -121,6 +138,11 @@ export class Camera {
 }
 
 export const camera = new Camera();
+
+/** The mouse, or the finger that an event is about. */
+export function pointerOf(event: MouseEvent | TouchEvent): { clientX: number; clientY: number } {
+  return "changedTouches" in event ? event.changedTouches[0]! : event;
+}
 
 export function isIn(region: Region, box: { x: number; y: number; w: number; h: number }): boolean {
   return box.x < region.right && box.x + box.w > region.left && box.y < region.bottom && box.y + box.h > region.top;

@@ -8,6 +8,7 @@ import type { Finding, FlowPayload, Measure } from "../data/records";
 import { compared, model, shown } from "../state/state";
 import { referenceStep, step } from "../state/time";
 import type { Item } from "./levels";
+import { addUpwards, isOf, type Sized, type Squares, squaresMarked, squaresNow } from "./sizes-at";
 import { scene, sides } from "./state";
 import { classOf } from "./words";
 
@@ -20,6 +21,8 @@ export const COLOURINGS = [
   "gradients",
   "findings",
   "change",
+  "weights",
+  "outputs",
   "difference",
 ] as const;
 export type Colouring = (typeof COLOURINGS)[number];
@@ -54,12 +57,7 @@ export function normsAt(flow: FlowPayload, at: number): ReadonlyMap<string, numb
   const squares = new Map<string, number>();
   if (column < 0) return squares;
   for (const { path, norms } of flow.layers) {
-    const square = readNumber(norms[column]!) ** 2;
-    for (let end: number = path.length; ; end = path.lastIndexOf(".", end - 1)) {
-      const above = path.slice(0, Math.max(0, end));
-      squares.set(above, (squares.get(above) ?? 0) + square);
-      if (end <= 0) break;
-    }
+    addUpwards(squares, path, readNumber(norms[column]!) ** 2);
   }
   return squares;
 }
@@ -99,18 +97,24 @@ const SCALES: Partial<Record<Colouring, Scale>> = {
 export const offered = computed<readonly Colouring[]>(() => {
   const store = shown.value;
   const rows = [...(store?.measures.value.values() ?? [])];
-  const has: Partial<Record<Colouring, boolean>> = {
+  const all = store?.series.value ?? [];
+  const hasGradients = all.some((one) => one.name.endsWith(".grad"));
+  const isMarked = referenceStep.value !== null;
+  const has = (what: Sized) => all.some((one) => isOf(what, one, store!.model.value));
+  const isOffered: Partial<Record<Colouring, boolean>> = {
     class: true,
     parameters: true,
     time: rows.some((row) => row.total_forward_ns !== undefined),
     memory: rows.some((row) => (row.total_activation_bytes ?? row.total_peak_bytes) !== undefined),
     flops: rows.some((row) => row.total_forward_flops !== undefined),
-    gradients: !!store?.series.value.some((one) => one.name.endsWith(".grad")),
+    gradients: hasGradients,
     findings: !!store?.findings.value.length,
-    change: referenceStep.value !== null && !!store?.series.value.some((one) => one.name.endsWith(".grad")),
+    change: isMarked && hasGradients,
+    weights: isMarked && has("weights"),
+    outputs: isMarked && has("outputs"),
     difference: !!compared.value,
   };
-  return COLOURINGS.filter((one) => has[one]);
+  return COLOURINGS.filter((one) => isOffered[one]);
 });
 
 const worst = computed(() => {
@@ -146,7 +150,7 @@ function sumOf(item: Item, quantity: Quantity): number | undefined {
 }
 
 /** The smallest and largest values among the closed boxes on the screen. */
-export const extremes = computed<{ low: number; high: number; format: Scale["format"] } | null>(() => {
+const extremes = computed<{ low: number; high: number; format: Scale["format"] } | null>(() => {
   const scale = SCALES[colouring.value];
   if (!scale) return null;
   const closed = scene.value.boxes.filter((box) => !box.open);
@@ -160,7 +164,8 @@ export const extremes = computed<{ low: number; high: number; format: Scale["for
 export function paint(known: Model, item: Item): Paint {
   if (colouring.value === "findings") return paintFinding(item);
   if (colouring.value === "difference") return paintSide(item);
-  if (colouring.value === "change") return paintChange(item);
+  const change = CHANGES[colouring.value];
+  if (change) return paintChange(item, change);
   const scale = SCALES[colouring.value];
   if (!scale) return paintClass(known, item);
   const value = sumOf(item, scale.quantity);
@@ -175,40 +180,90 @@ function shareOf(value: number, low: number, high: number, logarithmic: boolean)
   return high > low ? (Math.log(value) - Math.log(low)) / (Math.log(high) - Math.log(low)) : 1;
 }
 
-export function heatColour(share: number): string {
+function heatColour(share: number): string {
   return `color-mix(in oklab, var(--hot) ${Math.round(8 + 52 * Math.min(1, Math.max(0, share)))}%, var(--panel))`;
 }
+
+const SEVERITIES = { error: "var(--alarm)", warning: "var(--warning)", note: "var(--accent)" };
 
 function paintFinding(item: Item): Paint {
   const finding = pathsOf(item).map(findingBelow).find(Boolean);
   if (!finding) return { fill: "var(--panel)", says: "" };
-  const colour = { error: "var(--alarm)", warning: "var(--warning)", note: "var(--accent)" }[finding.severity];
-  return { fill: `color-mix(in oklab, ${colour} 45%, var(--panel))`, says: finding.message };
+  return { fill: mixed(SEVERITIES[finding.severity], 45), says: finding.message };
 }
 
-/** How many times as large the gradients are as at the step that is compared with. */
-function paintChange(item: Item): Paint {
-  const before = sumOf(item, (path) => referenceSquares.value?.get(path));
-  const now = sumOf(item, (path) => gradientSquares.value.get(path));
+/** A colour on the ground that boxes have, so strong in percent. */
+function mixed(colour: string, strength: number): string {
+  return `color-mix(in oklab, ${colour} ${strength.toFixed(0)}%, var(--panel))`;
+}
+
+interface Change {
+  readonly word: string;
+  readonly now: { readonly value: Squares };
+  readonly before: { readonly value: Squares | null };
+}
+
+const CHANGES: Partial<Record<Colouring, Change>> = {
+  change: { word: "gradient", now: gradientSquares, before: referenceSquares },
+  weights: { word: "weights", now: squaresNow, before: squaresMarked },
+  outputs: { word: "outputs", now: squaresNow, before: squaresMarked },
+};
+
+export function isChange(one: Colouring): boolean {
+  return one in CHANGES;
+}
+
+/** How many times as large something is as at the step that is compared with. */
+function paintChange(item: Item, change: Change): Paint {
+  const before = sumOf(item, (path) => change.before.value?.get(path));
+  const now = sumOf(item, (path) => change.now.value.get(path));
   if (!before || !now) return { fill: "var(--panel)", says: "" };
   const times = Math.sqrt(now / before);
-  const strength = Math.min(60, Math.abs(Math.log2(times)) * 18);
-  const colour = times > 1 ? "var(--hot)" : "var(--accent)";
-  return {
-    fill: `color-mix(in oklab, ${colour} ${strength.toFixed(0)}%, var(--panel))`,
-    says: `gradient × ${formatNumber(times)}`,
-  };
+  const strength = STRONGEST * Math.min(1, Math.abs(Math.log10(times)));
+  return { fill: mixed(times > 1 ? GROWN : SHRUNK, strength), says: `${change.word} × ${formatNumber(times)}` };
 }
+
+/** What is ten times as large, or as small, has the full colour. */
+const STRONGEST = 60;
+const [GROWN, SHRUNK] = ["var(--hot)", "var(--accent)"];
+
+const SIDES = {
+  second: { colour: "var(--good)", says: "only in the other run" },
+  first: { colour: "var(--alarm)", says: "only in this run" },
+  changed: { colour: "var(--warning)", says: "changed" },
+};
 
 function paintSide(item: Item): Paint {
   const known = sides.value;
   const found = new Set((item.members.length ? item.members : [item]).map((one) => known?.get(one.key) ?? "both"));
   const worstSide = (["second", "first", "changed"] as const).find((side) => found.has(side));
-  const words = { second: "only in the other run", first: "only in this run", changed: "changed" };
-  const colours = { second: "var(--good)", first: "var(--alarm)", changed: "var(--warning)" };
   if (!worstSide) return { fill: "var(--panel)", says: "" };
-  return { fill: `color-mix(in oklab, ${colours[worstSide]} 32%, var(--panel))`, says: words[worstSide] };
+  const { colour, says } = SIDES[worstSide];
+  return { fill: mixed(colour, 32), says };
 }
+
+export interface Legend {
+  /** Colours, each with what it stands for. */
+  readonly swatches?: readonly (readonly [string, string])[];
+  /** Colours that run into each other, and what stands at the ends. */
+  readonly ramp?: { readonly low: string; readonly high: string; readonly fills: readonly string[] };
+}
+
+/** What the colours of boxes stand for, where they do not speak for themselves. */
+export const legend = computed<Legend | null>(() => {
+  const [chosen, range] = [colouring.value, extremes.value];
+  if (chosen === "difference")
+    return { swatches: Object.values(SIDES).map(({ colour, says }) => [mixed(colour, 32), says]) };
+  if (chosen === "findings")
+    return { swatches: Object.entries(SEVERITIES).map(([severity, colour]) => [mixed(colour, 45), severity]) };
+  if (isChange(chosen)) {
+    const fills = [mixed(SHRUNK, STRONGEST), "var(--panel)", mixed(GROWN, STRONGEST)];
+    return { ramp: { low: "÷ 10", high: "× 10", fills } };
+  }
+  if (!range) return null;
+  const fills = [heatColour(0), heatColour(1)];
+  return { ramp: { low: range.format(range.low), high: range.format(range.high), fills } };
+});
 
 /** Hues by what a class does, so that the same kind of layer looks the same in every model. */
 const HUES: readonly (readonly [RegExp, number])[] = [
@@ -227,9 +282,12 @@ function paintClass(known: Model, item: Item): Paint {
   if (item.kind === "input" || item.kind === "output") return { fill: "var(--ground)", says: "" };
   if (item.kind === "op") return { fill: "var(--panel)", says: "" };
   if (item.kind === "attached") return { fill: tint(100), says: "attached tensor" };
-  if (/dropout|identity/i.test(name)) return { fill: "var(--hover)", says: "" };
-  const hue = HUES.find(([pattern]) => pattern.test(name))?.[1] ?? hueOf(name);
-  return { fill: tint(hue), says: "" };
+  return { fill: classColour(name), says: "" };
+}
+
+export function classColour(name: string): string {
+  if (/dropout|identity/i.test(name)) return "var(--hover)";
+  return tint(HUES.find(([pattern]) => pattern.test(name))?.[1] ?? hueOf(name));
 }
 
 function tint(hue: number): string {

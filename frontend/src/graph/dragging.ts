@@ -3,6 +3,7 @@
 import { drag } from "d3-drag";
 import { select } from "d3-selection";
 import { pin } from "../panels/state";
+import { pointerOf } from "./camera";
 import type { Item } from "./levels";
 import { DRAGGABLE } from "./sizes";
 import { hovered } from "./state";
@@ -12,16 +13,18 @@ interface Moving {
   ghost: HTMLElement | null;
 }
 
-export function dragToColumns(svg: SVGSVGElement, itemOf: (element: Element) => Item | undefined): () => void {
+type ItemOf = (event: MouseEvent | TouchEvent) => Item | undefined;
+
+export function dragToColumns(svg: SVGSVGElement, itemOf: ItemOf): () => void {
   const behaviour = drag<SVGSVGElement, unknown, Moving | undefined>()
     .clickDistance(4)
     .filter((event: MouseEvent) => !event.button && !!(event.target as Element).closest(DRAGGABLE))
-    .subject((event: { sourceEvent: Event }) => {
-      const item = itemOf(event.sourceEvent.target as Element);
+    .subject((event: { sourceEvent: MouseEvent | TouchEvent }) => {
+      const item = itemOf(event.sourceEvent);
       return item && { item, ghost: null };
     })
     .on("drag", (event: { subject: Moving; sourceEvent: MouseEvent | TouchEvent }) => {
-      const at = placeOf(event.sourceEvent);
+      const at = pointerOf(event.sourceEvent);
       event.subject.ghost ??= makeGhost(event.subject.item);
       event.subject.ghost.style.translate = `${at.clientX + 10}px ${at.clientY + 10}px`;
       markTarget(columnAt(at));
@@ -32,7 +35,7 @@ export function dragToColumns(svg: SVGSVGElement, itemOf: (element: Element) => 
       event.subject.ghost.remove();
       markTarget(null);
       document.documentElement.classList.remove("dragging");
-      const column = columnAt(placeOf(event.sourceEvent))?.dataset["column"];
+      const column = columnAt(pointerOf(event.sourceEvent))?.dataset["column"];
       if (column !== undefined) pin(event.subject.item.key, Number(column));
     });
   const selection = select(svg);
@@ -47,10 +50,6 @@ function makeGhost(item: Item): HTMLElement {
   document.body.append(ghost);
   document.documentElement.classList.add("dragging");
   return ghost;
-}
-
-function placeOf(event: MouseEvent | TouchEvent): { clientX: number; clientY: number } {
-  return "changedTouches" in event ? event.changedTouches[0]! : event;
 }
 
 function columnAt({ clientX, clientY }: { clientX: number; clientY: number }): HTMLElement | null {

@@ -4,6 +4,7 @@ import { computed, effect, signal } from "@preact/signals";
 import { type Column, intoRows, type Range, readColumn } from "../data/histograms";
 import { callName, readName, type SeriesName } from "../data/names";
 import { source } from "../state/live";
+import { oneAtATime } from "../state/once";
 import { series, shown } from "../state/state";
 import { referenceStep, step } from "../state/time";
 import { camera, isIn } from "./camera";
@@ -46,28 +47,21 @@ const visible = computed<readonly number[]>(() => {
   return [...new Set(ids.filter((id) => id !== undefined))];
 });
 
-let busy = false;
-let again = false;
+const read = oneAtATime(async () => {
+  const [ids, at, marked] = [visible.peek(), step.peek(), referenceStep.peek()];
+  if (!ids.length || at < 0) return;
+  glances.value = await columnsAt(ids, at);
+  references.value = marked === null ? new Map() : await columnsAt(ids, marked);
+});
 
-async function read(): Promise<void> {
-  again = true;
-  if (busy) return;
-  busy = true;
-  while (again) {
-    again = false;
-    const [from, store, ids, at] = [source.peek(), shown.peek(), visible.peek(), step.peek()];
-    if (!from || !store || !ids.length || at < 0) continue;
-    const look = async (step: number) => {
-      // What cannot be read now is read at the next step; the page says elsewhere that it cannot.
-      const sent = await from.glance(store.number, ids, step).catch(() => null);
-      const seen = sent?.glances.filter((one) => one.column !== null) ?? [];
-      return new Map(seen.map((one) => [one.series, readColumn(one.column!)]));
-    };
-    glances.value = await look(at);
-    const reference = referenceStep.peek();
-    references.value = reference === null ? new Map() : await look(reference);
-  }
-  busy = false;
+/** How some series of the run that is shown were spread at a step. */
+export async function columnsAt(ids: readonly number[], at: number): Promise<ReadonlyMap<number, Column>> {
+  const [from, store] = [source.peek(), shown.peek()];
+  if (!from || !store) return new Map();
+  // What cannot be read now is read at the next step; the page says elsewhere that it cannot.
+  const sent = await from.glance(store.number, ids, at).catch(() => null);
+  const seen = sent?.glances.filter((one) => one.column !== null) ?? [];
+  return new Map(seen.map((one) => [one.series, readColumn(one.column!)]));
 }
 
 effect(() => {

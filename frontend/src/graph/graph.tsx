@@ -3,17 +3,17 @@
 import { useEffect, useRef } from "preact/hooks";
 import type { Model } from "../data/model";
 import { togglePin } from "../panels/state";
-import { found, lookFor, model, query, selected } from "../state/state";
-import { Box } from "./box";
-import { paint } from "./colours";
-import { camera, isIn, type Region } from "./camera";
+import { lookFor, model, query, selected } from "../state/state";
+import { camera } from "./camera";
 import { dragToColumns } from "./dragging";
+import { Drawing } from "./drawing";
 import { nearest } from "./walking";
 import { Minimap } from "./minimap";
-import { type DrawnBox, type DrawnLink, pathOf, type Scene } from "./scene";
+import { boxAround, type DrawnBox, type Scene } from "./scene";
 import {
   enter,
   entered,
+  graph,
   hovered,
   inside,
   leave,
@@ -24,7 +24,6 @@ import {
   selectedKey,
   selectItem,
   showModule,
-  thick,
   toggleItem,
 } from "./state";
 import { Legend, Toolbar, Zoom } from "./toolbar";
@@ -46,7 +45,7 @@ function Picture({ known }: { known: Model }) {
   const moved = useRef<SVGGElement>(null);
   useEffect(() => {
     const detach = camera.attach(svg.current!, moved.current!);
-    const endDrags = dragToColumns(svg.current!, (element) => boxOf(element)?.item);
+    const endDrags = dragToColumns(svg.current!, (event) => boxOf(event)?.item);
     return () => {
       detach();
       endDrags();
@@ -70,6 +69,7 @@ function Picture({ known }: { known: Model }) {
         onDblClick={doubleClick}
         onKeyDown={press}
         onPointerOver={hover}
+        onPointerMove={region.detail === "far" ? hover : undefined}
         onPointerLeave={() => (hovered.value = null)}
       >
         <defs>
@@ -96,97 +96,6 @@ function Picture({ known }: { known: Model }) {
       <Zoom />
       <Legend />
     </div>
-  );
-}
-
-/** What is too small to be seen is not drawn. */
-const SMALLEST = 1.5;
-
-function Drawing({ drawn, region, known }: { drawn: Scene; region: Region; known: Model }) {
-  const scale = camera.transform.peek().k;
-  const boxes: [DrawnBox, number][] = [];
-  drawn.boxes.forEach((box, at) => {
-    if (isIn(region, box) && box.h * scale >= SMALLEST) boxes.push([box, at]);
-  });
-  const links: [DrawnLink, number][] = [];
-  drawn.links.forEach((one, at) => {
-    const box = { x: one.left, y: one.top, w: one.right - one.left, h: one.bottom - one.top };
-    if (isIn(region, box)) links.push([one, at]);
-  });
-  if (region.detail === "far") return <FarDrawing boxes={boxes} links={links} known={known} />;
-  const ofOpen = boxes.filter(([box]) => box.open);
-  const ofClosed = boxes.filter(([box]) => !box.open);
-  const draw = ([box, at]: [DrawnBox, number]) => (
-    <Box key={box.item.key} box={box} at={at} known={known} detail={region.detail} />
-  );
-  return (
-    <>
-      {ofOpen.map(draw)}
-      <g class={`links ${region.detail}`}>
-        {links.map(([one, at]) => (
-          <Line key={`${one.from} ${one.to}`} one={one} at={at} near={region.detail === "near"} />
-        ))}
-      </g>
-      {ofClosed.map(draw)}
-    </>
-  );
-}
-
-/** From afar only shapes and colours are made out: one element for each box, one for all links. */
-function FarDrawing({
-  boxes,
-  links,
-  known,
-}: {
-  boxes: [DrawnBox, number][];
-  links: [DrawnLink, number][];
-  known: Model;
-}) {
-  const [selection, matches] = [selectedKey.value, found.value?.matches];
-  const isMatch = ({ item }: DrawnBox) => item.kind === "call" && matches?.has(moduleOf(known, item.node)?.id ?? -1);
-  const draw = ([box, at]: [DrawnBox, number]) => (
-    <rect
-      key={box.item.key}
-      class={`box far ${box.open ? "open" : ""} ${box.item.key === selection ? "selected" : ""} ${isMatch(box) ? "match" : ""}`}
-      data-at={at}
-      x={box.x}
-      y={box.y}
-      width={box.w}
-      height={box.h}
-      style={tintOf(box, known)}
-    />
-  );
-  const open = boxes.filter(([box]) => box.open);
-  const closed = boxes.filter(([box]) => !box.open);
-  return (
-    <>
-      {open.map(draw)}
-      <path class="link" d={links.map(([one]) => straight(one.route)).join("")} />
-      {closed.map(draw)}
-    </>
-  );
-}
-
-/** Most boxes seen from afar are ops, which have the colour that the style sheet gives. */
-function tintOf(box: DrawnBox, known: Model): { fill: string } | undefined {
-  if (box.open) return undefined;
-  const { fill } = paint(known, box.item);
-  return fill === "var(--panel)" ? undefined : { fill };
-}
-
-function straight(route: readonly number[]): string {
-  return `M${route[0]},${route[1]}L${route.slice(2).join(",")}`;
-}
-
-function Line({ one, at, near }: { one: DrawnLink; at: number; near: boolean }) {
-  const path = pathOf(one.route);
-  const bytes = one.link.specs.reduce((sum, spec) => sum + (spec.bytes ?? 0), 0);
-  const width = thick.value && bytes ? 0.8 + Math.log2(1 + bytes / 1024) * 0.7 : undefined;
-  return (
-    <>
-      <path class="link" d={path} style={{ strokeWidth: width }} marker-end={near ? "url(#arrow)" : undefined} />
-      {near && <path class="grip" d={path} data-link={at} />}
-    </>
   );
 }
 
@@ -229,8 +138,10 @@ function useFollowTree(known: Model): void {
     // An address that says where to look is not led elsewhere by what is selected.
     if (wasFirst && entered.peek()) return;
     const box = scene.peek().boxes[places.peek().get(selectedKey.peek()) ?? -1];
-    const module = box ? moduleOf(known, box.item.node) : inside.peek() && moduleOf(known, inside.peek()!);
-    if (module?.id !== selected.value) showModule(selected.value);
+    // What was just chosen may not be laid out yet.
+    const chosen = graph.peek()?.find(selectedKey.peek());
+    const node = chosen === undefined ? (box?.item.node ?? inside.peek()) : graph.peek()!.node(chosen);
+    if (!node || moduleOf(known, node)?.id !== selected.value) showModule(selected.value);
   }, [selected.value]);
   useEffect(() => {
     const box = scene.value.boxes[places.value.get(selectedKey.value) ?? -1];
@@ -253,14 +164,17 @@ function useFocus(svg: { current: SVGSVGElement | null }): void {
   });
 }
 
-function boxOf(element: Element): DrawnBox | undefined {
+/** The box under a pointer. Seen from afar, boxes are no elements of their own, and are found by their place. */
+function boxOf(event: MouseEvent | TouchEvent): DrawnBox | undefined {
+  const element = event.target as Element;
   const at = element.closest<SVGElement>("[data-at]")?.dataset["at"];
-  return at === undefined ? undefined : scene.value.boxes[Number(at)];
+  if (at !== undefined) return scene.value.boxes[Number(at)];
+  return element.closest(".far") ? boxAround(scene.value, ...camera.placeOf(event)) : undefined;
 }
 
 function click(event: MouseEvent): void {
   const element = event.target as Element;
-  const box = boxOf(element);
+  const box = boxOf(event);
   if (!box) return;
   touchedKey = box.item.key;
   hovered.value = null;
@@ -272,7 +186,7 @@ function click(event: MouseEvent): void {
 }
 
 function doubleClick(event: MouseEvent): void {
-  const box = boxOf(event.target as Element);
+  const box = boxOf(event);
   if (box?.open) toggleItem(box.item.key);
 }
 
@@ -321,9 +235,8 @@ function hover(event: PointerEvent): void {
   const element = event.target as Element;
   const around = (event.currentTarget as Element).getBoundingClientRect();
   const [x, y] = [event.clientX - around.left, event.clientY - around.top];
-  const box = boxOf(element);
+  const box = boxOf(event);
   const line = element.closest<SVGElement>("[data-link]")?.dataset["link"];
-  if (box && !box.open) hovered.value = { key: box.item.key, x, y };
-  else if (line) hovered.value = { key: `link ${line}`, x, y };
-  else hovered.value = null;
+  const key = box && !box.open ? box.item.key : line ? `link ${line}` : undefined;
+  if (key !== hovered.value?.key) hovered.value = key === undefined ? null : { key, x, y };
 }

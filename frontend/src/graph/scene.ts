@@ -110,6 +110,11 @@ function drawnLink(link: Link, from: number, to: number, route: readonly number[
   };
 }
 
+/** The innermost box around a place. */
+export function boxAround({ boxes }: Scene, x: number, y: number): DrawnBox | undefined {
+  return boxes.findLast((box) => box.x <= x && x < box.x + box.w && box.y <= y && y < box.y + box.h);
+}
+
 /** A route as a smooth line: straight to the middle of each leg, round at the corners. */
 export function pathOf(route: readonly number[]): string {
   const corners = route.length / 2;

@@ -5,4 +5,6 @@ export const PADDING = 12;
 export const TITLE = 30;
 
 /** What a press begins to drag, instead of moving the picture. */
-export const DRAGGABLE = "[data-drag], .far:not(.open)";
+export const DRAGGABLE = "[data-drag], .far.closed";
+
+export const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";

@@ -9,6 +9,7 @@ import { failure } from "../state/live";
 import { compared, model, reveal, select, shown, series } from "../state/state";
 import type { CallGraph, Node } from "./calls";
 import { type Item, Levels } from "./levels";
+import { widthOf } from "./lettering";
 import { placeBoxes } from "./placing";
 import { boxesOf, drawScene, EMPTY, type Scene } from "./scene";
 import { moduleOf, wordsFor } from "./words";
@@ -62,20 +63,15 @@ export const level = computed(() => levels.value?.ofCall(inside.value?.id) ?? nu
 
 const hasHistograms = computed(() => series.value.some((one) => one.kind === "histogram"));
 
-/** How wide a letter is on average, in the title and below it. */
-const TITLE_LETTER = 7.3;
-const SMALL_LETTER = 6.6;
-const MOST_TITLE = 30;
+/** A longer title or subtitle is cut. */
+const WIDEST = 230;
 export const MINI = { w: 46, h: 24 };
 
 function sizeOf(known: Model): (item: Item) => { w: number; h: number } {
   return (item) => {
     const { title, subtitle } = wordsFor(known, item);
     const isCall = item.kind === "call" || item.kind === "stack" || item.kind === "group";
-    const letters = Math.max(
-      Math.min(title.length, MOST_TITLE) * TITLE_LETTER,
-      Math.min(subtitle.length, MOST_TITLE + 4) * SMALL_LETTER,
-    );
+    const letters = Math.min(WIDEST, Math.max(widthOf(title, "title"), widthOf(subtitle, "subtitle")));
     const w = Math.ceil(letters + 26 + (isCall ? 16 : 0) + (isCall && hasHistograms.value ? MINI.w + 8 : 0));
     return { w: Math.max(w, isCall ? 118 : 74), h: isCall ? 46 : subtitle ? 40 : 28 };
   };

@@ -1,9 +1,8 @@
-import { formatExact } from "../data/formats";
 import { camera } from "./camera";
-import { colouring, extremes, heatColour, offered, type Colouring } from "./colours";
+import { colouring, legend, offered, type Colouring } from "./colours";
 import { enter, folds, graph, opened, openTo, scene, showsOps, thick, way } from "./state";
 import { shown } from "../state/state";
-import { FlowWanted } from "./flow-wanted";
+import { FlowWanted, SizesWanted } from "./wanted";
 
 const NAMES: Record<Colouring, string> = {
   class: "class",
@@ -13,7 +12,9 @@ const NAMES: Record<Colouring, string> = {
   parameters: "parameters",
   gradients: "gradient norm",
   findings: "findings",
-  change: "change since mark",
+  change: "gradient change",
+  weights: "weight change",
+  outputs: "output change",
   difference: "difference",
 };
 
@@ -58,6 +59,7 @@ export function Toolbar() {
         </div>
       </details>
       {shown.value && ["gradients", "change"].includes(colouring.value) && <FlowWanted of={shown.value} />}
+      {(colouring.value === "weights" || colouring.value === "outputs") && <SizesWanted of={colouring.value} />}
     </div>
   );
 }
@@ -70,28 +72,31 @@ function Depth() {
   const deepest = scene.value.boxes.reduce((deepest, box) => Math.max(deepest, box.depth), 0);
   const offered = Array.from({ length: MOST_DEPTH + 1 }, (_, depth) => depth);
   return (
-    <span class="buttons" role="group" aria-label="Levels">
-      <button type="button" title="Open one level more" onClick={() => openTo(deepest + 1)}>
-        +1
-      </button>
-      <select
-        aria-label="Open to depth"
-        title="Open so many levels"
-        value={Math.min(deepest, MOST_DEPTH)}
-        onChange={(event) => openTo(Number(event.currentTarget.value))}
-      >
-        {offered.map((depth) => (
-          <option key={depth} value={depth}>
-            {depth}
-          </option>
-        ))}
-      </select>
-      <button type="button" title="Open all levels" onClick={() => openTo(Infinity)}>
-        all
-      </button>
-      <button type="button" title="Close all levels" onClick={() => openTo(0)} disabled={!opened.value.size}>
-        none
-      </button>
+    <span class="choice" role="group" aria-label="Levels">
+      <span>Depth</span>
+      <span class="buttons">
+        <button type="button" title="Open one level more" onClick={() => openTo(deepest + 1)}>
+          +1
+        </button>
+        <select
+          aria-label="Open to depth"
+          title="Open so many levels"
+          value={Math.min(deepest, MOST_DEPTH)}
+          onChange={(event) => openTo(Number(event.currentTarget.value))}
+        >
+          {offered.map((depth) => (
+            <option key={depth} value={depth}>
+              {depth}
+            </option>
+          ))}
+        </select>
+        <button type="button" title="Open all levels" onClick={() => openTo(Infinity)}>
+          all
+        </button>
+        <button type="button" title="Close all levels" onClick={() => openTo(0)} disabled={!opened.value.size}>
+          none
+        </button>
+      </span>
     </span>
   );
 }
@@ -106,14 +111,22 @@ function Check({ text, of }: { text: string; of: { value: boolean } }) {
 
 /** What the colours stand for, in a corner of the picture. */
 export function Legend() {
-  const range = extremes.value;
-  if (!range) return null;
-  const ramp = `linear-gradient(to right, ${heatColour(0)}, ${heatColour(1)})`;
+  const told = legend.value;
+  if (!told) return null;
   return (
-    <span class="legend" title={`${formatExact(scene.value.boxes.length)} boxes`}>
-      {range.format(range.low)}
-      <i style={{ background: ramp }} />
-      {range.format(range.high)}
+    <span class="legend" data-testid="legend">
+      {told.swatches?.map(([fill, word]) => (
+        <>
+          <i class="swatch" style={{ background: fill }} /> {word}
+        </>
+      ))}
+      {told.ramp && (
+        <>
+          {told.ramp.low}
+          <i style={{ background: `linear-gradient(to right, ${told.ramp.fills.join(", ")})` }} />
+          {told.ramp.high}
+        </>
+      )}
     </span>
   );
 }

@@ -1,6 +1,6 @@
 /** What boxes are called, and what is told of them. */
 
-import { formatBytes, formatShape } from "../data/formats";
+import { formatBytes, formatExact, formatShape } from "../data/formats";
 import { kindOf, type Model } from "../data/model";
 import type { Module, TensorSpec } from "../data/records";
 import type { Node } from "./calls";
@@ -100,7 +100,7 @@ export function rowsFor(model: Model, item: Item, passes: number): Rows {
     ...named("out", node.outputs),
     ...(facts.length ? facts : module ? factsOf(module.extra ?? "") : []),
     ...(module && model.parameters(module.id)
-      ? [["parameters", model.parameters(module.id).toLocaleString("en")] as const]
+      ? [["parameters", formatExact(model.parameters(module.id))] as const]
       : []),
     ...(node.count < passes ? [["ran in", `${node.count} of ${passes} passes`] as const] : []),
   ];

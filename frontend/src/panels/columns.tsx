@@ -11,7 +11,18 @@ import { moduleOf, wordsFor } from "../graph/words";
 import { model, series, shown, twinsOf } from "../state/state";
 import { Plot } from "./plot";
 import { keyOf, sectionsOf, seriesOf } from "./series";
-import { columns, logarithmic, MODES, mode, moveColumn, pins, rejected, removeColumn, unpin } from "./state";
+import {
+  chosenRejection,
+  columns,
+  logarithmic,
+  MODES,
+  mode,
+  moveColumn,
+  pins,
+  rejected,
+  removeColumn,
+  unpin,
+} from "./state";
 
 const MODE_NAMES = { heat: "Heat map", percentiles: "Bands", lines: "Lines" };
 
@@ -23,7 +34,6 @@ const MODE_TITLES = {
 
 export function Columns() {
   const all = columns.value;
-  if (!series.value.length) return null;
   return (
     <section class="columns-pane" aria-label="Pinned modules" data-testid="columns">
       <Controls />
@@ -83,7 +93,7 @@ function Controls() {
           step="0.01"
           aria-label="Share of outliers left out"
           value={rejected.value}
-          onInput={(event) => (rejected.value = Number(event.currentTarget.value))}
+          onInput={(event) => (chosenRejection.value = Number(event.currentTarget.value))}
         />
       </label>
     </div>

@@ -5,8 +5,10 @@ import { formatShort } from "../data/formats";
 import { fromLog, type Heat, quantiles, toLog } from "../data/histograms";
 import type { Points } from "../data/points";
 import type { Series } from "../data/records";
-import { resolve } from "../frame/theme";
-import { type Axis, axisFor, imageOf, shareOf, valueAt } from "./heatmap";
+import { channels, resolve } from "../frame/theme";
+import { heatDrawing } from "./heat-drawing";
+import { type Axis, axisFor, shareOf } from "./heatmap";
+import { markBroken, markSpread, withAxis } from "./spread";
 import type { Mode } from "./state";
 
 export interface Drawing {
@@ -24,6 +26,8 @@ export interface Drawing {
   paint(plot: uPlot): void;
   /** Above the lines. */
   mark(plot: uPlot): void;
+  /** Draws only what is new since another drawing, and says whether that was enough. */
+  paintNew?(plot: uPlot, known: Drawing): boolean;
 }
 
 export interface Subject {
@@ -36,92 +40,14 @@ export interface Subject {
   readonly colour: string;
   readonly logarithmic: boolean;
   readonly rejected: number;
+  /** Whether more steps will come. */
+  readonly isLive: boolean;
 }
 
 export function drawingFor(subject: Subject): Drawing {
   if (subject.mode === "heat") return heatDrawing(subject);
   if (subject.mode === "percentiles") return percentileDrawing(subject);
   return lineDrawing(subject);
-}
-
-const INVISIBLE: uPlot.Series = { paths: () => null, points: { show: false } };
-
-function heatDrawing({ heat, colour, logarithmic, rejected }: Subject): Drawing {
-  const axis = heat && axisFor(heat, rejected, logarithmic);
-  const steps = stepsOf(heat);
-  return {
-    ...withAxis(axis),
-    sort: "heat",
-    data: [steps, steps.map(() => 0)],
-    series: [{}, INVISIBLE],
-    bands: [],
-    paint: (plot) => heat && axis && paintHeat(plot, heat, axis, colour),
-    mark: (plot) => axis && markZero(plot, axis),
-  };
-}
-
-/** The steps at which columns begin, and the end of the last one. */
-function stepsOf(heat: Heat | undefined): number[] {
-  if (!heat?.columns.length) return [];
-  const last = heat.columns.at(-1)!;
-  return [...heat.columns.map((column) => column.firstStep), last.lastStep + 1];
-}
-
-/** The axis runs from 0 to 1, so that a logarithmic one is drawn like any other. */
-function withAxis(axis: Axis | undefined): Pick<Drawing, "range" | "axis" | "splits" | "label"> {
-  return {
-    axis,
-    range: [0, 1],
-    splits: () => [0, 1],
-    label: (share) => (axis ? formatShort(valueAt(axis, share)) : ""),
-  };
-}
-
-function paintHeat(plot: uPlot, heat: Heat, axis: Axis, colour: string): void {
-  const { left, top, width, height } = plot.bbox;
-  const { min, max } = plot.scales["x"]!;
-  if (min == null || max == null || !width) return;
-  const { ctx } = plot;
-  // uPlot remembers what it set last, so the context is given back as it was.
-  ctx.save();
-  ctx.fillStyle = resolve("paper");
-  ctx.fillRect(left, top, width, height);
-  const image = imageOf(heat, axis, Math.round(width), min, max, channels(colour));
-  ctx.imageSmoothingEnabled = false;
-  ctx.drawImage(onCanvas(image), 0, 0, image.width, image.height, left, top, width, height);
-  ctx.restore();
-}
-
-/** One canvas for all heat maps: making one takes longer than drawing on it. */
-const shared = new OffscreenCanvas(1, 1);
-const sharedContext = shared.getContext("2d", { willReadFrequently: true })!;
-
-function onCanvas(image: ImageData): OffscreenCanvas {
-  if (shared.width < image.width) shared.width = image.width;
-  if (shared.height < image.height) shared.height = image.height;
-  sharedContext.putImageData(image, 0, 0);
-  return shared;
-}
-
-function channels(colour: string): [number, number, number] {
-  const [red = 0, green = 0, blue = 0] = (colour.match(/[\d.]+/g) ?? []).map(Number);
-  return [red, green, blue];
-}
-
-function markZero(plot: uPlot, axis: Axis): void {
-  const share = shareOf(axis, 0);
-  if (share <= 0 || share >= 1) return;
-  const y = Math.round(plot.bbox.top + plot.bbox.height * (1 - share)) + 0.5;
-  const { ctx } = plot;
-  ctx.save();
-  ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
-  ctx.strokeStyle = resolve("dim");
-  ctx.lineWidth = 1;
-  ctx.beginPath();
-  ctx.moveTo(plot.bbox.left, y);
-  ctx.lineTo(plot.bbox.left + plot.bbox.width, y);
-  ctx.stroke();
-  ctx.restore();
 }
 
 const SHARES = [0.05, 0.25, 0.5, 0.75, 0.95];
@@ -142,7 +68,7 @@ function percentileDrawing({ heat, colour, logarithmic, rejected }: Subject): Dr
       { series: [4, 2], fill: fade(colour, 0.3) },
     ],
     paint: () => undefined,
-    mark: (plot) => axis && markZero(plot, axis),
+    mark: (plot) => markSpread(plot, heat, axis),
   };
 }
 
@@ -178,7 +104,7 @@ function lineDrawing({ points, others, series, colour, logarithmic }: Subject): 
     splits: ({ min = 0, max = 1 }) => [min ?? 0, ((min ?? 0) + (max ?? 1)) / 2, max ?? 1],
     label: (value) => formatShort(scaled.from(value)),
     paint: () => undefined,
-    mark: (plot) => markBroken(plot, points, series),
+    mark: (plot) => markBroken(plot, brokenPoints(points, series)),
   };
 }
 
@@ -226,7 +152,7 @@ function scalingFor(lines: readonly (readonly number[])[], logarithmic: boolean)
     }
   }
   if (low > high) [low, high] = [0, 1];
-  if (low === high) [low, high] = [low - (Math.abs(low) / 2 || 1), high + (Math.abs(high) / 2 || 1)];
+  if (low === high) [low, high] = low ? [low - Math.abs(low) / 2, high + Math.abs(high) / 2] : [0, 1];
   const unit = Math.max(Math.abs(low), Math.abs(high)) / 1000;
   const to = (value: number) => (logarithmic ? toLog(value, unit) : value);
   return {
@@ -236,18 +162,11 @@ function scalingFor(lines: readonly (readonly number[])[], logarithmic: boolean)
   };
 }
 
-/** A tick on the axis for each step with a value that is no number: a gap alone is easily overlooked. */
-function markBroken(plot: uPlot, points: Points | undefined, series: Series): void {
-  if (!points) return;
-  const values = points.columns[series.kind ? "mean" : "value"] ?? [];
-  const unit = devicePixelRatio;
-  const bottom = plot.bbox.top + plot.bbox.height;
-  plot.ctx.save();
-  plot.ctx.fillStyle = resolve("alarm");
-  points.steps.forEach((at, index) => {
-    const broken = (points.columns["nan"]?.[index] ?? 0) + (points.columns["inf"]?.[index] ?? 0) > 0;
-    if (!broken && Number.isFinite(values[index])) return;
-    plot.ctx.fillRect(plot.valToPos(at, "x", true) - unit, bottom - 7 * unit, 2 * unit, 7 * unit);
-  });
-  plot.ctx.restore();
+/** The steps with a value that is no number: a gap alone is easily overlooked. */
+function brokenPoints(points: Points | undefined, series: Series): number[] {
+  const values = points?.columns[series.kind ? "mean" : "value"] ?? [];
+  const count = (field: string, at: number) => points?.columns[field]?.[at] ?? 0;
+  return (points?.steps ?? []).filter(
+    (_, at) => count("nan", at) + count("inf", at) > 0 || !Number.isFinite(values[at]),
+  );
 }

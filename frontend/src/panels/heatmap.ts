@@ -1,6 +1,6 @@
 /** A heat map as an image: one vertical slice a step, nothing where nothing fell. */
 
-import { type Column, fromLog, type Heat, intoRows, type Range, rangeOf, toLog } from "../data/histograms";
+import { type Column, fromLog, type Heat, intoRows, type Range, rangeOfHeat, toLog } from "../data/histograms";
 
 export interface Axis extends Range {
   /** Set for a logarithmic axis: below it, it is even. */
@@ -10,10 +10,20 @@ export interface Axis extends Range {
 const ROWS = 48;
 
 export function axisFor(heat: Heat, rejected: number, logarithmic: boolean): Axis | undefined {
-  const range = rangeOf(heat.columns, rejected);
+  const range = rangeOfHeat(heat, rejected);
   if (!range) return undefined;
-  const unit = Math.max(Math.abs(range.low), Math.abs(range.high)) / 1000;
-  return { ...range, unit: logarithmic ? unit : undefined };
+  const { low, high } = snapped(range);
+  const unit = Math.max(Math.abs(low), Math.abs(high)) / 1000;
+  return { low, high, unit: logarithmic ? unit : undefined };
+}
+
+/**
+ * A range that ends where bins do, and a little later if need be: so the axis of a live run stands still for many
+ * steps, and what was drawn of earlier ones stays as it is.
+ */
+function snapped({ low, high }: Range): Range {
+  const grid = 2 ** Math.floor(Math.log2((high - low) / 32));
+  return { low: Math.floor(low / grid) * grid, high: Math.ceil(high / grid) * grid };
 }
 
 /** From 0 at the low end to 1 at the high end. */
@@ -29,30 +39,34 @@ export function valueAt({ low, high, unit }: Axis, share: number): number {
   return fromLog(from + share * (to - from), unit);
 }
 
-/** The image of the steps [from, to], `width` pixels wide. Its rows run from high values to low ones. */
+/**
+ * The image of some steps, from the first to the last, `width` pixels wide. Its rows run from high values to low
+ * ones. The full colour is that of the most that fell into one bin, whose root is `atLeast` or more.
+ */
 export function imageOf(
   heat: Heat,
   axis: Axis,
   width: number,
-  from: number,
-  to: number,
+  [from, to]: readonly [number, number],
   ink: readonly [number, number, number],
-): ImageData {
-  const image = new ImageData(Math.max(1, width), ROWS);
+  atLeast: number,
+): { image: ImageData; most: number } {
+  const slices = slicesOf(heat.columns, axis, width, from, to);
+  const image = new ImageData(width, ROWS);
   const pixels = new Uint32Array(image.data.buffer);
-  const slices = slicesOf(heat.columns, width, from, to).map((column) => column && sliceOf(column, axis));
-  const most = slices.reduce((most, slice) => Math.max(most, slice?.most ?? 0), 0);
+  const most = slices.reduce((most, slice) => Math.max(most, slice?.most ?? 0), atLeast);
   const inks = inksOf(ink);
   const scale = (inks.length - 1) / most;
-  for (let x = 0; x < slices.length; x++) {
+  for (let x = 0; x < width; x++) {
     const slice = slices[x];
     if (!slice) continue;
-    for (let row = slice.from; row < slice.to; row++) {
-      const root = slice.roots[row]!;
-      if (root) pixels[(ROWS - 1 - row) * image.width + x] = inks[(scale * root) | 0]!;
+    const { roots, to } = slice;
+    for (let row = slice.from; row < to; row++) {
+      const root = roots[row]!;
+      if (root) pixels[(ROWS - 1 - row) * width + x] = inks[(scale * root) | 0]!;
     }
   }
-  return image;
+  return { image, most };
 }
 
 const SHADES = 224;
@@ -78,7 +92,7 @@ function inksOf(ink: readonly [number, number, number]): Uint32Array {
 }
 
 interface Slice {
-  readonly axis: Axis;
+  readonly column: Column;
   /** The roots of the counts of all rows, which show what is rare, too. */
   readonly roots: Float32Array;
   /** Between which rows anything fell. */
@@ -87,37 +101,57 @@ interface Slice {
   readonly most: number;
 }
 
-/** What was worked out for a column the last time: a live run draws all of them again at each step. */
-const known = new WeakMap<Column, Slice>();
+/** The columns of a heat map as they lie on an axis: those that a live run has added are all that is new. */
+interface Strip {
+  readonly axis: Axis;
+  readonly edges: Float64Array;
+  readonly slices: Slice[];
+}
 
-function sliceOf(column: Column, axis: Axis): Slice {
-  const last = known.get(column);
-  if (last && last.axis.low === axis.low && last.axis.high === axis.high && last.axis.unit === axis.unit) return last;
-  const roots = intoRows(column, edgesOf(axis)).map(Math.sqrt);
+/** By the first column, which a heat map that grows keeps. */
+const strips = new WeakMap<Column, Strip>();
+
+function stripOf(first: Column, axis: Axis): Strip {
+  const known = strips.get(first);
+  if (known && known.axis.low === axis.low && known.axis.high === axis.high && known.axis.unit === axis.unit)
+    return known;
+  const edges = Float64Array.from({ length: ROWS + 1 }, (_, row) => valueAt(axis, row / ROWS));
+  const strip = { axis, edges, slices: [] };
+  strips.set(first, strip);
+  return strip;
+}
+
+function sliceOf({ slices, edges }: Strip, column: Column, at: number): Slice {
+  const known = slices[at];
+  if (known?.column === column) return known;
+  const roots = intoRows(column, edges).map(Math.sqrt);
   const most = roots.reduce((most, root) => Math.max(most, root), 0);
   const from = Math.max(
     0,
     roots.findIndex((root) => root > 0),
   );
-  const slice = { axis, roots, most, from, to: roots.findLastIndex((root) => root > 0) + 1 };
-  known.set(column, slice);
-  return slice;
+  return (slices[at] = { column, roots, most, from, to: roots.findLastIndex((root) => root > 0) + 1 });
 }
 
-const edges = new WeakMap<Axis, Float64Array>();
-
-function edgesOf(axis: Axis): Float64Array {
-  const found = edges.get(axis) ?? Float64Array.from({ length: ROWS + 1 }, (_, row) => valueAt(axis, row / ROWS));
-  edges.set(axis, found);
-  return found;
-}
-
-/** The column that each pixel shows: the last that began before it. */
-function slicesOf(columns: readonly Column[], width: number, from: number, to: number): (Column | undefined)[] {
-  let at = -1;
-  return Array.from({ length: Math.max(1, width) }, (_, x) => {
+/** What each pixel shows: the last column that began before it, and nothing behind the end. */
+function slicesOf(
+  columns: readonly Column[],
+  axis: Axis,
+  width: number,
+  from: number,
+  to: number,
+): (Slice | undefined)[] {
+  const shown = new Array<Slice | undefined>(width);
+  const strip = stripOf(columns[0]!, axis);
+  const end = columns.at(-1)!.lastStep + 1;
+  let [at, slice] = [-1, undefined as Slice | undefined];
+  for (let x = 0; x < width; x++) {
     const step = from + ((x + 0.5) / width) * (to - from);
+    if (step >= end) break;
+    const before = at;
     while (at + 1 < columns.length && columns[at + 1]!.firstStep <= step) at++;
-    return columns[at];
-  });
+    if (at !== before) slice = sliceOf(strip, columns[at]!, at);
+    shown[x] = slice;
+  }
+  return shown;
 }

@@ -4,7 +4,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { formatExact, formatNumber } from "../data/formats";
-import { binAt, columnOf, type Heat } from "../data/histograms";
+import { binAt, columnOf, type Heat, quantiles } from "../data/histograms";
 import type { Points } from "../data/points";
 import type { Series } from "../data/records";
 import type { RunStore } from "../data/store";
@@ -13,7 +13,8 @@ import { useHeat, usePoints } from "../state/live";
 import { chosenStep, goToStep, step } from "../state/time";
 import { type Drawing, drawingFor } from "./drawings";
 import { valueAt } from "./heatmap";
-import { logarithmic, type Mode, mode, rejected } from "./state";
+import { shown } from "../state/state";
+import { logarithmic, type Mode, mode, rejected, sought } from "./state";
 
 export const PLOT_HEIGHT = 118;
 
@@ -41,6 +42,10 @@ export function Plot({
   const isSpread = drawn !== "lines";
   const card = useRef<HTMLElement>(null);
   const isSeen = useSeen(card);
+  const isSought = sought.value?.series === series.id && store === shown.value;
+  useEffect(() => {
+    if (isSought) card.current!.scrollIntoView({ block: "center" });
+  }, [isSought && sought.value]);
   const heat = useHeat(store, isSeen && isSpread ? series.id : undefined);
   const points = usePoints(store, !isSeen || isSpread ? undefined : series.id);
   const overlaid = others.map((other) => usePoints(other.store, !isSeen || isSpread ? undefined : other.series.id));
@@ -56,12 +61,13 @@ export function Plot({
         colour: resolve(colour),
         logarithmic: logarithmic.value,
         rejected: rejected.value,
+        isLive: !store.finished.value,
       }),
-    [drawn, heat, points, ...overlaid, series, colour, logarithmic.value, rejected.value, isDark.value],
+    [store.finished.value, drawn, heat, points, ...overlaid, series, colour, logarithmic.value, rejected.value, isDark.value],
   );
   const box = useUplot(drawing, height, (at) => (cursor.value = at), title);
   return (
-    <figure ref={card} class="plot-card" data-testid="chart" data-mode={drawn}>
+    <figure ref={card} class={`plot-card ${isSought ? "sought" : ""}`} data-testid="chart" data-mode={drawn}>
       <figcaption>
         <b title={`${series.path}.${series.name}`}>
           <bdi>{title}</bdi>
@@ -119,10 +125,12 @@ function useUplot(
       made.destroy();
     };
   }, [drawing.sort, isDark.value, height]);
+  const drawn = useRef(drawing);
   useEffect(() => {
-    if (plot.current && plot.current.data !== drawing.data) plot.current.setData(drawing.data);
+    const [made, known] = [plot.current, drawn.current];
+    drawn.current = drawing;
+    if (made && made.data !== drawing.data) made.setData(drawing.data, !drawing.paintNew?.(made, known));
   }, [drawing]);
-  // At the end, which is where a live run is followed, there is no mark to move.
   useEffect(() => plot.current?.redraw(false, false), [chosenStep.value]);
   return box;
 }
@@ -198,11 +206,11 @@ function formatStep(at: number): string {
   return at >= 10_000 ? `${formatNumber(at / 1000)}k` : formatExact(at);
 }
 
-/** A thin line at the step that everything shows. */
+/** A thin line at the step that someone went back to. */
 function markStep(plot: uPlot): void {
   const { min, max } = plot.scales["x"]!;
   const at = step.peek();
-  if (min === undefined || max === undefined || min === null || max === null || at <= min || at >= max) return;
+  if (chosenStep.peek() === null || min == null || max == null || at <= min || at >= max) return;
   const x = plot.valToPos(at, "x", true);
   plot.ctx.save();
   plot.ctx.fillStyle = resolve("text");
@@ -253,18 +261,30 @@ function Reading({ drawing, heat, points, series, at }: ReadingProps) {
   );
 }
 
-function HeatReading({
-  drawing,
-  heat,
-  at,
-}: {
-  drawing: Drawing;
-  heat: Heat;
-  at: { step: number; share: number } | null;
-}) {
-  if (!at || !drawing.axis) return <span class="reading" />;
-  const column = columnOf(heat, at.step);
+interface HeatReadingProps {
+  readonly drawing: Drawing;
+  readonly heat: Heat;
+  readonly at: { step: number; share: number } | null;
+}
+
+/** The bin under the cursor, or the middle of all values at the step that is shown. */
+function HeatReading({ drawing, heat, at }: HeatReadingProps) {
+  const column = columnOf(heat, at?.step ?? step.value);
   if (!column) return <span class="reading dim">no point yet</span>;
+  const broken = column.broken > 0 && <span class="flag">{formatExact(column.broken)} NaN or Inf</span>;
+  if (!at || !drawing.axis) {
+    const median = quantiles(column, [0.5])?.[0];
+    return (
+      <span class="reading">
+        {median !== undefined && (
+          <span>
+            <span class="dim">median</span> {formatNumber(median)}
+          </span>
+        )}
+        {broken}
+      </span>
+    );
+  }
   const steps =
     column.firstStep === column.lastStep
       ? `step ${formatExact(column.firstStep)}`
@@ -277,6 +297,7 @@ function HeatReading({
         {formatNumber(bin.low)} … {formatNumber(bin.high)}
       </span>
       <b>{formatExact(bin.count)}</b>
+      {broken}
     </span>
   );
 }

@@ -1,6 +1,7 @@
 /** Which nodes are pinned into which column, and how their series are drawn. */
 
 import { computed, signal } from "@preact/signals";
+import { run } from "../state/state";
 
 /** Each column holds the keys of nodes. */
 export const columns = signal<readonly (readonly string[])[]>([]);
@@ -9,8 +10,15 @@ export const MODES = ["heat", "percentiles", "lines"] as const;
 export type Mode = (typeof MODES)[number];
 export const mode = signal<Mode>("heat");
 export const logarithmic = signal(false);
-/** The share of the most extreme values that the axis leaves out. */
-export const rejected = signal(0.02);
+/** The share of the most extreme values that the axis leaves out, where someone has set it. */
+export const chosenRejection = signal<number | null>(null);
+const USUAL_REJECTION = 0.1;
+export const rejected = computed(
+  () => chosenRejection.value ?? run.value?.reject_outlier_proportion ?? USUAL_REJECTION,
+);
+
+/** The series that someone was led to; a new object each time, so that the same one is found again. */
+export const sought = signal<{ readonly series: number } | null>(null);
 
 /** The hues of pins: told apart by those who see colours differently, too. */
 const COLOURS = ["#d1495b", "#00798c", "#edae49", "#5f4bb6", "#2e933c", "#d17a22", "#3f8efc", "#a44a8f"];
@@ -31,7 +39,7 @@ export const pins = computed<ReadonlyMap<string, string>>(() => {
 });
 
 /** Puts a node into a column, at its end; the place behind the last one makes a new column. */
-export function pin(key: string, column = 0): void {
+export function pin(key: string, column = Math.max(0, columns.value.length - 1)): void {
   const next = columns.value.map((keys) => keys.filter((one) => one !== key));
   if (column >= next.length) next.push([key]);
   else next[column] = [...next[column]!, key];
@@ -44,7 +52,7 @@ export function unpin(key: string): void {
 
 export function togglePin(key: string): void {
   if (pins.value.has(key)) unpin(key);
-  else pin(key, Math.max(0, columns.value.length - 1));
+  else pin(key);
 }
 
 export function removeColumn(column: number): void {

@@ -1,15 +1,18 @@
 /** Keeps what the page knows fresh: reads once, then what each new step brings to what is shown. */
 
-import { batch, effect, signal } from "@preact/signals";
+import { batch, computed, effect, signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { extendHeat, type Heat } from "../data/histograms";
 import { extend, MANY_POINTS, type Points, readPoints } from "../data/points";
 import type { Run, Status } from "../data/records";
 import type { Source } from "../data/source";
 import { RunStore } from "../data/store";
+import { oneAtATime } from "./once";
 
 export const source = signal<Source | null>(null);
 export const stores = signal<readonly RunStore[]>([]);
+/** Whether there is a folder that no run has come into yet. */
+export const awaitsRuns = computed(() => source.value !== null && !stores.value.length);
 export const saved = signal(false);
 export const connected = signal(true);
 /** What went wrong while reading; "" if nothing did. */
@@ -97,7 +100,12 @@ function take(store: RunStore, from: Source, next: Status): void {
 }
 
 async function readNews(store: RunStore, from: Source): Promise<void> {
-  await Promise.all([readPointNews(store, from), readHeatNews(store, from), readFlow(store, from)]);
+  try {
+    await Promise.all([readPointNews(store, from), readHeatNews(store, from), readFlow(store, from)]);
+    failure.value = "";
+  } catch (problem) {
+    tellFailure(problem);
+  }
 }
 
 /** Up to which step something was asked for. */
@@ -200,28 +208,6 @@ function want(store: RunStore, what: "wantedPoints" | "wantedHeats", id: number 
   };
   change(1);
   return () => change(-1);
-}
-
-/** Runs a task once more after the current time if it was asked for meanwhile, never side by side. */
-function oneAtATime(task: () => Promise<void>): () => Promise<void> {
-  let busy = false;
-  let again = false;
-  return async () => {
-    again = true;
-    if (busy) return;
-    busy = true;
-    try {
-      while (again) {
-        again = false;
-        await task();
-      }
-      failure.value = "";
-    } catch (problem) {
-      tellFailure(problem);
-    } finally {
-      busy = false;
-    }
-  };
 }
 
 function tellFailure(problem: unknown): void {

@@ -2,8 +2,9 @@
 
 import { batch, computed, effect, type Signal } from "@preact/signals";
 import { colouring, COLOURINGS } from "../graph/colours";
-import { entered, folds, opened, showModule, showsOps, thick } from "../graph/state";
-import { columns, logarithmic, mode, MODES, rejected } from "../panels/state";
+import type { Node } from "../graph/calls";
+import { entered, folds, opened, showModule, showNode, showsOps, thick } from "../graph/state";
+import { chosenRejection, columns, logarithmic, mode, MODES } from "../panels/state";
 import { type Place, readList, readLists, readPlace, writeList, writeLists, writePlace } from "./address";
 import { use } from "./live";
 import {
@@ -92,9 +93,9 @@ const HELD: Readonly<Record<string, Held>> = {
   mode: oneOf(mode, MODES),
   log: flag(logarithmic, false),
   outliers: held(
-    rejected,
-    (share) => (share === 0.02 ? "" : String(share)),
-    (written) => (written ? Number(written) : 0.02),
+    chosenRejection,
+    (share) => (share === null ? "" : String(share)),
+    (written) => (written && Number.isFinite(Number(written)) ? Number(written) : null),
   ),
   theme: oneOf(theme, ["", "light", "dark"]),
 };
@@ -114,13 +115,42 @@ function followAddress(): void {
 
 /** Goes to a module wherever it is, and leaves the way back to the browser's back button. */
 export function jump(id: number): void {
-  writeAddress();
-  if (location.protocol !== "about:") history.pushState(null, "", location.href);
+  keepWayBack();
+  revealModule(id);
+}
+
+/** The same from another view, whose place is the way back. */
+export function jumpToGraph(path: string): void {
+  const id = model.value?.find(path);
+  if (id === undefined) return;
+  keepWayBack();
+  batch(() => {
+    view.value = "graph";
+    revealModule(id);
+  });
+}
+
+export function revealModule(id: number): void {
   batch(() => {
     query.value = "";
     reveal(id);
     showModule(id);
   });
+}
+
+/** One call, or what stands in it. */
+export function revealNode(node: Node): void {
+  batch(() => {
+    query.value = "";
+    reveal(model.value?.find(node.path) ?? 0);
+    showNode(node);
+  });
+}
+
+/** What is shown now is where the browser's back button leads to. */
+export function keepWayBack(): void {
+  writeAddress();
+  if (location.protocol !== "about:") history.pushState(null, "", location.href);
 }
 
 function writeAddress(): void {

@@ -1,15 +1,15 @@
 import { formatExact } from "../data/formats";
 import { chosenStep, goToStep, lastStep, playing, referenceStep, step, togglePlay } from "../state/time";
-import { colouring, offered } from "../graph/colours";
+import { colouring, isChange, offered } from "../graph/colours";
 import { shown, status } from "../state/state";
 
 function toggleReference(): void {
   const isOff = referenceStep.value === null;
   referenceStep.value = isOff ? step.value : null;
   // Series that are still being read may turn out to be gradients.
-  const mayHaveGradients = offered.value.includes("gradients") || !shown.value?.series.value.length;
-  if (isOff && mayHaveGradients) colouring.value = "change";
-  else if (colouring.value === "change") colouring.value = "class";
+  const usual = shown.value?.series.value.length ? colouring.value : "change";
+  if (isOff) colouring.value = offered.value.find(isChange) ?? usual;
+  else if (isChange(colouring.value)) colouring.value = "class";
 }
 
 /** The slider that sets the step everywhere. */

@@ -2,10 +2,11 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import { formatExact, formatNumber, formatShape } from "../data/formats";
+import { titleOf } from "../data/names";
 import { readNumber } from "../data/points";
 import type { FeatureMap } from "../data/records";
-import { model, shown, view } from "../state/state";
-import { jump } from "../state/places";
+import { model, shown } from "../state/state";
+import { jumpToGraph } from "../state/places";
 
 const MOST_SHOWN = 200;
 
@@ -28,36 +29,41 @@ export function Maps({ path }: { path: string }) {
   return (
     <div class="maps">
       {maps.map((map) => (
-        <Picture key={map.name} map={map} />
+        <Picture key={map.name} map={map} isHere />
       ))}
     </div>
   );
 }
 
-function Picture({ map }: { map: FeatureMap }) {
+/** `isHere` where it stands beside its module, so that its path need not be told. */
+function Picture({ map, isHere = false }: { map: FeatureMap; isHere?: boolean }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   useEffect(() => paint(canvas.current!, map), [map]);
-  const go = () => {
-    const id = model.value?.find(map.path);
-    if (id === undefined) return;
-    view.value = "graph";
-    jump(id);
-  };
+  const title = titleOf(map.name);
   const range = `${formatNumber(readNumber(map.low))} … ${formatNumber(readNumber(map.high))}`;
+  const facts = [formatShape(map.spec.shape), channelsOf(map), range, `step ${formatExact(map.step)}`];
   return (
     <figure class="map" data-testid="map">
-      <canvas ref={canvas} role="img" aria-label={`${map.name} of ${map.path}, ${range}`} />
+      <canvas ref={canvas} role="img" aria-label={`${title} of ${map.path || model.value?.name}, ${range}`} />
       <figcaption>
-        <button type="button" class="jump" onClick={go}>
-          <bdi>{map.path || model.value?.name}</bdi>
-        </button>{" "}
-        {map.name}
-        <div class="dim">
-          {formatShape(map.spec.shape)} · {range} · step {formatExact(map.step)}
-        </div>
+        {!isHere && (
+          <button type="button" class="jump" onClick={() => jumpToGraph(map.path)}>
+            <bdi>{map.path || model.value?.name}</bdi>
+          </button>
+        )}{" "}
+        {title}
+        <div class="dim">{facts.filter(Boolean).join(" · ")}</div>
       </figcaption>
     </figure>
   );
+}
+
+/** How many of the channels of an image are pictured. */
+function channelsOf({ tiles = 1, spec }: FeatureMap): string {
+  const channels = spec.shape?.slice(1, -2).reduce((product, size) => product * size, 1) ?? 1;
+  if (tiles < 2) return "";
+  const first = channels > tiles ** 2 ? `first ${tiles ** 2} of ` : "";
+  return `${first}${formatExact(channels)} channels`;
 }
 
 function paint(canvas: HTMLCanvasElement, { rows, columns, pixels }: FeatureMap): void {

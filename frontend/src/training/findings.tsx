@@ -1,47 +1,71 @@
+import { formatExact } from "../data/formats";
+import { titleOf } from "../data/names";
 import type { Finding } from "../data/records";
-import { model, shown, view } from "../state/state";
-import { jump } from "../state/places";
-import { goToStep } from "../state/time";
-
-const SEVERITIES = ["error", "warning", "note"] as const;
+import { graph } from "../graph/state";
+import { model, series, shown } from "../state/state";
+import { follow } from "./follow";
+import { leadOf, together } from "./leads";
 
 /** The problems that were found, the worst first; each leads to its place. */
 export function Findings() {
-  const all = shown.value!.findings.value;
-  const ordered = SEVERITIES.flatMap((severity) => all.filter((one) => one.severity === severity));
   return (
     <section class="training" aria-label="Findings">
       <ul class="findings">
-        {ordered.map((finding, at) => (
-          <Row key={at} finding={finding} />
+        {together(shown.value!.findings.value).map(([first, ...rest], at) => (
+          <Row key={at} finding={first!} rest={rest} />
         ))}
       </ul>
     </section>
   );
 }
 
-function Row({ finding }: { finding: Finding }) {
-  const id = model.value?.find(finding.path ?? "");
-  const go = () => {
-    view.value = "graph";
-    if (finding.step !== undefined) goToStep(finding.step);
-    if (id !== undefined) jump(id);
-  };
+function Row({ finding, rest }: { finding: Finding; rest: readonly Finding[] }) {
   return (
     <li class={finding.severity} data-testid="finding">
       <span class="severity">{finding.severity}</span>
       <div>
-        <p>{finding.message}</p>
-        <p class="dim">
-          <button type="button" class="jump" onClick={go}>
-            <bdi>{finding.path || model.value?.name}</bdi>
-          </button>
-          {finding.op && ` · ${finding.op}`}
-          {finding.phase && finding.phase !== "forward" && ` · ${finding.phase}`}
-          {finding.step !== undefined && ` · step ${finding.step}`}
-          {finding.source && ` · ${finding.source.file}:${finding.source.line}`}
-        </p>
+        <Words finding={finding} />
+        {rest.length > 0 && (
+          <details>
+            <summary>
+              {formatExact(rest.length)} more {rest.length === 1 ? "place" : "places"} at this step
+            </summary>
+            {rest.map((one, at) => (
+              <Words key={at} finding={one} />
+            ))}
+          </details>
+        )}
       </div>
     </li>
+  );
+}
+
+function Words({ finding }: { finding: Finding }) {
+  return (
+    <>
+      <p>{finding.message}</p>
+      <p class="dim">
+        <FindingPlace finding={finding} />
+        {finding.phase && finding.phase !== "forward" && ` · ${finding.phase}`}
+        {finding.source && ` · ${finding.source.file}:${finding.source.line}`}
+      </p>
+    </>
+  );
+}
+
+/** Where and when a problem was found; leads there. */
+export function FindingPlace({ finding }: { finding: Finding }) {
+  const { path, series: about, call } = leadOf(finding, series.value, graph.value);
+  const parts = [
+    path || model.value?.name,
+    call && call.number > 1 && `call ${call.number}`,
+    about && titleOf(about.name, false),
+    finding.op,
+    finding.step !== undefined && `step ${formatExact(finding.step)}`,
+  ];
+  return (
+    <button type="button" class="jump" onClick={() => follow(finding)}>
+      <bdi>{parts.filter(Boolean).join(" · ")}</bdi>
+    </button>
   );
 }

@@ -2,12 +2,13 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
+import { kindOf } from "../data/model";
 import type { Span } from "../data/records";
 import { isDark, resolve } from "../frame/theme";
-import { cut } from "../graph/box";
-import { formatTime } from "../graph/colours";
-import { jump } from "../state/places";
-import { model, shown, view } from "../state/state";
+import { classColour, formatTime } from "../graph/colours";
+import { cut } from "../graph/lettering";
+import { jumpToGraph } from "../state/places";
+import { model, shown } from "../state/state";
 
 const ROW = 20;
 
@@ -80,15 +81,19 @@ function Words({ span: [kind, name, , from, to], whole }: { span: Span; whole: n
 }
 
 function goTo(span: Span | null): void {
-  const id = span?.[0] === "call" ? model.value?.find(span[1]) : undefined;
-  if (id === undefined) return;
-  view.value = "graph";
-  jump(id);
+  if (span?.[0] === "call") jumpToGraph(span[1]);
 }
 
-/** Above stands what it is in, so the last part of a path is enough. */
+/** Above stands what it is in, so the last part of a path is enough; a number alone says little. */
 function labelOf(name: string): string {
-  return name.slice(name.lastIndexOf(".") + 1) || (model.value?.name ?? "");
+  return /[^.]+(\.\d+)?$/.exec(name)?.[0] ?? model.value?.name ?? "";
+}
+
+/** Modules have the colours of their classes, as in the graph. */
+function colourOf(kind: string, path: string): string {
+  const known = model.value;
+  const module = kind === "call" ? known?.modules[known.find(path) ?? -1] : undefined;
+  return resolve(module ? classColour(kindOf(module)) : "hover");
 }
 
 function paint(canvas: HTMLCanvasElement, spans: readonly Span[], from: number, to: number): void {
@@ -99,14 +104,14 @@ function paint(canvas: HTMLCanvasElement, spans: readonly Span[], from: number, 
   const context = canvas.getContext("2d")!;
   context.scale(unit, unit);
   context.font = "11.5px system-ui, sans-serif";
-  const [call, op, ink] = [resolve("chosen"), resolve("hover"), resolve("text")];
+  const ink = resolve("text");
   const x = (at: number) => ((at - from) / (to - from)) * w;
   for (const [kind, name, depth, start, end] of spans) {
     if (end < from || start > to) continue;
     const [left, right] = [Math.max(0, x(start)), Math.min(w, x(end))];
     const wide = right - left;
     if (wide < 0.3) continue;
-    context.fillStyle = kind === "call" ? call : op;
+    context.fillStyle = colourOf(kind, name);
     context.fillRect(left, depth * ROW, Math.max(0.5, wide - 1), ROW - 1);
     if (wide < 26) continue;
     context.fillStyle = ink;

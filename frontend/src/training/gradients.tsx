@@ -6,8 +6,8 @@ import { readNumber } from "../data/points";
 import type { FlowPayload } from "../data/records";
 import { isDark, resolve } from "../frame/theme";
 import { useFlow } from "../state/live";
-import { jump } from "../state/places";
-import { model, shown, view } from "../state/state";
+import { jumpToGraph } from "../state/places";
+import { model, shown } from "../state/state";
 import { step } from "../state/time";
 import { ridge, type Ridge } from "./ridge";
 
@@ -94,12 +94,8 @@ function Layers({ flow }: { flow: FlowPayload }) {
   const norms = flow.layers.map((layer) => readNumber(layer.norms[column] ?? NaN));
   const finite = norms.filter((norm) => norm > 0 && Number.isFinite(norm));
   const [low, high] = [Math.log10(Math.min(...finite)) - 0.3, Math.log10(Math.max(...finite))];
-  const go = (path: string) => {
-    const id = model.value?.find(path);
-    if (id === undefined) return;
-    view.value = "graph";
-    jump(id);
-  };
+  const shareOf = (norm: number) =>
+    norm > 0 && Number.isFinite(norm) ? (Math.log10(norm) - low) / (high - low || 1) : 0;
   return (
     <table class="layers">
       <caption>
@@ -111,14 +107,16 @@ function Layers({ flow }: { flow: FlowPayload }) {
         {flow.layers.map((layer, at) => (
           <tr key={layer.path}>
             <th scope="row">
-              <button type="button" class="jump" onClick={() => go(layer.path)}>
+              <button type="button" class="jump" onClick={() => jumpToGraph(layer.path)}>
                 <bdi>{layer.path || model.value?.name}</bdi>
               </button>
             </th>
             <td class="bar">
-              <i style={{ width: `${(100 * (Math.log10(norms[at]!) - low)) / (high - low || 1)}%` }} />
+              <i style={{ width: `${100 * shareOf(norms[at]!)}%` }} />
             </td>
-            <td class="number">{formatNumber(norms[at]!)}</td>
+            <td class="number">
+              <span class={Number.isFinite(norms[at]) ? "" : "flag"}>{formatNumber(norms[at]!)}</span>
+            </td>
           </tr>
         ))}
       </tbody>

@@ -6,8 +6,8 @@ import { formatBytes } from "../data/formats";
 import type { MemoryUse, Moment } from "../data/records";
 import { isDark, resolve } from "../frame/theme";
 import { formatTime } from "../graph/colours";
-import { jump } from "../state/places";
-import { model, shown, view } from "../state/state";
+import { jumpToGraph } from "../state/places";
+import { model, shown } from "../state/state";
 
 export function Memory() {
   const use = shown.value!.memory.value!;
@@ -47,7 +47,7 @@ export function Memory() {
         onMouseMove={find}
         onMouseLeave={() => (under.value = null)}
       />
-      <Holders use={use} peak={peak} />
+      <Holders use={use} />
     </section>
   );
 }
@@ -64,13 +64,8 @@ function Words({ moment: [time, bytes, phase, path, op] }: { moment: Moment }) {
   );
 }
 
-function Holders({ use, peak }: { use: MemoryUse; peak: number }) {
-  const go = (path: string) => {
-    const id = model.value?.find(path);
-    if (id === undefined) return;
-    view.value = "graph";
-    jump(id);
-  };
+function Holders({ use }: { use: MemoryUse }) {
+  const most = use.holders.reduce((most, one) => Math.max(most, one.bytes), 1);
   return (
     <table class="layers">
       <caption>At the peak</caption>
@@ -78,7 +73,7 @@ function Holders({ use, peak }: { use: MemoryUse; peak: number }) {
         {use.holders.map((one, at) => (
           <tr key={at}>
             <th scope="row">
-              <button type="button" class="jump" onClick={() => go(one.path)}>
+              <button type="button" class="jump" onClick={() => jumpToGraph(one.path)}>
                 <bdi>{one.path || model.value?.name}</bdi>
               </button>{" "}
               <span class="dim">
@@ -86,7 +81,7 @@ function Holders({ use, peak }: { use: MemoryUse; peak: number }) {
               </span>
             </th>
             <td class="bar">
-              <i style={{ width: `${(100 * one.bytes) / peak}%` }} />
+              <i style={{ width: `${(100 * one.bytes) / most}%` }} />
             </td>
             <td class="number">{formatBytes(one.bytes)}</td>
           </tr>
@@ -124,7 +119,7 @@ function paint(canvas: HTMLCanvasElement, use: MemoryUse, peak: number): void {
   paintPhases(context, use, x, h);
 }
 
-/** A line where each phase begins, and its name. */
+/** A line where each phase begins, and its name where there is room for it. */
 function paintPhases(
   context: CanvasRenderingContext2D,
   { moments }: MemoryUse,
@@ -132,12 +127,11 @@ function paintPhases(
   h: number,
 ): void {
   context.fillStyle = resolve("dim");
-  let free = 0;
-  moments.forEach(([, , phase], at) => {
-    if (phase === moments[at - 1]?.[2]) return;
+  const starts = moments.flatMap(([, , phase], at) => (phase === moments[at - 1]?.[2] ? [] : [at]));
+  starts.forEach((at, place) => {
+    const phase = moments[at]![2];
+    const room = x(starts[place + 1] ?? moments.length) - x(at);
     context.fillRect(x(at), 0, 1, h);
-    if (x(at) < free) return;
-    context.fillText(phase, x(at) + 4, 13);
-    free = x(at) + 8 + context.measureText(phase).width;
+    if (context.measureText(phase).width + 8 <= room) context.fillText(phase, x(at) + 4, 13);
   });
 }

@@ -1,4 +1,5 @@
-import { titleOf } from "../data/names";
+import { rankOfScalar, titleOf, titleOfRun } from "../data/names";
+import type { Series } from "../data/records";
 import { Plot } from "../panels/plot";
 import { keyOf } from "../panels/series";
 import { series, shown, twinsOf } from "../state/state";
@@ -6,11 +7,12 @@ import { series, shown, twinsOf } from "../state/state";
 /** Scalars of more modules than this are left to the columns. */
 const MOST_SHOWN = 120;
 
-/** All series of single numbers, those of the whole run first. */
+/** All series of single numbers, what a person logged first. */
 export function Scalars() {
   const store = shown.value!;
   const scalars = series.value.filter((one) => !one.kind);
-  const ordered = [...scalars.filter((one) => !one.path), ...scalars.filter((one) => one.path)].slice(0, MOST_SHOWN);
+  const rank = ({ path, name }: Series) => rankOfScalar(path, name);
+  const ordered = scalars.sort((one, other) => rank(one) - rank(other)).slice(0, MOST_SHOWN);
   return (
     <section class="training" aria-label="Scalars">
       <div class="charts">
@@ -19,7 +21,7 @@ export function Scalars() {
             key={keyOf(one)}
             store={store}
             series={one}
-            title={[one.path, titleOf(one.name)].filter(Boolean).join(" ")}
+            title={one.path ? `${one.path} ${titleOf(one.name)}` : titleOfRun(one.name)}
             others={twinsOf(one)}
             height={170}
           />

@@ -4,7 +4,7 @@ import { formatBytes, formatCount, formatExact, formatShare } from "../data/form
 import { kindOf, type Model } from "../data/model";
 import { kindSpan, nameSpan, type Row, type Span } from "./rows";
 import { jump } from "../state/places";
-import { failure } from "../state/live";
+import { awaitsRuns, failure } from "../state/live";
 import { lookFor, model, query, rows, run, select, selected, toggle } from "../state/state";
 
 /** Also the height of `.row` in tree.css: lines are placed by it, and only those in view exist. */
@@ -28,7 +28,9 @@ export function Tree() {
 }
 
 function whyEmpty(): string {
-  return run.value ? "No model was recorded yet." : failure.value ? "" : "Reading the run …";
+  if (run.value) return "No model was recorded yet.";
+  if (failure.value) return "";
+  return awaitsRuns.value ? "No run is here yet. One that is started will appear." : "Reading the run …";
 }
 
 function Lines({ model, box }: { model: Model; box: { current: HTMLDivElement | null } }) {

@@ -110,7 +110,7 @@ def points_payload(
 
 
 def histograms_payload(heat: Heat, series: Iterable[SeriesId], *, after: int = -1) -> Payload:
-    """The columns of some series that reach above `after`: `[steps, exponent, first bin, counts]`.
+    """The columns of some series that reach above `after`, each as `_column` writes it.
 
     `width` is how many steps a column holds. When it changed, what was sent before is outdated.
     """
@@ -134,8 +134,17 @@ def glance_payload(heat: Heat, series: Iterable[SeriesId], *, step: int) -> Payl
 
 
 def _column(column: Column[Histogram]) -> list[Any]:
+    """First and last step, exponent, first bin, counts, and how many values were not finite."""
     bins = column.content
-    return [column.first_step, column.last_step, bins.exponent, bins.first, list(bins.counts)]
+    broken = bins.stats.nan + bins.stats.inf
+    return [
+        column.first_step,
+        column.last_step,
+        bins.exponent,
+        bins.first,
+        list(bins.counts),
+        broken,
+    ]
 
 
 def flow_payload(flow: Flow) -> Payload:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -37,9 +38,23 @@ def test_a_long_run_is_sent_in_few_columns_with_all_its_counts(store: MemoryStor
 
     assert sent["width"] == 8
     assert len(sent["columns"]) == 38
-    first_step, last_step, exponent, _, counts = sent["columns"][0]
+    first_step, last_step, exponent, _, counts, _ = sent["columns"][0]
     assert (first_step, last_step, exponent) == (0, 7, -3)
     assert sum(counts) == 8 * sum(bell(0.0, exponent=-3).counts)
+
+
+def test_values_that_are_not_finite_are_counted(store: MemoryStore) -> None:
+    series = store.series("embed", "weight", "histogram")
+    healthy = bell(0.0, exponent=-3)
+    ill = replace(healthy, stats=replace(healthy.stats, nan=2, inf=1))
+    for step, bins in enumerate((healthy, ill)):
+        store.put_frame(Frame(step=step, time_ns=0, points={series: bins}))
+
+    (sent,) = histograms_payload(Heat(store), [series])["histograms"]
+    (joined,) = histograms_payload(Heat(store, most_columns=1), [series])["histograms"]
+
+    assert [column[-1] for column in sent["columns"]] == [0, 3]
+    assert [column[-1] for column in joined["columns"]] == [3]
 
 
 def test_only_what_is_new_is_sent_and_the_column_that_grew(store: MemoryStore) -> None:
@@ -71,7 +86,7 @@ def test_histograms_on_other_grids_are_added_up(store: MemoryStore) -> None:
 
     (sent,) = histograms_payload(Heat(store, most_columns=1), [series])["histograms"]
 
-    ((_, last_step, exponent, _, counts),) = sent["columns"]
+    ((_, last_step, exponent, _, counts, _),) = sent["columns"]
     assert (last_step, exponent) == (1, -1)
     assert sum(counts) == 2 * sum(bell(0.0, exponent=-3).counts)
 

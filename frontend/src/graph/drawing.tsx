@@ -1,0 +1,115 @@
+/** The boxes and lines of the graph: one by one where they can be read, all of a colour at once from afar. */
+
+import type { Model } from "../data/model";
+import { found } from "../state/state";
+import { Box } from "./box";
+import { push } from "./calls";
+import { camera, isIn, type Region } from "./camera";
+import { paint } from "./colours";
+import { type DrawnBox, type DrawnLink, pathOf, type Scene } from "./scene";
+import { selectedKey, thick } from "./state";
+import { moduleOf, wordsFor } from "./words";
+
+/** What is too small to be seen is not drawn. */
+const SMALLEST = 1.5;
+
+export function Drawing({ drawn, region, known }: { drawn: Scene; region: Region; known: Model }) {
+  const scale = camera.transform.peek().k;
+  const boxes: [DrawnBox, number][] = [];
+  drawn.boxes.forEach((box, at) => {
+    if (isIn(region, box) && box.h * scale >= SMALLEST) boxes.push([box, at]);
+  });
+  const links: [DrawnLink, number][] = [];
+  drawn.links.forEach((one, at) => {
+    const box = { x: one.left, y: one.top, w: one.right - one.left, h: one.bottom - one.top };
+    if (isIn(region, box)) links.push([one, at]);
+  });
+  if (region.detail === "far") return <FarDrawing boxes={boxes} links={links} known={known} />;
+  const ofOpen = boxes.filter(([box]) => box.open);
+  const ofClosed = boxes.filter(([box]) => !box.open);
+  const draw = ([box, at]: [DrawnBox, number]) => (
+    <Box key={box.item.key} box={box} at={at} known={known} detail={region.detail} />
+  );
+  return (
+    <>
+      {ofOpen.map(draw)}
+      <g class={`links ${region.detail}`}>
+        {links.map(([one, at]) => (
+          <Line key={`${one.from} ${one.to}`} one={one} at={at} near={region.detail === "near"} />
+        ))}
+      </g>
+      {ofClosed.map(draw)}
+    </>
+  );
+}
+
+interface FarProps {
+  readonly boxes: readonly [DrawnBox, number][];
+  readonly links: readonly [DrawnLink, number][];
+  readonly known: Model;
+}
+
+/** From afar only shapes and colours are made out: one element for all boxes of a colour, one for all links. */
+function FarDrawing({ boxes, links, known }: FarProps) {
+  const open = boxes.filter(([box]) => box.open).map(([box]) => outlineOf(box));
+  const byFill = new Map<string, string[]>();
+  for (const [box] of boxes) if (!box.open) push(byFill, paint(known, box.item).fill, outlineOf(box));
+  return (
+    <>
+      <path class="far open" d={open.join("")} />
+      <path class="link" d={links.map(([one]) => straight(one.route)).join("")} />
+      {[...byFill].map(([fill, outlines]) => (
+        <path key={fill} class="far closed" style={{ fill }} d={outlines.join("")} />
+      ))}
+      <FarMarks boxes={boxes} known={known} />
+    </>
+  );
+}
+
+/** The selected box, which may have the focus, and what a search found. */
+function FarMarks({ boxes, known }: Omit<FarProps, "links">) {
+  const [selection, matches] = [selectedKey.value, found.value?.matches];
+  const isMatch = ({ item }: DrawnBox) => item.kind === "call" && matches?.has(moduleOf(known, item.node)?.id ?? -1);
+  const marked = boxes.filter(([box]) => box.item.key === selection || isMatch(box));
+  return (
+    <>
+      {marked.map(([box, at]) => {
+        const isSelected = box.item.key === selection;
+        return (
+          <rect
+            key={box.item.key}
+            class={`box far ${box.open ? "open" : "closed"} ${isSelected ? "selected" : "match"}`}
+            data-at={at}
+            role="button"
+            tabindex={isSelected ? 0 : -1}
+            aria-label={wordsFor(known, box.item).title}
+            x={box.x}
+            y={box.y}
+            width={box.w}
+            height={box.h}
+          />
+        );
+      })}
+    </>
+  );
+}
+
+function outlineOf({ x, y, w, h }: DrawnBox): string {
+  return `M${x},${y}h${w}v${h}h${-w}z`;
+}
+
+function straight(route: readonly number[]): string {
+  return `M${route[0]},${route[1]}L${route.slice(2).join(",")}`;
+}
+
+function Line({ one, at, near }: { one: DrawnLink; at: number; near: boolean }) {
+  const path = pathOf(one.route);
+  const bytes = one.link.specs.reduce((sum, spec) => sum + (spec.bytes ?? 0), 0);
+  const width = thick.value && bytes ? 0.8 + Math.log2(1 + bytes / 1024) * 0.7 : undefined;
+  return (
+    <>
+      <path class="link" d={path} style={{ strokeWidth: width }} marker-end={near ? "url(#arrow)" : undefined} />
+      {near && <path class="grip" d={path} data-link={at} />}
+    </>
+  );
+}

@@ -1,0 +1,21 @@
+/** Components that show nothing, but have something read for as long as boxes are coloured by it. */
+
+import { useEffect } from "preact/hooks";
+import type { RunStore } from "../data/store";
+import { useFlow } from "../state/live";
+import { type Sized, sized } from "./sizes-at";
+
+/** The gradient norms of a run. */
+export function FlowWanted({ of }: { of: RunStore }) {
+  useFlow(of);
+  return null;
+}
+
+/** How large weights or outputs are. */
+export function SizesWanted({ of }: { of: Sized }) {
+  useEffect(() => {
+    sized.value = of;
+    return () => (sized.value = null);
+  }, [of]);
+  return null;
+}

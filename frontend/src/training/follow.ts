@@ -1,0 +1,25 @@
+/** Goes where a finding leads: to its call or op, at its step, with its series in a column. */
+
+import { batch } from "@preact/signals";
+import type { Finding } from "../data/records";
+import { graph, showsOps } from "../graph/state";
+import { pin, pins, sought } from "../panels/state";
+import { keepWayBack, revealModule, revealNode } from "../state/places";
+import { model, series, view } from "../state/state";
+import { goToStep } from "../state/time";
+import { leadOf } from "./leads";
+
+export function follow(finding: Finding): void {
+  const lead = leadOf(finding, series.value, graph.value);
+  batch(() => {
+    keepWayBack();
+    view.value = "graph";
+    if (finding.step !== undefined) goToStep(finding.step);
+    if (lead.op) showsOps.value = true;
+    if (lead.call) revealNode(lead.op ?? lead.call);
+    else revealModule(model.value?.find(lead.path) ?? 0);
+    if (!lead.series || !lead.call) return;
+    if (!pins.value.has(lead.call.key)) pin(lead.call.key);
+    sought.value = { series: lead.series.id };
+  });
+}

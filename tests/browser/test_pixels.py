@@ -1,0 +1,174 @@
+"""Heat maps pixel by pixel: what a histogram looks like."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.conftest import OpenPage, Serve
+from tests.browser.runs import RUN, bell, stats, transformer
+from torchglass.records.histogram import Histogram
+from torchglass.records.series import Frame
+from torchglass.store.memory import MemoryStore
+
+CanvasOf = Callable[..., Locator]
+Shade = tuple[int, int, int]
+WHITE = (255, 255, 255)
+ALARM = (176, 42, 27)
+
+PIXELS = """canvas => {
+  const area = canvas.parentElement.querySelector(".u-over").getBoundingClientRect();
+  const around = canvas.getBoundingClientRect();
+  const [left, top] = [area.left - around.left, area.top - around.top].map(Math.round);
+  const [width, height] = [area.width, area.height].map(Math.round);
+  const { data } = canvas.getContext("2d").getImageData(left, top, width, height);
+  return Array.from({ length: height }, (_, row) =>
+    Array.from({ length: width }, (_, column) => {
+      const at = 4 * (row * width + column);
+      return [...data.slice(at, at + 3)];
+    }),
+  );
+}"""
+"""The part of a canvas that the plot covers, its axes left out: rows of red, green and blue."""
+
+WATCH_TEXT = """() => {
+  const write = CanvasRenderingContext2D.prototype.fillText;
+  globalThis.written = [];
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    globalThis.written.push([text, x, y]);
+    return write.apply(this, arguments);
+  };
+}"""
+
+
+def store_of(counts: tuple[int, ...], first: int, nan: int = 0) -> MemoryStore:
+    """Three steps at which the same numbers were seen, in bins as wide as one."""
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    series = store.series("embed", "weight", "histogram")
+    numbers = replace(stats(count=sum(counts) + nan, reach=1.5), nan=nan)
+    spread = Histogram(exponent=0, first=first, counts=counts, stats=numbers)
+    for step in range(3):
+        store.put_frame(Frame(step=step, time_ns=step, points={series: spread}))
+    store.close()
+    return store
+
+
+@pytest.fixture
+def canvas_of(open_page: OpenPage, serving: Serve) -> CanvasOf:
+    def open_(counts: tuple[int, ...], *, first: int = 0, nan: int = 0) -> Locator:
+        store = store_of(counts, first, nan)
+        return drawn(open_page(serving(store).url + "#columns=embed:1&outliers=0"))
+
+    return open_
+
+
+def drawn(page: Page, last: int = 2) -> Locator:
+    chart = page.get_by_test_id("chart")
+    expect(chart.get_by_role("img").first).to_have_attribute(
+        "aria-label", re.compile(f"steps 0 to {last}$")
+    )
+    # Two frames: what a new step brings is drawn after the label was written.
+    page.evaluate(
+        "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    )
+    return chart.locator("canvas")
+
+
+def pixels(canvas: Locator) -> list[list[Shade]]:
+    rows: list[list[list[int]]] = canvas.evaluate(PIXELS)
+    return [[(red, green, blue) for red, green, blue in row] for row in rows]
+
+
+def test_a_bin_is_white_without_values_light_gray_with_one_and_coloured_with_many(
+    canvas_of: CanvasOf,
+) -> None:
+    rows = pixels(canvas_of((1, 0, 900)))
+
+    one, none, many = (rows[int(share * len(rows))][30] for share in (5 / 6, 1 / 2, 1 / 6))
+    assert none == WHITE
+    assert max(one) - min(one) < 10
+    assert 200 < min(one) < 255
+    assert max(many) - min(many) > 60
+
+
+def test_colours_get_stronger_the_more_values_fell(canvas_of: CanvasOf) -> None:
+    rows = pixels(canvas_of((4, 40, 400)))
+
+    shades = [rows[int(share * len(rows))][30] for share in (5 / 6, 1 / 2, 1 / 6)]
+    light = [sum(shade) for shade in shades]
+    assert light == sorted(light, reverse=True)
+    assert len(set(light)) == 3
+
+
+def test_zero_is_a_dashed_line_at_its_place(canvas_of: CanvasOf) -> None:
+    rows = pixels(canvas_of((5, 0, 0, 0, 5), first=-2))
+
+    # From -2 to 3, so that two fifths lie below zero, and nothing fell around it.
+    empty = range(int(len(rows) * 0.3), int(len(rows) * 0.7))
+    (line,) = (at for at in empty if any(pixel != WHITE for pixel in rows[at]))
+    assert line == pytest.approx(0.6 * len(rows), abs=1)
+    dashes = [len(list(run)) for _, run in itertools.groupby(rows[line], WHITE.__eq__)]
+    assert len(dashes) > 10
+    assert set(dashes[1:-1]) == {3, 4}
+
+
+def test_there_is_no_line_where_the_axis_does_not_reach_zero(canvas_of: CanvasOf) -> None:
+    rows = pixels(canvas_of((5, 0, 0, 0, 5), first=2))
+
+    middle = rows[int(len(rows) * 0.3) : int(len(rows) * 0.7)]
+    assert {pixel for row in middle for pixel in row} == {WHITE}
+
+
+def test_a_step_with_nan_has_a_red_tick_below(canvas_of: CanvasOf) -> None:
+    canvas = canvas_of((9, 0, 0, 0, 9), nan=3)
+
+    rows = pixels(canvas)
+    red = [at for at, (r, g, b) in enumerate(rows[-3]) if (r, g, b) == ALARM]
+    assert red == pytest.approx([0, *(len(rows[0]) * at / 3 for at in (1, 1, 2, 2))], abs=2)
+    expect(canvas.page.get_by_test_id("chart")).to_contain_text("3 NaN or Inf")
+
+
+def test_what_is_added_live_looks_as_if_all_was_drawn_at_once(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    store = MemoryStore(RUN)
+    store.put_model(transformer())
+    series = store.series("embed", "weight", "histogram")
+
+    def put(step: int) -> None:
+        bins = bell(0.25 * (step % 3), exponent=-2)
+        store.put_frame(Frame(step=step, time_ns=step, points={series: bins}))
+
+    for step in range(60):
+        put(step)
+    address = serving(store).url + "#columns=embed:1&outliers=0"
+    page = open_page(address)
+    live = drawn(page, last=59)
+
+    for step in range(60, 64):
+        put(step)
+        live = drawn(page, last=step)
+
+    assert pixels(live) == pixels(drawn(open_page(address), last=63))
+
+
+def test_the_axis_says_the_smallest_and_the_largest_value(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    page = open_page(serving(store_of((5, 0, 0, 0, 5), -2)).url + "#columns=embed:1&outliers=0")
+    page.add_init_script(f"({WATCH_TEXT})()")
+    page.reload()
+    canvas = drawn(page)
+    height = canvas.bounding_box()["height"]  # type: ignore[index]
+
+    page.wait_for_function("() => written.some(([text]) => text === '3')")
+    places = {text: y for text, _, y in page.evaluate("written")}
+
+    assert places["3"] < height / 6
+    assert places["-2"] > height / 2
