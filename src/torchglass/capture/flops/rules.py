@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -70,6 +70,8 @@ def shape_of(value: Any) -> Any:
     A sparse matrix has a row of one for each element that it stores, a nested tensor the shape of
     each of its parts, and a packed weight that of the weight in it.
     """
+    if type(value) in _NUMBERS:
+        return value
     if isinstance(value, torch.Tensor):
         return _tensor_shape(value)
     if isinstance(value, (list, tuple)):
@@ -90,6 +92,7 @@ def _tensor_shape(tensor: torch.Tensor) -> Any:
 
 
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+_NUMBERS = frozenset({int, bool, float, type(None)})
 
 
 def _formula(func: OpOverload, namespace: str, name: str) -> Count | None:
@@ -143,16 +146,19 @@ def _has_parts(func: OpOverload) -> bool:
 
 
 def _all_bytes(args: Args, output: Any) -> int:
-    return _bytes(args) + _bytes(output)
+    return _bytes((*args, output))
 
 
 def _part_bytes(args: Args, output: Any) -> int:
-    return 2 * _bytes(output) + _bytes(args[1:])
+    return _bytes((output, output, *args[1:]))
 
 
-def _bytes(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, (list, tuple)):
-        return sum(map(_bytes, value))
-    return 0
+def _bytes(values: Iterable[Any]) -> int:
+    """What the tensors among values take, also inside of lists."""
+    total = 0
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            total += value.numel() * value.element_size()
+        elif isinstance(value, (list, tuple)):
+            total += _bytes(value)
+    return total

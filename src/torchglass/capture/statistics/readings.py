@@ -23,6 +23,10 @@ from torchglass.records.tensors import Stats, TensorSpec
 _SAMPLE = 4096
 """How many numbers of a tensor the level "cheap" looks at."""
 _MOST_KINDS = 1 << 12
+_STRIDED = torch.strided
+
+_Kind = tuple[torch.Size, torch.dtype, torch.device, tuple[bool, bool]]
+"""What there is to say of a dense tensor besides its numbers."""
 
 
 class Reading:
@@ -53,6 +57,11 @@ class Reading:
         )
 
 
+_Known = tuple[weakref.ref[torch.Tensor], int, Reading]
+"""A tensor, how often it had been written to, which one of inference mode does not tell, and what
+was found."""
+
+
 class Reader:
     """Reads tensors at one level; a tensor that is met again unchanged has the same reading."""
 
@@ -60,38 +69,33 @@ class Reader:
         self._level = level
         self._batch = Batch()
         self._copies = Copies(budget_bytes)
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Reading]] = {}
-        self._kinds: dict[tuple[int, bool, bool], Reading] = {}
-        self._shapes_only = level == "shapes" and not budget_bytes
+        self._known: dict[int, _Known] = {}
+        self._latest: _Known | None = None
+        self._kinds: dict[_Kind, Reading] = {}
+        self.read = self._of_kind if level == "shapes" and not budget_bytes else self._unless_known
+        """What a tensor is right now. Nobody may be listening to what torch is asked here."""
 
     @property
     def left_out(self) -> int:
         """How many tensors the budget had no room for."""
         return self._copies.left_out
 
-    def read(self, tensor: torch.Tensor) -> Reading:
-        """What a tensor is right now. Nobody may be listening to what torch is asked here."""
-        if self._shapes_only:
-            return self._new(tensor)
+    def _unless_known(self, tensor: torch.Tensor) -> Reading:
         known = self._known.get(id(tensor))
-        if (
-            known is not None
-            and known[0]() is tensor
-            and known[1] == tensor._version
-            and known[2].requires_grad == tensor.requires_grad
-        ):
+        if known is not None and _is_still(known, tensor):
             return known[2]
         reading = self._new(tensor)
         try:
             self._known[id(tensor)] = weakref.ref(tensor), tensor._version, reading
         except RuntimeError:
-            # A tensor of inference mode does not tell when it is written to.
+            # See `_Known`.
             self._known.pop(id(tensor), None)
         return reading
 
     def forget(self) -> None:
         """Read every tensor anew: a backward may have given it a gradient."""
         self._known.clear()
+        self._latest = None
 
     def finish(self) -> None:
         """Work out all statistics that were put off."""
@@ -100,26 +104,34 @@ class Reader:
     def _new(self, tensor: torch.Tensor) -> Reading:
         spec = describe(tensor)
         try:
-            # Asked of any other tensor, torch warns that it never has one.
-            has_grad = (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None
-            if self._shapes_only:
-                return self._of_kind(spec, tensor.requires_grad, has_grad)
-            reading = Reading(spec, tensor.requires_grad, has_grad)
+            reading = Reading(spec, tensor.requires_grad, _has_grad(tensor))
             self._measure(tensor, reading)
             self._copies.take(tensor, reading)
         except Exception:  # noqa: BLE001 - a tensor class is foreign code, and no reading may raise
             return Reading(spec, False, False)
         return reading
 
-    def _of_kind(self, spec: TensorSpec, requires_grad: bool, has_grad: bool) -> Reading:
-        """One object for all tensors of which there is nothing else to say."""
-        # A spec is held by its reading, so that no other one gets its id.
-        key = id(spec), requires_grad, has_grad
+    def _of_kind(self, tensor: torch.Tensor) -> Reading:
+        """One object for all dense tensors of which there is nothing else to say."""
+        # What comes out of a module is mostly what goes into the next.
+        if self._latest is not None and _is_still(self._latest, tensor):
+            return self._latest[2]
+        if (
+            type(tensor) is not torch.Tensor
+            or tensor.is_nested
+            or tensor.layout is not _STRIDED
+            or not tensor.is_contiguous()
+        ):
+            return self._new(tensor)
+        grad = tensor.requires_grad, _has_grad(tensor)
+        key = tensor.shape, tensor.dtype, tensor.device, grad
         reading = self._kinds.get(key)
         if reading is None:
             if len(self._kinds) >= _MOST_KINDS:
                 self._kinds.clear()
-            reading = self._kinds[key] = Reading(spec, requires_grad, has_grad)
+            reading = self._kinds[key] = self._new(tensor)
+        if not tensor.is_inference():
+            self._latest = weakref.ref(tensor), tensor._version, reading
         return reading
 
     def _measure(self, tensor: torch.Tensor, reading: Reading) -> None:
@@ -159,6 +171,19 @@ class Copies:
         reading.copy = tensor.detach().clone()
         self._held.append((reading, size))
         self._bytes += size
+
+
+def _is_still(known: _Known, tensor: torch.Tensor) -> bool:
+    return (
+        known[0]() is tensor
+        and known[1] == tensor._version
+        and known[2].requires_grad == tensor.requires_grad
+    )
+
+
+def _has_grad(tensor: torch.Tensor) -> bool:
+    # Asked of any other tensor, torch warns that it never has one.
+    return (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None
 
 
 def _sample(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:

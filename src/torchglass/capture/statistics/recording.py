@@ -55,6 +55,8 @@ def recording_statistics(
         raise CaptureError(f"level is one of {', '.join(_LEVELS)}, not {level!r}")
     if keep < 1:
         raise CaptureError(f"keep is 1 or more, not {keep}")
+    if budget_bytes < 0:
+        raise CaptureError(f"tensors is True or how many bytes to keep, not {budget_bytes}")
     modules = modules_in(target)
     if not modules:
         raise TargetError(f"there is no nn.Module in this {type(target).__qualname__}")
@@ -147,7 +149,13 @@ class StatisticsRecorder:
                 self.forward_count += 1
                 self._reader.forget()
             history.begun += 1
-            if len(args) == 1 and not kwargs and type(args[0]) is Tensor and not _has_listeners():
+            if (
+                len(args) == 1
+                and not kwargs
+                and type(args[0]) is Tensor
+                and not _len_torch_function_stack()
+                and not _len_torch_dispatch_stack()
+            ):
                 inputs: Seen = self._read(args[0])
             else:
                 inputs = self._read_all(tensors_of_call(args, kwargs))
@@ -174,7 +182,11 @@ class StatisticsRecorder:
         if depth:
             self._open[-1].children_ns += call.total_ns
         try:
-            if type(output) is Tensor and not _has_listeners():
+            if (
+                type(output) is Tensor
+                and not _len_torch_function_stack()
+                and not _len_torch_dispatch_stack()
+            ):
                 call.outputs = self._read(output)
             else:
                 call.outputs = self._read_all(tensors_in(output))
@@ -229,8 +241,3 @@ class StatisticsRecorder:
             # At the end of the stack even a warning can be one call too many.
             with contextlib.suppress(Exception):
                 warn(f"some statistics were not recorded: {problem!r}")
-
-
-def _has_listeners() -> int:
-    """Whether modes of the user's see what torch is asked."""
-    return _len_torch_function_stack() or _len_torch_dispatch_stack()

@@ -99,9 +99,11 @@ class Moments:
 
     def _join(self, chunk: torch.Tensor) -> None:
         count = chunk.numel()
-        mean = chunk.mean().item()
+        mean = chunk.sum().item() / count
         squares = torch.dot(chunk, chunk).item() - mean * mean * count
         if squares * _FAR < mean * mean * count:
+            # Rounded as the numbers are: else more would be taken off them than is put back.
+            mean = chunk.new_tensor(mean).item()
             rest = chunk - mean
             offset = rest.sum().item() / count
             squares = torch.dot(rest, rest).item() - offset * offset * count
@@ -126,10 +128,10 @@ def _chunks(values: torch.Tensor) -> Iterator[torch.Tensor]:
     waiting = [values]
     while waiting:
         part = waiting.pop()
-        if part.is_contiguous():
-            yield from torch.split(part.view(-1), size)
-        elif part.numel() <= size:
+        if part.numel() <= size:
             yield part.reshape(-1)
+        elif part.is_contiguous():
+            yield from torch.split(part.view(-1), size)
         elif part.shape[0] == 1:
             waiting.append(part[0])
         else:

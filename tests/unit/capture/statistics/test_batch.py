@@ -68,6 +68,17 @@ def test_the_numbers_are_those_of_numpy(tensor: torch.Tensor) -> None:
         np.testing.assert_allclose(numbers(stats), expected(tensor), rtol=2e-6, atol=exactness)
 
 
+def test_a_mean_far_from_zero_is_exact_to_a_fraction_of_the_spread() -> None:
+    tensors = torch.randn(8, 5000) + 1e5
+
+    found = [numbers(stats) for stats in measured(*tensors)]
+
+    for (_, _, mean, spread), tensor in zip(found, tensors, strict=True):
+        _, _, exact_mean, exact_spread = expected(tensor)
+        assert mean == pytest.approx(exact_mean, abs=1e-6 * exact_spread)
+        assert spread == pytest.approx(exact_spread, rel=1e-4)
+
+
 def test_what_is_not_finite_is_counted_and_spoils_no_other_row() -> None:
     spoilt = torch.tensor([1.0, float("nan"), float("inf"), 3.0])
     fine = torch.arange(4.0)
