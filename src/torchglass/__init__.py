@@ -31,6 +31,19 @@ if TYPE_CHECKING:
         watch,
     )
     from torchglass.api.viewing import view
+    from torchglass.classic.analysis import (
+        ModuleInfo,
+        analyze_model_async,
+        analyze_module,
+        analyze_module_detailed,
+        get_module_by_path,
+        lazy_parameter_analysis,
+    )
+    from torchglass.classic.diagrams import (
+        extract_model_graph,
+        generate_architecture_diagram,
+        plot_network_graph,
+    )
     from torchglass.classic.explorers import (
         ExplorerConfig,
         analyze_memory_usage,
@@ -43,6 +56,10 @@ if TYPE_CHECKING:
         get_parameter_statistics,
         select_torch_device,
     )
+    from torchglass.classic.files import (
+        input_select_file,
+        save_text_file,
+    )
     from torchglass.classic.gadgets import InspectorGadgets
     from torchglass.classic.lens import (
         ModelHistory,
@@ -52,9 +69,16 @@ if TYPE_CHECKING:
         validate_saved_activations,
     )
     from torchglass.classic.statistics import (
+        display_timing_in_explorer,
         explore_torch_module_with_stats,
         get_forward_stats,
         record_torch_module_forward_stats,
+    )
+    from torchglass.classic.summaries import (
+        generate_html_summary,
+        generate_json_summary,
+        generate_model_summary,
+        generate_text_summary,
     )
     from torchglass.errors import TorchglassError, TorchglassWarning
     from torchglass.results.guard import NonFiniteError
@@ -64,37 +88,53 @@ __all__ = [
     "ExplorerConfig",
     "InspectorGadgets",
     "ModelHistory",
+    "ModuleInfo",
     "NonFiniteError",
     "TorchglassError",
     "TorchglassWarning",
     "__version__",
     "analyze_memory_usage",
+    "analyze_model_async",
+    "analyze_module",
+    "analyze_module_detailed",
     "attach",
+    "display_timing_in_explorer",
     "explain",
     "explore",
     "explore_model",
     "explore_torch_module",
     "explore_torch_module_with_stats",
     "export_model_summary",
+    "extract_model_graph",
     "flops",
     "format_param_count",
     "format_shape",
     "format_time",
+    "generate_architecture_diagram",
+    "generate_html_summary",
+    "generate_json_summary",
+    "generate_model_summary",
+    "generate_text_summary",
     "get_forward_stats",
     "get_model_metadata",
+    "get_module_by_path",
     "get_parameter_statistics",
     "guard",
+    "input_select_file",
     "inspect",
+    "lazy_parameter_analysis",
     "load",
     "log_forward_pass",
     "memory",
     "open",
+    "plot_network_graph",
     "pluck",
     "profile",
     "record",
     "record_torch_module_forward_stats",
     "register_flops",
     "replay",
+    "save_text_file",
     "select_torch_device",
     "setup",
     "show_model_graph",
@@ -119,6 +159,19 @@ _HOMES = {
     "torchglass.api.timing": ("profile",),
     "torchglass.api.training": ("attach", "open", "setup", "watch"),
     "torchglass.api.viewing": ("view",),
+    "torchglass.classic.analysis": (
+        "ModuleInfo",
+        "analyze_model_async",
+        "analyze_module",
+        "analyze_module_detailed",
+        "get_module_by_path",
+        "lazy_parameter_analysis",
+    ),
+    "torchglass.classic.diagrams": (
+        "extract_model_graph",
+        "generate_architecture_diagram",
+        "plot_network_graph",
+    ),
     "torchglass.classic.explorers": (
         "ExplorerConfig",
         "analyze_memory_usage",
@@ -131,6 +184,10 @@ _HOMES = {
         "get_parameter_statistics",
         "select_torch_device",
     ),
+    "torchglass.classic.files": (
+        "input_select_file",
+        "save_text_file",
+    ),
     "torchglass.classic.gadgets": ("InspectorGadgets",),
     "torchglass.classic.lens": (
         "ModelHistory",
@@ -140,9 +197,16 @@ _HOMES = {
         "validate_saved_activations",
     ),
     "torchglass.classic.statistics": (
+        "display_timing_in_explorer",
         "explore_torch_module_with_stats",
         "get_forward_stats",
         "record_torch_module_forward_stats",
+    ),
+    "torchglass.classic.summaries": (
+        "generate_html_summary",
+        "generate_json_summary",
+        "generate_model_summary",
+        "generate_text_summary",
     ),
     "torchglass.errors": ("TorchglassError", "TorchglassWarning"),
     "torchglass.results.guard": ("NonFiniteError",),

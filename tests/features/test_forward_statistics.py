@@ -67,7 +67,7 @@ def test_the_snippet_that_reads_statistics_runs_as_printed(
 
 
 def test_the_snippet_that_explores_with_statistics_runs_as_printed() -> None:
-    screen, code = in_a_terminal(MODEL + TWO_METHODS, until=["Sequential", "Conv2d"], then=b"q")
+    screen, code = in_a_terminal(MODEL + TWO_METHODS, (["Sequential", "Conv2d"], b"q"))
 
     assert "Linear" in screen
     assert code == 0

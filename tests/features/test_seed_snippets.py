@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,30 +71,154 @@ def test_a_snippet_opens_the_explorer_until_q(snippet: str, shown: list[str]) ->
     # The document's second model has 1.6 GB of weights, which nobody looks at here.
     without_memory = "import torch; torch.set_default_device('meta')"
 
-    screen, code = in_a_terminal(f"{without_memory}\n{snippet}", until=shown, then=b"q")
+    screen, code = in_a_terminal(f"{without_memory}\n{snippet}", (shown, b"q"))
 
     assert all(word in screen for word in shown)
     assert code == 0
 
 
-def in_a_terminal(code: str, *, until: list[str], then: bytes) -> tuple[str, int]:
-    """Run code in a terminal of its own, press keys once all words have been seen."""
+WITH_STATISTICS = """
+import torch
+import torchglass as rp
+
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, kernel_size=3, padding=1), torch.nn.ReLU())
+
+# With runtime stats (after running a forward pass)
+input_tensor = torch.randn(1, 3, 32, 32)
+with rp.record_torch_module_forward_stats(model):
+    output = model(input_tensor)
+
+# Now explore with runtime stats available
+rp.explore_torch_module(model)
+"""
+
+STATISTICS_AT_ONCE = """
+import torch
+import torchglass as rp
+
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, kernel_size=3, padding=1), torch.nn.ReLU())
+input_tensor = torch.randn(1, 3, 32, 32)
+
+# Method 2: Using the explore function directly
+rp.explore_torch_module_with_stats(model, input_tensor)
+"""
+
+
+@pytest.mark.parametrize("snippet", [WITH_STATISTICS, STATISTICS_AT_ONCE])
+def test_f_shows_what_a_recorded_forward_tells(snippet: str) -> None:
+    screen, code = in_a_terminal(snippet, (["Conv2d"], b"f"), (["1×64×32×32"], b"q"))
+
+    assert "1×3×32×32" in screen
+    assert code == 0
+
+
+ACCESSING = """
+import torchglass as rp
+
+# Example: Accessing stats programmatically
+with rp.record_torch_module_forward_stats(model):
+    output = model(input_tensor)
+
+# Get stats for a specific layer
+conv_layer = model[0]  # First layer
+latest_stats = conv_layer.forward_stats[-1]
+print(f"Input shape: {latest_stats.in_shape}, Output shape: {latest_stats.out_shape}")
+print(f"Value range: {latest_stats.in_min:.3f} to {latest_stats.in_max:.3f}")
+"""
+
+
+def test_statistics_are_read_as_the_document_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2))
+
+    exec(ACCESSING, {"model": model, "input_tensor": torch.zeros(3, 4)})
+
+    assert capsys.readouterr().out == (
+        "Input shape: (3, 4), Output shape: (3, 2)\nValue range: 0.000 to 0.000\n"
+    )
+
+
+DIFFUSION = """
+from diffusers import StableDiffusionPipeline
+import torch
+import torchglass as rp
+
+# Setup
+device = rp.select_torch_device()
+pipe = StableDiffusionPipeline.from_pretrained(
+    "CompVis/stable-diffusion-v1-4",
+    revision="fp16",
+    torch_dtype=torch.float16
+).to(device)
+
+# Record statistics during a forward pass
+with rp.record_torch_module_forward_stats(pipe.unet):
+    pipe('A photograph of a cat', num_inference_steps=3)
+
+# Explore the UNet with recorded statistics
+rp.explore_torch_module(pipe.unet)
+"""
+
+PIPELINE = """
+import torch
+
+class StableDiffusionPipeline:
+    def __init__(self, dtype):
+        self.dtype = dtype
+        self.unet = torch.nn.Sequential(torch.nn.Linear(8, 8, dtype=dtype), torch.nn.SiLU())
+
+    @classmethod
+    def from_pretrained(cls, name, revision, torch_dtype):
+        return cls(torch_dtype)
+
+    def to(self, device):
+        self.unet.to(device)
+        return self
+
+    def __call__(self, prompt, num_inference_steps):
+        latents = torch.ones(1, 8, dtype=self.dtype)
+        for _ in range(num_inference_steps):
+            latents = self.unet(latents)
+        return latents
+"""
+
+
+def test_a_part_of_a_pipeline_is_explored_after_the_pipeline_ran(tmp_path: Path) -> None:
+    # The document's pipeline is gigabytes from another host: this one has its face.
+    (tmp_path / "diffusers.py").write_text(PIPELINE, encoding="utf-8")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{DIFFUSION}"
+
+    screen, code_back = in_a_terminal(code, (["SiLU"], b"f"), (["calls", "float16"], b"q"))
+
+    assert "3" in screen.partition("calls")[2]
+    assert code_back == 0
+
+
+def in_a_terminal(
+    code: str, *steps: tuple[list[str], bytes], folder: Path | None = None
+) -> tuple[str, int]:
+    """Run code in a terminal of its own, and in each step press keys once all words were seen."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color"}
+    waiting = list(steps)
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+        [sys.executable, "-c", code],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+        cwd=folder,
     ) as process:
         os.close(theirs)
-        screen = ""
+        screen = since = ""
         deadline = time.monotonic() + 60
         while (text := _read(ours, deadline)) is not None:
-            screen += text
-            if then and all(word in screen for word in until):
-                os.write(ours, then)
-                then = b""
+            screen, since = screen + text, since + text
+            if waiting and all(word in since for word in waiting[0][0]):
+                os.write(ours, waiting.pop(0)[1])
+                since = ""
         os.close(ours)
-        if then:
+        if waiting:
             process.kill()
     return screen, process.returncode
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torchglass.api import exploring
+from torchglass.errors import TargetError
 from torchglass.records.statistics import ForwardStats
 from torchglass.results.recording import Recording
 
@@ -48,7 +49,15 @@ def record_torch_module_forward_stats(module: object, *, keep: int = 100) -> Ite
         yield Recording(recorder, type(module).__name__)
 
 
-def get_forward_stats(model: object) -> dict[str, list[ForwardStats]]:
+class TimingData(dict[str, list[ForwardStats]]):
+    """The recorded calls of modules by path, and the model that they are in."""
+
+    def __init__(self, model: object, calls: Iterable[tuple[str, list[ForwardStats]]]) -> None:
+        super().__init__(calls)
+        self.model = model
+
+
+def get_forward_stats(model: object) -> TimingData:
     """The recorded calls of the modules that have any, by path, latest last.
 
     >>> import torch
@@ -61,10 +70,17 @@ def get_forward_stats(model: object) -> dict[str, list[ForwardStats]]:
     from torchglass.capture.forward.looking import modules_in
 
     found = ((path, _attributes(module).get(_ATTRIBUTE)) for path, module in modules_in(model))
-    return {path: calls for path, calls in found if calls}
+    return TimingData(model, ((path, calls) for path, calls in found if calls))
 
 
-def explore_torch_module_with_stats(module: Any, *inputs: Any, **kwargs: Any) -> None:
+def display_timing_in_explorer(timing_data: TimingData) -> None:
+    """Walk through the model of `get_forward_stats(model)` with the times of its modules shown."""
+    if not isinstance(timing_data, TimingData):
+        raise TargetError("timing data is what get_forward_stats(model) gives")
+    exploring.explore(timing_data.model)
+
+
+def explore_torch_module_with_stats(module: Any, /, *inputs: Any, **kwargs: Any) -> None:
     """Run one forward, recording its statistics, and walk through the model in the terminal.
 
     Random state and buffers are afterwards what they were.

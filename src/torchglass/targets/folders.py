@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from torchglass.targets.names import RUN_SUFFIX
 
-_CHECKPOINTS = {".safetensors", ".pt", ".pth", ".pt2", ".bin", ".ckpt"}
+_TARGETS = {RUN_SUFFIX, ".safetensors", ".pt", ".pth", ".pt2", ".bin", ".ckpt"}
 _DEPTH = 3
 _MOST = 200
 
 
 def find_targets(folder: Path) -> list[Path]:
     """What can be looked at in a folder and the ones in it, the latest first."""
-    found = sorted(_files(folder, _DEPTH), key=_changed, reverse=True)
-    return found[:_MOST]
+    return find_files(folder, lambda path: path.suffix in _TARGETS)
+
+
+def find_files(folder: Path, is_wanted: Callable[[Path], bool]) -> list[Path]:
+    """Some files in a folder and the ones in it, the latest first."""
+    found = filter(is_wanted, _files(folder, _DEPTH))
+    return sorted(found, key=_changed, reverse=True)[:_MOST]
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:
@@ -28,7 +33,7 @@ def _files(folder: Path, depth: int) -> Iterator[Path]:
             continue
         if path.is_dir() and depth > 1:
             yield from _files(path, depth - 1)
-        elif path.suffix == RUN_SUFFIX or path.suffix in _CHECKPOINTS:
+        elif path.is_file():
             yield path
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TypeGuard
 
 from torchglass.records.flow import Reader
 from torchglass.records.model import Model
-from torchglass.targets.held import hold
 from torchglass.targets.names import RUN_SUFFIX, resolve
 
 
@@ -21,7 +22,17 @@ def is_reader(target: object) -> TypeGuard[Reader]:
 
 def is_live(target: object) -> bool:
     """Whether a target is an object of the user's, and not a file, a record or a reader."""
-    return not (isinstance(target, (str, PathLike, Model)) or is_reader(target))
+    kept = isinstance(target, (str, PathLike, Model)) or is_reader(target)
+    return not (kept or is_state(target))
+
+
+def is_state(target: object) -> TypeGuard[Mapping[object, object]]:
+    """Whether a target is what was saved of a model, such as a dict of tensors."""
+    if not isinstance(target, Mapping):
+        return False
+    from torchglass.capture.model.containers import module_parts
+
+    return not module_parts(target)
 
 
 def is_run(path: Path) -> bool:
@@ -36,6 +47,11 @@ def read(target: object, *, unsafe: bool = False) -> Model:
         return target
     if is_reader(target):
         return target.model()
+    if is_state(target):
+        from torchglass.capture.checkpoint.pickled import read_contents
+
+        name = type(target).__name__
+        return replace(read_contents([target], f"this {name}"), name=name)
     if not isinstance(target, Path):
         from torchglass.capture.model.structure import read_model
 
@@ -57,4 +73,6 @@ def open_reader(target: object, *, unsafe: bool = False) -> Reader:
         from torchglass.results.run import open_run
 
         return open_run(target).reader
+    from torchglass.targets.held import hold
+
     return hold(read(target, unsafe=unsafe))

@@ -27,7 +27,11 @@ _REFUSED = re.compile(r"GLOBAL ([\w.]+)")
 
 def read_pickled(files: Sequence[Path], *, unsafe: bool) -> Model:
     """The tensors in one file or in several shards, or the module that is in it."""
-    contents = [_load(file, unsafe=unsafe) for file in files]
+    return read_contents([_load(file, unsafe=unsafe) for file in files], files[0].name)
+
+
+def read_contents(contents: Sequence[Any], name: str) -> Model:
+    """The same of what was loaded already: a state dict, or what holds one."""
     if len(contents) == 1 and (isinstance(contents[0], nn.Module) or module_parts(contents[0])):
         return read_model(contents[0])
     identities = Identities()
@@ -43,13 +47,17 @@ def read_pickled(files: Sequence[Path], *, unsafe: bool) -> Model:
         for name, tensor, state in _tensors(_unwrapped(content))
     ]
     if not slots:
-        raise TargetError(f"there are no tensors in {files[0].name}")
+        raise TargetError(f"there are no tensors in {name}")
     return Model(name="", modules=tree(slots, root=CHECKPOINT))
 
 
 def load_tensors(files: Sequence[Path], *, unsafe: bool) -> dict[str, torch.Tensor]:
     """The tensors in one file or in several shards, by the names that `read_pickled` gives them."""
-    contents = [_load(file, unsafe=unsafe) for file in files]
+    return tensors_in([_load(file, unsafe=unsafe) for file in files])
+
+
+def tensors_in(contents: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """The same of what was loaded already."""
     if len(contents) == 1 and isinstance(contents[0], nn.Module):
         return dict(contents[0].state_dict(keep_vars=True))
     found = (part for content in contents for part in _tensors(_unwrapped(content)))
