@@ -88,6 +88,31 @@ def test_keys_work_on_an_odd_model(name: str, size: tuple[int, int]) -> None:
     drive(app, story, size=size)
 
 
+@pytest.mark.parametrize(
+    "name", ["hostile properties", "contains itself", "not initialised", "lists", "lazy", "meta"]
+)
+def test_everything_an_odd_model_holds_can_be_opened(name: str) -> None:
+    app = ExplorerApp(exhibit(ODD[name]()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("a", "tab")
+        await settle(app, pilot)
+        panel = app.explorer.dock.front
+        assert panel is not None
+        for row in range(min(len(panel.rows), 12)):
+            panel.focus()
+            panel.go(row)
+            await pilot.press("enter")
+            await settle(app, pilot)
+            await pilot.press("s", "escape", "enter", "escape")
+
+        await settle(app, pilot)
+        assert app.is_running
+        assert "\x1b" not in screen_text(app)
+
+    drive(app, story, size=(120, 30))
+
+
 def test_one_bad_module_is_one_row_that_says_so() -> None:
     app = ExplorerApp(exhibit(nn.Sequential(nn.ReLU(), models.BrokenExtra(), nn.Tanh())))
 

@@ -80,6 +80,35 @@ def test_an_error_of_the_forward_is_the_users_own() -> None:
         exhibit(net(), (torch.ones(3, 5),))
 
 
+class Worded(nn.Module):
+    """A forward whose arguments are called as options of the verbs are."""
+
+    def forward(
+        self, x: Any, *, target: Any = 0, backward: Any = 0, loss: Any = 0, against: Any = 0
+    ) -> Any:
+        return x + target + backward + loss + against
+
+
+def test_arguments_of_a_forward_may_have_the_names_of_options() -> None:
+    x = torch.ones(2)
+
+    reader = exhibit(Worded(), (x,), {"target": x, "backward": x, "loss": x, "against": x}).reader
+    measured = reader.document(Measures)
+
+    assert measured is not None
+    assert measured.rows[0].total_forward_flops is not None
+
+
+def test_an_option_that_the_forward_takes_too_is_asked_about() -> None:
+    with pytest.raises(TargetError, match="'against' is an option of explore, and an argument"):
+        explore(Worded(), torch.ones(2), target=1, against=torch.ones(2))
+
+
+def test_inputs_without_a_model_are_refused() -> None:
+    with pytest.raises(TargetError, match="the model comes first"):
+        explore(x=torch.ones(2))
+
+
 def test_statistics_that_were_recorded_before_are_there() -> None:
     model = net()
     with tg.record_torch_module_forward_stats(model):
@@ -106,6 +135,18 @@ def test_what_other_verbs_gave_back_can_be_explored() -> None:
     assert "3×8" in shown(tg.trace(model, inputs), press=("f",))
     assert "BatchNorm1d" in shown(tg.summary(model))
     assert "time" in shown(tg.profile(model, inputs, warmup=0, repeats=1))
+
+
+@pytest.mark.parametrize("wrap", [dict, lambda state: {"epoch": 3, "model": state}])
+def test_a_dict_of_tensors_is_explored_as_the_file_it_came_from(wrap: Any) -> None:
+    state = wrap(net().state_dict())
+
+    text = shown(state, press=("a",))
+
+    assert "running_mean" in shown(state, press=("t",))
+    assert "no difference" in shown(state, against=state)
+    assert "0" in text
+    assert "Attributes" in text
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
@@ -160,7 +201,10 @@ def test_runs_and_checkpoints_of_a_folder_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("press", "picked"), [(("down", "enter"), 1), (("escape",), None)])
-def test_one_of_them_is_picked(tmp_path: Path, press: tuple[str, ...], picked: int | None) -> None:
+def test_one_of_them_is_picked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, press: tuple[str, ...], picked: int | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
     files = [tmp_path / "a.glass", tmp_path / "gone.pt"]
     files[0].write_bytes(b"12")
     app = Picker(files)
@@ -168,7 +212,7 @@ def test_one_of_them_is_picked(tmp_path: Path, press: tuple[str, ...], picked: i
     async def story() -> None:
         async with app.run_test() as pilot:
             await pilot.pause()
-            assert "a.glass   2 B" in "\n".join(
+            assert "a.glass        2 B  just now" in "\n".join(
                 strip.text for strip in app.screen._compositor.render_strips()
             )
             await pilot.press(*press)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from torchglass.analyse.comparing import compare
 from torchglass.records.finding import Finding, Findings
 from torchglass.views.tui.app import Exhibit, ExplorerApp
 from torchglass.views.tui.dock import Edge, Tabs
+from torchglass.views.tui.editor import open_editor
 from torchglass.views.tui.panels import Panel
 from torchglass.views.tui.picture import settle
 from torchglass.views.tui.table import all_keys
@@ -160,6 +162,7 @@ def test_every_command_of_the_keys_is_in_the_palette() -> None:
         commands = {str(hit.text): hit async for hit in Commands(app.screen).discover()}
         actions = [key for key in all_keys() if key.place in {"anywhere", "tree"}]
         missing = {f"{key.section}: {key.does}" for key in actions} - commands.keys()
+        assert [command.title for command in app.get_system_commands(app.screen)] == ["Theme"]
         assert missing == {"Sort: by the first … ninth column; 0: not"}
 
         for title in ("Show or hide: FLOPs", "Fold or unfold: the whole tree", "Move: go down"):
@@ -235,6 +238,94 @@ def test_a_filter_keeps_what_is_above_the_matches() -> None:
         assert app.explorer.tree_panel.folds == folds
 
     drive(app, story, size=(120, 16))
+
+
+def test_matches_are_gone_through_in_the_order_of_the_sorted_rows() -> None:
+    app = ExplorerApp(still(tiny()))
+    tree = app.explorer.tree_panel
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("Z", "Z", "1", "1", "slash", *"norm", "enter", "ampersand", "home")
+        seen = []
+        for key in ("n", "n", "N"):
+            await pilot.press(key)
+            await settle(app, pilot)
+            seen.append((tree.selected.path, tree.row))
+
+        assert [path for path, _ in seen] == ["norm", "last_norm", "norm"]
+        assert seen[0][1] < seen[1][1]
+        assert "1 of 2" in screen_text(app)
+
+    drive(app, story)
+
+
+def test_a_search_goes_on_in_a_model_that_takes_the_place_of_another() -> None:
+    training = Training()
+    app = ExplorerApp(training.store)
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"probe")
+        assert "no match" in screen_text(app)
+
+        training.store.put_model(two_models()[1])
+        while app.is_running and "1 of 1" not in screen_text(app):
+            await pilot.pause()
+        assert app.explorer.tree_panel.selected.path == "probe"
+
+    drive(app, story)
+
+
+def test_a_search_leaves_nothing_in_what_is_remembered() -> None:
+    app = ExplorerApp(still(tiny()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        before = app.explorer.preferences.folds
+        await pilot.press("slash", *"qkv", "enter")
+        await settle(app, pilot)
+
+        assert app.explorer.tree_panel.selected.path == "blocks.0.attention.qkv"
+        assert app.explorer.preferences.folds == before
+
+    drive(app, story, size=(120, 16))
+
+
+def test_a_picture_of_the_screen_loads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = ExplorerApp(still(tiny()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("x")
+        await pilot.pause()
+        await pilot.press("end", "enter")
+        await settle(app, pilot)
+
+    drive(app, story)
+
+    assert "url(" not in (tmp_path / "TinyGPT.svg").read_text(encoding="utf-8").replace("url(#", "")
+
+
+@pytest.mark.parametrize(
+    ("editor", "arguments"),
+    [("vim", "+{line} {file}"), ("code --wait", "--wait --goto {file}:{line}")],
+)
+def test_each_editor_is_told_the_line_as_it_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, editor: str, arguments: str
+) -> None:
+    name, *options = editor.split()
+    program = tmp_path / name
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path / "asked"}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("VISUAL", " ".join([str(program), *options]))
+    app = ExplorerApp(still(tiny()))
+    # Without a terminal there is none to hand over.
+    monkeypatch.setattr(app, "suspend", contextlib.nullcontext)
+
+    assert open_editor(app, "net.py", 12) == ""
+
+    asked = (tmp_path / "asked").read_text().strip()
+    assert asked == arguments.format(file="net.py", line=12)
 
 
 def test_a_regex_that_is_not_done_yet_says_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.cells import cell_len
+from textual import events
 from textual.pilot import Pilot
 
 from tests import make
@@ -245,6 +246,20 @@ def test_keys_of_the_explorer_can_be_typed_into_a_search() -> None:
         await settle(app, pilot)
 
         assert app.explorer.searching.text == "qkv?n"
+
+    drive(app, story)
+
+
+def test_a_burst_of_keys_is_typed_in_its_order() -> None:
+    app = ExplorerApp(still(tiny()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("slash")
+        for key in ("x", "backspace", "q", "k", "v", "left", "backspace", "k"):
+            app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await settle(app, pilot)
+
+        assert app.explorer.searching.text == "qkv"
 
     drive(app, story)
 

@@ -16,7 +16,7 @@ from torchglass.records.model import Model, join_path
 from torchglass.records.statistics import ModuleStatistics, Statistics, Totals
 from torchglass.targets.held import hold, reader_of_result
 from torchglass.targets.names import RUN_SUFFIX, resolve
-from torchglass.targets.reading import is_live, open_reader, read
+from torchglass.targets.reading import is_live, is_state, open_reader, read
 
 if TYPE_CHECKING:
     import torch
@@ -70,6 +70,11 @@ def _opened(target: object, unsafe: bool) -> Opened:
         return result, StoredObject(target.model, {}, seen)
     if result is not None:
         return result, None
+    if is_state(target):
+        from torchglass.capture.attributes.stored import StoredObject
+
+        model = read(target)
+        return hold(model), StoredObject(model, _tensors_of(target, unsafe))
     if is_live(target):
         from torchglass.capture.attributes.live import LiveObject
 
@@ -116,22 +121,22 @@ def _run(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Open
 
 def _measured(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Document:
     """What the modules take, with a backward where the model is in training mode."""
-    from torchglass.api.flops import flops
-    from torchglass.api.memory import memory
-    from torchglass.api.timing import profile
+    from torchglass.capture.flops import working
+    from torchglass.capture.memory import measuring as memory
+    from torchglass.capture.timing import measuring as timing
+    from torchglass.results.flops import Flops
+    from torchglass.results.memory import Memory
+    from torchglass.results.profile import Profile
 
+    # Not by the verbs: an argument of forward may have the name of one of their options.
     backward = bool(getattr(model, "training", False))
-    timed = profile(
-        model,
-        *inputs,
-        backward=backward,
-        warmup=_WARMUP,
-        repeats=_REPEATS,
-        ops=False,
-        **kwargs,
+    timed = Profile(
+        *timing.measure(
+            model, inputs, kwargs, backward=backward, warmup=_WARMUP, repeats=_REPEATS, ops=False
+        )
     )
-    counted = flops(model, *inputs, backward=backward, **kwargs)
-    taken = memory(model, *inputs, backward=backward, **kwargs)
+    counted = Flops(*working.count(model, inputs, kwargs, backward=backward))
+    taken = Memory(*memory.measure(model, inputs, kwargs, backward=backward))
     return measures(timed.rows, counted.rows, taken.rows, timed.timing.notes)
 
 
@@ -191,6 +196,10 @@ def _tensors_of(target: object, unsafe: bool) -> Mapping[str, Callable[[], torch
         from torchglass.capture.checkpoint.tensors import StoredTensors
 
         return StoredTensors(target, unsafe=unsafe)
+    if is_state(target):
+        from torchglass.capture.checkpoint.pickled import tensors_in
+
+        return {name: partial(_itself, tensor) for name, tensor in tensors_in([target]).items()}
     if not is_live(target):
         return {}
     from torchglass.capture.forward.looking import modules_in

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 def explore(
     target: object = None,
+    /,
     *inputs: Any,
     against: object = None,
     config: ExplorerConfig | None = None,
@@ -30,13 +33,36 @@ def explore(
     With inputs the model is run first, and shapes, times, FLOPs, memory and every operation are
     there to be looked at; gradients, buffers and random state are afterwards what they were.
     `against` is another target, from which changes are marked. Without a target the runs and
-    checkpoints of the current folder are offered. `config` says what is shown, for this time.
+    checkpoints of the current folder are offered. `config` says what is shown, for this time. All
+    other names are arguments of forward; one that has the name of an option is given by position.
 
     Where an event loop runs already, as in a notebook, the page is opened instead and given back.
     """
+    from torchglass.classic.explorers import ExplorerConfig
+
+    if inputs or kwargs:
+        target = resolve(target)
+        foreign = config is not None and not isinstance(config, ExplorerConfig)
+        options = {"against": against is not None, "config": foreign, "unsafe": unsafe}
+        _refuse_doubtful(target, {name for name, given in options.items() if given})
+    return walk_through(target, inputs, kwargs, against=against, config=config, unsafe=unsafe)
+
+
+def walk_through(
+    target: object,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    against: object = None,
+    config: ExplorerConfig | None = None,
+    unsafe: bool = False,
+) -> Server | None:
+    """The same, for any names of arguments."""
     from torchglass.api.exhibits import exhibit
 
-    if _in_event_loop():
+    if target is None and (inputs or kwargs):
+        raise TargetError("the model comes first: tg.explore(model, *inputs)")
+    if in_event_loop():
         return _open_page(exhibit(target, inputs, kwargs, against=against, unsafe=unsafe).reader)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ViewError(
@@ -56,7 +82,28 @@ def explore(
     return None
 
 
-def _in_event_loop() -> bool:
+def _refuse_doubtful(model: object, options: Collection[str]) -> None:
+    """Ask for other words where an option may have been meant for the model's forward."""
+    doubtful = sorted(set(options).intersection(_arguments(model)))
+    if doubtful:
+        raise TargetError(
+            f"{doubtful[0]!r} is an option of explore, and an argument of this model's forward, "
+            "too: give it to forward by position, or run the model in `with "
+            "tg.record_torch_module_forward_stats(model):` and explore it afterwards"
+        )
+
+
+def _arguments(model: object) -> Collection[str]:
+    """The names that a model's forward takes."""
+    forward = getattr(model, "forward", model)
+    try:
+        return inspect.signature(forward).parameters if callable(forward) else ()
+    except (TypeError, ValueError):
+        return ()
+
+
+def in_event_loop() -> bool:
+    """Whether another program has the thread, so that none can take the terminal."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -37,6 +37,8 @@ class Attribute:
     """Set for a tensor, which opens into its numbers."""
     opens: bool = False
     """Whether there are things in it to be looked at."""
+    reads: bool = False
+    """Whether it has more text than what was said of it in one line."""
     encloses: bool = False
     """Whether it is one of the things that it was reached through."""
     problem: str = ""
@@ -81,8 +83,8 @@ class Spread:
     counts: tuple[int, ...]
 
 
-Index = tuple[int | None, ...]
-"""A place in each dimension; None in the one or two that are seen whole."""
+Index = tuple[int | range | None, ...]
+"""A place in each dimension; in one or two a stretch that is seen, or None for all of it."""
 
 
 class LiveModel(Protocol):
@@ -102,6 +104,9 @@ class LiveModel(Protocol):
 
     def call(self, id: AttributeId) -> Attribute:
         """What a property returns; what it raises is the problem of the attribute."""
+
+    def text(self, id: AttributeId) -> str:
+        """All that something has to say of itself, but no more than can be read."""
 
     def facts(self, id: AttributeId) -> TensorFacts:
         """How a tensor lies in memory."""

@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 SPARKS = "▁▂▃▄▅▆▇█"
+_ROUNDING = 1e-9
+"""How far apart, to their size, numbers are that were meant to be the same."""
 
 _ONE_CELL_EACH = re.compile(r"[ -~─-╿×·–…→↗≈]*")
 
@@ -67,7 +69,9 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if not finite:
         return " " * len(shown)
     low, high = min(finite), max(finite)
-    scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
+    # Numbers that differ only by rounding are drawn as the same.
+    is_flat = high - low <= _ROUNDING * max(abs(low), abs(high))
+    scale = 0.0 if is_flat else (len(SPARKS) - 1) / (high - low)
     return "".join(
         SPARKS[round((value - low) * scale)] if math.isfinite(value) else " " for value in shown
     )

@@ -73,6 +73,11 @@ def test_a_sparkline_shows_the_last_values_and_leaves_gaps_for_nan() -> None:
     assert sparkline([2, 2], 3) == "▁▁"
 
 
+def test_a_sparkline_does_not_enlarge_rounding() -> None:
+    assert sparkline([0.1 + 0.2, 0.3], 3) == "▁▁"
+    assert sparkline([-1e-12, 1e-12], 3) == "▁█"
+
+
 def test_what_a_terminal_would_obey_is_shown_instead() -> None:
     assert harmless("conv\x1b[2J\n\u202e\udc80") == r"conv\x1b[2J\n\u202e\udc80"
     assert harmless("café 漢字 →") == "café 漢字 →"

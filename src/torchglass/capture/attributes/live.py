@@ -18,7 +18,7 @@ from torch import nn
 
 from torchglass.capture.attributes import numbers
 from torchglass.capture.attributes.holding import Held, holdings
-from torchglass.capture.attributes.wording import one_line, opens, raised
+from torchglass.capture.attributes.wording import Words, one_line, opens, raised, whole_text
 from torchglass.capture.forward.keeping import keeping_random_state
 from torchglass.capture.model.containers import module_parts
 from torchglass.capture.tensor.describing import describe
@@ -76,7 +76,7 @@ class LiveObject:
         thing = known.held.value
         recorded = self._tensors if id == self._root else []
         first = recorded[start : start + most]
-        held, total = holdings(
+        held, total = self._holdings(
             thing, max(start - len(recorded), 0), most - len(first), everything=everything
         )
         found = self._described([*first, *held], thing, (*known.above, _identity(thing)))
@@ -93,7 +93,12 @@ class LiveObject:
             return Attribute(id=id, name=name, role="property", problem=raised(error))
         held = Held(name, "attribute", value)
         self._known[id] = known._replace(held=held)
-        return _describe(id, held, known.above)
+        return self._describe(id, held, known.above)
+
+    def text(self, id: AttributeId) -> str:
+        """All that something has to say of itself, but no more than can be read."""
+        with keeping_random_state():
+            return whole_text(self._find(id).held.value)
 
     def facts(self, id: AttributeId) -> TensorFacts:
         """How a tensor lies in memory."""
@@ -148,8 +153,18 @@ class LiveObject:
         for one in held:
             number = AttributeId(next(self._ids))
             self._known[number] = _Known(one, owner, above)
-            found.append(_describe(number, one, above))
+            found.append(self._describe(number, one, above))
         return tuple(found)
+
+    def _holdings(
+        self, thing: Any, start: int, most: int, *, everything: bool
+    ) -> tuple[list[Held], int]:
+        """Some of what a thing holds, from a place on, and how much it holds in all."""
+        return holdings(thing, start, most, everything=everything)
+
+    def _describe(self, id: AttributeId, held: Held, above: tuple[int, ...]) -> Attribute:
+        """What can be said of a thing."""
+        return _describe(id, held, above)
 
 
 def _describe(id: AttributeId, held: Held, above: tuple[int, ...]) -> Attribute:
@@ -164,15 +179,16 @@ def _describe(id: AttributeId, held: Held, above: tuple[int, ...]) -> Attribute:
             return Attribute(id=id, name=name, role=role, type_name=kind, spec=describe(tensor))
     encloses = _identity(value) in above
     try:
-        text, problem = one_line(value), ""
+        words, problem = one_line(value), ""
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a repr is foreign code
-        text, problem = "", f"its repr raised {raised(error)}"
+        words, problem = Words(""), f"its repr raised {raised(error)}"
     return Attribute(
         id=id,
         name=name,
         role=role,
         type_name=kind,
-        text=text,
+        text=words.text,
+        reads=words.is_cut,
         opens=role != "method" and opens(value),
         encloses=encloses,
         problem=problem,

@@ -126,8 +126,14 @@ def _unreadable(tensor: torch.Tensor) -> str:
 
 def _plane(tensor: torch.Tensor, index: Index) -> torch.Tensor:
     """A slice as a matrix; what has fewer dimensions is one row."""
-    plane = tensor.detach()[tuple(slice(None) if at is None else at for at in index)]
+    plane = tensor.detach()[tuple(map(_slice, index))]
     return plane.reshape((1,) * (2 - plane.dim()) + tuple(plane.shape))
+
+
+def _slice(part: int | range | None) -> int | slice:
+    if isinstance(part, range):
+        return slice(part.start, part.stop, part.step)
+    return slice(None) if part is None else part
 
 
 def _for_numpy(numbers: torch.Tensor) -> torch.Tensor:

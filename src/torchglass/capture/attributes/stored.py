@@ -2,45 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from torchglass.capture.attributes.holding import Held
 from torchglass.capture.attributes.live import LiveObject, Recorded
 from torchglass.errors import LookupFailedError
-from torchglass.records.model import Model, join_path
+from torchglass.records.attributes import Attribute, AttributeId, Role
+from torchglass.records.model import Model, Module, join_path
+
+Load = Mapping[str, Callable[[], torch.Tensor]]
+
+
+class _Unread(NamedTuple):
+    """Something that is held, and how to get at it once it is looked at."""
+
+    name: str
+    role: Role
+    load: Callable[[], object]
 
 
 class StoredObject(LiveObject):
     """A model by its record, of which the tensors can be loaded that its modules hold."""
 
-    def __init__(
-        self,
-        model: Model,
-        load: Mapping[str, Callable[[], torch.Tensor]],
-        recorded: Recorded | None = None,
-    ) -> None:
+    def __init__(self, model: Model, load: Load, recorded: Recorded | None = None) -> None:
         """`load` is how to get at a tensor by its dotted name."""
         super().__init__(model, recorded)
         self._model = model
         self._load = load
 
     def _module_at(self, path: str) -> object:
-        if self._model.find(path) is None:
+        module = self._model.find(path)
+        if module is None:
             raise LookupFailedError(f"the model has no module {path!r}")
-        # Nothing but its tensors is known of it.
-        return object()
+        return module
 
     def _tensors_at(self, path: str) -> list[Held]:
-        module = self._model.find(path)
-        loads = [
-            (slot, self._load.get(join_path(path, slot.name)))
-            for slot in (module.slots if module else ())
-        ]
-        stored = [
-            Held(slot.name, "buffer" if slot.role == "buffer" else "parameter", load())
-            for slot, load in loads
-            if load is not None
-        ]
-        return [*super()._tensors_at(path), *stored]
+        """Nothing: what a record holds has all there is in it."""
+        return []
+
+    def _holdings(
+        self, thing: Any, start: int, most: int, *, everything: bool
+    ) -> tuple[list[Held], int]:
+        if not isinstance(thing, Module):
+            return super()._holdings(thing, start, most, everything=everything)
+        found = list(self._held_by(thing))
+        page = found[start : start + most]
+        return [Held(one.name, one.role, one.load()) for one in page], len(found)
+
+    def _held_by(self, module: Module) -> Iterator[_Unread]:
+        """What went through a module, what it holds, and the modules in it."""
+        for name, role, tensor in super()._tensors_at(module.path):
+            yield _Unread(name, role, partial(_itself, tensor))
+        for slot in module.slots:
+            load = self._load.get(join_path(module.path, slot.name))
+            if load is not None:
+                yield _Unread(slot.name, "buffer" if slot.role == "buffer" else "parameter", load)
+        for child in map(self._model.__getitem__, module.children):
+            yield _Unread(child.name, "module", partial(_itself, child))
+
+    def _describe(self, id: AttributeId, held: Held, above: tuple[int, ...]) -> Attribute:
+        module = held.value
+        if not isinstance(module, Module):
+            return super()._describe(id, held, above)
+        return Attribute(
+            id=id,
+            name=held.name,
+            role="module",
+            type_name=module.kind,
+            text=module.extra,
+            opens=bool(module.slots or module.children),
+        )
+
+
+T = TypeVar("T")
+
+
+def _itself(thing: T) -> T:
+    return thing

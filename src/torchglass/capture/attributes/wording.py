@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import types
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from torch import nn
 from torchglass.capture.attributes.holding import count_items, is_container
 
 _LONGEST = 200
+_MOST = 100_000
+"""Characters of a text that is read."""
 _NUMBERS = (int, float, complex, bool, type(None))
 _CLOSED = (
     *_NUMBERS,
@@ -40,18 +42,33 @@ def opens(thing: object) -> bool:
     return not isinstance(thing, _CLOSED)
 
 
-def one_line(thing: Any) -> str:
+class Words(NamedTuple):
+    """Something in a few words, and whether it has more of them."""
+
+    text: str
+    is_cut: bool = False
+
+
+def one_line(thing: Any) -> Words:
     """A thing in a few words; what its own code raises is raised."""
     if isinstance(thing, (str, bytes)):
         more = f"… {len(thing):,} in all" if len(thing) > _LONGEST else ""
-        return repr(thing[:_LONGEST]) + more
+        several = isinstance(thing, str) and "\n" in thing
+        return Words(repr(thing[:_LONGEST]) + more, bool(more) or several)
     if is_container(thing):
-        return _container(thing)
+        return Words(_container(thing))
     if isinstance(thing, (type, types.FunctionType)):
-        return f"{thing.__module__}.{thing.__qualname__}"
+        return Words(f"{thing.__module__}.{thing.__qualname__}")
     if isinstance(thing, (nn.Module, torch.Tensor, np.ndarray)) or _says_nothing(thing):
-        return ""
+        return Words("")
     return _cut(repr(thing))
+
+
+def whole_text(thing: Any) -> str:
+    """All that a thing says, as far as someone would read it; what its code raises is raised."""
+    text = thing if isinstance(thing, str) else repr(thing)
+    more = len(text) - _MOST
+    return text if more <= 0 else f"{text[:_MOST]}\n… and {more:,} characters more"
 
 
 def raised(error: BaseException) -> str:
@@ -77,6 +94,8 @@ def _container(thing: Any) -> str:
     return "empty" if count == 0 else "1 item" if count == 1 else f"{count:,} items"
 
 
-def _cut(text: str) -> str:
+def _cut(text: str) -> Words:
     first, *rest = text.split("\n", 1)
-    return f"{first[:_LONGEST]}…" if rest or len(first) > _LONGEST else first
+    if rest or len(first) > _LONGEST:
+        return Words(f"{first[:_LONGEST]}…", True)
+    return Words(first)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
-from textual.app import App, get_system_commands_provider
+from textual.app import App, SystemCommand, get_system_commands_provider
 from textual.screen import Screen
 
 from torchglass.analyse.comparing import Comparison
@@ -94,6 +94,11 @@ class ExplorerApp(App[None]):
         model = reader.model() if comparison is None else comparison.model
         subject = Subject(reader.run(), model, live=exhibit.live, comparison=comparison)
         self.explorer = Explorer(subject, reader, self._preferences)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Themes alone: all else of Textual's own has a key here, and is offered by its name."""
+        about = "Light, dark, sixteen colours, and those of others"
+        yield SystemCommand("Theme", about, self.action_change_theme)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """The colours of the columns."""

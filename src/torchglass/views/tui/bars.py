@@ -1,4 +1,4 @@
-"""The one-line parts around the panels: title, status with search, and keys."""
+"""The one-line parts around the panels: texts at two ends, and the keys that act."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import events
-from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Input, Static
 
 from torchglass.views.formats import harmless
 from torchglass.views.tui.cells import fit
-from torchglass.views.tui.keys import Key, bindings, glyph
+from torchglass.views.tui.keys import Key, glyph
 
 
 class TwoEnds(Widget):
@@ -85,25 +82,3 @@ class KeyBar(Widget):
 
 def _entry_width(texts: tuple[str, str]) -> int:
     return sum(map(cell_len, texts)) + 3
-
-
-class SearchInput(Input):
-    """Where the search is typed."""
-
-    BINDINGS: ClassVar = bindings("search")
-
-
-class SearchBar(Horizontal):
-    """The line that takes the place of the status while something is searched for."""
-
-    def compose(self) -> ComposeResult:
-        """The line and how many matches there are."""
-        yield Static("/", id="slash")
-        yield SearchInput(
-            placeholder="a name, a class or a dotted path", compact=True, select_on_focus=False
-        )
-        yield Static(id="matches")
-
-    def say(self, count: str) -> None:
-        """How many matches there are."""
-        self.query_one("#matches", Static).update(Content(count))

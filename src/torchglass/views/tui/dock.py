@@ -56,8 +56,8 @@ class Tabs(Widget):
             )
         used = sum(_width(panel) for panel in self._panels)
         subtitle = harmless(self._front.subtitle) if self._front else ""
-        room = max(self.size.width - used - 1, 0)
-        parts.append(Content.styled(" " + fit(subtitle, room, right=True), ".tabs--subtitle"))
+        room = max(self.size.width - used - 2, 0)
+        parts.append(Content.styled(f" {fit(subtitle, room, right=True)} ", ".tabs--subtitle"))
         return Content("").join(parts)
 
     def on_click(self, event: events.Click) -> None:

@@ -11,6 +11,9 @@ from textual.app import App, SuspendNotSupported
 
 from torchglass.records.model import Model, Module
 
+_GO_TO = {"code", "code-insiders", "codium", "cursor", "windsurf"}
+_WITH_COLON = {"hx", "helix", "subl", "zed", "zeditor"}
+
 
 def source_place(model: Model, module: Module) -> tuple[str, int] | None:
     """The file and line of a module's forward, or of its class; None where there is no file."""
@@ -27,8 +30,17 @@ def open_editor(app: App[None], file: str, line: int) -> str:
     if not editor:
         return f"set $EDITOR to open {file}:{line}"
     try:
+        words = shlex.split(editor)
         with app.suspend():
-            subprocess.run([*shlex.split(editor), f"+{line}", file], check=False)
+            subprocess.run([*words, *_place(words[0], file, line)], check=False)
     except (OSError, SuspendNotSupported, ValueError) as error:
         return f"cannot start {editor}: {error}"
     return ""
+
+
+def _place(editor: str, file: str, line: int) -> list[str]:
+    """A line of a file as an editor takes it on its command line."""
+    name = Path(editor).stem
+    if name in _GO_TO:
+        return ["--goto", f"{file}:{line}"]
+    return [f"{file}:{line}"] if name in _WITH_COLON else [f"+{line}", file]

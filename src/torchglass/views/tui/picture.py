@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 
 from textual.pilot import Pilot
 
 from torchglass.records.flow import Reader
 from torchglass.views.tui.app import Exhibit, ExplorerApp
+from torchglass.views.tui.screenshot import screenshot
 from torchglass.views.tui.themes import DARK
 
 # What was read arrives as a message, and showing it may ask for more.
@@ -44,6 +44,4 @@ async def _draw(app: ExplorerApp, press: Sequence[str], size: tuple[int, int]) -
         await settle(app, pilot)
         await pilot.press(*press)
         await settle(app, pilot)
-        svg = app.export_screenshot(simplify=True)
-    # The picture would load its font from another host.
-    return re.sub(r"@font-face\s*{.*?}", "", svg, flags=re.DOTALL)
+        return screenshot(app, simplify=True)

@@ -15,6 +15,7 @@ import platformdirs
 from torchglass.records.model import Model
 from torchglass.views.tui.tree.components import BY_ID, COLUMNS
 from torchglass.views.tui.tree.labels import Labels
+from torchglass.views.tui.tree.rows import Folds, Outline
 
 _MOST_MODELS = 30
 _MOST_FOLDS = 2_000
@@ -42,6 +43,14 @@ class Preferences:
     def folds_of(self, model: Model) -> tuple[str, ...] | None:
         """What was open when this model was last looked at."""
         return self.folds.get(_name(model))
+
+    def first_folds(self, outline: Outline, room: int) -> Folds:
+        """What to open at first: what was open the last time, or what fits into some rows."""
+        paths = self.folds_of(outline.model)
+        if paths is None or self.depth is not None:
+            return outline.first_folds(room, self.depth)
+        found = map(outline.model.find, paths)
+        return outline.foldable & {module.id for module in found if module}
 
     def with_folds(self, model: Model, paths: tuple[str, ...]) -> Preferences:
         """The same, knowing what of a model is open."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.screen import Screen
 
-from torchglass.views.tui.bars import KeyBar, SearchBar, TwoEnds
+from torchglass.views.tui.bars import KeyBar, TwoEnds
 from torchglass.views.tui.dock import Dock, Edge
 from torchglass.views.tui.keys import Key, hints
 from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.labels import LabelPanel
 from torchglass.views.tui.preferences import Preferences
+from torchglass.views.tui.search_bar import SearchBar
 from torchglass.views.tui.subject import Subject
 from torchglass.views.tui.table import all_keys
+from torchglass.views.tui.title import RunTitle
+from torchglass.views.tui.tree.searching import Searching
 from torchglass.views.tui.tree.tree import ModuleTree
 
 _WIDE, _HIGH = 110, 16
@@ -26,10 +32,18 @@ class Workbench(Screen[None]):
 
     AUTO_FOCUS = "ModuleTree"
 
-    def __init__(self, subject: Subject, preferences: Preferences) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        preferences: Preferences,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__()
         self.subject = subject
         self.tree_panel = ModuleTree(subject, preferences.labels)
+        self.searching = Searching(subject, self.tree_panel, filtering=preferences.filtering)
+        self.title_line = RunTitle(subject, clock)
+        self.search_bar = SearchBar(self.searching)
         self.dock = Dock()
         self._panels_at_first = preferences.panels
         self.share = preferences.share
@@ -38,13 +52,13 @@ class Workbench(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """A title, the panels, the status or the search, and the keys."""
-        yield TwoEnds(id="title")
+        yield self.title_line
         with Container(id="panels"):
             yield self.tree_panel
             yield Edge()
             yield self.dock
         yield TwoEnds(id="status")
-        yield SearchBar()
+        yield self.search_bar
         yield KeyBar()
 
     def open_first_panels(self) -> None:
@@ -60,13 +74,14 @@ class Workbench(Screen[None]):
         self.query_one("#status", TwoEnds).say(
             f" {message or self.whereabouts()}", f"{tree.row + 1:,}/{tree.row_count:,} "
         )
+        self.search_bar.tell()
 
     def whereabouts(self) -> str:
-        """Where the cursor is."""
+        """Where the cursor is, and among which matches."""
         module = self.tree_panel.selected
         peers = self.subject.outline.by_class[module.class_name]
         kind = module.kind if len(peers) == 1 else f"{module.kind} ×{len(peers):,}"
-        return " · ".join(filter(None, (module.path, kind)))
+        return " · ".join(filter(None, (module.path, kind, self.searching.count)))
 
     def on_resize(self) -> None:
         """Put the panels side by side or one above the other, as the terminal allows."""

@@ -100,6 +100,19 @@ def test_tensors_and_modules_come_before_the_rest(odd: Odd) -> None:
     ]
 
 
+def test_a_text_of_many_lines_or_of_a_long_one_can_be_read_whole() -> None:
+    module = nn.Module()
+    module.short, module.long, module.lines = "a", "x" * 201, "a\nb"  # type: ignore[assignment]
+    module.endless = "y" * 100_003  # type: ignore[assignment]
+    live = LiveObject(module)
+
+    found = parts(live)
+
+    assert {name for name, one in found.items() if one.reads} == {"long", "lines", "endless"}
+    assert live.text(found["lines"].id) == "a\nb"
+    assert live.text(found["endless"].id).endswith("y\n… and 3 characters more")
+
+
 def test_no_property_is_called_before_it_is_opened(odd: Odd) -> None:
     live = LiveObject(odd)
 

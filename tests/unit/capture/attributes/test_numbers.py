@@ -58,6 +58,10 @@ def test_numbers_are_cut_from_any_two_dimensions() -> None:
         [20, 21],
     ]
     assert numbers.cut(tensor, (None, 2, None), range(2), range(4)).shape == (2, 4)
+    assert numbers.cut(tensor, (0, range(1, 3), range(0, 4, 2)), range(2), range(2)).tolist() == [
+        [4, 6],
+        [8, 10],
+    ]
     assert numbers.cut(tensor, (1, 2, None), range(1), range(4)).tolist() == [[20, 21, 22, 23]]
     assert numbers.cut(torch.tensor(3.0), (), range(1), range(1)).tolist() == [[3.0]]
 

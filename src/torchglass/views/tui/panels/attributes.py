@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import ClassVar
 
 from torchglass.records.attributes import Attribute, LiveModel, Page
@@ -10,14 +11,17 @@ from torchglass.records.model import join_path
 from torchglass.views.columns import shape_text
 from torchglass.views.formats import format_bytes, harmless
 from torchglass.views.tui.cells import Piece, fit
+from torchglass.views.tui.panels.asking import Ask
 from torchglass.views.tui.panels.branches import PAGE, Branch
 from torchglass.views.tui.panels.drawing import Row
 from torchglass.views.tui.panels.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.panels.reading import Reading
+from torchglass.views.tui.panels.slices import Look, read_slice
 from torchglass.views.tui.panels.viewer import Measured, Viewer
 from torchglass.views.tui.subject import Subject
 
-_OF_VIEWER = {"mode", "browse", "dimension", "turn", "columns"}
+_OF_VIEWER = {"mode", "colours", "browse", "dimension", "turn", "slice", "columns"}
 _OF_TREE = {"choose", "unfold", "fold", "everything", "reload"}
 _MARKS = {True: "▾ ", False: "▸ "}
 _MOST_NAME = 32
@@ -32,14 +36,22 @@ class Attributes(Panel):
         "only a live model has attributes: call tg.explore(model) in the program it lives in"
     )
     has_cursor = True
-    BINDINGS: ClassVar = panel_bindings("panel:attributes", "panel:tensor")
+    BINDINGS: ClassVar = panel_bindings(
+        "panel:attributes",
+        *("panel:tensor", "panel:picture", "panel:colours", "panel:slices"),
+        "panel:text",
+    )
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         self._root: Branch | None = None
         self._branches: list[Branch] = []
         self._everything = False
-        self._viewer: Viewer | None = None
+        self._inner: Viewer | Reading | None = None
+        """What is open in place of the tree."""
+        self._inner_place = ""
+        self._looks: dict[tuple[str, ...], Look] = {}
+        """How each tensor that was open was looked at, by its module and its place there."""
         self._below = (0, 0)
 
     @classmethod
@@ -50,20 +62,20 @@ class Attributes(Panel):
     @property
     def places(self) -> tuple[str, ...]:
         """Where the keys act that act now."""
-        return ("panel", "panel:attributes" if self._viewer is None else "panel:tensor")
+        return super().places if self._inner is None else ("panel", *self._inner.places)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Let the keys of the tree and of the viewer act in turn."""
         if action in _OF_VIEWER:
-            return self._viewer is not None
-        return self._viewer is None or action not in _OF_TREE
+            return isinstance(self._inner, Viewer)
+        return self._inner is None or action not in _OF_TREE
 
     def follow(self, moved: bool) -> None:
         """Show what the module holds."""
         if self.subject.live is None:
             self.say(f"{self.missing[:1].upper()}{self.missing[1:]}.")
         elif moved or self._root is None:
-            self._viewer = None
+            self._inner = None
             self.action_reload()
         elif self.settled:
             self._draw()
@@ -105,9 +117,9 @@ class Attributes(Panel):
         branch = row.target
         if not isinstance(branch, Branch):
             return
-        attribute = branch.attribute
-        if attribute.role == "module" and branch.parent is self._root:
-            self.post_message(self.Jump(join_path(self.module.path, attribute.name)))
+        if branch.is_module and branch.stretch is None:
+            path = reduce(join_path, branch.names, self.module.path)
+            self.post_message(self.Jump(path))
         elif branch.is_open:
             branch.is_open = False
             self._draw()
@@ -122,38 +134,63 @@ class Attributes(Panel):
 
     def action_mode(self) -> None:
         """Show numbers, a picture, or many."""
-        self._change(Viewer.next_mode, anew=True)
+        self._change(Look.next_mode, anew=True)
+
+    def action_colours(self) -> None:
+        """Show red, green and blue as one picture, or channel by channel."""
+        self._change(Look.turn_colours, anew=True)
 
     def action_browse(self, by: int) -> None:
         """Go to the next slice."""
-        self._change(lambda viewer: viewer.browse(by))
+        self._change(lambda look: look.browse(by))
 
     def action_dimension(self) -> None:
         """Browse through another dimension."""
-        self._change(Viewer.next_dimension)
+        self._change(Look.next_dimension)
 
     def action_turn(self) -> None:
         """See other dimensions as rows and columns."""
-        self._change(Viewer.turn, anew=True)
+        self._change(Look.turn, anew=True)
 
     def action_columns(self, by: int) -> None:
         """See columns further right."""
-        self._change(lambda viewer: viewer.pan(by))
+        self._change(lambda look: look.pan(by))
 
-    def _change(self, change: Callable[[Viewer], None], *, anew: bool = False) -> None:
-        """Look at another part of the tensor, `anew` from the top."""
-        if self._viewer is None:
+    def action_slice(self) -> None:
+        """Ask for a slice, and show it."""
+        viewer = self._inner
+        if not isinstance(viewer, Viewer) or viewer.facts.unreadable:
             return
-        change(self._viewer)
+        look = viewer.look
+
+        def check(words: str) -> str:
+            try:
+                read_slice(words, look.shape)
+            except ValueError as problem:
+                return str(problem)
+            return ""
+
+        def take(words: str | None) -> None:
+            if words is not None:
+                self._change(lambda look: look.take(read_slice(words, look.shape)), anew=True)
+
+        title = f"A slice of {viewer.attribute.name} {shape_text(viewer.facts.spec)}"
+        self.app.push_screen(Ask(title, look.text, "0, :, 3:7", check), take)
+
+    def _change(self, change: Callable[[Look], None], *, anew: bool = False) -> None:
+        """Look at another part of the tensor, `anew` from the top."""
+        if not isinstance(self._inner, Viewer):
+            return
+        change(self._inner.look)
         if anew:
             self.turn_to(y=0)
         self._draw()
 
     def close_inner(self) -> bool:
-        """Close the tensor that is open."""
-        if self._viewer is None:
+        """Close the tensor or the text that is open."""
+        if self._inner is None:
             return False
-        self._viewer = None
+        self._inner = None
         row, top = self._below
         self._draw()
         self.go(row)
@@ -174,8 +211,13 @@ class Attributes(Panel):
                 lambda called: self._take_called(branch, called),
             )
         elif attribute.spec is not None:
-            self._below = self.row, self.scroll_offset.y
-            self.work("opening", lambda _: Viewer(live, attribute), self._view)
+            self._open_tensor(live, branch)
+        elif attribute.reads and not branch.opens:
+            self.work(
+                "reading",
+                lambda _: Reading(attribute, live.text(attribute.id)),
+                lambda reading: self._show(branch, reading),
+            )
         elif branch.is_read:
             branch.is_open = True
             self._draw()
@@ -199,11 +241,22 @@ class Attributes(Panel):
         branch.grow(page)
         self._draw()
 
-    def _view(self, viewer: Viewer) -> None:
-        self._viewer = viewer
+    def _open_tensor(self, live: LiveModel, branch: Branch) -> None:
+        place = self.module.path, *branch.names
+        known = self._looks.get(place)
+
+        def take(viewer: Viewer) -> None:
+            self._looks[place] = viewer.look
+            self._show(branch, viewer)
+            self._measure(viewer)
+
+        self.work("opening", lambda _: Viewer(live, branch.attribute, known), take)
+
+    def _show(self, branch: Branch, inner: Viewer | Reading) -> None:
+        self._inner, self._inner_place = inner, branch.place
+        self._below = self.row, self.scroll_offset.y
         self.turn_to(y=0)
         self._draw()
-        self._measure(viewer)
 
     def _measure(self, viewer: Viewer) -> None:
         def take(measured: Measured) -> None:
@@ -213,11 +266,12 @@ class Attributes(Panel):
         self.work("measuring", viewer.measure, take)
 
     def _draw(self) -> None:
-        viewer = self._viewer
-        self.has_cursor = viewer is None
-        if viewer is not None:
-            self.subtitle = harmless(join_path(self.module.path, viewer.attribute.name))
-            self.put(*viewer.rows(self.room, self.scrollable_content_region.height))
+        inner = self._inner
+        self.has_cursor = inner is None
+        if inner is not None:
+            self.subtitle = harmless(join_path(self.module.path, self._inner_place))
+            height = self.scrollable_content_region.height
+            self.put(*inner.rows(self.room, height, shades=self.has_few_colours))
             return
         self.subtitle = harmless(self.module.path)
         self._branches = list(self._root.visible()) if self._root else []
@@ -254,7 +308,12 @@ def _pieces(branch: Branch, width: int) -> Sequence[Piece]:
         mark = _MARKS[branch.is_open]
         first, last = branch.stretch[0], branch.stretch[-1]
         return [(guide + mark, "faint"), (f"[{first:,} … {last:,}]", "muted")]
-    openable = attribute.opens or attribute.spec is not None or attribute.role == "property"
+    openable = (
+        attribute.opens
+        or attribute.reads
+        or attribute.spec is not None
+        or attribute.role == "property"
+    )
     mark = _MARKS[branch.is_open] if openable else "  "
     name = fit(harmless(attribute.name), max(width - _indent(branch), 4))
     return [(guide + mark, "faint"), (f"{name}  ", "name"), *_meaning(attribute)]

@@ -29,6 +29,25 @@ class Branch:
         return 0 if self.parent is None else self.parent.depth + 1
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Its own name, after those of the branches that it hangs on but for the first."""
+        if self.parent is None:
+            return ()
+        own = () if self.stretch is not None else (self.attribute.name,)
+        return (*self.parent.names, *own)
+
+    @property
+    def place(self) -> str:
+        """Where it is in what was opened: "config.sizes[3]"."""
+        return "".join(f".{name}" if name[:1] != "[" else name for name in self.names)[1:]
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it is a module that was reached through modules alone, as those of the tree."""
+        inside = self.parent is None or self.parent.is_module
+        return self.attribute.role == "module" and inside
+
+    @property
     def opens(self) -> bool:
         """Whether there may be anything below it."""
         return self.stretch is not None or self.attribute.opens

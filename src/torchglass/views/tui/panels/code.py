@@ -43,7 +43,7 @@ class Code(Panel):
         "no code is known of this: open the model itself, or a run that was made from one"
     )
     has_cursor = True
-    BINDINGS: ClassVar = panel_bindings("panel:code")
+    BINDINGS: ClassVar = panel_bindings("panel:code", "panel:ancestors", "panel:lines run")
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
@@ -57,6 +57,16 @@ class Code(Panel):
     def available(cls, subject: Subject) -> bool:
         """Whether the code of any class is known."""
         return bool(subject.model.classes)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the keys act that act now."""
+        inherits = len(lineage(self.subject.model, self._view.class_name)) > 1
+        return (
+            *super().places,
+            *(("panel:ancestors",) if inherits else ()),
+            *(("panel:lines run",) if self._ran else ()),
+        )
 
     @property
     def listing(self) -> Listing | None:

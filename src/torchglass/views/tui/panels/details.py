@@ -9,6 +9,7 @@ from torchglass.analyse.model.parameters import Counts, ModuleCounts
 from torchglass.records.model import Module, Slot, join_path
 from torchglass.views.columns import shape_text
 from torchglass.views.formats import format_bytes, format_count, format_share, harmless
+from torchglass.views.tui.panels.changes import describe_change
 from torchglass.views.tui.panels.drawing import (
     Cell,
     Row,
@@ -48,6 +49,7 @@ def describe(subject: Subject, module: Module, width: int) -> list[Row]:
     return sections(
         list(_who(subject, module, width)),
         _problem(module, width),
+        list(describe_change(subject, module, width)),
         [heading("holds"), *_totals(subject, module, counts)] if counts else [],
         [heading("tensors"), *_tensors(subject, module)] if module.slots else [],
         list(_last_call(subject, module)),
@@ -63,11 +65,12 @@ def _who(subject: Subject, module: Module, width: int) -> Iterator[Row]:
     for line in wrap([(harmless(module.kind), "class"), (extra, "extra")], width, "  "):
         yield Row(line)
     package = module.class_name.rpartition(".")[0]
-    peers = len(subject.outline.by_class[module.class_name])
-    mode = "training" if module.training else "eval"
-    yield from paragraph(
-        " · ".join(filter(None, (harmless(package), mode, _peers(peers)))), width, "muted"
-    )
+    # The groups of a checkpoint are of no class, and in no mode.
+    if package:
+        peers = len(subject.outline.by_class[module.class_name])
+        mode = "training" if module.training else "eval"
+        told = " · ".join((harmless(package), mode, _peers(peers)))
+        yield from paragraph(told, width, "muted")
     if module.alias_of is not None:
         first = model[module.alias_of].path
         yield Row(

@@ -131,6 +131,11 @@ def table(cells: Sequence[Sequence[Cell]], gap: int = 2) -> list[Line]:
     ]
 
 
+def line_width(line: Line) -> int:
+    """The cells that a line takes, but for the space at its end."""
+    return cell_len("".join(words for words, _ in line).rstrip())
+
+
 def meter(share: float, width: int, style: str = "bar") -> Line:
     """A bar that fills a share of its way."""
     filled, rest = bar(share, width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -35,6 +36,8 @@ class FindingsPanel(Panel):
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         self._open: set[int] = set()
+        self._starts: list[int] = []
+        """The row that each finding begins with."""
 
     @classmethod
     def available(cls, subject: Subject) -> bool:
@@ -45,22 +48,33 @@ class FindingsPanel(Panel):
         """Draw the problems."""
         found = self.subject.document(Findings)
         if found is None or not found.findings:
-            self.subtitle = ""
+            self.subtitle, self._starts = "", []
             self.say("No problem was found.")
             return
         self.subtitle = _counted(found)
-        self.put(self._rows_of(found))
+        rows = self._rows_of(found)
+        self._starts = [at for at, row in enumerate(rows) if _begins(rows, at, row)]
+        self.put(rows)
 
     def action_line(self, by: int) -> None:
         """Go to the next finding, or to the one before; not from line to line within one."""
-        starts = [at for at, row in enumerate(self.rows) if _begins(self.rows, at, row)]
+        starts = self._starts
         if not starts:
             return
-        here = max((number for number, at in enumerate(starts) if at <= self.row), default=0)
-        there = min(max(here + by, 0), len(starts) - 1)
+        there = min(max(self._here + by, 0), len(starts) - 1)
         # Its last line first, so that all of it comes into view.
         self.go([*starts, len(self.rows)][there + 1] - 1)
         self.go(starts[there])
+
+    @property
+    def position(self) -> str:
+        """Which finding it is of those that are told."""
+        return f"{self._here + 1:,}/{len(self._starts):,}" if super().position else ""
+
+    @property
+    def _here(self) -> int:
+        """Which finding the cursor is on."""
+        return max(bisect_right(self._starts, self.row) - 1, 0)
 
     def action_tell(self) -> None:
         """Tell all about the finding under the cursor, or only its sentence."""

@@ -148,7 +148,9 @@ class TensorFlow(Panel):
             if self.row == 0:
                 self.row = next((at for at, row in enumerate(rows) if row.target is not None), 0)
             return
-        self.subtitle = f"{len(self._ops):,} op{'s' * (len(self._ops) != 1)}"
+        count = len(self._ops)
+        # Where they do not fit, it is told at which one of them one is.
+        self.subtitle = "" if count > self.window else f"{count:,} op{'s' * (count != 1)}"
         if not self._ops:
             self.say(f"Nothing ran in {harmless(self.module.path)} when the pass was traced.")
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -18,6 +18,7 @@ from torchglass.analyse.gradients import (
     layers,
     update_ratios,
 )
+from torchglass.records.model import Model
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.views.formats import harmless, sparkline
 from torchglass.views.tui.cells import bar, fit, squeeze
@@ -26,12 +27,15 @@ from torchglass.views.tui.panels.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.subject import Subject
 
-Quantity = Literal["gradient norm", "update ratio"]
+Quantity = Literal["gradient norm", "update ratio", "output gradient"]
 
+_NORMS = ".grad_norm"
+"""How the names of series end that are the norms of gradients, sample by sample."""
 _NUMBER, _TREND = 9, 12
 _MOST_NAME = 36
 _NOT_READ = -1.0
-_TOO_MUCH, _TOO_LITTLE = {"gradient norm": 1e3, "update ratio": 0.1}, 1e-7
+_TOO_MUCH = {"gradient norm": 1e3, "update ratio": 0.1, "output gradient": 1e3}
+_TOO_LITTLE = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +55,36 @@ class GradientFlow(Panel):
         "no gradients were recorded: train with tg.watch(model), and open the run that it writes"
     )
     has_cursor = True
-    BINDINGS: ClassVar = panel_bindings("panel:gradient flow")
+    BINDINGS: ClassVar = panel_bindings("panel:gradient flow", "panel:quantities")
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         self._quantity: Quantity = "gradient norm"
+        self._flows: Mapping[Quantity, Sequence[Layer]] = {}
         self._largest_first = False
 
     @classmethod
     def available(cls, subject: Subject) -> bool:
         """Whether any gradient was recorded over steps."""
-        return any(one.name.endswith((GRADIENT, UPDATE)) for one in subject.all_series())
+        return any(one.name.endswith((GRADIENT, UPDATE, _NORMS)) for one in subject.all_series())
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the keys act that act now."""
+        return (*super().places, *(("panel:quantities",) if len(self._flows) > 1 else ()))
 
     def wanted(self) -> Iterable[SeriesId]:
         """The gradients and updates of all layers."""
-        for layer in self._layers():
-            yield from (one.id for one in (*layer.gradients, *layer.updates))
+        for known in _flows(self.subject).values():
+            for layer in known:
+                yield from (one.id for one in (*layer.gradients, *layer.updates))
 
     def action_quantity(self) -> None:
-        """Show gradients, or the updates that they make."""
-        shows_gradients = self._quantity == "gradient norm"
-        self._quantity = "update ratio" if shows_gradients else "gradient norm"
-        self.follow(False)
+        """Show gradients of parameters, the updates that they make, or gradients of outputs."""
+        known = list(self._flows)
+        if known:
+            self._quantity = known[(known.index(self._quantity) + 1) % len(known)]
+            self.follow(True)
 
     def action_sort(self) -> None:
         """Show layers in the order of the model, or the largest first."""
@@ -81,10 +93,13 @@ class GradientFlow(Panel):
 
     def follow(self, moved: bool) -> None:
         """Draw a bar for each layer."""
-        measures = [self._measure(layer) for layer in self._layers()]
+        self._flows = _flows(self.subject)
+        if self._quantity not in self._flows:
+            self._quantity = next(iter(self._flows), self._quantity)
+        measures = [self._measure(layer) for layer in self._flows.get(self._quantity, ())]
         self.subtitle = self._quantity
         if not measures:
-            self.say("No gradient of a parameter was recorded.")
+            self.say("No gradient was recorded.")
             return
         if self._largest_first:
             measures.sort(key=lambda one: (not math.isnan(one.latest), -one.latest))
@@ -93,16 +108,13 @@ class GradientFlow(Panel):
             inside = (at for at, one in enumerate(measures) if self._is_inside(one.layer))
             self.go(next(inside, 0))
 
-    def _layers(self) -> list[Layer]:
-        return layers(self.subject.model, self.subject.all_series())
-
     def _measure(self, layer: Layer) -> _Measure:
         """The latest number of a layer, without a look at all steps before."""
         latest = self._values(layer, lambda series: _last(self.subject.points(series)))
         return _Measure(layer, float(latest[-1]) if len(latest) else _NOT_READ)
 
     def _values(self, layer: Layer, points: Callable[[Series], Points | None]) -> Numbers:
-        read = gradient_norms if self._quantity == "gradient norm" else update_ratios
+        read = update_ratios if self._quantity == "update ratio" else gradient_norms
         return read(layer, points)
 
     def _is_inside(self, layer: Layer) -> bool:
@@ -145,6 +157,44 @@ class GradientFlow(Panel):
             )
 
         return LazyRows(len(measures), draw)
+
+
+def _flows(subject: Subject) -> dict[Quantity, list[Layer]]:
+    """The layers of which each quantity was recorded, as far as any was."""
+    model, series = subject.model, subject.all_series()
+    holding = layers(model, series)
+    found: dict[Quantity, list[Layer]] = {
+        "gradient norm": [layer for layer in holding if layer.gradients],
+        "update ratio": [layer for layer in holding if layer.updates],
+        "output gradient": output_layers(model, series),
+    }
+    return {quantity: known for quantity, known in found.items() if known}
+
+
+def output_layers(model: Model, series: Iterable[Series]) -> list[Layer]:
+    """The modules of a model that gradients of outputs were recorded of, in order.
+
+    The norms of the gradients of all samples are together the norm of the whole gradient.
+    """
+    found: dict[str, dict[str, Series]] = {}
+    for one in series:
+        for ending in (GRADIENT, _NORMS):
+            stem = one.name.removesuffix(ending)
+            if stem != one.name and _is_output(stem) and model.find(one.path):
+                # One of both is enough, and gradients tell of NaN.
+                known = found.setdefault(one.path, {})
+                known[stem] = one if ending == GRADIENT else known.get(stem, one)
+    return [
+        Layer(path=module.path, gradients=tuple(found[module.path].values()))
+        for module in model.modules
+        if module.path in found
+    ]
+
+
+def _is_output(name: str) -> bool:
+    """Whether a series is of an output, of whichever call of the module."""
+    place = name.rpartition(":")[2]
+    return place == "output" or place.startswith("output.")
 
 
 def _last(points: Points | None) -> Points | None:

@@ -76,8 +76,7 @@ class LabelPanel(Panel):
                 ("● " if ticked else "○ ", "mark" if ticked else "faint"),
                 (fit(column.name, _NAMES), "plain" if useful else "faint"),
                 (f"{key:2}", "key"),
-                (fit(example, 16), style if useful else "faint"),
-                ("" if useful else " not recorded", "faint"),
+                (example, style) if useful else ("not recorded", "faint"),
             ]
         )
 

@@ -10,11 +10,13 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.color import Color
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from torchglass.views.tui.panels.drawing import Row
+from torchglass.views.tui.themes import SIXTEEN
 
 STYLES = (
     *("plain", "path", "class", "extra", "heading", "name", "number", "bytes", "shape", "dtype"),
@@ -23,6 +25,9 @@ STYLES = (
     *("keyword", "string", "comment", "literal", "definition", "builtin", "decorator", "line"),
 )
 _PAN = 8
+_SHADES = "░▒▓█"
+_LOST, _LOST_COLOUR = "×", "#ff00ff"
+"""What is no number, in a picture of shades and in one of colours."""
 
 
 class Lines(ScrollView, can_focus=True):
@@ -88,6 +93,9 @@ class Lines(ScrollView, can_focus=True):
     def stood(self) -> None:
         """The cursor stands on another row."""
 
+    def placed(self) -> None:
+        """Another part of it may be in sight."""
+
     def is_marker(self, row: Row, x: int) -> bool:
         """Whether a place in a row is where it is opened and closed."""
         return False
@@ -111,6 +119,16 @@ class Lines(ScrollView, can_focus=True):
         """How many rows are seen at once."""
         return max(self.scrollable_content_region.height - len(self.top()), 1)
 
+    @property
+    def position(self) -> str:
+        """Where one is in what does not fit: which row of how many, or how much of it was seen."""
+        count = len(self._rows)
+        if count <= self.window:
+            return ""
+        if self.has_cursor:
+            return f"{self.row + 1:,}/{count:,}"
+        return f"{min((self.scroll_offset.y + self.window) / count, 1):.0%}"
+
     def put(self, rows: Sequence[Row], header: Sequence[Row] = ()) -> None:
         """Show these rows, below a header that stays."""
         self._rows, self._header = rows, header
@@ -123,6 +141,7 @@ class Lines(ScrollView, can_focus=True):
         widest = max(map(_width, self._rows[near : near + 2 * self.window]), default=0)
         self.virtual_size = Size(widest + 2, len(self._rows) + len(self.top()))
         self.refresh()
+        self.placed()
 
     def notify_style_update(self) -> None:
         """Draw everything anew in other colours."""
@@ -145,11 +164,24 @@ class Lines(ScrollView, can_focus=True):
         mark = "▌" if tone == "cursor" and self.has_focus else " "
         behind = self._style(tone, tone)
         pieces = [Segment(text, self._style(tone, style)) for text, style in row.pieces if text]
-        pieces += [_half_block(*pair, behind) for pixels in row.pictures for pair in pixels]
+        draw = self._shade if self.has_few_colours else _half_block
+        pieces += [draw(*pair, behind) for pixels in row.pictures for pair in pixels]
         width = self.size.width
         strip = Strip(pieces).crop(left, left + width - 1)
         gutter = Strip([Segment(mark, self._style(tone, "mark"))])
         return Strip.join([gutter, strip]).adjust_cell_length(width, behind)
+
+    @property
+    def has_few_colours(self) -> bool:
+        """Whether the terminal has too few colours for pictures, which are then shades."""
+        app = self.app
+        # Without a terminal there are as many colours as one likes.
+        sixteen = not app.is_headless and app.console.color_system == "standard"
+        return sixteen or app.no_color or app.theme == SIXTEEN.name
+
+    def _shade(self, upper: str, lower: str, behind: Style) -> Segment:
+        """Two pixels as one character that has as much ink as they have light."""
+        return Segment(_shade(upper, lower, self.app.current_theme.dark), behind)
 
     def _style(self, tone: str, style: str) -> Style:
         key = tone, style
@@ -167,7 +199,13 @@ class Lines(ScrollView, can_focus=True):
         elif self.row >= top + self.window:
             self.turn_to(y=self.row - self.window + 1)
         self.refresh()
+        self.placed()
         self.stood()
+
+    def watch_scroll_y(self, old: float, new: float) -> None:
+        """Tell that another part is in sight, however one got there."""
+        super().watch_scroll_y(old, new)
+        self.placed()
 
     def turn_to(self, x: int | None = None, y: int | None = None) -> None:
         """Scroll to a place at once: rows that were just put need no layout before."""
@@ -223,3 +261,22 @@ def _half_block(upper: str, lower: str, behind: Style) -> Segment:
     if not upper:
         return Segment("▄" if lower else " ", behind + Style(color=lower or None))
     return Segment("▀", behind + Style(color=upper, bgcolor=lower or None))
+
+
+@lru_cache(maxsize=1 << 13)
+def _shade(upper: str, lower: str, bright_ink: bool) -> str:
+    """The character for two pixels, of which one or both may be missing."""
+    pixels = [pixel for pixel in (upper, lower) if pixel]
+    if not pixels:
+        return " "
+    if _LOST_COLOUR in pixels:
+        return _LOST
+    light = sum(map(_light, pixels)) / len(pixels)
+    ink = light if bright_ink else 1 - light
+    return _SHADES[min(int(ink * len(_SHADES)), len(_SHADES) - 1)]
+
+
+def _light(colour: str) -> float:
+    """How bright a colour is, from 0 to 1."""
+    red, green, blue = Color.parse(colour).rgb
+    return (0.299 * red + 0.587 * green + 0.114 * blue) / 255

@@ -70,7 +70,9 @@ class Panel(Lines):
         super().__init__()
         self.subject = subject
         self.module = subject.model.root
-        self._subtitle = ""
+        self._subtitle = self._position = ""
+        self._places: tuple[str, ...] = ()
+        self._is_empty = True
         self._job: Job | None = None
         self._waited = False
 
@@ -82,7 +84,7 @@ class Panel(Lines):
     @property
     def places(self) -> tuple[str, ...]:
         """Where the keys act that act now, as the table of keys names it."""
-        return ("panel", f"panel:{self.title.lower()}")
+        return ("panel",) if self._is_empty else ("panel", f"panel:{self.title.lower()}")
 
     def wanted(self) -> Iterable[SeriesId]:
         """The series that it shows now, which have to be read."""
@@ -118,10 +120,17 @@ class Panel(Lines):
         """Close what was opened inside of the panel; whether there was anything."""
         return False
 
+    def placed(self) -> None:
+        """Tell where one is, and that other keys may act now."""
+        before = self._position, self._places
+        self._position, self._places = self.position, self.places
+        if before != (self._position, self._places):
+            self.post_message(self.Retitled())
+
     @property
     def subtitle(self) -> str:
-        """What stands beside the title."""
-        return self._subtitle
+        """What stands beside the title: where one is, and what of it is shown."""
+        return " · ".join(filter(None, (self._position, self._subtitle)))
 
     @subtitle.setter
     def subtitle(self, words: str) -> None:
@@ -134,9 +143,15 @@ class Panel(Lines):
         """Whether no work is being done."""
         return self._job is None
 
+    def put(self, rows: Sequence[Row], header: Sequence[Row] = ()) -> None:
+        """Show these rows, below a header that stays."""
+        self._is_empty = False
+        super().put(rows, header)
+
     def say(self, words: str) -> None:
-        """Show one sentence in place of rows."""
-        self.put(paragraph(words, self.room, "muted"))
+        """Show one sentence in place of rows, on which no key of the panel acts."""
+        self._is_empty = True
+        super().put(paragraph(words, self.room, "muted"))
 
     def work(self, says: str, work: Callable[[Progress], T], then: Callable[[T], None]) -> None:
         """Do something in a thread, and something with its result if it was not stopped."""

@@ -23,6 +23,7 @@ from torchglass.views.tui.panels.drawing import (
     Cell,
     Row,
     heading,
+    line_width,
     meter,
     paragraph,
     sections,
@@ -49,7 +50,7 @@ class Performance(Panel):
         "nothing was run: tg.explore(model, *inputs) records a forward, tg.profile(model, *inputs) "
         "times it"
     )
-    BINDINGS: ClassVar = panel_bindings("panel:performance")
+    BINDINGS: ClassVar = panel_bindings("panel:performance", "panel:calls")
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
@@ -60,6 +61,13 @@ class Performance(Panel):
         """Whether anything of a forward was recorded."""
         measured = subject.document(Measures) or subject.document(Statistics)
         return measured is not None or subject.document(Trace) is not None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the keys act that act now."""
+        statistics = self.subject.statistics(self.module.path)
+        differ = statistics is not None and len(statistics.calls) > 1
+        return (*super().places, *(("panel:calls",) if differ else ()))
 
     def action_differences(self) -> None:
         """Show each call as it was, or by how much it differs from the one before."""
@@ -86,7 +94,7 @@ def describe(subject: Subject, module: Module, width: int, *, differences: bool)
     return sections(
         list(_costs(measured, whole)) if measured else list(_traced(subject, module)),
         [row for note in notes for row in paragraph(harmless(note), width, "muted")],
-        list(_calls(statistics, differences=differences)) if statistics else [],
+        list(_calls(statistics, width, differences=differences)) if statistics else [],
     )
 
 
@@ -142,7 +150,7 @@ def _traced(subject: Subject, module: Module) -> Iterator[Row]:
     yield from map(Row, table(cells))
 
 
-def _calls(statistics: ModuleStatistics, *, differences: bool) -> Iterator[Row]:
+def _calls(statistics: ModuleStatistics, width: int, *, differences: bool) -> Iterator[Row]:
     """The calls that are kept, the latest last, each with what went in and came out."""
     totals = statistics.totals
     beside = f"{totals.calls:,} in all, {format_time(totals.total_ns / 1e9)}"
@@ -152,14 +160,17 @@ def _calls(statistics: ModuleStatistics, *, differences: bool) -> Iterator[Row]:
     shown = statistics.calls[-_MOST_CALLS:]
     if len(shown) < totals.calls:
         yield text(f"the last {len(shown):,} are kept", "muted")
-    head = [Cell(word, "header", at != 1 and at != 2) for at, word in enumerate(_HEADINGS)]
-    lines = [head]
+    lines = [[Cell(word, "header", word not in _LEFT) for word in _HEADINGS]]
     for before, call in zip([None, *shown[:-1]], shown, strict=True):
         lines += _call_lines(call, before, differences=differences)
-    yield from map(Row, table(lines))
+    drawn = table(lines)
+    if line_width(drawn[0]) > width:
+        drawn = table(lines, gap=1)
+    yield from map(Row, drawn)
 
 
-_HEADINGS = ("call", "", "shape", *_NUMBERS, "time")
+_LEFT = ("", "shape")
+_HEADINGS = ("call", "time", *_LEFT, *_NUMBERS)
 
 
 def _call_lines(
@@ -174,16 +185,18 @@ def _call_lines(
             other = earlier[at] if at < len(earlier) else None
             yield [
                 Cell(f"{call.number}" if first else "", "number", True),
+                _time(call, before, differences) if first else Cell("", "plain", True),
                 Cell(_place(side, tensor.place, len(tensors)), "muted"),
                 _shape(tensor, other if differences else None),
                 *_stats_cells(tensor.stats, other.stats if other else None, differences),
-                _time(call, before, differences) if first else Cell("", "plain", True),
             ]
             first = False
     if call.error:
-        blank = [Cell("", "plain")] * (len(_HEADINGS) - 2)
+        blank = [Cell("", "plain")] * (len(_HEADINGS) - 4)
         yield [
             Cell(f"{call.number}", "number", True),
+            Cell("", "plain"),
+            Cell("✗", "problem"),
             Cell(harmless(call.error), "problem"),
             *blank,
         ]

@@ -25,7 +25,7 @@ Numbers = npt.NDArray[np.float64]
 
 _AXIS = 9
 _VALUE, _TREND, _WORD = 10, 24, 5
-_HIGHEST, _LOWEST = 10, 2
+_HIGHEST, _LOWEST = 16, 2
 _BESIDE = 3
 """Lines that a chart takes besides itself: its title, its steps, and one below."""
 _SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -42,7 +42,7 @@ class SeriesPanel(Panel):
         "nothing was recorded over steps: train with tg.watch(model), and open its run"
     )
     has_cursor = True
-    BINDINGS: ClassVar = panel_bindings("panel:series")
+    BINDINGS: ClassVar = panel_bindings("panel:series", "panel:percentiles")
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
@@ -52,6 +52,14 @@ class SeriesPanel(Panel):
     def available(cls, subject: Subject) -> bool:
         """Whether anything was measured over steps."""
         return subject.has_series()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the keys act that act now."""
+        series = self.subject.series_at(self.module)
+        drawn = series[min(self.row, len(series) - 1)] if series else None
+        has_bins = drawn is not None and bool(self.subject.histograms(drawn))
+        return (*super().places, *(("panel:percentiles",) if has_bins else ()))
 
     def wanted(self) -> Iterable[SeriesId]:
         """The series of the module."""
@@ -105,7 +113,7 @@ class SeriesPanel(Panel):
     def _chart_lines(self, count: int) -> int:
         """How high the chart may be beside a list of so many, which may be scrolled."""
         height = self.scrollable_content_region.height
-        return min(max(height - min(count, height // 2) - _BESIDE, _LOWEST), _HIGHEST)
+        return min(max(height - min(count, height // 3) - _BESIDE, _LOWEST), _HIGHEST)
 
     def _chart(self, series: Series, height: int) -> Iterator[Row]:
         points = self.subject.points(series)
@@ -144,8 +152,8 @@ class SeriesPanel(Panel):
             lines = _percentiles(histograms, width)
         else:
             lines = [np.array(squeeze(line, width)) for line in _moments(points)]
-        # A training that just began is drawn wider, so that it can be seen.
-        return [line.repeat(max(width // len(line), 1)) for line in lines]
+        # A training that just began is drawn as wide as a long one, so that it can be seen.
+        return [line[np.arange(width) * len(line) // width] for line in lines]
 
 
 def _moments(points: Points) -> Sequence[Numbers]:

@@ -56,17 +56,19 @@ def list_class(model: Model, class_name: str, of: Ancestor, *, whole: bool) -> L
     )
     if code is None:
         return None
-    text, first = (_file(of.file), 1) if whole else (code.text, _first_line(code))
+    own = _first_line(code)
+    text, first = (_file(of.file), 1) if whole else (code.text, own)
     lines = coloured(text)
     forward = code.forward_line if (source.forward_file or source.file) == of.file else None
-    shown = forward is not None and first <= forward < first + len(lines)
+    # In a whole file there may be one of another class, too.
+    holds = forward is not None and 0 <= forward - own < len(coloured(code.text))
     return Listing(
         class_name=of.class_name,
         file=of.file,
         first=first,
         lines=lines,
         class_line=code.line,
-        forward_line=forward if shown else None,
+        forward_line=forward if holds else None,
     )
 
 

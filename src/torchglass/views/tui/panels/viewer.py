@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from math import ceil
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.analyse.picture.pixels import Scale, enlarge, half_blocks, paint, scale_of, sheet
 from torchglass.records.attributes import (
     Attribute,
     Index,
@@ -25,18 +23,15 @@ from torchglass.views.columns import shape_text
 from torchglass.views.formats import format_bytes, format_count, harmless
 from torchglass.views.tui.cells import fit
 from torchglass.views.tui.panels.charts import columns
-from torchglass.views.tui.panels.drawing import LazyRows, Line, Row, paragraph, wrap
-
-Mode = Literal["numbers", "picture", "sheet"]
+from torchglass.views.tui.panels.drawing import LazyRows, Row, paragraph, wrap
+from torchglass.views.tui.panels.pictures import Painter
+from torchglass.views.tui.panels.slices import Look
 
 _CELL = 11
 _BLOCK = 64
 """Rows of numbers that are fetched at a time."""
 _BINS = 48
 _HISTOGRAM = 3
-_MOST_TILES = 256
-_LEAST_TILE = 8
-_GAP = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,37 +45,30 @@ class Measured:
 class Viewer:
     """One tensor, and which part of it is looked at."""
 
-    def __init__(self, live: LiveModel, attribute: Attribute) -> None:
+    def __init__(self, live: LiveModel, attribute: Attribute, look: Look | None = None) -> None:
+        """`look` is the one from the last time it was open, which goes on if it still fits."""
         self.live = live
         self.attribute = attribute
         self.facts: TensorFacts = live.facts(attribute.id)
-        self.shape = self.facts.spec.shape or ()
-        self.shown: tuple[int, ...] = tuple(range(len(self.shape)))[-2:]
-        """The dimensions that are seen whole, the others being browsed through."""
-        self.at = [0] * len(self.shape)
-        self.dimension = max(len(self.shape) - 3, 0)
-        """The one that is browsed through."""
-        self.mode: Mode = "numbers"
-        self.column = 0
+        shape = self.facts.spec.shape or ()
+        # Three channels of a parameter are colours by chance more often than not.
+        fresh = Look(shape, coloured=attribute.role != "parameter")
+        self.look = fresh if look is None or look.shape != fresh.shape else look
         self.measured: Measured | None = None
-        self._tiles = 1
-        """How many slices the sheet shows."""
         self._block: tuple[Any, npt.NDArray[Any]] | None = None
 
     @property
-    def index(self) -> Index:
-        """The slice that is looked at."""
-        return tuple(None if one in self.shown else place for one, place in enumerate(self.at))
-
-    @property
-    def browsable(self) -> tuple[int, ...]:
-        """The dimensions that are not seen whole."""
-        return tuple(one for one in range(len(self.shape)) if one not in self.shown)
-
-    @property
-    def has_picture(self) -> bool:
-        """Whether there are two dimensions to be seen as pixels."""
-        return len(self.shape) >= 2 and not self.facts.unreadable
+    def places(self) -> tuple[str, ...]:
+        """Where the keys act that act on this tensor, as the table of keys names it."""
+        if self.facts.unreadable:
+            return ()
+        look = self.look
+        return (
+            *(("panel:picture",) if len(look.modes) > 1 else ()),
+            *(("panel:colours",) if look.channels is not None else ()),
+            *(("panel:slices",) if look.browsable else ()),
+            "panel:tensor",
+        )
 
     def measure(self, progress: Progress) -> Measured:
         """Look at all numbers, in a thread."""
@@ -91,52 +79,25 @@ class Viewer:
         spread = self.live.spread(tensor, stats, _BINS, lambda share: progress(0.5 + share / 2))
         return Measured(stats, spread)
 
-    def browse(self, by: int) -> None:
-        """Go to the next slice, or to one before; after the last comes the first."""
-        if self.browsable:
-            size, step = self.shape[self.dimension], self._tiles if self.mode == "sheet" else 1
-            self.at[self.dimension] = (self.at[self.dimension] + by * step) % max(size, 1)
-
-    def next_dimension(self) -> None:
-        """Browse through another dimension."""
-        others = self.browsable
-        if others:
-            later = [one for one in others if one > self.dimension]
-            self.dimension = later[0] if later else others[0]
-
-    def turn(self) -> None:
-        """See another pair of dimensions whole."""
-        pairs: list[tuple[int, ...]] = list(combinations(range(len(self.shape)), 2))
-        if len(pairs) > 1:
-            self.shown = pairs[(pairs.index(self.shown) + 1) % len(pairs)]
-            self.dimension = self.browsable[-1]
-            self.column = 0
-
-    def pan(self, by: int) -> None:
-        """See columns further right."""
-        last = max(self._extent()[1] - 1, 0)
-        self.column = min(max(self.column + by, 0), last)
-
-    def next_mode(self) -> None:
-        """Go from numbers to a picture, to a sheet of pictures, and back."""
-        modes: list[Mode] = ["numbers"]
-        if self.has_picture:
-            modes.append("picture")
-            if self.browsable:
-                modes.append("sheet")
-        self.mode = modes[(modes.index(self.mode) + 1) % len(modes)]
-
-    def rows(self, width: int, height: int) -> tuple[Sequence[Row], Sequence[Row]]:
+    def rows(
+        self, width: int, height: int, *, shades: bool = False
+    ) -> tuple[Sequence[Row], Sequence[Row]]:
         """What to show in so many cells, and what of it stays at the top."""
         top = [*self._facts(width), *self._statistics(width)]
         if self.facts.unreadable:
             why = f"Its numbers cannot be shown: {harmless(self.facts.unreadable)}."
             return [*top, Row(), *paragraph(why, width, "muted")], []
-        if self.mode == "numbers":
+        look = self.look
+        if look.mode == "numbers":
             return self._numbers(top, width)
-        if self.mode == "picture":
-            return [*self._picture(width, height - 2)], [self._place()]
-        return [*self._sheet(width, height - 2)], [self._place()]
+
+        def fetch(index: Index, tall: int, wide: int) -> npt.NDArray[np.float32]:
+            return self.live.image(self.attribute.id, index, tall, wide)
+
+        painter = Painter(fetch, look, self.facts.spec.dtype, shades=shades)
+        draw = painter.picture if look.mode == "picture" else painter.sheet
+        # The line above it and the legend are not the picture's.
+        return draw(width, max(height - 2, 1)), [self._place()]
 
     def _facts(self, width: int) -> list[Row]:
         facts, spec = self.facts, self.facts.spec
@@ -192,109 +153,42 @@ class Viewer:
     def _place(self) -> Row:
         """Which slice it is, with the dimension that is browsed through in colour."""
         pieces: list[tuple[str, str]] = [("[", "muted")]
-        for one, place in enumerate(self.index):
-            comma = ", " if one else ""
-            words = ":" if place is None or self._is_spread_out(one) else str(place)
-            moves = one == self.dimension and one in self.browsable
-            pieces += [(comma, "muted"), (words, "key" if moves else "number")]
+        for at, (words, moves) in enumerate(self.look.words()):
+            pieces += [(", " if at else "", "muted"), (words, "key" if moves else "number")]
         pieces.append(("]", "muted"))
-        if self.browsable and self.mode != "sheet":
-            number, size = self.at[self.dimension] + 1, self.shape[self.dimension]
-            pieces.append((f"  {number:,} of {size:,}", "muted"))
+        if self.look.position and self.look.mode != "sheet":
+            place, count = self.look.position
+            pieces.append((f"  {place + 1:,} of {count:,}", "muted"))
         return Row(pieces)
 
-    def _is_spread_out(self, dimension: int) -> bool:
-        return self.mode == "sheet" and dimension == self.dimension
-
-    def _extent(self) -> tuple[int, int]:
-        """How many rows and columns of numbers there are."""
-        sizes = [self.shape[one] for one in self.shown]
-        rows, across = [1] * (2 - len(sizes)) + sizes
-        return rows, across
-
     def _numbers(self, top: list[Row], width: int) -> tuple[Sequence[Row], Sequence[Row]]:
-        rows, across = self._extent()
-        margin = len(str(max(rows - 1, 0))) + 1
-        seen = range(self.column, min(self.column + max((width - margin) // _CELL, 1), across))
-        titles = "".join(f"{column:>{_CELL}}" for column in seen)
-        more = " …" if seen.stop < across else ""
+        look = self.look
+        rows, across = look.sides
+        margin = len(str(rows[-1])) + 1
+        fitting = max((width - margin) // _CELL, 1)
+        seen = range(look.column, min(look.column + fitting, len(across)))
+        titles = "".join(f"{across[at]:>{_CELL}}" for at in seen)
+        more = " …" if seen.stop < len(across) else ""
         head = [*top, Row(), self._place(), Row([(" " * margin + titles + more, "faint")])]
 
         def draw(at: int) -> Row:
             if at < len(head):
                 return head[at]
-            return self._row_of_numbers(at - len(head), seen, margin)
+            row = at - len(head)
+            numbers = map(_number, self._row_of_numbers(row, seen).tolist())
+            return Row([(f"{rows[row]:<{margin}}", "faint"), *numbers])
 
-        return LazyRows(len(head) + rows, draw), []
+        return LazyRows(len(head) + len(rows), draw), []
 
-    def _row_of_numbers(self, row: int, seen: range, margin: int) -> Row:
+    def _row_of_numbers(self, row: int, seen: range) -> npt.NDArray[Any]:
         first = row // _BLOCK * _BLOCK
-        key = self.index, first, seen
+        index = self.look.index
+        key = index, first, seen
         if self._block is None or self._block[0] != key:
-            rows = range(first, min(first + _BLOCK, self._extent()[0]))
-            self._block = key, self.live.values(self.attribute.id, self.index, rows, seen)
-        numbers = self._block[1][row - first]
-        return Row([(f"{row:<{margin}}", "faint"), *map(_number, numbers.tolist())])
-
-    def _picture(self, width: int, height: int) -> list[Row]:
-        matrix = self.live.image(self.attribute.id, self.index, max(height * 2, 2), width)
-        scale = scale_of([matrix])
-        pixels = enlarge(paint(matrix, scale), height * 2, width)
-        return [*(Row(pictures=[cells]) for cells in half_blocks(pixels)), _legend(scale)]
-
-    def _sheet(self, width: int, height: int) -> list[Row]:
-        """The slices along the browsed dimension side by side, as many as are large enough."""
-        first, size = self.at[self.dimension], self.shape[self.dimension]
-        rows, across = self._extent()
-        side = _tile_side(min(size - first, _MOST_TILES), rows, across, width, height * 2)
-        fitting = max((width + _GAP) // (side[1] + _GAP), 1) * max(
-            (height * 2 + _GAP) // (side[0] + _GAP), 1
-        )
-        self._tiles = min(fitting, _MOST_TILES)
-        last = min(first + self._tiles, size)
-        matrices = [
-            self.live.image(self.attribute.id, self._with(place), *side)
-            for place in range(first, last)
-        ]
-        scale = scale_of(matrices)
-        tiles = [enlarge(paint(one, scale), *side) for one in matrices]
-        pixels = sheet(tiles, width, _GAP)
-        told: Line = [(f"slices {first:,} – {last - 1:,} of {size:,}  ", "muted")]
-        legend = Row([*told, *_legend(scale).pieces], pictures=_legend(scale).pictures)
-        return [*(Row(pictures=[cells]) for cells in half_blocks(pixels)), legend]
-
-    def _with(self, place: int) -> Index:
-        index = list(self.index)
-        index[self.dimension] = place
-        return tuple(index)
-
-
-def _tile_side(count: int, rows: int, across: int, width: int, height: int) -> tuple[int, int]:
-    """The largest size of a tile at which so many fit, but never one too small to be seen."""
-
-    def fits(tall: int, wide: int) -> bool:
-        return ((width + _GAP) // (wide + _GAP)) * ((height + _GAP) // (tall + _GAP)) >= count
-
-    larger = 1
-    while fits(rows * (larger + 1), across * (larger + 1)):
-        larger += 1
-    if fits(rows, across):
-        return rows * larger, across * larger
-    longest = max(rows, across)
-    for side in range(longest, min(_LEAST_TILE, longest) - 1, -1):
-        tall, wide = ceil(rows * side / longest), ceil(across * side / longest)
-        if fits(tall, wide):
-            break
-    return max(tall, 1), max(wide, 1)
-
-
-def _legend(scale: Scale) -> Row:
-    """The colours from the least to the greatest number."""
-    ramp = paint(np.linspace(scale.low, scale.high, 16)[None].repeat(2, 0), scale)
-    return Row(
-        [(f"{scale.low:.3g} … {scale.high:.3g}  ", "muted")],
-        pictures=half_blocks(ramp),
-    )
+            rows = range(first, min(first + _BLOCK, self.look.extent[0]))
+            self._block = key, self.live.values(self.attribute.id, index, rows, seen)
+        numbers: npt.NDArray[Any] = self._block[1][row - first]
+        return numbers
 
 
 def _number(value: Any) -> tuple[str, str]:

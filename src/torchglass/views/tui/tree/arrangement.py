@@ -29,18 +29,42 @@ class Sorting:
             return Sorting(column)
         return Sorting() if self.upwards else Sorting(column, upwards=True)
 
+    @property
+    def words(self) -> str:
+        """What to tell the user of it."""
+        column = BY_ID.get(self.column)
+        if column is None:
+            return "in the order of the model"
+        ways = ("largest first", "smallest first") if column.number else ("A to Z", "Z to A")
+        return f"sorted by {column.name.lower()}, {ways[self.upwards]}"
+
 
 class Arrangement:
     """The rows of the tree."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
-        self.folds: Folds = frozenset()
+        self._folds: Folds = frozenset()
         self.sorting = Sorting()
         self.repeats_folded = False
-        self._order: Order = subject.outline.order
+        self.order: Order = subject.outline.order
         self._filter: Mask | None = None
+        self._opened: Mask | None = None
+        """What a filter opened beside the folds."""
         self.rows: Ids = subject.outline.order.ids[:1]
+
+    @property
+    def folds(self) -> Folds:
+        """The modules that are open."""
+        # Only now: a set of as many as a large model has takes longer than all else of a search.
+        if self._opened is not None:
+            self._folds |= frozenset(np.flatnonzero(self._opened).tolist())
+            self._opened = None
+        return self._folds
+
+    def is_open(self, id: ModuleId) -> bool:
+        """Whether the children of a module have rows."""
+        return id in self._folds or (self._opened is not None and bool(self._opened[id]))
 
     @property
     def filtered(self) -> bool:
@@ -71,7 +95,7 @@ class Arrangement:
 
     def fold(self, folds: Folds) -> None:
         """Open these folds and no others."""
-        self.folds = folds
+        self._folds, self._opened = folds, None
         self._lay_out()
 
     def show(self, id: ModuleId) -> None:
@@ -86,11 +110,10 @@ class Arrangement:
     def arrange(self, folds: Folds, matches: Ids | None = None) -> None:
         """Open these folds; with matches, give rows to them and to those above them alone."""
         outline = self.subject.outline
-        self.folds, self._filter = folds, None
+        self._folds, self._filter, self._opened = folds, None, None
         if matches is not None:
-            above = outline.above(matches)
-            self.folds |= frozenset(np.flatnonzero(above).tolist())
-            self._filter = above
+            self._opened = outline.above(matches)
+            self._filter = self._opened.copy()
             self._filter[matches] = True
         self._lay_out()
 
@@ -104,7 +127,7 @@ class Arrangement:
         self.sorting = sorting
         column = BY_ID.get(sorting.column)
         outline = self.subject.outline
-        self._order = (
+        self.order = (
             outline.order
             if column is None
             else outline.ordered(_ranks(self.subject, column, sorting.upwards))
@@ -116,7 +139,7 @@ class Arrangement:
         if self.repeats_folded:
             alone = ~self._repeated()
             keep = alone if keep is None else keep & alone
-        self.rows = rows.visible(self._order, self.folds, keep)
+        self.rows = rows.visible(self.order, self._folds, keep, self._opened)
 
     def _repeated(self) -> Mask:
         """What stands in a row with another module, and all below it."""

@@ -65,6 +65,14 @@ class Layout:
                 pieces += fit_pieces(drawn, width, fill=False)
         return pieces
 
+    def uncut(self, left: int, room: int) -> int:
+        """The cells from `left` on that can be filled without cutting a number at their end."""
+        ends = self.starts[1:] if self.aligned else ()
+        for column, start, end in zip(self.columns, self.starts, ends, strict=False):
+            if left < start < left + room < end and column.number is not None:
+                return start - left
+        return room
+
     def column_at(self, x: int) -> Column | None:
         """The column at a place beside the names."""
         places = zip(self.columns, self.starts[1:], strict=True)

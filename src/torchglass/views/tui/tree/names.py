@@ -30,7 +30,6 @@ class Standing:
     tone: str = "plain"
     is_open: bool = False
     is_match: bool = False
-    is_named: bool = True
 
 
 class Names:
@@ -53,8 +52,8 @@ class Names:
         own = cell_len(self._label(row))
         return own + len(_LINE) * self.subject.outline.depths[row[0].id]
 
-    def draw(self, row: Row, width: int, standing: Standing) -> list[Piece]:
-        """A row's name in `width` cells."""
+    def draw(self, row: Row, width: int, standing: Standing, *, named: bool = True) -> list[Piece]:
+        """A row's name in `width` cells, or what stands before it alone."""
         module = row[0]
         levels = self._levels(row, width)
         guides = _LINE * levels
@@ -62,7 +61,7 @@ class Names:
             guides = "…" + guides[1:]
         marker = (_OPEN if standing.is_open else _CLOSED) if module.children else _LEAF
         mark = self.subject.note(module)[:1]
-        label = self._label(row) if standing.is_named else ""
+        label = self._label(row) if named else ""
         pieces = [
             (guides + marker, "guide"),
             (label, "match" if standing.is_match else self._tone(module)),

@@ -35,10 +35,17 @@ class Order:
     """By module: its place in `ids`."""
 
 
-def visible(order: Order, folds: Folds, keep: Mask | None = None) -> Ids:
-    """The modules that have a row, from top to bottom; where `keep` is given, those in it alone."""
+def visible(
+    order: Order, folds: Folds, keep: Mask | None = None, opened: Mask | None = None
+) -> Ids:
+    """The modules that have a row, from top to bottom; where `keep` is given, those in it alone.
+
+    What is in `opened` is open like the folds.
+    """
     is_closed = order.ends > order.places + 1
     is_closed[np.fromiter(folds, np.int64, len(folds))] = False
+    if opened is not None:
+        is_closed &= ~opened
     closed = np.flatnonzero(is_closed)
     # A closed module hides the places between its own and the end of its branch.
     changes = -np.bincount(order.ends[closed], minlength=len(order.ids) + 1)

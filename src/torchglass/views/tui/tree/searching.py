@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from torchglass.records.model import ModuleId
 from torchglass.views.tui.subject import Subject
 from torchglass.views.tui.tree.rows import Folds, reveal
-from torchglass.views.tui.tree.search import NONE, Finder, find_match, next_match
+from torchglass.views.tui.tree.search import NONE, Finder, Matches, SearchError, Walk
 from torchglass.views.tui.tree.tree import ModuleTree
 
 
@@ -31,13 +30,21 @@ class Searching:
         """Whether it is being typed."""
         self.problem = ""
         self._matches = NONE
+        self._walked: Walk | None = None
         self._before: _Origin | None = None
 
     def take_model(self) -> None:
-        """Search in the model that the subject has now."""
+        """Search in the model that the tree shows now."""
         self.finder = Finder(self.subject.model)
-        self._matches = NONE
-        self._before = None
+        if self._before is not None:
+            self._before = _Origin(self.tree.folds, self.tree.cursor)
+            self._look()
+            self._show(self.tree.cursor)
+
+    @property
+    def folds(self) -> Folds:
+        """What is open besides what the search opened."""
+        return self.tree.folds if self._before is None else self._before.folds
 
     def begin(self) -> None:
         """Remember where the tree is, to come back there."""
@@ -62,16 +69,18 @@ class Searching:
     def _look(self) -> None:
         self.problem = ""
         try:
-            self._matches = self.finder.find(self.text)
-        except re.error as error:
-            self._matches = NONE
-            self.problem = f"no regex yet: {error}"
-        self.tree.mark(self._matches)
+            self._take(self.finder.find(self.text))
+        except SearchError as problem:
+            self._take(NONE)
+            self.problem = str(problem)
+
+    def _take(self, matches: Matches) -> None:
+        self._matches, self._walked = matches, None
+        self.tree.mark(matches)
 
     def _show(self, here: ModuleId) -> None:
         assert self._before is not None
-        # One before the place where it began, so that this place itself can be the first match.
-        first = next_match(self._matches, here - 1, 1)
+        first = self._walk.first(here)
         if first is None:
             self.tree.show_rows(*self._before)
             return
@@ -88,8 +97,7 @@ class Searching:
         """Forget the search; the tree is as it was, with the cursor in view where it is now."""
         self.is_open = False
         self.text = self.problem = ""
-        self._matches = NONE
-        self.tree.mark(NONE)
+        self._take(NONE)
         if self._before is None:
             return
         folds, cursor = self._before.folds, self.tree.cursor
@@ -105,7 +113,7 @@ class Searching:
 
     def step(self, direction: int) -> bool:
         """Go to the next match, or to the one before; whether there is any."""
-        match = next_match(self._matches, self.tree.cursor, direction)
+        match = self._walk.next(self.tree.cursor, direction)
         if match is not None:
             self.tree.go_to(match)
         return match is not None
@@ -115,8 +123,17 @@ class Searching:
         """Which of the matches the cursor is on."""
         if self.problem or not self.text:
             return self.problem
-        if not len(self._matches):
+        walk, cursor = self._walk, self.tree.cursor
+        if not len(walk):
             return "no match"
-        at, on_one = find_match(self._matches, self.tree.cursor)
-        total = f"{len(self._matches):,}"
-        return f"{at + 1:,} of {total}" if on_one else f"{total} matches"
+        if walk.is_match(cursor):
+            return f"{walk.number(cursor):,} of {len(walk):,}"
+        return f"{len(walk):,} matches"
+
+    @property
+    def _walk(self) -> Walk:
+        """The matches in the order of the rows, which the user may sort meanwhile."""
+        order = self.tree.arrangement.order
+        if self._walked is None or self._walked.order is not order:
+            self._walked = Walk(self._matches, order)
+        return self._walked

@@ -114,6 +114,15 @@ def change(subject: Subject, module: Module) -> Sequence[Piece]:
     return pieces
 
 
+def changes(subject: Subject) -> Sequence[str]:
+    """What is told of all modules that changed, or have such in them."""
+    if subject.comparison is None:
+        return ()
+    paths = {*subject.comparison.changes, *subject.comparison.below}
+    modules = filter(None, map(subject.model.find, paths))
+    return ["".join(text for text, _ in change(subject, module)) for module in modules]
+
+
 def _told(change: ModuleChange) -> list[Piece]:
     if change.verdict != "changed":
         mark = "+" if change.verdict == "added" else "−"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterator
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -14,8 +16,10 @@ from textual.widgets import Static
 from torchglass.views.tui.keys import Key, sections
 from torchglass.views.tui.table import all_keys
 
-_KEYS = 14
-_COLUMN = 60
+_KEYS, _BETWEEN = 14, 2
+_COLUMN = 58
+_MOST_WIDTH, _AROUND = 190, 5
+"""The cells of the window as the style sheet has it, and what its border and its edges take."""
 
 
 class Help(ModalScreen[None]):
@@ -36,8 +40,9 @@ class Help(ModalScreen[None]):
             page.border_title = "Keys"
             page.border_subtitle = "Esc closes"
             with Container():
-                count = min(max(self.app.size.width // _COLUMN, 1), 3)
-                for column in _columns(count):
+                width = min(self.app.size.width, _MOST_WIDTH) - _AROUND
+                count = min(max(width // _COLUMN, 1), 3)
+                for column in _columns(count, width // count):
                     yield Static(column)
 
     def action_scroll(self, direction: int) -> None:
@@ -50,10 +55,14 @@ class Help(ModalScreen[None]):
         page.scroll_relative(y=direction * max(page.size.height - 1, 1), animate=False)
 
 
-def _columns(count: int) -> list[Content]:
+def _columns(count: int, width: int) -> list[Content]:
     """The table as texts of about the same length, with no section torn apart."""
     blocks = [
-        [Content.styled(title, ".help--heading"), *map(_line, keys), Content("")]
+        [
+            Content.styled(title, ".help--heading"),
+            *(line for key in keys for line in _lines(key, width)),
+            Content(""),
+        ]
         for title, keys in sections(all_keys()).items()
     ]
     room = sum(map(len, blocks)) / count
@@ -65,5 +74,9 @@ def _columns(count: int) -> list[Content]:
     return [Content("\n").join(column) for column in columns]
 
 
-def _line(key: Key) -> Content:
-    return Content.assemble((f"{key.label:<{_KEYS}}", ".help--key"), (key.does, ".help--does"))
+def _lines(key: Key, width: int) -> Iterator[Content]:
+    """A key and what it does, which goes on below itself where it is long."""
+    label = key.label
+    for words in textwrap.wrap(key.does, max(width - _KEYS - _BETWEEN, 1)):
+        yield Content.assemble((f"{label:<{_KEYS}}", ".help--key"), (words, ".help--does"))
+        label = ""

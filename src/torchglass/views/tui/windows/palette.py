@@ -79,8 +79,4 @@ def _running(explorer: Explorer, action: str, namespace: DOMNode) -> Callable[[]
 
 
 def _sorting(explorer: Explorer, sorting: Sorting) -> Callable[[], object]:
-    def run() -> None:
-        explorer.tree_panel.sort(sorting)
-        explorer.tree_panel.post_message(explorer.tree_panel.Sorted())
-
-    return run
+    return lambda: explorer.tree_panel.sort(sorting)

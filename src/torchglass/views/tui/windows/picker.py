@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.app import App
 
 from torchglass.views.formats import format_bytes, harmless
@@ -17,20 +18,26 @@ from torchglass.views.tui.windows.dialogs import Pick
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
 
-def pick(files: Sequence[Path]) -> Path | None:
+def pick(files: Sequence[Path], title: str = "What to explore") -> Path | None:
     """The file that the user picks; None where they leave instead."""
-    return Picker(files).run()
+    return Picker(files, title).run()
 
 
 class Picker(App["Path | None"]):
     """A list of files, the latest first."""
 
-    CSS_PATH: ClassVar = "app.tcss"
+    CSS_PATH: ClassVar = "../app.tcss"
     TITLE = "torchglass"
     ENABLE_COMMAND_PALETTE = False
 
-    def __init__(self, files: Sequence[Path], now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        files: Sequence[Path],
+        heading: str = "What to explore",
+        now: Callable[[], float] = time.time,
+    ) -> None:
         super().__init__()
+        self._heading = heading
         self._files = {str(number): file for number, file in enumerate(files)}
         self._now = now
         for each in THEMES:
@@ -43,19 +50,24 @@ class Picker(App["Path | None"]):
 
     def on_mount(self) -> None:
         """Show the list."""
-        lines = [(number, self._line(file)) for number, file in self._files.items()]
-        self.push_screen(Pick("What to explore", lines), self._leave)
+        names = [harmless(os.path.relpath(file)) for file in self._files.values()]
+        width = max(map(cell_len, names), default=0)
+        lines = [
+            (number, f"{name}{' ' * (width - cell_len(name))}  {self._facts(file)}")
+            for name, (number, file) in zip(names, self._files.items(), strict=True)
+        ]
+        self.push_screen(Pick(self._heading, lines), self._leave)
 
     def _leave(self, number: str | None) -> None:
         self.exit(None if number is None else self._files[number])
 
-    def _line(self, file: Path) -> str:
-        shown = harmless(os.path.relpath(file))
+    def _facts(self, file: Path) -> str:
+        """How large a file is, and how old."""
         try:
             stat = file.stat()
         except OSError:
-            return shown
-        return f"{shown}   {format_bytes(stat.st_size)} · {_ago(self._now() - stat.st_mtime)}"
+            return ""
+        return f"{format_bytes(stat.st_size):>9}  {_ago(self._now() - stat.st_mtime)}"
 
 
 def _ago(seconds: float) -> str:

@@ -10,18 +10,22 @@ from textual.app import App, ComposeResult
 from textual.message import Message
 from textual.pilot import Pilot
 
+from torchglass.analyse.comparing import Comparison
 from torchglass.records.attributes import LiveModel
 from torchglass.records.documents import NAMES, Document
 from torchglass.records.model import Module
 from torchglass.store.memory import MemoryStore
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.subject import Subject, measure
-from torchglass.views.tui.themes import DARK, LIGHT, column_colours
+from torchglass.views.tui.themes import DARK, THEMES, column_colours
 
 
-def subject_of(store: MemoryStore, live: LiveModel | None = None) -> Subject:
+def subject_of(
+    store: MemoryStore, live: LiveModel | None = None, comparison: Comparison | None = None
+) -> Subject:
     """What the explorer would know of a run after it read all of it."""
-    subject = Subject(store.run(), store.model(), live=live)
+    model = comparison.model if comparison else store.model()
+    subject = Subject(store.run(), model, live=live, comparison=comparison)
     subject.holdings = measure(subject.model)
     catch_up(subject, store)
     return subject
@@ -51,8 +55,8 @@ class PanelApp(App[None]):
         self.panel = panel
         self.path = path
         self.heard: list[Message] = []
-        self.register_theme(DARK)
-        self.register_theme(LIGHT)
+        for each in THEMES:
+            self.register_theme(each)
         self.theme = theme
         self.animation_level = "none"
 

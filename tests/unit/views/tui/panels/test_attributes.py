@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from textual.pilot import Pilot
 from torch import nn
 
 from tests.unit.views.tui.panels import samples
+from tests.unit.views.tui.panels.living import panel_of
 from tests.unit.views.tui.panels.showing import PanelApp, drive, seen, settle, subject_of, text_of
-from torchglass.capture.attributes.live import LiveObject
-from torchglass.capture.model.structure import read_model
+from torchglass.capture.attributes.stored import StoredObject
+from torchglass.capture.checkpoint.reading import read_checkpoint
+from torchglass.capture.checkpoint.tensors import StoredTensors
 from torchglass.records.attributes import Attribute, AttributeId, Page
 from torchglass.views.tui.panels.attributes import Attributes
 from torchglass.views.tui.panels.branches import Branch, stretches
@@ -44,11 +47,6 @@ class Net(nn.Module):
 def net() -> Net:
     torch.manual_seed(0)
     return Net()
-
-
-def panel_of(net: nn.Module, recorded: Any = None) -> Attributes:
-    live = LiveObject(net, recorded)
-    return Attributes(subject_of(samples.store(read_model(net)), live))
 
 
 def line(shown: str, name: str) -> str:
@@ -136,6 +134,49 @@ def test_a_module_is_gone_to_in_the_tree_or_opened_here(net: Net) -> None:
     assert [message.path for message in app.heard if isinstance(message, Panel.Jump)] == ["layer"]
 
 
+def test_a_module_inside_a_module_is_gone_to_as_well(net: Net) -> None:
+    panel = panel_of(nn.Sequential(nn.Sequential(net)))
+    app = PanelApp(panel)
+
+    async def story(pilot: Pilot[None]) -> None:
+        for key in ("l", "j", "l", "j", "enter"):
+            await pilot.press(key)
+            await settle(app, pilot)
+
+    drive(app, story)
+
+    assert [message.path for message in app.heard if isinstance(message, Panel.Jump)] == [
+        "0.0.layer"
+    ]
+
+
+def test_a_long_text_is_opened_to_be_read(net: Net) -> None:
+    lines = [f"[b]line {at}[/b]" for at in range(40)]
+    net.layer.card = "\n".join(["# A card", "", *lines])  # type: ignore[assignment]
+    panel = panel_of(net)
+
+    shown = seen(panel, "layer", ["end", "enter"])
+    at_end = seen(panel_of(net), "layer", ["end", "enter", "end"])
+
+    assert shown.splitlines()[0].strip() == "# A card"
+    assert "[b]line 20[/b]" in shown
+    assert panel.subtitle == "57% · layer.card"
+    assert "[b]line 39[/b]" in at_end
+    assert "▸ card" in seen(panel_of(net), "layer", ["end", "enter", "h"])
+
+
+def test_the_modules_of_a_checkpoint_are_walked_down_to_their_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "net.safetensors"
+    save_file({"body.layer.weight": torch.full((2, 3), 7.0)}, file)
+    model = read_checkpoint(file)
+    subject = subject_of(samples.store(model), StoredObject(model, StoredTensors(file)))
+
+    shown = seen(Attributes(subject), press=["l", "j", "l", "j", "enter"])
+
+    assert "weight  2×3 float32 24 B" in shown
+    assert "min 7  max 7  mean 7" in shown
+
+
 def test_private_names_are_a_key_away(net: Net) -> None:
     assert "_forward_hooks" in seen(panel_of(net), press=["full_stop"], size=(80, 60))
 
@@ -156,109 +197,6 @@ def test_what_changed_is_read_anew(net: Net) -> None:
 
 def test_without_a_live_model_it_says_what_to_do() -> None:
     assert "tg.explore(model)" in seen(Attributes(subject_of(samples.store())))
-
-
-def test_a_tensor_opens_into_its_numbers(net: Net) -> None:
-    with torch.no_grad():
-        net.layer.weight.copy_(torch.tensor([[1.0, -2.0], [0.0, float("nan")], [3.5, 4.25]]))
-
-    shown = seen(panel_of(net), "layer", ["enter"])
-
-    assert "weight  3×2 float32 24 B cpu" in shown
-    assert "stride (2, 1) · requires grad" in shown
-    assert "min -2  max 4.25  mean 1.35" in shown
-    assert "1 NaN" in shown
-    assert "0           1         -2" in shown
-    assert "1           0        nan" in shown
-
-
-def test_the_viewer_closes_where_it_was_opened(net: Net) -> None:
-    panel = panel_of(net)
-    app = PanelApp(panel, "layer")
-
-    async def story(pilot: Pilot[None]) -> None:
-        for key in ("j", "enter", "escape"):
-            await pilot.press(key)
-            await settle(app, pilot)
-
-    drive(app, story)
-
-    assert panel.row == 1
-    assert panel.places == ("panel", "panel:attributes")
-    assert not app.heard
-
-
-def test_slices_are_browsed_through(net: Net) -> None:
-    maps = torch.arange(24.0).reshape(1, 2, 3, 4)
-    recorded = {"layer": {"output": maps}}
-
-    first = seen(panel_of(net, recorded), "layer", ["enter"])
-    second = seen(panel_of(net, recorded), "layer", ["enter", "right_square_bracket"])
-    around = seen(panel_of(net, recorded), "layer", ["enter"] + ["left_square_bracket"] * 2)
-
-    assert "[0, 0, :, :]  1 of 2" in first
-    assert "recorded" in seen(panel_of(net, recorded), "layer")
-    assert "[0, 1, :, :]  2 of 2" in second
-    assert "12         13         14         15" in second
-    assert "1 of 2" in around
-
-
-def test_dimensions_and_axes_are_chosen(net: Net) -> None:
-    recorded = {"layer": {"output": torch.zeros(5, 6, 7)}}
-
-    turned = seen(panel_of(net, recorded), "layer", ["enter", "t"])
-
-    assert "[:, :, 0]  1 of 7" in turned
-
-
-def test_columns_are_panned_through(net: Net) -> None:
-    recorded = {"layer": {"output": torch.arange(100.0)}}
-
-    shown = seen(panel_of(net, recorded), "layer", ["enter", "l", "l", "l", "h"])
-
-    assert "\n 0           2          3          4          5" in shown
-
-
-def test_a_tensor_is_seen_as_a_picture_and_its_slices_as_a_sheet(net: Net) -> None:
-    recorded = {"layer": {"output": torch.randn(9, 6, 6)}}
-
-    picture = seen(panel_of(net, recorded), "layer", ["enter", "enter"])
-    sheet = seen(panel_of(net, recorded), "layer", ["enter", "enter", "enter"])
-
-    assert picture.count("▀") > 100
-    assert "1 of 9" in picture
-    assert "slices 0 – 8 of 9" in sheet
-
-
-@pytest.mark.parametrize(
-    ("shape", "words"),
-    [
-        ((6, 24, 24), "slices 0 – 5 of 6"),
-        ((4_000, 3, 3), "slices 0 – 208 of 4,000"),
-        ((3, 1, 500), "slices 0 – 2 of 3"),
-    ],
-)
-def test_a_sheet_shows_as_many_slices_as_can_be_told_apart(
-    net: Net, shape: tuple[int, ...], words: str
-) -> None:
-    recorded = {"layer": {"output": torch.zeros(shape)}}
-
-    assert words in seen(panel_of(net, recorded), "layer", ["enter", "enter", "enter"])
-
-
-def test_a_sheet_is_turned_like_a_page(net: Net) -> None:
-    recorded = {"layer": {"output": torch.zeros(4_000, 3, 3)}}
-    sheet = ["enter", "enter", "enter"]
-    forth, back = "right_square_bracket", "left_square_bracket"
-
-    assert "slices 209 – 417 of" in seen(panel_of(net, recorded), "layer", [*sheet, forth])
-    assert "slices 0 – 208 of" in seen(panel_of(net, recorded), "layer", [*sheet, forth, back])
-
-
-def test_a_tensor_without_numbers_says_why(net: Net) -> None:
-    recorded = {"layer": {"output": torch.zeros(3, device="meta")}}
-
-    assert "it lies on meta" in seen(panel_of(net, recorded), "layer", ["enter"])
 
 
 def test_stretches_are_never_more_than_a_page() -> None:

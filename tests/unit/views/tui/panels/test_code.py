@@ -78,6 +78,12 @@ def test_ancestors_are_walked_along(subject: Subject) -> None:
     assert "class Net" in seen(Code(subject), press=["right_square_bracket", "left_square_bracket"])
 
 
+def test_an_ancestor_is_gone_to_in_the_whole_file(subject: Subject) -> None:
+    assert after(Code(subject), "", "o", "right_square_bracket").endswith(
+        "class Parent(torch.nn.Module):"
+    )
+
+
 def test_an_ancestor_whose_code_is_not_here_is_a_sentence(subject: Subject) -> None:
     assert "not to be found" in seen(Code(subject), press=["right_square_bracket"] * 2)
 

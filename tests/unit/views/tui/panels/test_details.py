@@ -36,6 +36,12 @@ def test_a_module_is_told_by_path_class_and_arguments() -> None:
     )
 
 
+def test_a_group_of_a_checkpoint_is_of_no_class_and_in_no_mode() -> None:
+    model = make.model({"class": "checkpoint", "children": {"stem": {"class": "group"}}})
+
+    assert told(model, "stem").startswith("stem\ngroup\n\nholds")
+
+
 def test_own_and_total_are_told_apart() -> None:
     assert "parameters     0      20" in told(samples.net(), "blocks.0")
 

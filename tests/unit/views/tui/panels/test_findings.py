@@ -72,7 +72,7 @@ def test_ten_thousand_problems_are_told_in_part() -> None:
     panel = panel_of(Findings(findings=(one,) * 10_000))
 
     assert "and 9,000 more" in seen(panel, press=["end"])
-    assert panel.subtitle == "10,000 notes"
+    assert panel.subtitle == "1,000/1,000 · 10,000 notes"
 
 
 def test_new_problems_are_shown() -> None:

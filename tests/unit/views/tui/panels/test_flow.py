@@ -134,7 +134,7 @@ def test_a_long_pass_is_drawn_only_where_it_is_seen() -> None:
     panel = panel_of(samples.long_pass(20_000))
 
     assert "relu_20000_19999" in seen(panel, "", ["end"])
-    assert panel.subtitle == "20,000 ops"
+    assert panel.subtitle == "20,000/20,000"
 
 
 def test_the_same_trace_is_worked_out_once() -> None:

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 import pytest
+from textual.binding import Binding
 from textual.pilot import Pilot
 
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.showing import PanelApp, drive, module_at, seen, settle, subject_of
 from torchglass.errors import LookupFailedError
 from torchglass.records.attributes import LiveModel, Progress
+from torchglass.views.tui.keys import hints
 from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.drawing import text
 from torchglass.views.tui.panels.keys import PANEL_KEYS
@@ -85,6 +87,27 @@ def test_the_cursor_moves_by_line_page_and_end(lines: Hundred) -> None:
     drive(PanelApp(lines), story, size=(40, 11))
 
     assert rows == [1, 2, 1, 11, 99, 99, 0, 0]
+
+
+def test_where_one_is_stands_beside_the_title(lines: Hundred) -> None:
+    said = []
+
+    async def story(pilot: Pilot[None]) -> None:
+        for key in ("j", "end"):
+            await pilot.press(key)
+            said.append(lines.subtitle)
+        lines.has_cursor = False
+        for key in ("home", "pagedown", "end"):
+            await pilot.press(key)
+            said.append(lines.subtitle)
+        lines.subtitle = "all"
+        said.append(lines.subtitle)
+        lines.put([text("a")])
+        said.append(lines.subtitle)
+
+    drive(PanelApp(lines), story, size=(40, 10))
+
+    assert said == ["2/100", "100/100", "10%", "19%", "100%", "100% · all", "all"]
 
 
 def test_what_is_too_wide_can_be_panned_to(lines: Hundred) -> None:
@@ -268,13 +291,32 @@ def test_a_panel_is_offered_only_where_it_has_something_to_show(everything: Subj
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_every_key_of_a_panel_is_an_action_of_it(panel: type[Panel], everything: Subject) -> None:
-    places = {f"panel:{panel.title.lower()}", "panel"}
-    if panel.title == "Attributes":
-        places.add("panel:tensor")
-    actions = {key.action.partition("(")[0] for key in PANEL_KEYS if key.place in places}
+def test_every_key_of_a_panel_is_an_action_of_it(panel: type[Panel]) -> None:
+    bound = [one for one in panel.BINDINGS if isinstance(one, Binding)]
 
-    assert all(hasattr(panel, f"action_{action}") for action in actions)
+    assert all(hasattr(panel, f"action_{one.action.partition('(')[0]}") for one in bound)
+
+
+def test_every_key_of_the_table_is_bound_in_some_panel() -> None:
+    panels: tuple[type[Panel], ...] = (Panel, *PANELS)
+    bound = {
+        (one.key, one.action)
+        for panel in panels
+        for one in panel.BINDINGS
+        if isinstance(one, Binding)
+    }
+
+    assert {(key, entry.action) for entry in PANEL_KEYS for key in entry.keys} == bound
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_with_nothing_to_show_offers_none_of_its_own_keys(panel: type[Panel]) -> None:
+    shown = panel(_bare())
+    seen(shown)
+
+    offered = [key.hint for key in hints(shown.places, PANEL_KEYS)]
+
+    assert offered == ["back"]
 
 
 def _bare() -> Subject:

@@ -10,9 +10,9 @@ from torchglass.records.documents import Document
 from torchglass.views.tui.panels.performance import Performance, describe
 
 
-def told(path: str, *documents: Document, differences: bool = False) -> str:
+def told(path: str, *documents: Document, differences: bool = False, width: int = 80) -> str:
     subject = subject_of(samples.store(None, *documents))
-    return text_of(describe(subject, module_at(subject, path), 80, differences=differences))
+    return text_of(describe(subject, module_at(subject, path), width, differences=differences))
 
 
 def test_time_flops_and_memory_are_told_with_their_share() -> None:
@@ -34,16 +34,22 @@ def test_calls_are_told_with_what_went_in_and_out() -> None:
 
     assert "calls  7 in all, 9.00ms, 1 raised" in text
     assert "the last 3 are kept" in text
-    assert "   1  in          2×4     -2    2     0    1  1.00ms" in text
-    assert "ValueError" in text
+    assert "   1  1.00ms  in   2×4          -2    2     0    1" in text
+    assert "   3          ✗    ValueError" in text
+
+
+def test_a_table_that_is_too_wide_is_set_closer() -> None:
+    assert "   1 1.00ms in  2×4         -2   2    0   1" in told(
+        "blocks.0.fc", samples.statistics(), width=46
+    )
 
 
 def test_differences_are_told_from_the_call_before() -> None:
     text = told("blocks.0.fc", samples.statistics(), differences=True)
 
     assert "differences from the call before" in text
-    assert "   2  in          same    -2   +2    +0   +1  +1.00ms" in text
-    assert "      out         2×4     -2   +2    +0   +1" in text
+    assert "   2  +1.00ms  in   same         -2   +2    +0   +1" in text
+    assert "               out  2×4          -2   +2    +0   +1" in text
 
 
 def test_a_trace_tells_time_where_nothing_was_measured() -> None:

@@ -12,17 +12,31 @@ from textual.pilot import Pilot
 from torch import nn
 
 from tests.unit.views.tui.panels import samples
-from tests.unit.views.tui.panels.showing import PanelApp, settle, subject_of
 from torchglass.capture.attributes.live import LiveObject
 from torchglass.capture.model.structure import read_model
+from torchglass.views.tui.app import Exhibit, ExplorerApp
 from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.attributes import Attributes
 from torchglass.views.tui.panels.code import Code
-from torchglass.views.tui.panels.findings import FindingsPanel
-from torchglass.views.tui.panels.flow import TensorFlow
-from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.picture import settle
 
-THEMES = ["glass-dark", "glass-light"]
+Size = tuple[int, int]
+
+NARROW, WIDE = (80, 24), (160, 50)
+THEMES = pytest.mark.parametrize("theme", ["glass-dark", "glass-light"])
+SIZES = pytest.mark.parametrize("size", [NARROW, WIDE], ids=["80x24", "160x50"])
+OF_RECORDS = pytest.mark.parametrize(
+    "panel", [one for one in PANELS if one not in (Code, Attributes)]
+)
+OPENED = {
+    "tree": [],
+    "numbers": ["enter"],
+    "picture": ["enter"] * 2,
+    "sheet": ["enter"] * 3,
+    "colours": ["j", "enter", "enter"],
+    "slice": ["enter", "s", "end", "backspace", "comma", "9", "enter"],
+    "text": ["end", "enter", "pagedown"],
+}
 
 
 class Compare(Protocol):
@@ -30,75 +44,122 @@ class Compare(Protocol):
 
     def __call__(
         self,
-        app: PanelApp,
+        app: ExplorerApp,
         *,
-        terminal_size: tuple[int, int],
+        terminal_size: Size,
         run_before: Callable[[Pilot[None]], Awaitable[None]],
     ) -> bool: ...
 
 
 @pytest.fixture
 def looks_the_same(snap_compare: Compare) -> Callable[..., bool]:
+    """Opens a panel of a module on the whole screen, so that the tree may look as it likes."""
+
     def compare(
-        panel: Panel, path: str, *press: str, theme: str, size: tuple[int, int] = (80, 24)
+        exhibit: Exhibit,
+        panel: type[Panel],
+        path: str,
+        *press: str,
+        theme: str = "glass-dark",
+        size: Size = NARROW,
     ) -> bool:
-        app = PanelApp(panel, path, theme)
+        app = ExplorerApp(exhibit, theme=theme)
 
         async def go(pilot: Pilot[None]) -> None:
             await settle(app, pilot)
-            for key in press:
-                await pilot.press(key)
+            app.explorer.go_to(path)
+            if app.explorer.dock.front is None or app.explorer.dock.front.key != panel.key:
+                await pilot.press(panel.key)
+            # Where there is room for one only, it is gone to already.
+            if not isinstance(app.focused, Panel):
+                await pilot.press("tab")
+            for key in ("M", *press):
                 await settle(app, pilot)
+                await pilot.press(key)
+            for line in app.screen.query("Input"):
+                line.cursor_blink = False  # type: ignore[attr-defined]
+            await settle(app, pilot)
 
         return snap_compare(app, terminal_size=size, run_before=go)
 
     return compare
 
 
-def recorded() -> Subject:
+def recorded() -> Exhibit:
     run = samples.store(
         None, samples.traced(), samples.measures(), samples.statistics(), samples.findings()
     )
     samples.train(run, range(30))
-    return subject_of(run)
+    return Exhibit(reader=run)
 
 
-def living() -> Attributes:
+def living() -> Exhibit:
     net = nn.Sequential(nn.Linear(3, 4))
+    card = ["# A card", "", *["long " * at for at in range(60)]]
+    net[0].card = "\n".join(card)  # type: ignore[assignment]
     grid = torch.linspace(-2, 2, 24)
     waves = torch.stack([torch.sin(rate * grid)[:, None] * grid for rate in range(1, 7)])
-    live = LiveObject(net, {"0": {"output": waves}})
-    return Attributes(subject_of(samples.store(read_model(net)), live))
+    ramp = torch.linspace(0, 1, 24).expand(24, 24)
+    colours = torch.stack([ramp, ramp.t(), 1 - ramp])
+    live = LiveObject(net, {"0": {"output": waves, "picture": colours}})
+    return Exhibit(reader=samples.store(read_model(net)), live=live)
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("panel", [one for one in PANELS if one not in (Code, Attributes)])
-def test_a_panel(looks_the_same: Callable[..., bool], panel: type[Panel], theme: str) -> None:
-    assert looks_the_same(panel(recorded()), "blocks.0.fc", theme=theme)
+@THEMES
+@SIZES
+@OF_RECORDS
+def test_a_panel(
+    looks_the_same: Callable[..., bool], panel: type[Panel], theme: str, size: Size
+) -> None:
+    assert looks_the_same(recorded(), panel, "blocks.0.fc", theme=theme, size=size)
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_the_code(looks_the_same: Callable[..., bool], theme: str, tmp_path: Path) -> None:
-    file = tmp_path / "net.py"
-    subject = subject_of(samples.store(samples.coded(tmp_path), samples.traced(str(file))))
+@THEMES
+@SIZES
+def test_the_code(
+    looks_the_same: Callable[..., bool],
+    theme: str,
+    size: Size,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = samples.store(samples.coded(Path()), samples.traced("net.py"))
 
-    assert looks_the_same(Code(subject), "", "j", "enter", theme=theme)
-
-
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("opened", [0, 1, 2, 3], ids=["tree", "numbers", "picture", "sheet"])
-def test_the_attributes(looks_the_same: Callable[..., bool], theme: str, opened: int) -> None:
-    assert looks_the_same(living(), "0", *["enter"] * opened, theme=theme)
-
-
-def test_an_opened_op(looks_the_same: Callable[..., bool]) -> None:
-    assert looks_the_same(TensorFlow(recorded()), "blocks.0", "enter", theme="glass-dark")
+    assert looks_the_same(Exhibit(reader=run), Code, "", "j", "enter", theme=theme, size=size)
 
 
-def test_an_opened_finding(looks_the_same: Callable[..., bool]) -> None:
-    assert looks_the_same(FindingsPanel(recorded()), "", "space", theme="glass-dark")
+@THEMES
+@SIZES
+@pytest.mark.parametrize("opened", OPENED)
+def test_the_attributes(
+    looks_the_same: Callable[..., bool], theme: str, size: Size, opened: str
+) -> None:
+    assert looks_the_same(living(), Attributes, "0", *OPENED[opened], theme=theme, size=size)
 
 
-@pytest.mark.parametrize("panel", [one for one in PANELS if one not in (Code, Attributes)])
+@pytest.mark.parametrize("opened", ["picture", "colours"])
+def test_pictures_in_sixteen_colours(looks_the_same: Callable[..., bool], opened: str) -> None:
+    assert looks_the_same(living(), Attributes, "0", *OPENED[opened], theme="glass-16")
+
+
+@pytest.mark.parametrize(
+    ("title", "path", "key"),
+    [
+        ("Tensor flow", "blocks.0", "enter"),
+        ("Findings", "", "space"),
+        ("Performance", "blocks.0.fc", "d"),
+        ("Gradient flow", "blocks", "space"),
+    ],
+)
+def test_an_opened_panel(
+    looks_the_same: Callable[..., bool], title: str, path: str, key: str
+) -> None:
+    panel = next(one for one in PANELS if one.title == title)
+
+    assert looks_the_same(recorded(), panel, path, key)
+
+
+@OF_RECORDS
 def test_a_small_terminal(looks_the_same: Callable[..., bool], panel: type[Panel]) -> None:
-    assert looks_the_same(panel(recorded()), "blocks.0.fc", theme="glass-dark", size=(40, 10))
+    assert looks_the_same(recorded(), panel, "blocks.0.fc", size=(40, 10))

@@ -66,6 +66,64 @@ def test_updates_are_a_key_away(run: MemoryStore) -> None:
     assert "1.00e-01" in line(shown, "embed")
 
 
+@pytest.fixture
+def flowing(run: MemoryStore) -> MemoryStore:
+    """The same with gradients of outputs, those of the head by samples alone."""
+    put = run.series("blocks.0", "output.grad", "stats")
+    again = run.series("blocks.0", "output.grad_norm", "stats")
+    second = run.series("blocks.1", "2:output.0.grad", "stats")
+    head = run.series("head", "output.grad_norm", "stats")
+    four = samples.stats(0.0, 1.0, count=5)
+    samplewise = samples.stats(3.0, 0.0, count=4)
+    points = {put: four, again: samplewise, second: four, head: samplewise}
+    run.put_frame(Frame(step=40, time_ns=0, points=points))
+    return run
+
+
+def test_gradients_of_outputs_are_two_keys_away(flowing: MemoryStore) -> None:
+    panel = GradientFlow(subject_of(flowing))
+
+    shown = seen(panel, press=["space", "space"])
+
+    assert panel.subtitle == "output gradient"
+    assert [one.split()[0] for one in shown.lstrip().splitlines()[1:4]] == [
+        *("▌blocks.0", "blocks.1", "head"),
+    ]
+    assert "2.00e+00" in line(shown, "blocks.0")
+    assert "6.00e+00" in line(shown, "head")
+    assert {one.name for one in flowing.series() if one.id in set(panel.wanted())} >= {
+        *("output.grad", "2:output.0.grad", "output.grad_norm"),
+    }
+
+
+def test_after_outputs_come_parameters_again(flowing: MemoryStore) -> None:
+    panel = GradientFlow(subject_of(flowing))
+
+    seen(panel, press=["space"] * 3)
+
+    assert panel.subtitle == "gradient norm"
+
+
+def test_what_was_not_recorded_is_left_out(run: MemoryStore) -> None:
+    panel = GradientFlow(subject_of(run))
+
+    seen(panel, press=["space"] * 2)
+
+    assert panel.subtitle == "gradient norm"
+
+
+def test_outputs_are_shown_at_first_where_nothing_else_is_known() -> None:
+    store = samples.store()
+    put = store.series("head", "output.grad", "stats")
+    store.put_frame(Frame(step=0, time_ns=0, points={put: samples.stats()}))
+    panel = GradientFlow(subject_of(store))
+
+    shown = seen(panel)
+
+    assert panel.subtitle == "output gradient"
+    assert "head" in shown
+
+
 def test_the_largest_can_come_first(run: MemoryStore) -> None:
     gradient = run.series("head", "weight.grad", "stats")
     bad = samples.stats(0.0, 100.0, count=16)
@@ -112,9 +170,9 @@ def test_all_gradients_and_updates_are_wanted_and_no_others(run: MemoryStore) ->
 
 
 def test_series_are_listed_with_their_latest_numbers(run: MemoryStore) -> None:
-    lines = seen(SeriesPanel(subject_of(run)), "blocks.0.fc").splitlines()
+    lines = seen(SeriesPanel(subject_of(run)), "blocks.0.fc").split("\n")
 
-    assert [line.lstrip("▌ ").split()[:2] for line in lines[-12:] if "." in line] == [
+    assert [line.lstrip("▌ ").split()[:2] for line in lines if line.strip()][-4:] == [
         ["weight.grad", "1.42e-05"],
         ["weight.update", "0.0001"],
         ["bias.grad", "1.42e-05"],

@@ -67,6 +67,15 @@ def test_a_column_that_is_turned_on_comes_into_view(subject: Subject) -> None:
     assert layout.showing("shapes", 0, room) == shapes
 
 
+def test_a_number_is_left_out_before_it_is_cut(subject: Subject) -> None:
+    layout = lay(subject, 20, 60, "class", "params", "shapes")
+    params, shapes = layout.starts[1:3]
+
+    assert layout.uncut(0, params + 3) == params
+    assert layout.uncut(params, 3) == 3
+    assert layout.uncut(0, shapes + 3) == shapes + 3
+
+
 def test_an_empty_layout_takes_nothing() -> None:
     assert Layout().columns_width == 0
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import re
+import time
 
 import numpy as np
 import pytest
 
+from tests import make
 from tests.unit.views.tui.runs import tiny
 from torchglass.records.model import Model, ModuleId
-from torchglass.views.tui.tree.search import NONE, Finder, find_match, next_match
+from torchglass.views.tui.tree.rows import Outline
+from torchglass.views.tui.tree.search import NONE, Finder, SearchError, Walk
 
 
 @pytest.fixture
@@ -41,6 +43,12 @@ def test_a_path_is_found_once_and_not_with_all_that_is_inside_it(model: Model) -
     assert found(model, "blocks.0") == ["blocks.0"]
 
 
+def test_a_dot_at_the_end_finds_what_is_directly_inside(model: Model) -> None:
+    assert found(model, "blocks.") == ["blocks.0", "blocks.1"]
+    assert found(model, "s.0.") == ["blocks.0.attention", "blocks.0.mlp"]
+    assert found(model, ".norm") == []
+
+
 def test_shapes_settings_and_names_of_tensors_are_found(model: Model) -> None:
     assert found(model, "192×64") == ["blocks.0.attention.qkv", "blocks.1.attention.qkv"]
     assert found(model, "192x64") == found(model, "192×64")
@@ -54,9 +62,30 @@ def test_a_regex_looks_at_paths_and_classes(model: Model) -> None:
     assert found(model, "re:") == []
 
 
+def test_a_regex_is_asked_of_each_name_by_itself(model: Model) -> None:
+    alone = Finder(model)
+
+    everything = [module.path for module in model.modules]
+    assert found(model, "re:x*") == everything
+    assert found(model, r"re:^[^.]+$") == everything
+    assert found(model, r"re:norm[^.]embed") == []
+    assert alone.find(r"re:(?s)^embed.+norm").tolist() == []
+
+
 def test_a_regex_that_is_none_says_why(model: Model) -> None:
-    with pytest.raises(re.error, match="unterminated"):
+    with pytest.raises(SearchError, match="no regex yet: unterminated"):
         Finder(model).find("re:[a-")
+
+
+def test_a_regex_that_would_take_years_is_given_up() -> None:
+    model = make.model({"children": {"a" * 60 + "!": {"class": "t.Leaf"}}})
+    start = time.process_time()
+
+    with pytest.raises(SearchError, match="takes too long"):
+        Finder(model).find("re:(a|aa)+$")
+
+    # Not a speed to reach: without giving up, it would not end in this century.
+    assert time.process_time() - start < 60
 
 
 @pytest.mark.parametrize("text", ["", "no such thing", "[/red]", "(("])
@@ -64,19 +93,31 @@ def test_what_is_not_there_is_not_found(model: Model, text: str) -> None:
     assert found(model, text) == []
 
 
-def test_matches_are_walked_around_both_ends() -> None:
-    matches = np.array([2, 5, 9])
+def test_matches_are_walked_around_both_ends(model: Model) -> None:
+    walk = Walk(np.array([2, 5, 9]), Outline(model).order)
 
-    assert next_match(matches, ModuleId(5), 1) == 9
-    assert next_match(matches, ModuleId(9), 1) == 2
-    assert next_match(matches, ModuleId(5), -1) == 2
-    assert next_match(matches, ModuleId(0), -1) == 9
-    assert next_match(NONE, ModuleId(0), 1) is None
+    assert walk.next(ModuleId(5), 1) == 9
+    assert walk.next(ModuleId(9), 1) == 2
+    assert walk.next(ModuleId(5), -1) == 2
+    assert walk.next(ModuleId(0), -1) == 9
+    assert Walk(NONE, Outline(model).order).next(ModuleId(0), 1) is None
 
 
-def test_a_match_knows_itself() -> None:
-    matches = np.array([2, 5])
+def test_a_match_knows_itself(model: Model) -> None:
+    walk = Walk(np.array([2, 5]), Outline(model).order)
 
-    assert find_match(matches, ModuleId(5)) == (1, True)
-    assert find_match(matches, ModuleId(4)) == (1, False)
-    assert find_match(matches, ModuleId(6)) == (2, False)
+    assert (walk.number(ModuleId(5)), walk.is_match(ModuleId(5))) == (2, True)
+    assert (walk.number(ModuleId(4)), walk.is_match(ModuleId(4))) == (2, False)
+    assert walk.first(ModuleId(5)) == 5
+    assert walk.first(ModuleId(6)) == 2
+
+
+def test_matches_are_walked_in_the_order_of_the_rows(model: Model) -> None:
+    names = [module.name for module in model.modules]
+    backwards = Outline(model).ordered([-number for number in range(len(names))])
+    norms = np.array([names.index("norm"), names.index("last_norm")])
+
+    walk = Walk(norms, backwards)
+
+    assert walk.next(model.root.id, 1) == norms[1]
+    assert walk.number(ModuleId(int(norms[0]))) == 2

@@ -1,0 +1,181 @@
+"""The workbench of a run: what is known of it is shown as it becomes known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from textual import on
+from textual.message import Message
+
+from torchglass.records.flow import Reader
+from torchglass.records.model import Model
+from torchglass.views.tui.dock import Dock
+from torchglass.views.tui.following import Follower, News
+from torchglass.views.tui.preferences import Preferences
+from torchglass.views.tui.subject import Holdings, Subject, measure
+from torchglass.views.tui.tree.tree import ModuleTree
+from torchglass.views.tui.workbench import Workbench
+
+_POLL_SECONDS = 0.25
+
+
+class LiveBench(Workbench):
+    """Counts modules and reads a run in threads, and draws what they found."""
+
+    class Measured(Message):
+        """The modules are counted."""
+
+        def __init__(self, model: Model, holdings: Holdings) -> None:
+            super().__init__()
+            self.model = model
+            self.holdings = holdings
+
+    class Heard(Message):
+        """The run was read again."""
+
+        def __init__(self, news: News) -> None:
+            super().__init__()
+            self.news = news
+
+    def __init__(
+        self,
+        subject: Subject,
+        reader: Reader,
+        preferences: Preferences | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._preferences = preferences or Preferences()
+        super().__init__(subject, self._preferences, clock)
+        self._follower = Follower(
+            reader,
+            lambda news: self.post_message(self.Heard(news)),
+            interval=_POLL_SECONDS,
+            model=subject.model,
+        )
+        self._ready_for: Model | None = None
+        """The model that can be searched without waiting."""
+        self._fresh, self._is_due, self._sized = True, False, False
+
+    @property
+    def settled(self) -> bool:
+        """Whether no thread is at work, and all that was found is on the screen."""
+        drawn = not (self._is_due or self._fresh) and all(panel.settled for panel in self.dock)
+        counted = self.subject.holdings is not None and self._ready_for is self.subject.model
+        return counted and self._follower.idle and drawn
+
+    @property
+    def preferences(self) -> Preferences:
+        """What the user chose up to now."""
+        tree = self.tree_panel
+        folds = tuple(self.subject.model[fold].path for fold in sorted(self.searching.folds))
+        chosen = replace(
+            self._preferences,
+            labels=tree.labels,
+            share=self.share,
+            panels=self.dock.keys,
+            repeats_folded=tree.arrangement.repeats_folded,
+            filtering=self.searching.filtering,
+        )
+        return chosen.with_folds(self.subject.model, folds)
+
+    def on_mount(self) -> None:
+        """Begin to count and to follow, both beside the screen."""
+        self.open_first_panels()
+        self.run_worker(self._measure, thread=True)
+        self.run_worker(self._follower.follow, thread=True)
+
+    def on_unmount(self) -> None:
+        """Let the thread go."""
+        self._follower.stop()
+
+    def _measure(self) -> None:
+        model = self.subject.model
+        self.post_message(self.Measured(model, measure(model)))
+        self.searching.finder.prepare()
+        self._ready_for = model
+
+    @on(Measured)
+    def _take_measures(self, message: Measured) -> None:
+        # While it was counted another model may have come.
+        if message.model is self.subject.model:
+            self.subject.holdings = message.holdings
+            self._learn()
+            self.title_line.tell()
+
+    @on(Heard)
+    def _take_news(self, message: Heard) -> None:
+        news, last = message.news, self.title_line.news
+        self.subject.learn(news.step, news.series, news.points, news.histograms)
+        if news.model is not None and self.subject.comparison is None:
+            self._take_model(news.model)
+        if news.documents is not None:
+            self.subject.take_documents(news.documents)
+        if news.series or news.documents is not None:
+            self._learn()
+        elif news.points:
+            self.tree_panel.redraw()
+            self.dock.refresh_data()
+        if news.problem:
+            self.say(f"{news.problem}; what was read before is still shown")
+        elif last is not None and last.problem:
+            self.say()
+        self.title_line.take(news)
+
+    def _take_model(self, model: Model) -> None:
+        before = self.subject.model
+        self.subject.take_model(model)
+        self.tree_panel.take_model(before)
+        self.searching.take_model()
+        self.dock.show(self.tree_panel.selected)
+        self.run_worker(self._measure, thread=True)
+
+    def _learn(self) -> None:
+        """Show what is known now, which may be more than numbers."""
+        self.tree_panel.learn()
+        self.dock.refresh_data()
+        self.ask_for_series()
+
+    def ask_for_series(self) -> None:
+        """Have the series read that are on the screen."""
+        wanted = {series.id for series in self.tree_panel.wanted()}
+        wanted.update(series.id for series in self.subject.series_at(self.tree_panel.selected))
+        if self.dock.front is not None and self.dock.display:
+            wanted.update(self.dock.front.wanted())
+        self._follower.want(wanted)
+
+    @on(ModuleTree.Scrolled)
+    def _ask_for_what_is_seen(self) -> None:
+        self.ask_for_series()
+
+    @on(ModuleTree.Moved)
+    def _follow_cursor(self) -> None:
+        self.say()
+        # A held key moves faster than panels are drawn: they show where it ends.
+        if not self._is_due:
+            self._is_due = True
+            self.call_later(self._show_selected)
+
+    @on(Dock.Turned)
+    def _show_selected(self) -> None:
+        self._is_due = False
+        self.dock.show(self.tree_panel.selected)
+        self.ask_for_series()
+        self.offer_keys()
+
+    def on_resize(self) -> None:
+        """Lay the panels out anew; the first time, open folds."""
+        super().on_resize()
+        # Once: where a terminal does not know its size, waiting for a refresh brings another event.
+        if not self._sized:
+            self._sized = True
+            self.call_after_refresh(self._open_first_folds)
+
+    def _open_first_folds(self) -> None:
+        """Open the folds that were open the last time, or what fits."""
+        tree, preferences = self.tree_panel, self._preferences
+        self._fresh = False
+        if preferences.repeats_folded:
+            tree.fold_repeats(True)
+        tree.set_folds(preferences.first_folds(self.subject.outline, tree.window))

@@ -1,0 +1,248 @@
+"""Which part of a tensor is looked at, typed as in Python or browsed to.
+
+>>> look = Look((8, 3, 5, 5))
+>>> look.take(read_slice("2, :, 1:4", look.shape))
+>>> look.text
+'[2, 0, 1:4, :]'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Literal
+
+from torchglass.records.attributes import Index
+
+Mode = Literal["numbers", "picture", "sheet"]
+Part = int | range
+"""A place in a dimension, or a stretch of it."""
+
+RGB = 3
+_PART = re.compile(r"(?P<start>[+-]?\d+)?(?P<stretch>:(?P<stop>[+-]?\d+)?(:(?P<step>[+-]?\d+)?)?)?")
+_REST = "..."
+
+
+class Look:
+    """A part of a tensor and a way to see it; one or two dimensions are seen as far as they go."""
+
+    def __init__(self, shape: Sequence[int], *, coloured: bool = False) -> None:
+        """`coloured` is whether three channels are seen as colours where that is possible."""
+        self.shape = tuple(shape)
+        self.mode: Mode = "numbers"
+        self.coloured = coloured
+        self.channels = channels_of(self.shape)
+        """The dimension of red, green and blue."""
+        self.tiles = 1
+        """How many slices a sheet shows at once."""
+        self.take([range(size) for size in self.shape])
+
+    def take(self, parts: Sequence[Part]) -> None:
+        """See these parts of the dimensions, the last two stretches as rows and columns."""
+        self.stretches = [
+            part if isinstance(part, range) else range(size)
+            for part, size in zip(parts, self.shape, strict=True)
+        ]
+        self.at = [part.start if isinstance(part, range) else part for part in parts]
+        wide = [one for one, part in enumerate(parts) if isinstance(part, range)]
+        self.shown: tuple[int, ...] = tuple(wide[-2:])
+        """The dimensions that are seen, the others being browsed through."""
+        self._chosen = wide[-3] if len(wide) > 2 else -1
+        self.column = 0
+        if self.mode not in self.modes:
+            self.mode = "numbers"
+
+    @property
+    def has_colours(self) -> bool:
+        """Whether three channels are one picture where pictures are seen."""
+        return self.coloured and self.channels is not None
+
+    @property
+    def is_coloured(self) -> bool:
+        """Whether three channels are seen as one picture now."""
+        return self.has_colours and self.mode != "numbers"
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """The dimensions that are rows and columns now."""
+        if not self.is_coloured:
+            return self.shown
+        last = range(len(self.shape))[-3:]
+        return tuple(one for one in last if one != self.channels)
+
+    @property
+    def browsable(self) -> tuple[int, ...]:
+        """The dimensions that are neither rows nor columns nor colours."""
+        taken = (*self.seen, self.channels if self.is_coloured else None)
+        return tuple(one for one in range(len(self.shape)) if one not in taken)
+
+    @property
+    def moving(self) -> int | None:
+        """The dimension that is browsed through."""
+        others = self.browsable
+        return self._chosen if self._chosen in others else others[-1] if others else None
+
+    @property
+    def index(self) -> Index:
+        """The slice that is looked at."""
+        seen = self.seen
+        return tuple(
+            self.stretches[one] if one in seen else place for one, place in enumerate(self.at)
+        )
+
+    def index_with(self, dimension: int, place: int) -> Index:
+        """The slice at another place of a dimension."""
+        index = list(self.index)
+        index[dimension] = place
+        return tuple(index)
+
+    @property
+    def text(self) -> str:
+        """The slice as it can be typed."""
+        return f"[{', '.join(words for words, _ in self.words())}]"
+
+    def words(self) -> list[tuple[str, bool]]:
+        """The part of each dimension, and whether it is the one that is browsed through."""
+        whole = (self.channels if self.is_coloured else None, self._spread_out)
+        return [
+            (_words(self.stretches[one] if one in whole else part, size), one == self.moving)
+            for one, (part, size) in enumerate(zip(self.index, self.shape, strict=True))
+        ]
+
+    @property
+    def _spread_out(self) -> int | None:
+        """The dimension that lies side by side in a sheet."""
+        return self.moving if self.mode == "sheet" else None
+
+    @property
+    def sides(self) -> tuple[range, range]:
+        """The places of the rows and of the columns in the tensor."""
+        stretches = [self.stretches[one] for one in self.seen]
+        rows, across = [range(1)] * (2 - len(stretches)) + stretches
+        return rows, across
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """How many rows and columns there are."""
+        rows, across = self.sides
+        return len(rows), len(across)
+
+    @property
+    def position(self) -> tuple[int, int] | None:
+        """Which slice it is, counted from 0, and of how many; None where all is seen at once."""
+        if self.moving is None:
+            return None
+        stretch = self.stretches[self.moving]
+        return stretch.index(self.at[self.moving]), len(stretch)
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The ways in which it can be seen."""
+        if len(self.shape) < 2 or (len(self.shown) < 2 and not self.has_colours):
+            return ("numbers",)
+        return ("numbers", "picture", "sheet") if self.browsable else ("numbers", "picture")
+
+    def next_mode(self) -> None:
+        """Go from numbers to a picture, to a sheet of pictures, and back."""
+        modes = self.modes
+        at = modes.index(self.mode) + 1 if self.mode in modes else 0
+        self.mode = modes[at % len(modes)]
+
+    def turn_colours(self) -> None:
+        """See three channels as one picture, or one by one."""
+        if self.channels is None:
+            return
+        self.coloured = not self.coloured or self.mode == "numbers"
+        if self.mode == "numbers" or self.mode not in self.modes:
+            self.mode = "picture"
+
+    def browse(self, by: int) -> None:
+        """Go to the next slice, or to one before; after the last comes the first."""
+        if self.moving is not None and self.position is not None:
+            place, count = self.position
+            step = self.tiles if self.mode == "sheet" else 1
+            self.at[self.moving] = self.stretches[self.moving][(place + by * step) % count]
+
+    def next_dimension(self) -> None:
+        """Browse through another dimension."""
+        others, now = self.browsable, self.moving
+        if now is not None:
+            self._chosen = next((one for one in others if one > now), others[0])
+
+    def turn(self) -> None:
+        """See another pair of dimensions as rows and columns."""
+        pairs: list[tuple[int, ...]] = list(combinations(range(len(self.shape)), 2))
+        if len(pairs) > 1 or (pairs and self.shown not in pairs):
+            at = pairs.index(self.shown) + 1 if self.shown in pairs else 0
+            self.shown = pairs[at % len(pairs)]
+            self.coloured = False
+            self._chosen = -1
+            self.column = 0
+
+    def pan(self, by: int) -> None:
+        """See columns further right."""
+        self.column = min(max(self.column + by, 0), max(self.extent[1] - 1, 0))
+
+
+def channels_of(shape: Sequence[int]) -> int | None:
+    """The dimension that may hold red, green and blue: that before the last two, or the last."""
+    if len(shape) < RGB:
+        return None
+    if shape[-3] == RGB and min(shape[-2:]) > 1:
+        return len(shape) - 3
+    return len(shape) - 1 if shape[-1] == RGB and min(shape[-3:-1]) > RGB else None
+
+
+def read_slice(words: str, shape: Sequence[int]) -> tuple[Part, ...]:
+    """A slice as one types it, `[0, :, 3:7]`, also without brackets; what is left out is whole.
+
+    A ValueError says what is wrong with it.
+    """
+    inner = words.strip().removeprefix("[").removesuffix("]").strip().removesuffix(",")
+    parts = [part.strip() for part in inner.split(",")] if inner else []
+    if parts.count(_REST) > 1:
+        raise ValueError("“...” can stand in one place only")
+    given = len(parts) - parts.count(_REST)
+    if given > len(shape):
+        raise ValueError(f"these are {given} places, but it has {_dimensions(len(shape))}")
+    at = parts.index(_REST) if _REST in parts else len(parts)
+    missing = [":"] * (len(shape) - given)
+    parts = [*parts[:at], *missing, *parts[at + 1 :]]
+    sized = enumerate(zip(parts, shape, strict=True))
+    return tuple(_read(part, size, one) for one, (part, size) in sized)
+
+
+def _dimensions(count: int) -> str:
+    return "1 dimension" if count == 1 else f"{count or 'no'} dimensions"
+
+
+def _read(words: str, size: int, dimension: int) -> Part:
+    """One part of a slice."""
+    known = _PART.fullmatch(words)
+    if not known or not words:
+        raise ValueError(f"“{words}” is neither a place like 3 nor a stretch like 3:7")
+    start, stop, step = (
+        None if known[name] is None else int(known[name]) for name in ("start", "stop", "step")
+    )
+    if known["stretch"] is None:
+        place = int(words)
+        if not -size <= place < size:
+            raise ValueError(f"dimension {dimension} ends at {size - 1:,}: {place:,} is not in it")
+        return place % size
+    if step is not None and step < 1:
+        raise ValueError(f"the step in “{words}” has to be 1 or more")
+    stretch = range(size)[start:stop:step]
+    if not stretch:
+        raise ValueError(f"nothing of dimension {dimension}, which has {size:,}, is in “{words}”")
+    return stretch
+
+
+def _words(part: int | range | None, size: int) -> str:
+    if part is None or part == range(size):
+        return ":"
+    if isinstance(part, int):
+        return str(part)
+    start = str(part.start) if part.start else ""
+    stop = str(part.stop) if part.stop < size else ""
+    return f"{start}:{stop}" + (f":{part.step}" if part.step > 1 else "")

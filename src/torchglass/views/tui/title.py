@@ -1,0 +1,60 @@
+"""The first line of the explorer: what is looked at, and how far its run is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from torchglass.views.tui.bars import TwoEnds
+from torchglass.views.tui.following import News
+from torchglass.views.tui.subject import Subject
+
+_LIVE_SECONDS = 10.0
+"""How long a run that made a step is taken to go on."""
+
+
+class RunTitle(TwoEnds):
+    """The names of run and model at the left, the state of the run at the right."""
+
+    def __init__(self, subject: Subject, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(id="title")
+        self.subject = subject
+        self.news: News | None = None
+        """The last that was heard of the run."""
+        self._clock = clock
+        self._advanced: float | None = None
+
+    def on_mount(self) -> None:
+        """Look at the clock now and then: a run that makes no more steps waits."""
+        self.set_interval(1.0, self.tell)
+        self.tell()
+
+    def take(self, news: News) -> None:
+        """Tell how far the run is now."""
+        if self.news is not None and news.step > self.news.step:
+            self._advanced = self._clock()
+        self.news = news
+        self.tell()
+
+    def tell(self) -> None:
+        """Draw both ends anew."""
+        run, model = self.subject.run.name, self.subject.model.name
+        names = [run] if run == model else [run, model]
+        if self.subject.comparison is not None:
+            changed = len(self.subject.comparison.changes)
+            names.append(f"{changed:,} modules differ" if changed else "no difference")
+        self.say(" " + " · ".join(filter(None, names)), self._state())
+
+    def _state(self) -> str:
+        """How far the run is, nothing for a model that is not run."""
+        if self.subject.holdings is None:
+            return "counting … "
+        if self.news is None or self.news.step < 0:
+            return ""
+        step = f"step {self.news.step:,} "
+        if self.news.problem:
+            return step + "✗ lost "
+        if self.news.finished:
+            return step + "✓ finished "
+        live = self._advanced is not None and self._clock() - self._advanced < _LIVE_SECONDS
+        return step + ("● live " if live else "○ waiting ")

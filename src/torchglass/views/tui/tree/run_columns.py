@@ -1,0 +1,247 @@
+"""The columns that tell what running a module took, and what went through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torchglass.records.model import Module
+from torchglass.records.tensors import TensorSpec
+from torchglass.views.columns import shape_text
+from torchglass.views.formats import format_bytes, format_count
+from torchglass.views.tui.cells import Piece
+from torchglass.views.tui.flows import Flow
+from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.tree import numbers, texts
+from torchglass.views.tui.tree.columns import Column, number_column, share_column, text_column
+
+
+def _flow_shapes(specs: Callable[[Flow], tuple[TensorSpec, ...]], style: str) -> Column:
+    """The shapes on one side of a module; those that go in are italic."""
+    side = "in" if style == "in" else "out"
+
+    def text(flow: Flow) -> str:
+        first, *others = specs(flow) or (None,)
+        more = f" +{len(others)}" if others else ""
+        return "" if first is None else shape_text(first) + more
+
+    def draw(subject: Subject, module: Module) -> Sequence[Piece]:
+        return [(text(subject.flow(module)), style)]
+
+    return text_column(
+        draw,
+        most=28,
+        texts=lambda subject: [text(subject.flow(module)) for module in subject.model.modules],
+        id=f"{side}put",
+        title=f"{side}put",
+        name=f"{side.capitalize()}put Shapes",
+        group="flow",
+        applies=numbers.knows(f"{side}puts"),
+        prefix=f"{side}=",
+        example=("1×64×56×56", style),
+    )
+
+
+MEMORY: tuple[Column, ...] = (
+    number_column(
+        numbers.flown(lambda flow: numbers.bytes_of(flow.inputs)),
+        format_bytes,
+        "in",
+        cells=9,
+        id="in bytes",
+        title="in mem",
+        name="Input Memory",
+        group="memory",
+        applies=numbers.knows("inputs"),
+        prefix="in_mem=",
+        example=("784.0 KB", "in"),
+    ),
+    number_column(
+        numbers.flown(lambda flow: numbers.bytes_of(flow.outputs)),
+        format_bytes,
+        "out",
+        cells=9,
+        id="out bytes",
+        title="out mem",
+        name="Output Memory",
+        group="memory",
+        applies=numbers.knows("outputs"),
+        prefix="out_mem=",
+        example=("784.0 KB", "out"),
+    ),
+    number_column(
+        numbers.flown(lambda flow: flow.activation_bytes),
+        format_bytes,
+        "bytes",
+        cells=10,
+        id="activations",
+        title="activat.",
+        name="Activations Kept",
+        group="memory",
+        applies=numbers.knows("activation_bytes"),
+        prefix="kept=",
+        example=("3.1 MB", "bytes"),
+    ),
+    number_column(
+        numbers.flown(lambda flow: flow.peak_bytes),
+        format_bytes,
+        "bytes",
+        cells=9,
+        id="peak",
+        title="peak",
+        name="Peak Memory",
+        group="memory",
+        applies=numbers.knows("peak_bytes"),
+        prefix="peak=",
+        example=("9.2 MB", "bytes"),
+    ),
+)
+
+TENSORS: tuple[Column, ...] = (
+    _flow_shapes(lambda flow: flow.inputs, "in"),
+    _flow_shapes(lambda flow: flow.outputs, "out"),
+    text_column(
+        texts.flow_dtype,
+        most=16,
+        texts=texts.flow_dtypes,
+        id="flow dtype",
+        title="dtypes",
+        name="Tensor Data Types",
+        group="flow",
+        applies=numbers.knows("inputs"),
+        example=("float16", "dtype"),
+    ),
+    number_column(
+        numbers.flown(lambda flow: flow.calls),
+        lambda value: f"{int(value):,}",
+        "calls",
+        cells=6,
+        id="calls",
+        title="calls",
+        name="Call Count",
+        group="flow",
+        applies=numbers.knows("calls"),
+        prefix="calls=",
+        example=("4", "calls"),
+    ),
+)
+
+TIME: tuple[Column, ...] = (
+    number_column(
+        numbers.time,
+        numbers.seconds,
+        "time",
+        cells=9,
+        id="time",
+        title="time",
+        name="Total Time",
+        group="time",
+        applies=numbers.knows("total_ns"),
+        usual=True,
+        example=("1.23ms", "time"),
+    ),
+    share_column(
+        numbers.time,
+        "share",
+        id="time share",
+        title="of time",
+        name="Time Share",
+        group="time",
+        applies=numbers.knows("total_ns"),
+        example=("━━━╸── 58%", "heat4"),
+    ),
+    number_column(
+        numbers.flown(lambda flow: flow.self_ns),
+        numbers.seconds,
+        "time",
+        cells=9,
+        id="own time",
+        title="self",
+        name="Self Time",
+        group="time",
+        applies=numbers.knows("self_ns"),
+        prefix="self=",
+        example=("85.00μs", "time"),
+    ),
+    number_column(
+        numbers.flown(lambda flow: flow.mean_ns),
+        numbers.seconds,
+        "time",
+        cells=9,
+        id="mean time",
+        title="per call",
+        name="Time per Call",
+        group="time",
+        applies=numbers.knows("total_ns"),
+        prefix="avg=",
+        among=False,
+        example=("0.31ms", "time"),
+    ),
+    number_column(
+        numbers.flown(lambda flow: flow.backward_ns),
+        numbers.seconds,
+        "time",
+        cells=9,
+        id="backward",
+        title="backward",
+        name="Backward Time",
+        group="time",
+        applies=numbers.knows("backward_ns"),
+        prefix="backward=",
+        example=("2.41ms", "time"),
+    ),
+)
+
+FLOPS: tuple[Column, ...] = (
+    number_column(
+        numbers.flops,
+        lambda value: format_count(int(value)),
+        "flops",
+        cells=7,
+        id="flops",
+        title="FLOPs",
+        name="FLOPs",
+        group="flops",
+        applies=numbers.knows("flops"),
+        prefix="FLOPs=",
+        example=("236.0M", "flops"),
+    ),
+    share_column(
+        numbers.flops,
+        "share",
+        id="flops share",
+        title="of FLOPs",
+        name="FLOPs Share",
+        group="flops",
+        applies=numbers.knows("flops"),
+        example=("━━──── 33%", "heat3"),
+    ),
+)
+
+GRADIENTS: tuple[Column, ...] = (
+    text_column(
+        texts.trend,
+        most=texts.SPARK + 1 + texts.VALUE,
+        id="trend",
+        title="trend",
+        name="Gradient Trend",
+        group="gradients",
+        applies=Subject.has_series,
+        series=Subject.trend,
+        usual=True,
+        example=("▇▅▃▂▂▁▁▁", "spark"),
+    ),
+    number_column(
+        numbers.update,
+        texts.format_value,
+        "value",
+        cells=9,
+        id="update",
+        title="update",
+        name="Update Ratio",
+        group="gradients",
+        applies=numbers.has_updates,
+        series=numbers.update_series,
+        prefix="update=",
+        example=("0.0012", "value"),
+    ),
+)

@@ -1,0 +1,247 @@
+"""A tensor opened in the panel of attributes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from textual.pilot import Pilot
+from torch import nn
+
+from tests.unit.views.tui.panels.living import panel_of
+from tests.unit.views.tui.panels.showing import PanelApp, drive, seen, settle, text_of
+
+
+class Net(nn.Module):
+    """One layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+def test_a_tensor_opens_into_its_numbers(net: Net) -> None:
+    with torch.no_grad():
+        net.layer.weight.copy_(torch.tensor([[1.0, -2.0], [0.0, float("nan")], [3.5, 4.25]]))
+
+    shown = seen(panel_of(net), "layer", ["enter"])
+
+    assert "weight  3×2 float32 24 B cpu" in shown
+    assert "stride (2, 1) · requires grad" in shown
+    assert "min -2  max 4.25  mean 1.35" in shown
+    assert "1 NaN" in shown
+    assert "0           1         -2" in shown
+    assert "1           0        nan" in shown
+
+
+def test_the_title_tells_where_the_tensor_is_held(net: Net) -> None:
+    net.layer.kept = {"a": [torch.zeros(2)]}  # type: ignore[assignment]
+    panel = panel_of(net, {})
+
+    seen(panel, "layer", ["end", "l", "j", "l", "j", "enter"])
+
+    assert panel.subtitle == "layer.kept['a'][0]"
+
+
+def test_the_viewer_closes_where_it_was_opened(net: Net) -> None:
+    panel = panel_of(net)
+    app = PanelApp(panel, "layer")
+
+    async def story(pilot: Pilot[None]) -> None:
+        for key in ("j", "enter", "escape"):
+            await pilot.press(key)
+            await settle(app, pilot)
+
+    drive(app, story)
+
+    assert panel.row == 1
+    assert panel.places == ("panel", "panel:attributes")
+    assert not app.heard
+
+
+def test_slices_are_browsed_through(net: Net) -> None:
+    maps = torch.arange(24.0).reshape(1, 2, 3, 4)
+    recorded = {"layer": {"output": maps}}
+
+    first = seen(panel_of(net, recorded), "layer", ["enter"])
+    second = seen(panel_of(net, recorded), "layer", ["enter", "right_square_bracket"])
+    around = seen(panel_of(net, recorded), "layer", ["enter"] + ["left_square_bracket"] * 2)
+
+    assert "[0, 0, :, :]  1 of 2" in first
+    assert "recorded" in seen(panel_of(net, recorded), "layer")
+    assert "[0, 1, :, :]  2 of 2" in second
+    assert "12         13         14         15" in second
+    assert "1 of 2" in around
+
+
+def test_dimensions_and_axes_are_chosen(net: Net) -> None:
+    recorded = {"layer": {"output": torch.zeros(5, 6, 7)}}
+
+    turned = seen(panel_of(net, recorded), "layer", ["enter", "t"])
+
+    assert "[:, :, 0]  1 of 7" in turned
+
+
+def typed(words: str) -> list[str]:
+    """The keys that ask for a slice and type it, in place of what stands there."""
+    letters = {",": "comma", ":": "colon", " ": "space", "[": "left_square_bracket"}
+    return ["s", "home", "ctrl+k", *(letters.get(letter, letter) for letter in words), "enter"]
+
+
+def test_a_slice_is_typed(net: Net) -> None:
+    recorded = {"layer": {"output": torch.arange(120.0).reshape(2, 3, 4, 5)}}
+
+    shown = seen(panel_of(net, recorded), "layer", ["enter", *typed("1,2,1:3,::2")])
+
+    assert "[1, 2, 1:3, ::2]" in shown
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["0", "2", "4"] in lines
+    assert ["1", "105", "107", "109"] in lines
+    assert ["2", "110", "112", "114"] in lines
+
+
+def test_a_slice_that_is_none_says_why_and_can_be_put_right(net: Net) -> None:
+    recorded = {"layer": {"output": torch.arange(24.0).reshape(2, 3, 4)}}
+    wrong = typed("9")
+
+    bad = seen(panel_of(net, recorded), "layer", ["enter", *wrong])
+    better = seen(panel_of(net, recorded), "layer", ["enter", *wrong, "backspace", "1", "enter"])
+    given_up = seen(panel_of(net, recorded), "layer", ["enter", *wrong, "escape"])
+
+    assert "A slice of output 2×3×4" in bad
+    assert "dimension 0 ends at 1: 9 is not in it" in bad
+    assert "[1, :, :]  2 of 2" in better
+    assert "[0, :, :]  1 of 2" in given_up
+
+
+def test_how_a_tensor_is_looked_at_is_kept(net: Net) -> None:
+    recorded = {"layer": {"a": torch.zeros(2, 3, 4), "b": torch.zeros(2, 3, 4)}}
+    panel = panel_of(net, recorded)
+
+    shown = seen(
+        panel, "layer", ["enter", *typed("1,:,1:3"), "escape", "j", "enter", "escape", "k", "enter"]
+    )
+
+    assert "[1, :, 1:3]  2 of 2" in shown
+    assert "[0, :, :]  1 of 2" in seen(panel_of(net, recorded), "layer", ["j", "enter"])
+
+
+def test_a_look_is_not_kept_for_a_tensor_of_another_shape(net: Net) -> None:
+    panel = panel_of(net)
+    app = PanelApp(panel, "layer")
+
+    async def story(pilot: Pilot[None]) -> None:
+        for key in ("enter", *typed("1"), "escape"):
+            await pilot.press(key)
+            await settle(app, pilot)
+        net.layer.weight = nn.Parameter(torch.zeros(1, 2))
+        for key in ("r", "enter"):
+            await pilot.press(key)
+            await settle(app, pilot)
+
+    drive(app, story)
+
+    assert "[:, :]" in text_of(panel.rows)
+
+
+def test_three_channels_are_seen_in_their_colours(net: Net) -> None:
+    recorded = {"layer": {"output": torch.rand(3, 16, 16)}}
+
+    coloured = seen(panel_of(net, recorded), "layer", ["enter", "enter"])
+    channel = seen(panel_of(net, recorded), "layer", ["enter", "enter", "r"])
+
+    assert "[:, :, :]" in coloured
+    assert "0 … 1 as red, green and blue" in coloured
+    assert "[0, :, :]  1 of 3" in channel
+
+
+def test_only_keys_that_act_on_the_tensor_are_offered(net: Net) -> None:
+    recorded = {
+        "layer": {
+            "picture": torch.rand(3, 16, 16),
+            "vector": torch.rand(3),
+            "nothing": torch.zeros(0),
+        }
+    }
+    places = []
+
+    for number in range(3):
+        panel = panel_of(net, recorded)
+        seen(panel, "layer", ["j"] * number + ["enter"])
+        places.append([place.removeprefix("panel:") for place in panel.places])
+
+    assert places == [
+        ["panel", "picture", "colours", "slices", "tensor"],
+        ["panel", "tensor"],
+        ["panel"],
+    ]
+
+
+@pytest.mark.parametrize("without", ["colour", "many colours"])
+def test_a_picture_is_drawn_in_shades_where_there_are_few_colours(
+    net: Net, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = {"layer": {"output": torch.tensor([[-1.0, 0.0], [float("nan"), 1.0]] * 2)}}
+    if without == "colour":
+        monkeypatch.setenv("NO_COLOR", "1")
+    theme = "glass-16" if without == "many colours" else "glass-dark"
+
+    shown = seen(panel_of(net, recorded), "layer", ["enter", "enter"], theme=theme)
+
+    assert {"░", "▒", "█", "×"} <= set(shown)
+    assert "▀" not in shown
+
+
+def test_columns_are_panned_through(net: Net) -> None:
+    recorded = {"layer": {"output": torch.arange(100.0)}}
+
+    shown = seen(panel_of(net, recorded), "layer", ["enter", "l", "l", "l", "h"])
+
+    assert "\n 0           2          3          4          5" in shown
+
+
+def test_a_tensor_is_seen_as_a_picture_and_its_slices_as_a_sheet(net: Net) -> None:
+    recorded = {"layer": {"output": torch.randn(9, 6, 6)}}
+
+    picture = seen(panel_of(net, recorded), "layer", ["enter", "enter"])
+    sheet = seen(panel_of(net, recorded), "layer", ["enter", "enter", "enter"])
+
+    assert picture.count("▀") > 100
+    assert "1 of 9" in picture
+    assert "slices 0 – 8 of 9" in sheet
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((6, 24, 24), "slices 0 – 5 of 6"),
+        ((4_000, 3, 3), "slices 0 – 208 of 4,000"),
+        ((3, 1, 500), "slices 0 – 2 of 3"),
+    ],
+)
+def test_a_sheet_shows_as_many_slices_as_can_be_told_apart(
+    net: Net, shape: tuple[int, ...], words: str
+) -> None:
+    recorded = {"layer": {"output": torch.zeros(shape)}}
+
+    assert words in seen(panel_of(net, recorded), "layer", ["enter", "enter", "enter"])
+
+
+def test_a_sheet_is_turned_like_a_page(net: Net) -> None:
+    recorded = {"layer": {"output": torch.zeros(4_000, 3, 3)}}
+    sheet = ["enter", "enter", "enter"]
+    forth, back = "right_square_bracket", "left_square_bracket"
+
+    assert "slices 209 – 417 of" in seen(panel_of(net, recorded), "layer", [*sheet, forth])
+    assert "slices 0 – 208 of" in seen(panel_of(net, recorded), "layer", [*sheet, forth, back])
+
+
+def test_a_tensor_without_numbers_says_why(net: Net) -> None:
+    recorded = {"layer": {"output": torch.zeros(3, device="meta")}}
+
+    assert "it lies on meta" in seen(panel_of(net, recorded), "layer", ["enter"])
