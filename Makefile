@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PAGE := src/torchglass/views/web/page/.stamp
 FRONTEND := $(shell find frontend -type f -not -path '*/node_modules/*' 2>/dev/null)
 
@@ -16,7 +17,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py
 		{ echo "Torchglass needs Python 3.10 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Torchglass into $(VENV) (torch is large; the first time takes minutes) …"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(INSTALL) -e . hatchling
+	@touch $@
+
+$(VENV)/.developing: $(VENV)/.installed
+	@echo "Installing what the tests and checks need …"
+	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
 # An editable install builds the page once; later changes to its source are built here.
@@ -25,38 +31,39 @@ $(PAGE): $(VENV)/.installed $(FRONTEND)
 	@touch $@
 
 ready: $(VENV)/.installed $(PAGE)
-.PHONY: ready
+developing: ready $(VENV)/.developing
+.PHONY: ready developing
 
 demo: ready ## Train a small model, watch it, and look inside.
 	@$(BIN)/torchglass demo
 
-test: ready ## Run the tests, browser tests included.
+test: developing ## Run the tests, browser tests included.
 	@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-check: ready lint types imports ## Everything that must hold before a commit.
+check: developing lint types imports ## Everything that must hold before a commit.
 	@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term $(ARGS)
 
-lint: ready
+lint: developing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: ready
+types: developing
 	$(BIN)/mypy
 
-imports: ready
+imports: developing
 	$(BIN)/lint-imports
 
-format: ready ## Rewrite the code in our format.
+format: developing ## Rewrite the code in our format.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: ready ## Measure us beside our peers.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+bench: developing ## Measure us beside our peers.
+	@$(INSTALL) -e '.[bench]'
 	$(BIN)/python -m benchmarks $(ARGS)
 
-docs: ready ## Rebuild the pictures and tables in docs/ and README.
+docs: developing ## Rebuild the pictures and tables in docs/ and README.
 	$(BIN)/python -m docs.build
 
 clean: ## Remove the environment and everything built.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -199,6 +200,23 @@ def test_each_command_explains_itself_by_example(
     assert f" torchglass {command} " in capsys.readouterr().out
 
 
+def test_the_help_groups_what_looks_and_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+
+    text = capsys.readouterr().out
+    places = [text.index(word) for word in ("Look at", " tree ", "Run a", " trace ", "started")]
+    assert places == sorted(places)
+
+
+def test_the_help_says_what_each_target_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "--help"]) == 0
+    assert main(["view", "--help"]) == 0
+
+    text = capsys.readouterr().out
+    assert re.search(r"--against.* Mark what changed", text)
+    assert "OTHERS  Further targets" in text
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -211,7 +229,11 @@ def test_each_command_explains_itself_by_example(
         (["summary", "absent.pt"], "there is no file absent.pt"),
         (["summary", "notes.txt"], "notes.txt is no checkpoint"),
         (["summary", "net.py:Net", "--input", "2xA"], "'A' is no size"),
-        (["summary", "net.py:Net", "--html", "no/such/folder/x.html"], "No such file or directory"),
+        (["summary", "empty.py"], "empty.py has no model in it: no nn.Module"),
+        (["summary", "empty.py:Net"], "empty.py has no 'Net', nor any model"),
+        (["summary", "net.py:Net", "--html", "no/x.html"], "no/x.html: No such file or directory"),
+        (["trace", "net.py:Net"], "--input 1x3x224x224 gives it a tensor"),
+        (["view", "notes.txt", "--input", "1x3"], "notes.txt cannot be run: it is a file"),
         (["report", "net.py:Net"], "--out"),
     ],
 )
@@ -219,8 +241,18 @@ def test_a_mistake_is_answered_in_one_line(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("notes.txt").write_text("buy milk")
+    Path("empty.py").write_text("x = 1")
 
     assert says in failure(capsys, *words)
+
+
+def test_a_warning_of_ours_is_one_line_too(folder: Path) -> None:
+    (folder / "junk.glass").write_text("no run at all")
+
+    complaints = shell("tree", ".", code=2).stderr.splitlines()
+
+    assert complaints[0].startswith("torchglass: left out: junk.glass is not a run file")
+    assert all(line.startswith("torchglass: ") for line in complaints)
 
 
 def test_an_exception_of_the_users_file_is_one_line_with_its_place(

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,21 @@ def test_without_a_terminal_the_demo_prints_what_it_saw_and_where_it_is(
     assert re.search(r"It sorts 3 1 4 1 5 9 as( \d){6}\.", printed)
     assert torch.equal(torch.get_rng_state(), random)
     assert torch.get_num_threads() == threads
+
+
+def test_the_demo_names_commands_that_the_shell_finds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", os.defpath)
+
+    demo.run(tmp_path, show=False, steps=2)
+
+    _, _, ways_on = capsys.readouterr().out.partition("Now try\n")
+    explore, view, python = (line.split() for line in ways_on.splitlines())
+    assert explore[1:] == ["explore", *map(str, tmp_path.glob("*.glass"))]
+    assert view[1] == "view"
+    assert shutil.which(explore[0])
+    assert Path(python[0]).samefile(sys.executable)
 
 
 def test_the_demo_leaves_a_run_with_structure_and_series(tmp_path: Path) -> None:

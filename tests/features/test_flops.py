@@ -127,15 +127,27 @@ def test_the_command_prints_the_table_alone(net: str, capsys: pytest.CaptureFixt
     assert "talks" not in out
 
 
-def test_the_command_writes_json_and_csv(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_files_beside_the_table(
+    net: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["flops", net, "--input", "2x3x16x16", "--backward"]
 
     assert main([*words, "--json", "flops.json", "--csv", "flops.csv"]) == 0
-    assert main([*words, "--fake", "--json", "-"]) == 0
 
-    real = json.loads(Path("flops.json").read_text())
-    fake = json.loads(capsys.readouterr().out)
+    counted = json.loads(Path("flops.json").read_text())
     lines = list(csv.DictReader(Path("flops.csv").read_text().splitlines()))
-    assert real["total_flops"] == fake["total_flops"] == 2 * CONV + 3 * HEAD
-    assert fake["fake"] is True
+    assert counted["total_flops"] == 2 * CONV + 3 * HEAD
     assert [line["path"] for line in lines] == ["", "conv", "head"]
+    assert f"{2 * CONV + 3 * HEAD:,} FLOPs" in capsys.readouterr().out
+
+
+def test_the_command_prints_json_alone_where_it_is_asked_to(
+    net: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["flops", net, "--input", "2x3x16x16", "--backward", "--fake", "--json", "-"]
+
+    assert main(words) == 0
+
+    counted = json.loads(capsys.readouterr().out)
+    assert counted["total_flops"] == 2 * CONV + 3 * HEAD
+    assert counted["fake"] is True

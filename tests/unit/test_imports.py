@@ -36,7 +36,15 @@ def test_help_does_not_wait_for_torch() -> None:
     loaded = loaded_after("from torchglass.cli import main\nassert main(['--help']) == 0")
 
     assert "torchglass.cli" in loaded
-    assert loaded.isdisjoint({"torch", "textual", "starlette", "uvicorn", "pygraphviz"})
+    assert loaded.isdisjoint({"torch", "numpy", "textual", "starlette", "uvicorn", "pygraphviz"})
+    assert loaded.isdisjoint({"torchglass.api", "torchglass.capture", "torchglass.store"})
+
+
+def test_a_first_summary_does_not_wait_for_what_reads_runs() -> None:
+    loaded = loaded_after("import torch, torchglass as tg\nprint(tg.summary(torch.nn.ReLU()))")
+
+    assert "torchglass.capture.model.structure" in loaded
+    assert loaded.isdisjoint({"sqlite3", "torchglass.store", "torchglass.results.run"})
 
 
 def test_the_public_names_do_not_wait_for_torch() -> None:

@@ -10,7 +10,7 @@ from torchglass.targets.names import resolve
 from torchglass.targets.reading import is_live, read
 
 if TYPE_CHECKING:
-    from torchglass.analyse.model.summary import Sort
+    from torchglass.analyse.model.order import Sort
     from torchglass.capture.forward.inputs import Dtype, Size
     from torchglass.results.summary import Summary
 
@@ -68,6 +68,9 @@ def summary(
 
 def _unpacked(target: object) -> object:
     """What a verb gave back, as the reader or the record that is in it."""
+    # The reading of runs takes longer to import than most models take to be summarised.
+    if not type(target).__module__.startswith("torchglass."):
+        return target
     from torchglass.results.run import SavedRun
     from torchglass.results.summary import Summary
 

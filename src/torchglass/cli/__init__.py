@@ -17,7 +17,7 @@ from torchglass.cli import (  # noqa: F401 - each registers its commands
     setup,
 )
 from torchglass.cli.options import app
-from torchglass.cli.output import explain_error
+from torchglass.cli.output import explain_error, telling_warnings
 
 FAILED = 2
 INTERRUPTED = 130
@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     _prepare()
     try:
-        app(words, print_error=False, exit_on_error=False, result_action="return_value")
+        with telling_warnings():
+            app(words, print_error=False, exit_on_error=False, result_action="return_value")
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from torchglass.analyse.rows import Sort
-from torchglass.cli.options import USUAL, Common, File, Flag, Inputs, Target, app
-from torchglass.cli.output import export, stdout_for_results
-from torchglass.targets.inputs import make_inputs
-from torchglass.targets.names import resolve
+from torchglass.cli.measuring import Csv, Depth, Json, export_all
+from torchglass.cli.options import USUAL, Common, Flag, Inputs, Target, app
+from torchglass.cli.output import stdout_for_results
+from torchglass.cli.terminal import terminal_width
+from torchglass.targets.inputs import ready_to_run
 
 
 @app.command
@@ -18,11 +19,11 @@ def flops(
     backward: Flag = False,
     fake: Flag = False,
     timed: Flag = False,
-    depth: int | None = None,
+    depth: Depth = None,
     sort: Sort | None = None,
     ops: Flag = False,
-    json: File | None = None,
-    csv: File | None = None,
+    json: Json = None,
+    csv: Csv = None,
     common: Common = USUAL,
 ) -> None:
     """Print how many floating-point operations each module of a model takes.
@@ -35,39 +36,27 @@ def flops(
 
     Parameters
     ----------
-    input
-        A tensor to run it on, as for `trace`.
     backward
         Count the backward of the sum of the outputs, too.
     fake
         Run without memory or arithmetic.
     timed
         Measure how many operations a second it does, too.
-    depth
-        Show so many levels below the model.
     sort
         Put the largest first: of siblings by `total`, of all modules by `self`.
     ops
         Print the largest ops, too.
-    json
-        Write JSON there instead, `-` prints it.
-    csv
-        Write a line for each module there instead, `-` prints it.
     """
     from torchglass.api import flops as counting
 
     with stdout_for_results():
-        model = resolve(target)
-        inputs, named = make_inputs(input, model)
+        model, inputs, named = ready_to_run(target, input)
         counted = counting.flops(
             model, *inputs, backward=backward, fake=fake, timed=timed, **dict(named)
         )
-    if json:
-        export(counted.to_json, json)
-    if csv:
-        export(counted.to_csv, csv)
-    if json or csv:
+    if export_all(counted, json=json, csv=csv):
         return
-    print(counted.table(sort=sort, depth=depth))
+    width = terminal_width()
+    print(counted.table(sort=sort, depth=depth, width=width))
     if ops:
-        print(counted.op_table())
+        print(counted.op_table(width=width))

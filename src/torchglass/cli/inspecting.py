@@ -6,12 +6,15 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchglass.cli.options import USUAL, Common, File, Flag, Inputs, Target, app
 from torchglass.cli.output import export, stdout_for_results
-from torchglass.results.inspection import Inspection
-from torchglass.targets.inputs import make_inputs
-from torchglass.targets.names import resolve
+from torchglass.cli.terminal import terminal_width
+from torchglass.targets.inputs import ready_to_run
+
+if TYPE_CHECKING:
+    from torchglass.results.inspection import Inspection
 
 
 @app.command
@@ -34,8 +37,6 @@ def inspect(
 
     Parameters
     ----------
-    input
-        A tensor to run it on, as for `trace`.
     backward
         Run the backward of the sum of the outputs, too.
     depth
@@ -46,8 +47,7 @@ def inspect(
     from torchglass.api import inspecting
 
     with stdout_for_results():
-        model = resolve(target)
-        inputs, named = make_inputs(input, model)
+        model, inputs, named = ready_to_run(target, input)
         with _progress() as tell_progress:
             result = inspecting.inspect(
                 model, *inputs, backward=backward, depth=depth, progress=tell_progress, **named
@@ -55,7 +55,7 @@ def inspect(
     if out is not None:
         export(lambda path: _written(result, path), out)
     if out is None or str(out) != "-":
-        print(result)
+        print(result.table(width=terminal_width()))
 
 
 def _written(result: Inspection, path: Path | None) -> str:

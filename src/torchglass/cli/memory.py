@@ -7,10 +7,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from torchglass.analyse.rows import Sort as MostFirst
-from torchglass.cli.options import USUAL, Common, File, Flag, Inputs, Target, app
-from torchglass.cli.output import STDOUT, export, stdout_for_results
-from torchglass.targets.inputs import make_inputs
-from torchglass.targets.names import resolve
+from torchglass.cli.measuring import Csv, Depth, Json, export_all
+from torchglass.cli.options import USUAL, Common, Flag, Inputs, Target, app
+from torchglass.cli.output import stdout_for_results
+from torchglass.cli.terminal import terminal_width
+from torchglass.targets.inputs import ready_to_run
 
 
 @app.command
@@ -22,12 +23,12 @@ def memory(
     backward: Annotated[bool, Parameter(negative=("--no-backward", "--forward-only"))] = True,
     optimizer: str | None = None,
     fake: Flag = False,
-    depth: int | None = None,
+    depth: Depth = None,
     sort: MostFirst | None = None,
     ops: Flag = False,
     peak: Flag = False,
-    json: File | None = None,
-    csv: File | None = None,
+    json: Json = None,
+    csv: Csv = None,
     common: Common = USUAL,
 ) -> None:
     """Print how much memory each module of a model takes in a step, and who holds the peak.
@@ -40,42 +41,31 @@ def memory(
 
     Parameters
     ----------
-    input
-        A tensor to run it on, as for `trace`.
     backward
         Take the backward of the sum of the outputs, too.
     optimizer
         Let this one of torch.optim step after the backward: `adam`, `adamw`, `sgd` …
     fake
         Predict it without taking any memory.
-    depth
-        Show so many levels below the model.
     sort
         Put what holds most of the peak first: of siblings by `total`, of all modules by `self`.
     ops
         Print the ops that hold most, too.
     peak
         Print who holds the peak, too.
-    json
-        Write JSON to a file, or to the screen for `-`.
-    csv
-        Write a line for each module to a file, or to the screen for `-`.
     """
     from torchglass.api.memory import memory as measure
 
     with stdout_for_results():
-        model = resolve(target)
-        inputs, named = make_inputs(input, model)
+        model, inputs, named = ready_to_run(target, input)
         result = measure(
             model, *inputs, backward=backward, optimizer=optimizer, fake=fake, **dict(named)
         )
-    for path, to_format in ((json, result.to_json), (csv, result.to_csv)):
-        if path is not None:
-            export(to_format, path)
-    if STDOUT in (json, csv):
+    if export_all(result, json=json, csv=csv):
         return
-    print(result.table(sort=sort, depth=depth))
+    width = terminal_width()
+    print(result.table(sort=sort, depth=depth, width=width))
     if ops:
-        print(result.op_table())
+        print(result.op_table(width=width))
     if peak:
-        print(result.peak_table())
+        print(result.peak_table(width=width))

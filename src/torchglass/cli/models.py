@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from torchglass.api import exploring, models, viewing
+from cyclopts import Parameter
+
 from torchglass.cli.options import (
     EVERYTHING,
+    LOOKING,
     USUAL,
     Common,
     File,
@@ -19,14 +21,14 @@ from torchglass.cli.options import (
     app,
 )
 from torchglass.cli.output import export, stdout_for_results, tell
-from torchglass.targets.inputs import make_inputs
+from torchglass.targets.inputs import make_inputs, ready_to_run
 from torchglass.targets.names import resolve
 
 if TYPE_CHECKING:
     from torchglass.results.summary import Summary
 
 
-@app.command
+@app.command(group=LOOKING)
 def summary(
     target: Target,
     /,
@@ -65,23 +67,25 @@ def summary(
         print(result)
 
 
-@app.command
+@app.command(group=LOOKING)
 def tree(target: Target, /, *, shown: Shown = EVERYTHING, common: Common = USUAL) -> None:
     """Print a model as a tree: each module, what it does, how many parameters it has.
 
+    ```
     torchglass tree net.py:Net
     torchglass tree torchvision.models:resnet50 --depth 2 --fold
+    ```
     """
     print(_summary(target, shown, common).tree())
 
 
-@app.command
+@app.command(group=LOOKING)
 def explore(
     target: Target | None = None,
     /,
     *,
     input: Inputs = (),
-    against: Target | None = None,
+    against: Path | None = None,
     common: Common = USUAL,
 ) -> None:
     """Walk through a model or a run in the terminal; `?` shows the keys, `q` leaves.
@@ -96,26 +100,25 @@ def explore(
 
     Parameters
     ----------
-    input
-        Run one forward on such a tensor first: `1x3x224x224`, `2x16:long`, `mask=2x16:bool`. Give
-        it once for each argument.
     against
         Mark what changed from this model or checkpoint.
     """
+    from torchglass.api import exploring
+
     with stdout_for_results():
         model = None if target is None else resolve(target)
         inputs, named = make_inputs(input, model)
-    exploring.explore(model, *inputs, against=against, unsafe=common.unsafe, **named)
+    exploring.walk_through(model, tuple(inputs), named, against=against, unsafe=common.unsafe)
 
 
-@app.command(alias="serve")
+@app.command(alias="serve", group=LOOKING)
 def view(
     target: Target,
     /,
-    *others: Target,
+    *others: Path,
     input: Inputs = (),
     port: int = 5000,
-    root_path: str = "",
+    root_path: Annotated[str, Parameter(show_default=False)] = "",
     open: Flag = False,
     common: Common = USUAL,
 ) -> None:
@@ -131,8 +134,6 @@ def view(
     ----------
     others
         Further targets, beside the first one.
-    input
-        Run one forward on such a tensor first and show its graph: `1x3x224x224`, `2x16:long`.
     port
         Where to listen, on this machine only.
     root_path
@@ -140,6 +141,8 @@ def view(
     open
         Open the page in the browser.
     """
+    from torchglass.api import viewing
+
     with stdout_for_results():
         shown, inputs, named = _with_inputs(target, input)
         server = viewing.view(
@@ -157,9 +160,9 @@ def view(
         server.wait()
 
 
-@app.command
+@app.command(group=LOOKING)
 def report(
-    target: Target, /, *others: Target, out: Path, input: Inputs = (), common: Common = USUAL
+    target: Target, /, *others: Path, out: Path, input: Inputs = (), common: Common = USUAL
 ) -> None:
     """Write the page of a model or a run as one HTML file that needs no server.
 
@@ -173,9 +176,9 @@ def report(
         Further targets, to compare with.
     out
         The file to write.
-    input
-        Run one forward on such a tensor first and show its graph: `1x3x224x224`, `2x16:long`.
     """
+    from torchglass.api import viewing
+
     with stdout_for_results():
         shown, inputs, named = _with_inputs(target, input)
         viewing.view(shown, *inputs, against=list(others), save=out, unsafe=common.unsafe, **named)
@@ -184,14 +187,12 @@ def report(
 
 def _with_inputs(target: Path, texts: Inputs) -> tuple[object, list[Any], dict[str, Any]]:
     """A target, and what it is to be run on; a target that is not run is left as it was named."""
-    if not texts:
-        return target, [], {}
-    model = resolve(target)
-    inputs, named = make_inputs(texts, model)
-    return model, inputs, named
+    return ready_to_run(target, texts) if texts else (target, [], {})
 
 
 def _summary(target: Path, shown: Shown, common: Common) -> Summary:
+    from torchglass.api import models
+
     with stdout_for_results():
         model = resolve(target)
         inputs, named = make_inputs(shown.input, model)

@@ -6,34 +6,51 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
 from torchglass import __version__
-from torchglass.analyse.model.summary import Sort
+from torchglass.analyse.model.order import Sort
+
+LOOKING = Group("Look at a model or a run", sort_key=1)
+RUNNING = Group("Run a model", sort_key=2)
+STARTING = Group("Get started", sort_key=3)
 
 app = App(
     name="torchglass",
     version=__version__,
+    group_commands=RUNNING,
+    group_parameters="Options",
     help="""Turn a PyTorch model into a glass box.
 
 A TARGET is a model in a file, `net.py:Net`, or in a module, `torchvision.models:resnet18`: a
 class, an instance, or a function that gives one. It is also a checkpoint, `weights.safetensors`,
 `model.pt` or a folder of shards, or a recorded run, `runs/mnist.glass`.
+
+`torchglass demo` shows what there is to see on a small model, `torchglass COMMAND --help` more of
+each command.
 """,
     help_format="markdown",
     suppress_keyboard_interrupt=False,
 )
 
+for _flag in ("--help", "--version"):
+    app[_flag].group = STARTING
+
 # A path, so that the shells complete the names of files.
 Target = Annotated[
-    Path,
-    Parameter(help="`net.py:Net`, `package.module:name`, a checkpoint or a run.", metavar="TARGET"),
+    Path, Parameter(help="`net.py:Net`, `package.module:name`, a checkpoint or a run.")
 ]
 File = Annotated[Path, Parameter(allow_leading_hyphen=True)]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
-
-
-Inputs = Annotated[tuple[str, ...], Parameter(negative="", show_default=False, metavar="SPEC")]
+Inputs = Annotated[
+    tuple[str, ...],
+    Parameter(
+        negative="",
+        show_default=False,
+        help="Run one forward on such a tensor: `1x3x224x224`, `2x16:long`, `mask=2x16:bool`. Give "
+        "it once for each argument.",
+    ),
+]
 
 
 @Parameter(name="*")
@@ -53,8 +70,6 @@ class Shown:
     """What of a model is shown, and in which order."""
 
     input: Inputs = ()
-    """Run one forward on such a tensor and show shapes: `1x3x224x224`, `2x16:long`,
-    `mask=2x16:bool`. Give it once for each argument."""
     fake: Flag = False
     """Run that forward without memory or arithmetic."""
     depth: int | None = None

@@ -6,13 +6,15 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import cyclopts
 from cyclopts import CycloptsError
 
-from torchglass.errors import TorchglassError
+from torchglass.errors import TorchglassError, TorchglassWarning
 
 STDOUT = Path("-")
 
@@ -40,25 +42,54 @@ def tell(message: str) -> None:
     print(f"torchglass: {message}", file=sys.stderr)
 
 
+@contextlib.contextmanager
+def telling_warnings() -> Iterator[None]:
+    """Our own warnings are told in one line; those of others look as ever."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def tell_ours(
+            message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any
+        ) -> None:
+            if issubclass(category, TorchglassWarning):
+                tell(" ".join(str(message).split()))
+            else:
+                show(message, category, *args, **kwargs)
+
+        warnings.showwarning = tell_ours
+        yield
+
+
 def explain_error(error: Exception, *, debug: bool) -> None:
     """One line for an error, below its traceback where that is wanted."""
-    ours = isinstance(error, (CycloptsError, TorchglassError))
-    message = str(error) if ours else _describe(error)
     if debug:
         traceback.print_exception(error)
+    told = isinstance(error, (CycloptsError, TorchglassError))
+    message = str(error) if told else _describe(error)
+    tell(" ".join(f"{message}{_advice(error, debug=debug)}".split()))
+
+
+def _advice(error: Exception, *, debug: bool) -> str:
+    """What to do next, where the error itself does not say."""
     if isinstance(error, CycloptsError):
-        message += f" See torchglass {' '.join([*(error.command_chain or ()), '--help'])}."
-    elif not (ours or debug):
-        # An exception that a traced forward raised carries the trace.
-        story = "torchglass explain tells why, " if hasattr(error, "trace") else ""
-        message += f" ({story}--debug shows the traceback)"
-    tell(" ".join(message.split()))
+        return f" See torchglass {' '.join([*(error.command_chain or ()), '--help'])}."
+    if debug or isinstance(error, TorchglassError) or _is_about_a_file(error):
+        return ""
+    ways = ["--debug shows the traceback"]
+    if "forward() missing" in str(error):
+        ways.insert(0, "--input 1x3x224x224 gives it a tensor of that shape")
+    # An exception that a traced forward raised carries the trace.
+    elif hasattr(error, "trace"):
+        ways.insert(0, "torchglass explain tells why")
+    return f" ({', '.join(ways)})"
 
 
 def _describe(error: Exception) -> str:
     """An exception of the user's code with its place in that code; or a confession."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} at {error.filename}:{error.lineno}"
+    if _is_about_a_file(error):
+        return f"{error.filename}: {error.strerror}"
     text = ": ".join(filter(None, (type(error).__name__, str(error))))
     frames = traceback.extract_tb(error.__traceback__)
     # An op that we look at is called by us, for a model that called it: ours is only what nobody
@@ -66,10 +97,20 @@ def _describe(error: Exception) -> str:
     is_ours = all(_is_library(Path(frame.filename), torch=False) for frame in frames)
     if is_ours and not isinstance(error, OSError):
         return f"{text}: a bug in Torchglass, please report it"
-    theirs = [frame for frame in frames if not _is_library(Path(frame.filename))]
+    theirs = _users_frames(error)
     place = f" at {os.path.relpath(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else ""
     notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()) if "\n" not in note)
     return f"{text}{place}{notes}"
+
+
+def _is_about_a_file(error: Exception) -> TypeGuard[OSError]:
+    """Whether a file that the user named could not be read or written, by none of their code."""
+    return isinstance(error, OSError) and bool(error.filename) and not _users_frames(error)
+
+
+def _users_frames(error: Exception) -> list[traceback.FrameSummary]:
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if not _is_library(Path(frame.filename))]
 
 
 def _is_library(file: Path, *, torch: bool = True) -> bool:

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from torchglass.analyse.rows import Sort as SlowestFirst
 from torchglass.cli.options import USUAL, Common, Flag, Inputs, Target, app
 from torchglass.cli.output import stdout_for_results, tell
-from torchglass.targets.inputs import make_inputs
-from torchglass.targets.names import resolve
+from torchglass.cli.terminal import terminal_width
+from torchglass.targets.inputs import ready_to_run
 
 
 @app.command
@@ -36,9 +36,6 @@ def trace(
 
     Parameters
     ----------
-    input
-        A tensor to run it on: `1x3x224x224`, `2x16:long`, `mask=2x16:bool`. Give it once for each
-        argument.
     op
         Print this operation alone, with its values, parents and source line.
     draw
@@ -71,8 +68,6 @@ def explain(target: Target, /, *, input: Inputs = (), common: Common = USUAL) ->
 
     Parameters
     ----------
-    input
-        A tensor to run it on, as for `trace`.
     """
     from torchglass.api import passes
 
@@ -109,8 +104,6 @@ def profile(
 
     Parameters
     ----------
-    input
-        A tensor to run it on, as for `trace`.
     backward
         Time the backward of the sum of the outputs, too.
     warmup
@@ -142,11 +135,11 @@ def profile(
     if json:
         print(result.to_json())
     elif layers:
-        print(result.overlay())
+        print(result.overlay(width=terminal_width()))
     else:
-        print(result.table(sort=sort, depth=depth))
+        print(result.table(sort=sort, depth=depth, width=terminal_width()))
     if ops and not json:
-        print(result.op_table())
+        print(result.op_table(width=terminal_width()))
 
 
 @app.command
@@ -170,6 +163,5 @@ def replay(file: Path, /, *, common: Common = USUAL) -> None:
 def _ready(target: Path, texts: tuple[str, ...]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """A live model, and the arguments of its forward."""
     with stdout_for_results():
-        model = resolve(target)
-        inputs, named = make_inputs(texts, model)
+        model, inputs, named = ready_to_run(target, texts)
     return model, tuple(inputs), dict(named)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from torchglass.cli.options import Flag, app
+from torchglass.cli.options import STARTING, Flag, app
 
 
-@app.command
+@app.command(group=STARTING)
 def demo(folder: Path | None = None, /, *, steps: int = 300, debug: Flag = False) -> None:
     """Train a small model while it is watched, then look inside.
 
@@ -31,7 +31,7 @@ def demo(folder: Path | None = None, /, *, steps: int = 300, debug: Flag = False
     run(folder, steps=steps)
 
 
-@app.command(group="Set up")
+@app.command(group=STARTING)
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
     """Print the script that lets a shell complete commands, options and files with Tab.
 

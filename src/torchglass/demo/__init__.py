@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -40,13 +42,22 @@ def run(directory: Path | None = None, *, show: bool | None = None, steps: int =
 
 
 def _print_ways_on(console: Console, file: Path, page: Path) -> None:
+    command, python = _called("torchglass"), _called(Path(sys.executable).name)
     console.out(
         f"""
 The run       {file}
 and its page  {page} (one file, needs no server)
 
 Now try
-  torchglass explore {file}
-  torchglass view {file}
-  python -c 'import torchglass as tg; print(tg.open("{file}"))'"""
+  {command} explore {file}
+  {command} view {file}
+  {python} -c 'import torchglass as tg; print(tg.open("{file}"))'"""
     )
+
+
+def _called(program: str) -> str:
+    """How a program beside our Python is called here: by its name where the shell finds it."""
+    beside = Path(sys.executable).with_name(program)
+    if not beside.exists() or shutil.which(program) == str(beside):
+        return program
+    return os.path.relpath(beside)

@@ -6,13 +6,14 @@ A file that is being written and a store in memory are the same thing to both si
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from torchglass.records.documents import D, Document
-from torchglass.records.histogram import Histograms
-from torchglass.records.model import Model
-from torchglass.records.run import Run
-from torchglass.records.series import Frame, Kind, Points, Series, SeriesId
+if TYPE_CHECKING:
+    from torchglass.records.documents import D, Document
+    from torchglass.records.histogram import Histograms
+    from torchglass.records.model import Model
+    from torchglass.records.run import Run
+    from torchglass.records.series import Frame, Kind, Points, Series, SeriesId
 
 
 class Sink(Protocol):
@@ -52,6 +53,12 @@ class Reader(Protocol):
 
     def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
         """The bins of one series of histograms at steps above `after`; none of any other kind."""
+
+    def points_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]:
+        """The points of several series, for hardly more than the price of one."""
+
+    def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]:
+        """The bins of several series, for hardly more than the price of one."""
 
     def document(self, kind: type[D]) -> D | None:
         """The record of this class that the run keeps, if there is one."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
-from torchglass.analyse.model.summary import Sort, summarize
+from torchglass.analyse.model.order import Sort
+from torchglass.analyse.model.summary import summarize
 from torchglass.errors import ViewError
 from torchglass.export.csv import summary_csv
 from torchglass.export.json import summary_dict, summary_json
@@ -16,8 +17,6 @@ from torchglass.views.columns import columns_named
 from torchglass.views.html.summary import summary_fragment, summary_page
 from torchglass.views.text.table import table_text
 from torchglass.views.text.tree import tree_text
-
-_SORTS = ("params", "bytes", "name")
 
 
 class Summary:
@@ -37,8 +36,8 @@ class Summary:
         sort: Sort | None = None,
         fold: bool = False,
     ) -> None:
-        if sort is not None and sort not in _SORTS:
-            raise ViewError(f"sort is one of {', '.join(_SORTS)}, not {sort!r}")
+        if sort is not None and sort not in get_args(Sort):
+            raise ViewError(f"sort is one of {', '.join(get_args(Sort))}, not {sort!r}")
         if depth is not None and depth < 0:
             raise ViewError(f"depth is 0 or more, not {depth}")
         self.model = model
@@ -47,9 +46,13 @@ class Summary:
         self._columns = columns_named(col_names, self.report)
 
     def __str__(self) -> str:
-        return table_text(self.report, self._columns)
+        return self.table()
 
     __repr__ = __str__
+
+    def table(self, *, width: int | None = None) -> str:
+        """The modules as a table; a `width` leaves out what there is no room for."""
+        return table_text(self.report, self._columns, width)
 
     def tree(self) -> str:
         """The tree of modules, each with what it does and how many parameters it has."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchglass.errors import TargetError
-from torchglass.targets.names import near
+from torchglass.targets.names import near, resolve
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +59,17 @@ def parse_input(text: str) -> InputSpec:
     return InputSpec(
         shape=_shape(sizes, text), dtype=_dtype(dtype, text) if dtype else "", name=name
     )
+
+
+def ready_to_run(target: object, texts: Iterable[str]) -> tuple[object, list[Any], dict[str, Any]]:
+    """The live model that a target names, and the arguments of its forward."""
+    model = resolve(target)
+    if isinstance(model, Path):
+        raise TargetError(
+            f"{model} cannot be run: it is a file, without the code of a model; "
+            "name that, such as net.py:Net"
+        )
+    return model, *make_inputs(texts, model)
 
 
 def make_inputs(texts: Iterable[str], model: object) -> tuple[list[Any], dict[str, Any]]:

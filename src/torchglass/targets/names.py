@@ -32,6 +32,7 @@ _FILE_SUFFIXES = (RUN_SUFFIX, ".safetensors", ".pt", ".pth", ".pt2", ".bin", ".c
 _KINDS = (
     f"FILE.py:NAME, MODULE:NAME, a checkpoint (.safetensors, .pt, .pt2) or a run (*{RUN_SUFFIX})"
 )
+_NO_MODEL = "no nn.Module, no class of one, and no function without arguments"
 
 
 def resolve(target: object) -> object:
@@ -67,8 +68,9 @@ def _incomplete(text: str) -> TargetError:
         return TargetError(f"there is no file {text}{_near_files(path)}")
     with _staying_alive(text):
         found = _models_in(_import(text))
-    name = found[0] if found else "NAME"
-    return TargetError(f"{text} is not one model: write {text}:{name}{_listed(found)}")
+    if not found:
+        return TargetError(f"{text} has no model in it: {_NO_MODEL}")
+    return TargetError(f"{text} is not one model: write {text}:{found[0]}{_listed(found)}")
 
 
 def _near_files(path: Path) -> str:
@@ -156,12 +158,13 @@ def _attribute(module: ModuleType, name: str, place: str) -> Any:
 
 
 def _instead(owner: object) -> str:
-    return _listed(_models_in(owner)) if isinstance(owner, ModuleType) else ""
+    if not isinstance(owner, ModuleType):
+        return ""
+    found = _models_in(owner)
+    return _listed(found) if found else f", nor any model: {_NO_MODEL}"
 
 
 def _listed(names: list[str]) -> str:
-    if not names:
-        return ""
     more = ", …" if len(names) > _MOST_NAMES else ""
     return f"; there are {', '.join(names[:_MOST_NAMES])}{more}"
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
+from torchglass.analyse.model.order import Sort, sort_key
 from torchglass.analyse.model.parameters import Counts, ModuleCounts, count
 from torchglass.analyse.model.repeats import alike, builds
 from torchglass.records.model import Model, Module, ModuleId, Slot, TensorId, join_path
 from torchglass.records.trace import Call, Value
 
-Sort = Literal["params", "bytes", "name"]
-
-_DIGITS = re.compile(r"(\d+)")
 _MOMENTS_OF_ADAM = 2
 
 
@@ -136,7 +132,7 @@ class _Rows:
             if fold:
                 below = alike(model, module.children, build)
             if sort:
-                below = sorted(below, key=_order(sort, model, self._counts))
+                below = sorted(below, key=sort_key(sort, model, self._counts))
             waiting.extend(
                 (run, level + 1, index == 0) for index, run in enumerate(reversed(below))
             )
@@ -194,22 +190,6 @@ def _kinds_below(model: Model, kind: Callable[[Slot], str]) -> list[tuple[str, .
             parameters[module.parent].update(parameters[module.id])
             buffers[module.parent].update(buffers[module.id])
     return [tuple(sorted(own or other)) for own, other in zip(parameters, buffers, strict=True)]
-
-
-def _order(
-    sort: Sort, model: Model, counts: Sequence[ModuleCounts]
-) -> Callable[[tuple[ModuleId, ...]], Any]:
-    if sort == "params":
-        return lambda run: -sum(counts[one].total.parameters for one in run)
-    if sort == "bytes":
-        return lambda run: -sum(counts[one].total.bytes for one in run)
-    return lambda run: _natural(model[run[0]].name)
-
-
-def _natural(name: str) -> list[tuple[int, int | str]]:
-    """A key under which "9" comes before "10"."""
-    parts = _DIGITS.split(name)
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]
 
 
 def _activation_bytes(calls: Sequence[Call]) -> int:

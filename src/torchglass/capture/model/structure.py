@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from torchglass.analyse.garbage import collector_paused
 from torchglass.capture.checkpoint.exported import read_exported
 from torchglass.capture.model.classes import class_name, class_source
 from torchglass.capture.model.containers import module_parts
@@ -43,6 +44,7 @@ _held = object.__getattribute__
 """Asks for what is really there, whatever a class makes of being asked."""
 
 
+@collector_paused()
 def read_model(target: object) -> Model:
     """The structure of a module, of an exported program, or of an object that holds modules.
 
