@@ -68,12 +68,46 @@ def bytes_of(tensors: Iterable[torch.Tensor], subject: Subject) -> int:
     return storage_bytes(tensors, besides)
 
 
+def results_kept(subject: Subject, *, copies: bool) -> object:
+    """The least that saving every result takes: a forward whose results are held.
+
+    With `copies` also what its in-place ops write over, as it was before.
+    """
+    kept = _Kept(copies=copies)
+    with kept:
+        subject.forward()
+    return kept.tensors
+
+
 def necessary_bytes(subject: Subject) -> int:
     """What saving every result takes at least: their storages, and what was overwritten in them."""
     seen = _Results()
     with seen:
         subject.forward()
     return bytes_of(seen.results, subject) + seen.overwritten_bytes
+
+
+class _Kept(TorchFunctionMode):
+    """Holds what the ops of a block made, and works nothing out."""
+
+    def __init__(self, *, copies: bool) -> None:
+        super().__init__()
+        self.tensors: list[Any] = []
+        self._copies = copies
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._copies and (kwargs.get("inplace") or func.__name__ in _IN_PLACE):
+            self.tensors.append(args[0].clone())
+        output = func(*args, **kwargs)
+        self.tensors.append(output)
+        return output
+
+
+_IN_PLACE = frozenset({"__iadd__", "__setitem__"})
+"""The in-place ops of the models that are traced here, but for those that an argument tells."""
 
 
 class _Results(TorchFunctionMode):

@@ -25,15 +25,20 @@ from benchmarks.measure import (
 )
 from benchmarks.models import GPT_2, LSTM, MLP, RESNET18, Scale, Spec, build
 from benchmarks.rows import OURS, TORCHLENS, Case, Effort, Reading, Topic
-from benchmarks.tracers import bytes_of, necessary_bytes, tracer
+from benchmarks.tracers import bytes_of, necessary_bytes, results_kept, tracer
 
 _RAW = "forward alone"
+_KEPT = "results kept"
+_COPIED = "… with copies"
 _WORKED_OUT = "… and all worked out"
 
 
 @torch.no_grad()
 def time_ours(spec: Spec, rounds: int) -> Times:
-    """The forward alone in milliseconds, and how many times that our traces take."""
+    """The forward alone in milliseconds, and how many times that our traces take.
+
+    Between them is what no trace can do without: results held, and copied before a write.
+    """
     subject, ours = build(spec), tracer(OURS)
 
     def trace_and_work_out() -> object:
@@ -44,15 +49,17 @@ def time_ours(spec: Spec, rounds: int) -> Times:
     times = in_turns(
         {
             _RAW: subject.forward,
+            _KEPT: partial(results_kept, subject, copies=False),
+            _COPIED: partial(results_kept, subject, copies=True),
             OURS: partial(ours.trace, subject),
             _WORKED_OUT: trace_and_work_out,
         },
         rounds,
     )
+    raw = times.pop(_RAW)
     return {
-        _RAW: [1e3 * seconds for seconds in times[_RAW]],
-        OURS: ratios(times[OURS], times[_RAW]),
-        _WORKED_OUT: ratios(times[_WORKED_OUT], times[_RAW]),
+        _RAW: [1e3 * seconds for seconds in raw],
+        **{name: ratios(seconds, raw) for name, seconds in times.items()},
     }
 
 
@@ -126,7 +133,8 @@ def times_necessary_bytes(spec: Spec, contender: str, rounds: int) -> list[float
 def _speed(name: str, scale: Scale, goal: float) -> Case:
     def measure(effort: Effort) -> dict[str, Reading]:
         spec, rounds = scale.at(effort), effort.rounds
-        found = together((_RAW, OURS, _WORKED_OUT), "×", time_ours, spec=spec, rounds=rounds)
+        names = (_RAW, _KEPT, _COPIED, OURS, _WORKED_OUT)
+        found = together(names, "×", time_ours, spec=spec, rounds=rounds)
         found[_RAW] = dataclasses.replace(found[_RAW], unit="ms")
         found[TORCHLENS] = alone(TORCHLENS, "×", time_peer, spec=spec, rounds=rounds)
         return found
@@ -147,7 +155,8 @@ TOPIC = Topic(
     title="Tracing",
     about="Everything saved, default options, under `no_grad`: how many times the CPU time of the "
     "forward alone. A trace works out labels, loops and lookups on first use; "
-    f"“{_WORKED_OUT}” has them found at once, as TorchLens does. Memory per op is the "
+    f"“{_WORKED_OUT}” has them found at once, as TorchLens does. “{_KEPT}” and “{_COPIED}” of "
+    "what in-place ops overwrite are the floor: the new memory alone. Memory per op is the "
     "peak over the process before, without the saved tensors; saved bytes are held against "
     "the distinct storages plus what in-place ops overwrote.",
     cases=[

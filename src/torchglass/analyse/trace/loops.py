@@ -8,7 +8,8 @@ ran once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from torchglass.records.trace import Op, OpId
@@ -16,32 +17,42 @@ from torchglass.records.trace import Op, OpId
 _Key = tuple[object, ...]
 
 
-def passes(ops: Sequence[Op]) -> list[tuple[OpId, ...]]:
+def passes(ops: Sequence[Op]) -> Iterator[tuple[OpId, ...]]:
     """The ops of each layer in the order in which they ran; layers by their first op."""
     alike = _repeated(ops)
-    loops = _loops(alike, len(ops))
     in_loops = bytearray(len(ops))
-    for key in loops:
+    loops: dict[OpId, Sequence[OpId]] = {}
+    for key in _loops(alike, len(ops)):
         _mark(in_loops, alike[key], True)
-    layers = [(op.id,) for op in ops if not in_loops[op.id]]
-    return sorted([*layers, *(tuple(alike[key]) for key in loops)])
+        loops[alike[key][0]] = alike[key]
+    for op in ops:
+        if not in_loops[op.id]:
+            yield (op.id,)
+        elif op.id in loops:
+            yield tuple(loops[op.id])
 
 
 def _repeated(ops: Sequence[Op]) -> dict[_Key, list[OpId]]:
     """The ops that have a key in common with others, by that key."""
-    first: dict[_Key, OpId] = {}
-    repeated: dict[_Key, list[OpId]] = {}
-    for op in ops:
-        key = _key(op)
-        before = first.setdefault(key, op.id)
-        if before != op.id:
-            repeated.setdefault(key, [before]).append(op.id)
-    return repeated
+    # Of a long pass most ops are told apart without keys, which take memory.
+    hints = [_hint(op) for op in ops]
+    counts = Counter(hints)
+    alike: dict[_Key, list[OpId]] = {}
+    for op, hint in zip(ops, hints, strict=True):
+        if op.kind == "op" and counts[hint] > 1:
+            alike.setdefault(_key(op), []).append(op.id)
+    return {key: those for key, those in alike.items() if len(those) > 1}
+
+
+def _hint(op: Op) -> str | int:
+    """What two ops have in common that have their key in common."""
+    for operand in op.operands:
+        if operand.parameter:
+            return operand.parameter
+    return op.site
 
 
 def _key(op: Op) -> _Key:
-    if op.kind != "op":
-        return (op.id,)
     parameters = tuple([operand.parameter for operand in op.operands if operand.parameter])
     return (op.function, parameters or op.site, op.phase)
 

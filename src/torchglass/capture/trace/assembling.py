@@ -15,8 +15,9 @@ from torch import nn
 from torchglass.analyse.garbage import collector_paused
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.trace.linking import Held, Linker, Located
-from torchglass.capture.trace.ops import OpEvent, Rerun
-from torchglass.capture.trace.recording import Dropped, Ended, Event, PassRecorder, Running
+from torchglass.capture.trace.ops import OpEvent
+from torchglass.capture.trace.recording import Ended, Event, PassRecorder, Running
+from torchglass.capture.trace.reruns import Rerun, Reruns
 from torchglass.capture.trace.saved import ByOp, Output, Ran, Saved
 from torchglass.capture.trace.snapshots import Key
 from torchglass.records.model import join_path
@@ -32,8 +33,8 @@ class Captured:
     """What each op made, as it was then."""
     gradients: Mapping[Output, torch.Tensor]
     """The gradients of what each op made, as far as a backward has come."""
-    events: Mapping[OpId, Rerun]
-    """What is needed to run an op again."""
+    events: Sequence[Rerun | None]
+    """What is needed to run each op again; None for one that cannot be or was not asked for."""
     sources: Mapping[OpId, tuple[torch.Tensor, ...]]
     """The tensors themselves of the ops that have no event: the inputs."""
     before_writes: Callable[[torch.Tensor], torch.Tensor]
@@ -57,25 +58,28 @@ class Captured:
 
 
 class _Place(NamedTuple):
-    """Where a call stands: its record's id, its path, and where in the code it was made."""
+    """Where a call stands: its record's id, its path, and where in the code it was made.
+
+    Its location is the first call that was made there.
+    """
 
     call: CallId
     path: str
-    location: int
+    location: CallId
     source: Source | None
 
 
-_OUTSIDE = _Place(CallId(-1), "", 0, None)
+_OUTSIDE = _Place(CallId(-1), "", CallId(-1), None)
 
 
 @collector_paused()
 def assemble(recorder: PassRecorder) -> Captured:
     """The records of all that a recorder took down, and no longer has then: most is in both."""
     assembly = Assembly(recorder.model)
-    assembled = Dropped()
-    for number, event in enumerate(recorder.events):
-        assembly.add(number, event)
-        recorder.events[number] = assembled
+    events = recorder.events
+    events.reverse()
+    for number in range(len(events)):
+        assembly.add(number, events.pop())
     return finish(assembly, recorder)
 
 
@@ -118,15 +122,16 @@ class Assembly:
     ) -> None:
         self.ops: list[Op] = []
         self.calls: list[Call] = []
-        self.events: dict[OpId, Rerun] = {}
+        self.events: list[Rerun | None] = []
         self.given: dict[Output, tuple[Key, torch.Tensor]] = {}
         """The tensors of the ops that have no event, and by what the recorder knows them."""
         self.ran = Ran()
         self.sources: dict[OpId, tuple[torch.Tensor, ...]] = {}
         self.held_tensors: dict[str, torch.Tensor] = {}
         self._wanted = wanted
+        self._reruns = Reruns()
         self._paths: dict[int, str] = {}
-        self._linker = Linker(self._look_into(model))
+        self._linker = Linker(self._look_into(model), all_kept=wanted is None)
         self._numbers: Counter[str] = Counter()
 
     def add(self, number: int, event: Event) -> bool:
@@ -142,7 +147,7 @@ class Assembly:
         self.ran.add(op.id, number)
         held = self._append(op)
         if held:
-            self.events[op.id] = _for_replay(event)
+            self.events[op.id] = self._reruns.of(event)
         return held
 
     def failed(self, event: OpEvent) -> Op:
@@ -161,15 +166,12 @@ class Assembly:
         path = self._path(call.module, parent)
         self._numbers[path] += 1
         way = self._linker.way(call.chain)
-        place = call.place = _Place(
-            CallId(len(self.calls)),
-            path,
-            self._linker.location(parent.location, way.number, path),
-            way.source or parent.source,
-        )
+        this = CallId(len(self.calls))
+        location = self._linker.location(parent.location, way.number, path, this)
+        call.place = _Place(this, path, location, way.source or parent.source)
         self.calls.append(
             Call(
-                id=place.call,
+                id=this,
                 parent=None if call.parent is None else parent.call,
                 path=path,
                 number=self._numbers[path],
@@ -233,6 +235,7 @@ class Assembly:
 
     def _append(self, op: Op) -> bool:
         self.ops.append(op)
+        self.events.append(None)
         return self._wanted is None or self._wanted(op, self.calls)
 
     def _append_given(self, op: Op, given: Iterable[tuple[Key, torch.Tensor]]) -> bool:
@@ -267,19 +270,6 @@ class Assembly:
 
     def _values(self, located: Located) -> tuple[Value, ...]:
         return tuple(self._linker.value(place, tensor) for place, tensor in located)
-
-
-def _for_replay(event: OpEvent) -> Rerun:
-    """An event without the call that it was in and the code that led there, which hold much."""
-    return Rerun(
-        event.function,
-        event.args,
-        event.kwargs,
-        event.output,
-        event.written,
-        event.grad_fn,
-        event.autocast,
-    )
 
 
 def _names_of_inputs(call: Running) -> dict[int, str]:

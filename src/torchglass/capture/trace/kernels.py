@@ -30,6 +30,7 @@ from torch._ops import OpOverload
 from torchglass.capture.trace.dispatch import LookingMode
 from torchglass.capture.trace.nodes import UNNUMBERED, LateMakers, running_node
 from torchglass.capture.trace.ops import (
+    Chain,
     OpEvent,
     OpListener,
     chain_from,
@@ -118,6 +119,7 @@ class _Homes:
         self._home = _OUTSIDE
         self._script: Any = None
         self._part = 0
+        self._chains: dict[Chain, Chain] = {}
 
     def of_next(self, frame: types.FrameType | None) -> _Home:
         """Where the kernel belongs that is about to run, and was called from a frame."""
@@ -129,7 +131,7 @@ class _Homes:
         return home
 
     def _of_forward(self, frame: types.FrameType | None) -> _Home:
-        call, chain = self._listener.current, chain_from(frame)
+        call, chain = self._listener.current, chain_from(frame, self._chains)
         if chain:
             return _Home(call, chain)
         # The forward is no Python but a script: its kernels are told apart by number.

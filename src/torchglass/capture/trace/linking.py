@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from torchglass.capture.tensor.describing import describe
-from torchglass.capture.trace.ops import SETS_DATA, OpEvent, tensors_in, user_code
-from torchglass.capture.trace.origins import Origin, Origins
+from torchglass.capture.trace.ops import SETS_DATA, Chain, OpEvent, tensors_in, user_code
+from torchglass.capture.trace.origins import Origins
 from torchglass.capture.trace.phases import phase_of
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import CallId, Op, Operand, OpId, Phase, Source, Value
@@ -43,12 +43,12 @@ class Linker:
     A pass says many things again and again, so what is equal is made once.
     """
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: Held, *, all_kept: bool) -> None:
+        """`all_kept` says that no tensor of the pass is freed before the last event has come."""
         self._held = held
-        self._origins = Origins()
-        self._locations: dict[tuple[int, int], dict[str, int]] = {}
-        self._located = 0
-        self._ways: dict[tuple[Any, ...], Way] = {}
+        self._origins = Origins(hold=all_kept)
+        self._locations: dict[tuple[CallId, int], dict[str, CallId]] = {}
+        self._ways: dict[Chain, Way] = {}
         self._parameters: dict[str, Operand] = {}
         self._alone: dict[TensorSpec, tuple[Value]] = {}
         self._said: dict[Any, Any] = {}
@@ -73,7 +73,7 @@ class Linker:
         id: OpId,
         event: OpEvent,
         call: CallId | None,
-        location: int,
+        location: CallId,
         source: Source | None,
     ) -> Op:
         """The record of one event that ran in a call, which was made at a location in a source."""
@@ -83,14 +83,14 @@ class Linker:
         way = self.way(event.chain)
         record = Op(
             id=id,
-            function=_name(event.function),
+            function=self._once(_name(event.function)),
             call=call,
             operands=operands,
             outputs=self._made(id, results),
             settings=settings,
             start_ns=event.start_ns,
             end_ns=event.end_ns,
-            site=_pair(location, way.number),
+            site=_pair(location + 1, way.number),
             source=way.source or source,
             grad_fn=event.grad_fn,
             writes=bool(event.written),
@@ -109,19 +109,15 @@ class Linker:
         made = self._made(id, [tensor for _, tensor in outputs])
         return Op(id=id, function=function, call=call, operands=operands, outputs=made)
 
-    def location(self, around: int, way: int, path: str) -> int:
-        """A number from 1 for a call of a module, the same whenever the pass comes by again.
+    def location(self, around: CallId, way: int, path: str, call: CallId) -> CallId:
+        """Of a call and those that were made where it was, whenever the pass came by, the first.
 
-        It tells where the call around it was made, by which way the code came from there, and the
-        module.
+        That is told by where the call around it was made, by which way the code came from there,
+        and by the module.
         """
-        there = self._locations.setdefault((around, way), {})
-        if path not in there:
-            self._located += 1
-            there[path] = self._located
-        return there[path]
+        return self._locations.setdefault((around, way), {}).setdefault(path, call)
 
-    def way(self, chain: tuple[Any, ...]) -> Way:
+    def way(self, chain: Chain) -> Way:
         """What a chain of code tells."""
         way = self._ways.get(chain)
         if way is None:
@@ -136,9 +132,8 @@ class Linker:
 
     def value(self, place: str, tensor: torch.Tensor) -> Value:
         """A tensor at a place of a call."""
-        origin = self._origins.find(tensor)
-        op = origin.op if origin else None
-        return Value(place=self._once(place), spec=_spec(tensor, origin), op=op)
+        op, _ = self._origins.find(tensor) or (None, 0)
+        return Value(place=self._once(place), spec=describe(tensor), op=op)
 
     def _arguments(
         self, event: OpEvent, views: Sequence[torch.Tensor]
@@ -157,14 +152,14 @@ class Linker:
     ) -> Operand:
         if id(tensor) in self._held.parameters:
             return self._parameter(place, tensor)
-        origin = self._origins.find(tensor)
-        made_by = origin.op if origin else OpId(-1)
+        op, output = self._origins.find(tensor) or (None, 0)
+        since = OpId(-1) if op is None else op
         return Operand(
             place=self._once(place),
-            spec=_spec(tensor, origin),
-            op=origin.op if origin else None,
-            output=origin.output if origin else 0,
-            writers=self._origins.writers_since(made_by, tensor, views),
+            spec=describe(tensor),
+            op=op,
+            output=output,
+            writers=self._origins.writers_since(since, tensor, views),
             buffer=self._held.buffers.get(id(tensor), ""),
         )
 
@@ -183,9 +178,8 @@ class Linker:
 
     def _made(self, id: OpId, tensors: Sequence[torch.Tensor]) -> tuple[Value, ...]:
         """The outputs of an op, which from now on is known to have made them."""
-        values = self._values([describe(tensor) for tensor in tensors])
-        self._origins.made(id, tensors, [value.spec for value in values])
-        return values
+        self._origins.made(id, tensors)
+        return self._values([describe(tensor) for tensor in tensors])
 
     def _values(self, specs: Sequence[TensorSpec]) -> tuple[Value, ...]:
         if len(specs) != 1:
@@ -200,11 +194,6 @@ def _pair(first: int, second: int) -> int:
     """A number for two, which no other two have."""
     total = first + second
     return total * (total + 1) // 2 + second
-
-
-def _spec(tensor: torch.Tensor, origin: Origin | None) -> TensorSpec:
-    """What a tensor is, as it was found when it was made, if it was seen then."""
-    return origin.spec if origin is not None and origin() is tensor else describe(tensor)
 
 
 def _places(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -33,6 +33,10 @@ _NOT_THE_USERS = (torch.__file__.rpartition("__init__")[0], str(Path(__file__).p
 _FORWARD_BEGINS = torch.nn.Module._call_impl.__code__
 
 
+Chain = tuple[Any, ...]
+"""Code objects and instruction offsets in turns, from the inside out."""
+
+
 class OpEvent(NamedTuple):
     """One operation, as it was called and what it returned."""
 
@@ -42,8 +46,8 @@ class OpEvent(NamedTuple):
     output: Any
     call: Any
     """The module call it ran in, whatever the observer of modules calls that."""
-    chain: tuple[Any, ...]
-    """Code objects and instruction offsets, from the op's caller out to its module's forward."""
+    chain: Chain
+    """From the op's caller out to its module's forward."""
     start_ns: int
     end_ns: int
     written: tuple[torch.Tensor, ...]
@@ -57,27 +61,11 @@ class OpEvent(NamedTuple):
     @property
     def results(self) -> tuple[torch.Tensor, ...]:
         """The tensors it made; for one that returns nothing, as `x[0] = 1` does, what it wrote."""
-        return _results(self.output, self.written)
+        return results_of(self.output, self.written)
 
 
-class Rerun(NamedTuple):
-    """What is needed to run an operation again, and what it returned."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    output: Any
-    written: tuple[torch.Tensor, ...]
-    grad_fn: str
-    autocast: tuple[tuple[str, torch.dtype], ...]
-
-    @property
-    def results(self) -> tuple[torch.Tensor, ...]:
-        """Those of the event."""
-        return _results(self.output, self.written)
-
-
-def _results(output: Any, written: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+def results_of(output: Any, written: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """The tensors that an op returned; what it wrote, where it returned none."""
     if isinstance(output, torch.Tensor):
         return (output,)
     return tuple(tensors_in(output)) or written
@@ -127,6 +115,7 @@ class OpMode(TorchFunctionMode):
         super().__init__()
         self._listener = listener
         self._opened: list[Callable[..., Any]] = []
+        self._chains: dict[Chain, Chain] = {}
 
     def __torch_function__(
         self,
@@ -148,7 +137,7 @@ class OpMode(TorchFunctionMode):
             written = _written(func, handling, args, kwargs)
             if written:
                 self._listener.before_write(written)
-        call, chain = self._listener.current, chain_from(sys._getframe(1))
+        call, chain = self._listener.current, chain_from(sys._getframe(1), self._chains)
         start = _clock()
         try:
             output = func(*args, **kwargs)
@@ -227,22 +216,25 @@ def tensors_in(nest: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-def chain_from(frame: types.FrameType | None) -> tuple[Any, ...]:
-    """The way from an op out to the forward it is in: ops of one way are one op, repeated."""
-    chain: tuple[Any, ...] = ()
+def chain_from(frame: types.FrameType | None, known: dict[Chain, Chain]) -> Chain:
+    """The way from an op out to the forward it is in: ops of one way are one op, repeated.
+
+    One that is known is given as it was, and becomes known otherwise.
+    """
+    chain: Chain = ()
     while frame is not None:
         code = frame.f_code
         if code is _FORWARD_BEGINS or len(chain) > _LONGEST_CHAIN:
             break
         chain += (code, frame.f_lasti)
         frame = frame.f_back
-    return chain
+    return known.setdefault(chain, chain)
 
 
 _LONGEST_CHAIN = 64
 
 
-def user_code(chain: tuple[Any, ...]) -> tuple[types.CodeType, int] | None:
+def user_code(chain: Chain) -> tuple[types.CodeType, int] | None:
     """The innermost place of a chain that is neither torch's code nor ours."""
     for code, offset in zip(chain[::2], chain[1::2], strict=True):
         if not code.co_filename.startswith(_NOT_THE_USERS):

@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from torchglass.capture.tensor.extents import ByMemory, extent_of, storage_of
-from torchglass.records.tensors import TensorSpec
+from torchglass.capture.trace.saved import Output
 from torchglass.records.trace import OpId
 
-
-class Origin(weakref.ref[torch.Tensor]):
-    """A tensor, what it is, and the op and the number of its output that it came from."""
-
-    __slots__ = ("op", "output", "spec")
-
-    op: OpId
-    output: int
-    spec: TensorSpec
+_Reference = torch.Tensor | weakref.ref[torch.Tensor]
 
 
 class Origins:
-    """Follows tensors through a pass, in order.
+    """Follows tensors through a pass, in order."""
 
-    No tensor is held: as the id of a freed one may come back as another's, each is remembered with
-    a weak reference that tells the two apart.
-    """
+    def __init__(self, *, hold: bool) -> None:
+        """`hold` the tensors, where something else does for as long.
 
-    def __init__(self) -> None:
-        self._by_id: dict[int, Origin] = {}
-        self._by_storage: dict[int, Origin] = {}
-        self._not_by_storage: list[Origin] = []
+        The id of one that is freed may come back as another's, so where none is held, each is
+        remembered with a weak reference that tells the two apart.
+        """
+        self._makers: dict[int, OpId] = {}
+        self._outputs: dict[int, int] = {}
+        """The numbers of those outputs that are not an op's first."""
+        self._watched: dict[int, weakref.ref[torch.Tensor]] | None = None if hold else {}
+        self._by_storage: dict[int, _Reference] = {}
+        self._not_by_storage: list[_Reference] = []
         self._writes: dict[int, ByMemory[OpId]] = {}
 
-    def made(self, op: OpId, tensors: Sequence[torch.Tensor], specs: Iterable[TensorSpec]) -> None:
+    def made(self, op: OpId, tensors: Sequence[torch.Tensor]) -> None:
         """Note that an op made these tensors."""
-        for output, (tensor, spec) in enumerate(zip(tensors, specs, strict=True)):
-            origin = Origin(tensor)
-            origin.op, origin.output, origin.spec = op, output, spec
-            self._by_id[id(tensor)] = origin
-            self._not_by_storage.append(origin)
+        for output, tensor in enumerate(tensors):
+            key = id(tensor)
+            self._makers[key] = op
+            if output or key in self._outputs:
+                self._outputs[key] = output
+            reference: _Reference = tensor
+            if self._watched is not None:
+                reference = self._watched[key] = weakref.ref(tensor)
+            self._not_by_storage.append(reference)
 
     def wrote(self, op: OpId, tensor: torch.Tensor) -> None:
         """Note that an op changed this tensor in place."""
@@ -52,14 +52,10 @@ class Origins:
             writes.take(extent, extent.covers)
             writes.add(extent, op)
 
-    def find(self, tensor: torch.Tensor) -> Origin | None:
+    def find(self, tensor: torch.Tensor) -> Output | None:
         """The op that made a tensor, wrote it last, or made the memory that it is a view of."""
-        origin = self._by_id.get(id(tensor))
-        if origin is not None and origin() is tensor:
-            return origin
-        # A view that torch made out of our sight, as `vmap` makes of what it returns.
-        origin = self._of_storage(tensor)
-        return origin if origin is not None and origin() is not None else None
+        # By its memory, if it is a view made out of our sight, as `vmap` makes of what it returns.
+        return self._own(tensor) or self._of_storage(tensor)
 
     def writers_since(
         self, op: OpId, tensor: torch.Tensor, views: Sequence[torch.Tensor] = ()
@@ -78,13 +74,26 @@ class Origins:
         writers = {writer for extent in extents for writer in writes.meeting(extent)}
         return tuple(sorted(writer for writer in writers if writer > op))
 
-    def _of_storage(self, tensor: torch.Tensor) -> Origin | None:
+    def _own(self, tensor: torch.Tensor) -> Output | None:
+        key = id(tensor)
+        maker = self._makers.get(key)
+        if maker is None or (self._watched is not None and self._watched[key]() is not tensor):
+            return None
+        return maker, self._outputs.get(key, 0)
+
+    def _of_storage(self, tensor: torch.Tensor) -> Output | None:
         """What was last made in a tensor's storage. Few passes ask, so the index waits for one."""
-        for origin in self._not_by_storage:
-            made = origin()
+        for reference in self._not_by_storage:
+            made = _tensor(reference)
             storage = storage_of(made) if made is not None else None
             if storage is not None:
-                self._by_storage[storage] = origin
+                self._by_storage[storage] = reference
         self._not_by_storage.clear()
         storage = storage_of(tensor)
-        return self._by_storage.get(storage) if storage is not None else None
+        last = self._by_storage.get(storage) if storage is not None else None
+        made = _tensor(last) if last is not None else None
+        return self._own(made) if made is not None else None
+
+
+def _tensor(reference: _Reference) -> torch.Tensor | None:
+    return reference if isinstance(reference, torch.Tensor) else reference()

@@ -25,7 +25,7 @@ from torch._C._functorch import peek_interpreter_stack
 from torchglass.capture.calls import CALL_CODE, recording
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.trace.kernels import KernelMode
-from torchglass.capture.trace.ops import OpEvent, OpMode, chain_from, unwrapped
+from torchglass.capture.trace.ops import Chain, OpEvent, OpMode, chain_from, unwrapped
 from torchglass.capture.trace.overrides import fused_paths_kept
 from torchglass.capture.trace.snapshots import Key, Snapshots
 from torchglass.errors import CaptureError, warn
@@ -64,7 +64,7 @@ class Running:
         parent: Running | None,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        chain: tuple[Any, ...],
+        chain: Chain,
     ) -> None:
         self.module = module
         self.parent = parent
@@ -150,9 +150,12 @@ class PassRecorder:
         self._take_gradients = gradients
         self._edits = edits or {}
         self._last = stop_after
-        self._keep = keep
+        self._take_down: Callable[[Event], None] = self.events.append
+        if keep is not None:
+            self._take_down = partial(_take_down_or_drop, self.events, keep)
         self._ops = 0
         self._open: list[Running] = []
+        self._chains: dict[Chain, Chain] = {}
         self.current: Running | None = None
         """The innermost call that is running."""
         self._warned = False
@@ -197,7 +200,8 @@ class PassRecorder:
         try:
             if peek_interpreter_stack() is not None:
                 args, kwargs = unwrapped((args, kwargs))
-            call = Running(module, self.current, args, kwargs, chain_from(_caller()))
+            chain = chain_from(_caller(), self._chains)
+            call = Running(module, self.current, args, kwargs, chain)
             self._take_down(call)
             self._open.append(call)
             self.current = call
@@ -216,13 +220,6 @@ class PassRecorder:
                 self._take_down(Ended(call))
         self.current = self._open[-1] if self._open else None
 
-    def _take_down(self, event: Event) -> None:
-        self.events.append(event)
-        if self._keep is not None and not self._keep(len(self.events) - 1, event):
-            self.events[-1] = _DROPPED
-            if isinstance(event, Ended):
-                event.call.let_go()
-
     def _ask_for_gradients(self, number: int, results: tuple[torch.Tensor, ...]) -> None:
         for result, tensor in enumerate(results):
             if tensor.requires_grad:
@@ -240,6 +237,16 @@ class PassRecorder:
         if not self._warned:
             self._warned = True
             warn(f"the trace is not complete: {problem!r}")
+
+
+def _take_down_or_drop(
+    events: list[Event], keep: Callable[[int, Event], bool], event: Event
+) -> None:
+    events.append(event)
+    if not keep(len(events) - 1, event):
+        events[-1] = _DROPPED
+        if isinstance(event, Ended):
+            event.call.let_go()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from torchglass.capture.forward.keeping import keeping_random_state
 from torchglass.capture.trace.assembling import Captured
-from torchglass.capture.trace.ops import Rerun
+from torchglass.capture.trace.reruns import Rerun
 from torchglass.records.trace import Doubt, Op, Validation
 
 _INSENSITIVE = frozenset(
@@ -57,7 +57,7 @@ class _Replay:
 
     def check(self, op: Op) -> None:
         """Replay one op and compare what it makes with what was saved."""
-        event = self._captured.events.get(op.id)
+        event = self._captured.events[op.id]
         if event is None or op.type in _UNDEFINED:
             originals = event.results if event else self._captured.sources.get(op.id, ())
             self._take_saved(op, originals)
@@ -71,7 +71,7 @@ class _Replay:
     def _check(self, op: Op, event: Rerun) -> None:
         if self._perturb and op.type not in _INSENSITIVE:
             self._prove_edges(op, event)
-        output = _run(event, self._ours(event.args), self._ours(event.kwargs))
+        output = _run(op, event, self._ours(event.args), self._ours(event.kwargs))
         results = event._replace(output=output, written=self._ours(event.written)).results
         self.replayed += 1
         for number, (original, result) in enumerate(zip(event.results, results, strict=True)):
@@ -84,19 +84,19 @@ class _Replay:
     def _prove_edges(self, op: Op, event: Rerun) -> None:
         """Change each parent's result in turn: an edge is real if the op's own result changes."""
         with _random_state_kept():
-            plain = self._run_apart(event, {})
+            plain = self._run_apart(op, event, {})
         for operand in op.operands:
             original = _argument(event, operand.place)
             if operand.op is None or not original.is_floating_point() or original.numel() == 0:
                 continue
             changed = {id(original): _perturbed(self._ours(original))}
             with _random_state_kept():
-                result = self._run_apart(event, changed)
+                result = self._run_apart(op, event, changed)
             if all(_equal(one, other) for one, other in zip(plain, result, strict=True)):
                 self.unproven.append(Doubt(op=op.id, reason=f"argument {operand.place}"))
 
     def _run_apart(
-        self, event: Rerun, changed: Mapping[int, torch.Tensor]
+        self, op: Op, event: Rerun, changed: Mapping[int, torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
         """The results of an op on copies, so that what it writes is lost."""
 
@@ -110,7 +110,7 @@ class _Replay:
             return copies.setdefault(id(tensor), copy(tensor))
 
         args, kwargs = tree_map_only(torch.Tensor, copy_once, (event.args, dict(event.kwargs)))
-        output = _run(event, args, kwargs)
+        output = _run(op, event, args, kwargs)
         written = tuple(map(copy_once, event.written))
         return event._replace(output=output, written=written).results
 
@@ -131,12 +131,9 @@ class _Replay:
                 self._made[id(original)] = made.requires_grad_(original.requires_grad)
 
 
-def _run(event: Rerun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """An op under what it ran under: autograd and autocast choose other kernels."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.set_grad_enabled(bool(event.grad_fn)))
-        for device, dtype in event.autocast:
-            stack.enter_context(torch.autocast(device, dtype, cache_enabled=False))
+def _run(op: Op, event: Rerun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """An op with autograd on if it was, which chooses other kernels."""
+    with torch.set_grad_enabled(bool(op.grad_fn)):
         return event.function(*args, **kwargs)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from torchglass.capture.trace.ops import Rerun
+from torchglass.capture.trace.reruns import Rerun
 from torchglass.capture.trace.snapshots import Key
 from torchglass.records.trace import Op, OpId
 
@@ -62,7 +62,7 @@ class Saved(Mapping[Output, torch.Tensor]):
     def __init__(
         self,
         ops: Sequence[Op],
-        events: Mapping[OpId, Rerun],
+        events: Sequence[Rerun | None],
         given: Mapping[Output, torch.Tensor],
         copies: Mapping[Output, torch.Tensor],
     ) -> None:
@@ -73,10 +73,11 @@ class Saved(Mapping[Output, torch.Tensor]):
 
     def __getitem__(self, output: Output) -> torch.Tensor:
         op, result = output
-        if op not in self._events:
+        event = self._events[op] if 0 <= op < len(self._events) else None
+        if event is None:
             return self._given[output]
         copy = self._copies.get(output)
-        results = self._events[op].results
+        results = event.results
         if not 0 <= result < len(results):
             raise KeyError(output)
         return results[result] if copy is None else copy
@@ -84,7 +85,7 @@ class Saved(Mapping[Output, torch.Tensor]):
     def __iter__(self) -> Iterator[Output]:
         for op in self._ops:
             outputs = ((op.id, result) for result in range(len(op.outputs)))
-            yield from (at for at in outputs if op.id in self._events or at in self._given)
+            yield from (at for at in outputs if self._events[op.id] or at in self._given)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -128,7 +128,7 @@ def _only(save: Selection, captured: Captured) -> Captured:
     return dataclasses.replace(
         captured,
         tensors={output: made for output, made in captured.tensors.items() if output[0] in chosen},
-        events={op: event for op, event in captured.events.items() if op in chosen},
+        events=[event if op in chosen else None for op, event in enumerate(captured.events)],
         sources={op: made for op, made in captured.sources.items() if op in chosen},
     )
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchglass.capture.trace.assembling import Captured, assemble
-from torchglass.capture.trace.ops import Rerun, tensors_in
+from torchglass.capture.trace.ops import tensors_in
 from torchglass.capture.trace.recording import tracing
 from torchglass.capture.trace.replaying import validate
+from torchglass.capture.trace.reruns import Rerun
 
 ROWS, COLUMNS = 4, 6
 Make = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -135,7 +136,7 @@ def test_an_op_is_reached_from_every_write_into_what_it_reads(program: list[Inst
 
     for op in captured.trace.ops:
         ancestors[op.id] = {op.id}.union(*(ancestors[parent] for parent in op.parents))
-        event = captured.events.get(op.id)
+        event = captured.events[op.id]
         if event is None:
             continue
         for tensor in _read(event):

@@ -1,0 +1,58 @@
+"""What is kept of an operation for its replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from torchglass.capture.trace.ops import OpEvent
+from torchglass.capture.trace.reruns import Reruns
+
+
+def event(kwargs: Mapping[str, Any], **facts: Any) -> OpEvent:
+    x = torch.ones(2, 2)
+    return OpEvent(functional.relu, (x,), kwargs, x, None, (), 0, 0, (), "", **facts)
+
+
+def test_equal_settings_are_kept_once() -> None:
+    reruns = Reruns()
+
+    first, second = (reruns.of(event({"inplace": False})) for _ in range(2))
+
+    assert first.kwargs is second.kwargs
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(0.0, -0.0), (1, True), (1, 1.0), (None, "None"), (0, False)],
+)
+def test_settings_that_are_merely_equal_are_told_apart(one: Any, other: Any) -> None:
+    reruns = Reruns()
+    reruns.of(event({"value": one}))
+
+    kept = reruns.of(event({"value": other})).kwargs["value"]
+
+    assert repr(kept) == repr(other)
+
+
+def test_settings_that_hold_a_tensor_are_each_kept() -> None:
+    reruns = Reruns()
+    given = [{"weight": torch.ones(2)}, {"weight": torch.ones(2)}]
+
+    kept = [reruns.of(event(kwargs)).kwargs for kwargs in given]
+
+    assert all(one is other for one, other in zip(kept, given, strict=True))
+
+
+def test_an_op_runs_again_under_the_autocast_that_it_ran_under() -> None:
+    x = torch.ones(2, 2)
+    given = event({}, autocast=(("cpu", torch.bfloat16),))._replace(function=torch.mm)
+
+    rerun = Reruns().of(given)
+
+    assert rerun.function(x, x).dtype is torch.bfloat16
+    assert not torch.is_autocast_enabled("cpu")
