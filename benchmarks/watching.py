@@ -2,71 +2,126 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import functools
+import gc
 import importlib
+import mmap
+import shutil
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.cases import alone
-from benchmarks.measure import PATIENCE, cpu_seconds
-from benchmarks.models import GPT_2, MLP, RESNET18, Scale, Spec, build
+from benchmarks.cases import installed
+from benchmarks.fresh import FreshError, fresh
+from benchmarks.measure import PATIENCE
+from benchmarks.models import GPT_2, MLP, RESNET18, ResidualBlock, Scale, Spec, build
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
 
 TORCHEXPLORER = "torchexplorer"
 WANDB = "wandb"
 _CONTENDERS = (OURS, TORCHEXPLORER, WANDB)
 _BATCHES = {"resnet18": (32, 3, 32, 32), "gpt2": (4, 128), "mlp": (32, 64)}
+_SECONDS, _MOST_STEPS = 1.0, 10
+"""So much of plain steps, and as many cycles of watched ones, are measured in turns."""
+_MOST_ROUNDS = 10
+_CYCLE = 3
+_SMALL = Scale(("mlp", {"layers": 4, "width": 16}), ("mlp", {"layers": 1, "width": 2}))
 
 Step = Callable[[], None]
+Times = dict[str, list[float]]
+Watching = Callable[[nn.Module, int, Path], contextlib.AbstractContextManager[Step]]
+"""Watch a model, every so manyth step of it, with a folder to write to; gives what its users call
+at the end of a step."""
 
 
-def time_watched(contender: str, spec: Spec, rounds: int, log_freq: int) -> list[float]:
-    """How many times the CPU time of a plain step a watched one takes.
+def time_steps(contender: str, spec: Spec, rounds: int) -> Times:
+    """CPU seconds, round by round, of plain steps, of the first one that is watched, of those that
+    are logged, writing included, and of those that are not.
 
-    What is timed are stretches of `log_freq` steps, one of which is looked at; writing is part of
-    it. Peers leave their hooks in place, so the plain steps come first.
+    Every third step is logged. A round has a model of its own: peers leave their hooks in it.
+    """
+    times: Times = {"plain": [], "first": [], "logged": [], "unlogged": []}
+    started = time.process_time()
+    for number in range(rounds):
+        if number and time.process_time() - started > PATIENCE:
+            break
+        plain, first, cycles = _watched(contender, spec)
+        unlogged = statistics.median(cycles[_UNTOUCHED.get(contender, 2) :: _CYCLE])
+        times["plain"].append(statistics.median(plain))
+        times["first"].append(first)
+        times["unlogged"].append(unlogged)
+        # What was logged is worked out and written while the next step is going on.
+        times["logged"].append(_CYCLE * statistics.mean(cycles) - (_CYCLE - 1) * unlogged)
+    return times
+
+
+def soak(contender: str, spec: Spec, steps: int) -> Times:
+    """How late steps compare with early ones, and how many kilobytes 1,000 steps leave behind.
+
+    What is allocated once, and caches that fill, belong to the first tenth of the steps.
     """
     model, step = _training(spec)
-    plain = _stretches(step, rounds, log_freq)
-    with tempfile.TemporaryDirectory() as folder:
-        _WATCH[contender](model, log_freq, Path(folder))
-        step()
-        watched = _stretches(step, rounds, log_freq)
-    usual = statistics.median(plain)
-    return [seconds / usual for seconds in watched]
-
-
-def time_first_step(contender: str, spec: Spec, rounds: int) -> list[float]:
-    """Milliseconds that the first watched step takes more than a plain one."""
-    found = []
-    for _ in range(min(rounds, 3)):
-        model, step = _training(spec)
-        step()
-        plain = cpu_seconds(step)
-        with tempfile.TemporaryDirectory() as folder:
-            _WATCH[contender](model, 1, Path(folder))
-            found.append(1e3 * (cpu_seconds(step) - plain))
-    return found
-
-
-def soak(contender: str, spec: Spec, rounds: int) -> list[float]:
-    """How many times the first tenth of many logged steps the last tenth of them takes."""
-    model, step = _training(spec)
-    with tempfile.TemporaryDirectory() as folder:
-        _WATCH[contender](model, 1, Path(folder))
-        times = []
-        for _ in range(400 * rounds):
+    seconds, kilobytes = [], []
+    with tempfile.TemporaryDirectory() as folder, _WATCH[contender](model, 1, Path(folder)) as end:
+        for number in range(steps):
             start = time.process_time()
             step()
-            times.append(time.process_time() - start)
-    tenth = len(times) // 10
-    return [sum(times[-tenth:]) / sum(times[tenth : 2 * tenth])]
+            end()
+            seconds.append(time.process_time() - start)
+            if number % 10 == 9:
+                kilobytes.append(_resident_bytes() / 1e3)
+    tenth = steps // 10
+    late, early = (statistics.median(part) for part in (seconds[-tenth:], seconds[tenth:][:tenth]))
+    settled = kilobytes[len(kilobytes) // 10 :]
+    slope = np.polyfit(np.arange(len(settled)), settled, 1)[0] if len(settled) > 1 else 0.0
+    return {"slowdown": [late / early], "growth": [100 * float(slope)], "step": [1e3 * early]}
+
+
+def _watched(contender: str, spec: Spec) -> tuple[list[float], float, list[float]]:
+    """CPU seconds of plain steps of a model, of the first one that is watched, and of cycles."""
+    model, step = _training(spec)
+    # One step is enough of a large model.
+    length = 1 if sum(_stretch(step, 1, _SECONDS)) > _SECONDS else _MOST_STEPS
+    plain = _stretch(step, length, _SECONDS)
+    watching = _WATCH[contender]
+    with tempfile.TemporaryDirectory() as folder, watching(model, _CYCLE, Path(folder)) as end:
+
+        def whole() -> None:
+            step()
+            end()
+
+        (first, *_) = _stretch(whole, _CYCLE, PATIENCE)
+        cycles = _stretch(whole, _CYCLE * length, PATIENCE)
+    if contender == OURS:
+        # Peers stay where they are.
+        plain += _stretch(step, length, _SECONDS)
+    return plain, first, cycles
+
+
+def _stretch(step: Step, length: int, seconds: float) -> list[float]:
+    """CPU seconds of steps one after the other; whole cycles if there is no time for all."""
+    gc.collect()
+    times: list[float] = []
+    while len(times) < length and (len(times) % _CYCLE or sum(times) < seconds):
+        start = time.process_time()
+        step()
+        times.append(time.process_time() - start)
+    return times
+
+
+def _resident_bytes() -> int:
+    _, pages, *_ = Path("/proc/self/statm").read_text(encoding="ascii").split()
+    return int(pages) * mmap.PAGESIZE
 
 
 def _training(spec: Spec) -> tuple[nn.Module, Step]:
@@ -89,93 +144,170 @@ def _training(spec: Spec) -> tuple[nn.Module, Step]:
     return model, step
 
 
-def _stretches(step: Step, rounds: int, length: int) -> list[float]:
-    times = []
-    started = time.process_time()
-    for number in range(rounds):
-        if number > 1 and time.process_time() - started > PATIENCE:
-            break
-        times.append(cpu_seconds(lambda: _repeat(step, length)))
-    return times
-
-
-def _repeat(step: Step, times: int) -> None:
-    for _ in range(times):
-        step()
-
-
-def _watch_with_us(model: nn.Module, log_freq: int, folder: Path) -> None:
+@contextlib.contextmanager
+def _watch_with_us(model: nn.Module, log_freq: int, folder: Path) -> Iterator[Step]:
     from torchglass.api.training import watch
 
-    watch(model, log_freq=log_freq, run_dir=folder, verbose=False)
+    with watch(model, log_freq=log_freq, run_dir=folder, verbose=False):
+        yield _nothing
 
 
-def _watch_with_torchexplorer(model: nn.Module, log_freq: int, folder: Path) -> None:
-    importlib.import_module("torchexplorer").watch(
+@contextlib.contextmanager
+def _watch_with_torchexplorer(model: nn.Module, log_freq: int, folder: Path) -> Iterator[Step]:
+    watch = functools.partial(
+        importlib.import_module("torchexplorer").watch,
         model,
         log_freq=log_freq,
         disable_inplace=True,
+        ignore_io_grad_classes=[ResidualBlock],
         backend="standalone",
         standalone_dir=str(folder / "page"),
         verbose=False,
     )
+    # It serves its page from a thread that never ends, and that is a daemon as its maker is.
+    begun: Future[None] = Future()
+    threading.Thread(target=_fulfil, args=(begun, watch), daemon=True).start()
+    begun.result()
+    # Where it is going to write, which it does not bring along.
+    (folder / "page" / "data").mkdir(exist_ok=True)
+    yield _nothing
 
 
-def _watch_with_wandb(model: nn.Module, log_freq: int, folder: Path) -> None:
+@contextlib.contextmanager
+def _watch_with_wandb(model: nn.Module, log_freq: int, folder: Path) -> Iterator[Step]:
     import wandb
 
-    run = wandb.init(mode="offline", dir=str(folder))
-    run.watch(model, log="all", log_freq=log_freq)
+    with wandb.init(mode="offline", dir=str(folder)) as run:
+        run.watch(model, log="all", log_freq=log_freq)
+        yield lambda: run.log({})
 
 
-_WATCH = {
+def _fulfil(future: Future[None], function: Callable[[], None]) -> None:
+    try:
+        function()
+        future.set_result(None)
+    except Exception as error:  # noqa: BLE001 - who waits for the future raises it
+        future.set_exception(error)
+
+
+def _nothing() -> None:
+    """What most have to be told at the end of a step."""
+
+
+_WATCH: Mapping[str, Watching] = {
     OURS: _watch_with_us,
     TORCHEXPLORER: _watch_with_torchexplorer,
     WANDB: _watch_with_wandb,
 }
+_UNTOUCHED = {WANDB: 1}
+"""Which step of a cycle is neither logged nor the next one: the last, but for who logs the last."""
 
 
-def _case(name: str, scale: Scale, log_freq: int, goal: float) -> Case:
+class _Found(NamedTuple):
+    """What an interpreter found out of one contender, or why it did not."""
+
+    times: Mapping[str, list[float]]
+    why_not: str = ""
+
+    def reading(self, unit: str, number: Callable[..., float], *names: str) -> Reading:
+        """A number that is computed of the times of each round."""
+        columns = [self.times.get(name, []) for name in names]
+        samples = tuple(number(*times) for times in zip(*columns, strict=True))
+        return Reading(unit=unit, samples=samples, why_not=self.why_not)
+
+
+@functools.cache
+def _steps(contender: str, name: str, effort: Effort) -> _Found:
+    rounds = 1 if contender != OURS else min(effort.rounds, _MOST_ROUNDS)
+    return _ask(contender, time_steps, spec=_MODELS[name].at(effort), rounds=rounds)
+
+
+@functools.cache
+def _soaked(effort: Effort) -> _Found:
+    return _ask(OURS, soak, spec=_SMALL.at(effort), steps=20 if effort.quick else 10_000)
+
+
+def _ask(contender: str, function: Callable[..., Times], **arguments: object) -> _Found:
+    if not installed([contender]):
+        return _Found({}, "not installed")
+    if contender == TORCHEXPLORER and shutil.which("dot") is None:
+        return _Found({}, "needs Graphviz")
+    try:
+        return _Found(fresh(function, contender=contender, **arguments))
+    except FreshError as problem:
+        return _Found({}, f"failed: {problem}")
+
+
+def _case(
+    name: str, model: str, goal: float | None, unit: str, number: Callable[..., float], *times: str
+) -> Case:
     def measure(effort: Effort) -> dict[str, Reading]:
-        arguments = {
-            "spec": scale.at(effort),
-            "rounds": 2 if effort.quick else effort.rounds,
-            "log_freq": 2 if effort.quick else log_freq,
+        return {
+            contender: _steps(contender, model, effort).reading(unit, number, *times)
+            for contender in _CONTENDERS
         }
-        return {one: alone(one, "×", time_watched, **arguments) for one in _CONTENDERS}
+
+    return Case(f"{name}, {model}", measure, goal)
+
+
+def _every(log_freq: int, model: str, goal: float) -> Case:
+    def ratio(plain: float, logged: float, unlogged: float) -> float:
+        return (logged + (log_freq - 1) * unlogged) / (log_freq * plain)
 
     often = "step" if log_freq == 1 else f"{log_freq}th step"
-    return Case(f"every {often} watched, {name}", measure, goal)
+    return _case(f"every {often} logged", model, goal, "×", ratio, "plain", "logged", "unlogged")
 
 
-def _single(name: str, unit: str, function: Callable[..., list[float]], goal: float) -> Case:
+def _unlogged(model: str, goal: float | None) -> Case:
+    def ratio(plain: float, unlogged: float) -> float:
+        return unlogged / plain
+
+    return _case("a step that is not logged", model, goal, "×", ratio, "plain", "unlogged")
+
+
+def _first(model: str, goal: float | None) -> Case:
+    def extra(plain: float, first: float) -> float:
+        return 1e3 * (first - plain)
+
+    return _case("first step, over a plain one", model, goal, "ms", extra, "plain", "first")
+
+
+def _soak(name: str, unit: str, figure: str, goal: float | None = None) -> Case:
     def measure(effort: Effort) -> dict[str, Reading]:
-        found = alone(OURS, unit, function, spec=MLP.at(effort), rounds=1)
-        return {OURS: dataclasses.replace(found, unit=unit)}
+        return {OURS: _soaked(effort).reading(unit, float, figure)}
 
     return Case(name, measure, goal)
 
 
-_GOALS = {
-    "ResNet-18, batch 32": (RESNET18, (1.5, 1.05, 1.01)),
-    "GPT-2-small-like, batch 4": (GPT_2, (1.5, 1.05, 1.01)),
-    "MLP of 1000": (MLP, (6.0, 1.5, 1.05)),
+_MODELS = {
+    "ResNet-18, batch 32": RESNET18,
+    "GPT-2-small-like, batch 4": GPT_2,
+    "MLP of 1000": MLP,
 }
+_GOALS = dict(zip(_MODELS, [(1.5, 1.05, 1.01), (1.5, 1.05, 1.01), (6.0, 1.5, 1.05)], strict=True))
+_FEW_CALLS = [*_MODELS][:2]
+"""Whose steps take long compared with the calls of their modules."""
 
 TOPIC = Topic(
     name="watching",
     title="Watching a training",
     about="How many times the CPU time of a training step alone, with inputs, outputs, their "
     "gradients, parameters and their gradients logged, writing included, where every step, every "
-    "10th or every 100th is looked at. wandb logs parameters and their gradients only. The soak is "
-    "the time of late steps over that of early ones.",
+    "10th or every 100th is logged. Steps are timed where every third one is logged, in turns "
+    "with plain ones; a cycle is one logged step and as many others as belong to it. wandb logs "
+    "parameters and their gradients only, and writes in a process of its own, which is not "
+    "counted; torchexplorer needs the program dot (`apt install graphviz`). The soak is of a small "
+    "MLP: the time of late steps over that of early ones, and what the process has grown by.",
     cases=[
         *(
-            _case(name, scale, log_freq, goal)
-            for name, (scale, goals) in _GOALS.items()
+            _every(log_freq, model, goal)
+            for model, goals in _GOALS.items()
             for log_freq, goal in zip((1, 10, 100), goals, strict=True)
         ),
-        _single("first step over a plain one, MLP of 1000", "ms", time_first_step, 1000.0),
-        _single("soak of logged steps, MLP of 1000", "×", soak, 1.1),
+        *(_unlogged(model, 1.01 if model in _FEW_CALLS else None) for model in _MODELS),
+        *(_first(model, None if model in _FEW_CALLS else 1000.0) for model in _MODELS),
+        _soak("10,000 logged steps: late over early", "×", "slowdown", 1.1),
+        _soak("… memory, for 1,000 steps more", "kB", "growth", 100.0),
+        _soak("… an early step", "ms", "step"),
     ],
 )

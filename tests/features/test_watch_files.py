@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from torch import nn
 from tests.recorded import ROOT
 from torchglass.api import backends
 from torchglass.api.training import setup, watch
-from torchglass.errors import TargetError, TorchglassWarning
+from torchglass.errors import StoreError, TargetError, TorchglassWarning
 from torchglass.records.graph import Graph
 from torchglass.results.run import open_run
+from torchglass.store.file import FileReader
 
 STRUCTURE = """
 import torch
@@ -185,6 +187,41 @@ def test_no_file_is_left_of_a_watch_that_could_not_begin(tmp_path: Path) -> None
         watch(model, run_dir=tmp_path, verbose=False)
 
     assert not list(tmp_path.iterdir())
+
+
+def test_a_backend_that_cannot_begin_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[FileReader] = []
+
+    def fail(self: backends.Standalone, reader: FileReader) -> None:
+        readers.append(reader)
+        raise OSError("no port is free")
+
+    monkeypatch.setattr(backends.Standalone, "begin", fail)
+    call, threads = nn.Module.__call__, set(threading.enumerate())
+
+    with pytest.raises(OSError, match="no port is free"):
+        watch(nn.Linear(4, 2), backend="standalone", run_dir=tmp_path, verbose=False)
+
+    with pytest.raises(StoreError, match="closed"):
+        readers[0].run()
+    assert not list(tmp_path.iterdir())
+    assert set(threading.enumerate()) <= threads
+    assert nn.Module.__call__ is call
+
+
+@pytest.mark.parametrize("name", ["reject_outlier_proportion", "reject_outlier_propertion"])
+def test_how_histograms_were_made_and_are_to_be_shown_is_in_the_run(
+    name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.glass"
+
+    watch(nn.Linear(4, 2), save=file, sample_n=None, verbose=False, **{name: 0.25}).close()  # type: ignore[arg-type]
+
+    with open_run(file) as run:
+        assert run.run.sample_n is None
+        assert run.run.reject_outlier_proportion == 0.25
 
 
 def test_setup_lets_a_process_open_more_files(tmp_path: Path) -> None:

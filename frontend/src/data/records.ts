@@ -228,6 +228,8 @@ export interface Run {
   readonly torch_version?: string;
   readonly rank?: number;
   readonly world_size?: number;
+  /** How many numbers of a tensor a histogram is made of at most; null for all. */
+  readonly sample_n?: number | null;
   /** The share of outliers that was asked to be left out of histograms. */
   readonly reject_outlier_proportion?: number;
 }

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.records.series import FIELDS, numbers
 from torchglass.records.tensors import Stats
 
 Rows = npt.NDArray[np.float64]
 """Statistics of one tensor in each row, in the columns that `FIELDS` names."""
-
-_WIDTH = len(FIELDS["stats"])
 
 
 def joined(parts: Iterable[Stats]) -> Stats:
@@ -21,13 +19,24 @@ def joined(parts: Iterable[Stats]) -> Stats:
 
     >>> zero_and_two = Stats(count=2, min=0, max=2, mean=1, std=2**0.5)
     >>> joined([zero_and_two, Stats(count=1, min=4, max=4, mean=4, std=0)])
-    Stats(count=3, min=0.0, max=4.0, mean=2.0, std=2.0, nan=0, inf=0)
+    Stats(count=3, min=0, max=4, mean=2.0, std=2.0, nan=0, inf=0)
     """
-    rows = np.array([numbers(part) for part in parts], np.float64).reshape(-1, _WIDTH)
-    (row,) = joined_rows(rows, np.zeros(len(rows), np.intp), 1)
-    count, low, high, mean, std, nan, inf = row.tolist()
+    parts = list(parts)
+    sizes = [part.count - part.nan - part.inf for part in parts]
+    finite, total = [pair for pair in zip(parts, sizes, strict=True) if pair[1]], sum(sizes)
+    mean = sum(part.mean * (size / total) for part, size in finite) if finite else math.nan
+    squares = sum(
+        part.std * part.std * (size - 1) + (part.mean - mean) * (part.mean - mean) * size
+        for part, size in finite
+    )
     return Stats(
-        count=int(count), min=low, max=high, mean=mean, std=std, nan=int(nan), inf=int(inf)
+        count=sum(part.count for part in parts),
+        min=min((part.min for part, _ in finite), default=math.nan),
+        max=max((part.max for part, _ in finite), default=math.nan),
+        mean=mean,
+        std=math.sqrt(squares / max(total - 1, 1)) if finite else math.nan,
+        nan=sum(part.nan for part in parts),
+        inf=sum(part.inf for part in parts),
     )
 
 

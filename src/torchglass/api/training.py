@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torchglass.api.backends import Backend, Shown, Standalone, find_backends, say
@@ -35,6 +36,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     bins: int = 30,
     sample_n: int | None = 100,
     reject_outlier_proportion: float = 0.1,
+    reject_outlier_propertion: float | None = None,
     time_log: tuple[str, Callable[[Any, int], float]] | None = None,
     disable_inplace: bool = False,
     ignore_io_grad_classes: Sequence[type] = (),
@@ -57,7 +59,8 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     "stats" (shares of zeros), "updates" (sizes of steps relative to weights), "activations" (small
     pictures) and "optimizer" (its state). Every `log_freq`-th step is looked at. Histograms have
     about `bins` bins over the bulk of a tensor and are made of `sample_n` of its numbers (None: of
-    all); minimum, maximum, mean and deviation are always those of all numbers.
+    all); minimum, maximum, mean and deviation are always those of all numbers. Views begin with the
+    most extreme `reject_outlier_proportion` of them out of sight; none of them is lost.
 
     The file is `save`, or a new one in `run_dir` (":memory:" for none), or `resume`, which goes on
     with the file of an earlier training. `backend` is "none", "standalone", which serves the page
@@ -94,6 +97,9 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         adds_up_ranks=reduce is not None,
         logs_times=is_among_many(),
     )
+    # TorchExplorer's own page spells it so.
+    if reject_outlier_propertion is not None:
+        reject_outlier_proportion = reject_outlier_propertion
     if not 0 <= reject_outlier_proportion < 1:
         raise TargetError(
             f"reject_outlier_proportion is from 0 up to 1, not {reject_outlier_proportion}"
@@ -105,7 +111,11 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
             (_SEVERAL, "delay_log_multibackward", delay_log_multibackward),
             (_SEVERAL, "delay_log_multi_backward", delay_log_multi_backward),
         )
-    run = this_run(type(model).__name__)
+    run = replace(
+        this_run(type(model).__name__),
+        sample_n=sample_n,
+        reject_outlier_proportion=reject_outlier_proportion,
+    )
     if reduce is not None and run.rank > 0 and is_among_many():
         # What it measures goes to the first rank, so it needs no file of its own.
         run_dir, standalone_dir, save, resume = MEMORY, None, None, None

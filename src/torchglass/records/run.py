@@ -21,6 +21,10 @@ class Run:
     world_size: int = 1
     group: str = ""
     """What all ranks of one training have in common and no other has; "" where that is unknown."""
+    sample_n: int | None = 100
+    """Of how many numbers of a tensor histograms were made; None where they are of all."""
+    reject_outlier_proportion: float = 0.1
+    """The share of a histogram's numbers, the most extreme ones, that views leave out at first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,30 +80,28 @@ class RanksReader:
         last = self.last_step()
         parts: defaultdict[SeriesId, list[Points]] = defaultdict(list)
         for reader in self.ranks.values():
-            here = {_key(each): each.id for each in reader.series()}
-            common = [each for each in wanted if _key(each) in here]
-            found = reader.points_of([here[_key(each)] for each in common], after=after)
-            for each, points in zip(common, found, strict=True):
+            common, there = self._common(reader, wanted)
+            for each, points in zip(common, reader.points_of(there, after=after), strict=True):
                 parts[each.id].append(points)
         return [_joined(each, parts[each.id], last) for each in wanted]
 
     def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
         """The bins of one series of histograms at steps above `after`, over all ranks."""
-        wanted, last = self._known(series), self.last_step()
-        by_step: defaultdict[int, list[Histogram]] = defaultdict(list)
+        (found,) = self.histograms_of([series], after=after)
+        return found
+
+    def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]:
+        """The bins of several series, for the price of reading each file once."""
+        wanted, last = [self._known(each) for each in ids], self.last_step()
+        parts: defaultdict[SeriesId, defaultdict[int, list[Histogram]]]
+        parts = defaultdict(lambda: defaultdict(list))
         for reader in self.ranks.values():
-            here = {_key(each): each.id for each in reader.series()}
-            if _key(wanted) in here:
-                found = reader.histograms(here[_key(wanted)], after=after)
+            common, there = self._common(reader, wanted)
+            for each, found in zip(common, reader.histograms_of(there, after=after), strict=True):
                 for step, histogram in zip(found.steps.tolist(), found.bins, strict=True):
                     if step <= last:
-                        by_step[step].append(histogram)
-        steps = sorted(by_step)
-        return Histograms(
-            series=wanted,
-            steps=np.array(steps, np.int64),
-            bins=tuple(histograms.merged(by_step[step]) for step in steps),
-        )
+                        parts[each.id][step].append(histogram)
+        return [_merged(each, parts[each.id]) for each in wanted]
 
     def last_step(self) -> int:
         """The latest step that all ranks have written which are still at work."""
@@ -144,6 +142,14 @@ class RanksReader:
             raise StoreError(f"{self.path} has no series with the id {series}")
         return known[series]
 
+    def _common(
+        self, reader: FileReader, wanted: Sequence[Series]
+    ) -> tuple[list[Series], list[SeriesId]]:
+        """Those of some series that a rank has, and their ids there."""
+        here = {_key(each): each.id for each in reader.series()}
+        common = [each for each in wanted if _key(each) in here]
+        return common, [here[_key(each)] for each in common]
+
     def _first(self, ask: Callable[[FileReader], T]) -> T:
         """The answer of the first rank that has one."""
         *others, last = self.ranks.values()
@@ -157,6 +163,16 @@ class RanksReader:
 
 def _key(series: Series) -> tuple[Any, ...]:
     return series.path, series.name, series.kind
+
+
+def _merged(series: Series, by_step: Mapping[int, Sequence[Histogram]]) -> Histograms:
+    """The histograms of all ranks, those of one step as one."""
+    steps = sorted(by_step)
+    return Histograms(
+        series=series,
+        steps=np.array(steps, np.int64),
+        bins=tuple(histograms.merged(by_step[step]) for step in steps),
+    )
 
 
 def _joined(series: Series, parts: Sequence[Points], last: int) -> Points:

@@ -110,6 +110,8 @@ class FileReader:
 
     def points_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]:
         """The points of several series, for the price of reading the file once."""
+        if not ids:
+            return []
         with self._reading() as connection:
             wanted, known = self._find(connection, ids)
             frames = connection.execute(

@@ -97,6 +97,10 @@ class MemoryStore:
             ),
         )
 
+    def points_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]:
+        """The points of several series."""
+        return [self.points(series, after=after) for series in ids]
+
     def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
         """The bins of one series of histograms at steps above `after`; none of any other kind."""
         known = self._known(series)
@@ -107,6 +111,10 @@ class MemoryStore:
             steps=np.array([step for step, _ in kept], np.int64),
             bins=tuple(histogram for _, histogram in kept),
         )
+
+    def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]:
+        """The bins of several series."""
+        return [self.histograms(series, after=after) for series in ids]
 
     def last_step(self) -> int:
         """The latest step there is, -1 before the first."""

@@ -107,6 +107,17 @@ def test_histograms_are_those_of_the_numbers_of_all_ranks(run: SavedRun) -> None
         assert merged.stats.count == RANKS * 50
 
 
+def test_histograms_of_several_series_are_those_of_each(run: SavedRun) -> None:
+    loss, output = (run[label].record.id for label in ("loss", "fc.output"))
+
+    of_loss, of_output = run.reader.histograms_of([loss, output], after=2)
+
+    alone = run.reader.histograms(output, after=2)
+    assert len(of_loss) == 0
+    assert of_output.steps.tolist() == alone.steps.tolist() == [3, 4]
+    assert of_output.bins == alone.bins
+
+
 def test_a_pattern_opens_what_it_matches(folder: Path) -> None:
     with open_run(folder / "*rank[02].glass") as run:
         assert list(run.ranks) == [0, 2]

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from torchglass.capture.statistics.totals import joined
-from torchglass.capture.watch.histograms import added
+from torchglass.analyse.histograms import merged
+from torchglass.analyse.moments import joined
+from torchglass.capture.watch.histograms import ROOM
 from torchglass.records.histogram import Histogram
 from torchglass.records.series import Kind, Point
 from torchglass.records.tensors import Stats
@@ -91,9 +92,9 @@ def _point(part: Part) -> Point:
 
 def _sum(one: Part, other: Part, bins: int) -> Part:
     if isinstance(one, Histogram) and isinstance(other, Histogram):
-        return added(one, other, bins)
+        return merged([one, other], bins * ROOM)
     if isinstance(one, Stats) and isinstance(other, Stats):
-        return joined(one, other) or one
+        return joined([one, other])
     if isinstance(one, Mean) and isinstance(other, Mean):
         return one + other
     return one

@@ -1,25 +1,29 @@
 """What flows through the modules of a model, and its gradients, seen at their calls.
 
-Of a pass that is not recorded only the beginning is looked at. Gradients are asked for once a call
-has returned, so operations in place are welcome; they are those of the loss, whoever uses a tensor.
+Of a pass that is not recorded only the beginning and the end are looked at. Gradients are asked for
+once a call has returned, so operations in place are welcome; they are those of the loss, whoever
+uses a tensor.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from torchglass.capture.calls import recording
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.quiet import is_overheard, quietly
 from torchglass.capture.watch.gauge import Gauge
 from torchglass.capture.watch.ledger import Ledger, Place
+from torchglass.capture.watch.passes import Inner, Passes
 from torchglass.records.model import join_path
 
 MOST_CALLS = 16
@@ -38,56 +42,6 @@ class Spot:
         self.value = Place(path, name)
         self.gradient = Place(path, f"{name}.grad")
         self.norms = Place(path, f"{name}.grad_norm")
-
-
-class Passes(Protocol):
-    """Who knows of the steps, and is told of passes through the model."""
-
-    def begin(self, *, training: bool) -> Ledger | None:
-        """A pass begins: where it is to be recorded, None if it is not."""
-
-    def end(self) -> None:
-        """The pass that began last is over."""
-
-    def gradient_factor(self) -> float:
-        """What gradients of the running backward are to be multiplied with."""
-
-    def backward_begun(self) -> None:
-        """The first gradient of a backward has come."""
-
-    def ledger_of_gradient(self, ledger: Ledger) -> Ledger | None:
-        """Where a gradient of a pass is to be recorded, that once was recorded in a ledger."""
-
-    def wants_backward(self) -> bool:
-        """Whether to be told of a backward even if nothing else is wanted of the pass."""
-
-    def changed(self, model: nn.Module) -> None:
-        """The model has other modules than before."""
-
-    def picture(self, place: Place, output: Tensor) -> None:
-        """A module of a recorded pass put out a tensor."""
-
-    def miss(self, problem: Exception) -> None:
-        """Something could not be recorded."""
-
-
-class Inner(Protocol):
-    """Who else looks at the calls of a recorded pass."""
-
-    def begin(self, *, training: bool) -> bool:
-        """A pass begins; whether its calls are to be shown."""
-
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-        """A call begins."""
-
-    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
-        """The call at a depth ended."""
-
-    def end(self, shape: tuple[tuple[int, str], ...] | None) -> None:
-        """The pass ended; its shape is the depths and paths of its calls, None if it raised."""
-
-    def attached(self, name: str) -> None:
-        """The tensor that was made last was given a name."""
 
 
 class _Open:
@@ -118,6 +72,22 @@ class _GradientHook:
             flow.take_gradient(self._ledger, self._spots, gradient)
 
 
+class _Nobody:
+    """An observer of no thread: while it is there, others come and go without changing torch.
+
+    Python has faster ways to call the modules of a class that does not change all the time.
+    """
+
+    thread = -1
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """Never called."""
+        return 0
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """Never called."""
+
+
 class Flow:
     """An observer of calls (`capture.calls`) that keeps what it sees in the ledger of the step."""
 
@@ -125,6 +95,10 @@ class Flow:
         self, model: nn.Module, passes: Passes, gauge: Gauge, log: frozenset[str], inner: Inner
     ) -> None:
         self.thread = threading.get_ident()
+        self._staying = contextlib.ExitStack()
+        self._seeing = contextlib.ExitStack()
+        self._is_away = False
+        """Whether nothing is shown until the pass is over that is going on."""
         self.compiled: dict[str, None] = {}
         """The paths of modules that ran compiled, whose inside is out of sight."""
         self._here = weakref.ref(self)
@@ -158,6 +132,18 @@ class Flow:
     def is_in_pass(self) -> bool:
         """Whether a pass is going on."""
         return self._start is not None
+
+    def open(self) -> None:
+        """Be shown the calls of this thread from now on."""
+        self.thread = threading.get_ident()
+        self._staying.enter_context(recording(_Nobody()))
+        self._seeing.enter_context(recording(self))
+
+    def close(self) -> None:
+        """Be shown no more calls."""
+        self._is_away = False
+        self._seeing.close()
+        self._staying.close()
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """A call begins; how deep it is."""
@@ -229,6 +215,9 @@ class Flow:
                 self._last = self._ledger
                 self._learn_modules()
                 self._shows_inner = self._inner.begin(training=module.training)
+            elif module is self._model():
+                self._seeing.close()
+                self._is_away = True
         except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
             self._passes.miss(problem)
 
@@ -242,6 +231,9 @@ class Flow:
                 self._passes.changed(model)
 
     def _end(self, output: Any, error: BaseException | None) -> None:
+        if self._is_away:
+            self._is_away = False
+            self._seeing.enter_context(recording(self))
         try:
             if not self._is_again:
                 self._passes.end()
@@ -330,8 +322,11 @@ class Flow:
             where = self._passes.ledger_of_gradient(ledger)
             if where is None or is_functorch_wrapped_tensor(gradient):
                 return
-            with quietly():
+            if type(gradient) is Tensor and not is_overheard():
                 reading = self._gauge.read_once(gradient, norms=True)
+            else:
+                with quietly():
+                    reading = self._gauge.read_once(gradient, norms=True)
             if reading is None:
                 return
             reading.factor = self._factor

@@ -103,7 +103,7 @@ class Gauge:
             if not _is_small(tensor):
                 reading = self._new(tensor, norms=False)
             elif reading is not None:
-                self._put_aside(tensor.detach(), reading)
+                self._put_aside(tensor.detach() if tensor.requires_grad else tensor, reading)
             readings.append(reading)
         self._measure_waiting()
         return readings
@@ -130,7 +130,7 @@ class Gauge:
         if norms and tensor.layout is torch.strided and tensor.dim() and not tensor.is_nested:
             reading.norms = Reading()
         if _is_small(tensor):
-            self._put_aside(tensor.detach().clone(), reading)
+            self._put_aside((tensor.detach() if tensor.requires_grad else tensor).clone(), reading)
         else:
             self._measure_now(tensor, reading)
             if reading.stats is None:

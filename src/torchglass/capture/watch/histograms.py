@@ -1,4 +1,4 @@
-"""Histograms on dyadic grids, made of many rows of numbers at a time and added without loss.
+"""Histograms on dyadic grids, made of many rows of numbers at a time.
 
     >>> grids(np.array([[0.0, 1.0, 2.0, 3.0]]), bins=4)
     [Grid(exponent=0, first=0, counts=(1, 1, 1, 1))]
@@ -14,9 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-from torchglass.capture.statistics.totals import joined
-from torchglass.records.histogram import Histogram
 
 Numbers = npt.NDArray[np.float64]
 
@@ -57,23 +54,6 @@ def grids(rows: Numbers, bins: int) -> list[Grid]:
         starts = _starts(cells, finite, bins)
         counts = _count(cells - starts[:, None], bins * ROOM)
     return _trimmed(exponents, starts, counts)
-
-
-def added(one: Histogram, other: Histogram, bins: int) -> Histogram:
-    """The histogram of the numbers of two, on the finest grid that both have room on."""
-    stats = joined(one.stats, other.stats) or one.stats
-    if not one.counts or not other.counts:
-        of = one if one.counts else other
-        return Histogram(exponent=of.exponent, first=of.first, counts=of.counts, stats=stats)
-    exponent = max(one.exponent, other.exponent)
-    while _reach(one, other, exponent) > bins * ROOM:
-        exponent += 1
-    first = min(_cell(each.first, exponent - each.exponent) for each in (one, other))
-    counts = [0] * _reach(one, other, exponent)
-    for each in (one, other):
-        for index, count in enumerate(each.counts, each.first):
-            counts[_cell(index, exponent - each.exponent) - first] += count
-    return Histogram(exponent=exponent, first=first, counts=tuple(counts), stats=stats)
 
 
 def _exponents(ordered: Numbers, finite: npt.NDArray[np.intp], bins: int) -> npt.NDArray[np.intp]:
@@ -139,18 +119,3 @@ def _at(rows: Numbers, columns: npt.NDArray[np.intp]) -> Numbers:
     there = np.clip(columns, 0, rows.shape[1] - 1)
     chosen: Numbers = rows[np.arange(len(rows)), there]
     return chosen
-
-
-def _cell(index: int, halvings: int) -> int:
-    """Where a cell lies on a grid that was made coarser so many times."""
-    return index >> halvings
-
-
-def _reach(one: Histogram, other: Histogram, exponent: int) -> int:
-    """How many bins both take together on a grid."""
-    ends = [
-        _cell(index, exponent - each.exponent)
-        for each in (one, other)
-        for index in (each.first, each.first + len(each.counts) - 1)
-    ]
-    return max(ends) - min(ends) + 1

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import torch
 
+from torchglass.analyse.histograms import merged
 from torchglass.analyse.training_health import Observation, matters
 from torchglass.capture.watch.gauge import Reading
-from torchglass.capture.watch.histograms import added
+from torchglass.capture.watch.histograms import ROOM
 from torchglass.records.flow import Sink
 from torchglass.records.histogram import Histogram
 from torchglass.records.series import Point, SeriesId
@@ -83,10 +84,18 @@ class Ledger:
         for place, reading in self._readings.items():
             if reading.histogram is not None:
                 points[sink.series(*place, "histogram")] = reading.histogram
-        for place, reading in self._more:
-            if reading.histogram is not None:
-                series = sink.series(*place, "histogram")
-                known, new = points.get(series), reading.histogram
-                points[series] = added(known, new, bins) if isinstance(known, Histogram) else new
+        for place, parts in self._repeated().items():
+            points[sink.series(*place, "histogram")] = merged(parts, bins * ROOM)
         points.update((sink.series(*place), float(value)) for place, value in self.numbers.items())
         return points
+
+    def _repeated(self) -> dict[Place, list[Histogram]]:
+        """All that was read at places that were read more than once."""
+        parts: dict[Place, list[Histogram]] = {}
+        for place, reading in self._more:
+            if place not in parts:
+                first = self._readings[place].histogram
+                parts[place] = [first] if first is not None else []
+            if reading.histogram is not None:
+                parts[place].append(reading.histogram)
+        return {place: histograms for place, histograms in parts.items() if histograms}

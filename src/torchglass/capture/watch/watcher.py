@@ -32,7 +32,6 @@ from torch.optim.optimizer import (
 
 from torchglass.analyse.garbage import collector_paused
 from torchglass.analyse.training_health import Judge
-from torchglass.capture.calls import recording
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.quiet import quietly
 from torchglass.capture.watch import attached
@@ -100,7 +99,6 @@ class Watcher:
         self._idle = Idleness()
         self._warned = False
         self._undo = contextlib.ExitStack()
-        self._seeing = contextlib.ExitStack()
         sink.put_model(record)
         self._attach(model)
 
@@ -211,8 +209,8 @@ class Watcher:
         undo(self._weights.clear)
         undo(register_optimizer_step_pre_hook(self._before_update).remove)
         undo(register_optimizer_step_post_hook(self._after_update).remove)
-        self._undo.enter_context(self._seeing)
-        self._seeing.enter_context(recording(self._flow))
+        undo(self._flow.close)
+        self._flow.open()
         self._undo.enter_context(attached.listening(self._flow))
         # The global hooks keep the watcher alive, and it the weights: not beyond the model's life.
         undo(weakref.finalize(model, self._detach).detach)
@@ -301,9 +299,8 @@ class Watcher:
     def _follow_thread(self) -> None:
         """Look at the calls of the thread that trains, wherever `watch` was called."""
         if self._flow.thread != threading.get_ident():
-            self._seeing.close()
-            self._flow.thread = threading.get_ident()
-            self._seeing.enter_context(recording(self._flow))
+            self._flow.close()
+            self._flow.open()
 
     @collector_paused()
     def _put_frame(self, number: int, ledger: Ledger) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from torchglass.analyse.gradients import gradient_norms, layers
 from torchglass.errors import StoreError
 from torchglass.records.flow import Reader
-from torchglass.records.series import Points, SeriesId
 from torchglass.views.web.ribbon import Ribbon
 
 Norms = Mapping[str, float]
@@ -41,7 +39,7 @@ class Flow:
         except StoreError:
             return {}
         ids = [series.id for layer in found for series in layer.gradients]
-        read = points_of(self._reader, ids, after=self._ribbon.last_step)
+        read = self._reader.points_of(ids, after=self._ribbon.last_step)
         by_series = {points.series.id: points for points in read}
         norms: dict[int, dict[str, float]] = {}
         for layer in found:
@@ -56,17 +54,3 @@ class Flow:
 def _largest(parts: Sequence[Norms]) -> Norms:
     paths = dict.fromkeys(path for part in parts for path in part)
     return {path: max(part.get(path, 0.0) for part in parts) for path in paths}
-
-
-@runtime_checkable
-class _ReadsMany(Protocol):
-    """A reader for which several series cost no more than one."""
-
-    def points_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]: ...
-
-
-def points_of(reader: Reader, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]:
-    """The points of several series at steps above `after`."""
-    if isinstance(reader, _ReadsMany):
-        return reader.points_of(ids, after=after) if ids else []
-    return [reader.points(one, after=after) for one in ids]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 from torchglass.analyse.histograms import merged
 from torchglass.records.flow import Reader
-from torchglass.records.histogram import Histogram, Histograms
+from torchglass.records.histogram import Histogram
 from torchglass.records.series import SeriesId
 from torchglass.views.web.ribbon import MOST_COLUMNS, Ribbon
 
@@ -30,22 +29,6 @@ class Heat:
                 ribbon = self._ribbons.setdefault(one, Ribbon(merged, self._most_columns))
                 behind.setdefault(ribbon.last_step, []).append(one)
             for last_step, group in behind.items():
-                for news in histograms_of(self._reader, group, after=last_step):
+                for news in self._reader.histograms_of(group, after=last_step):
                     self._ribbons[news.series.id].extend(news.steps.tolist(), news.bins)
             return [self._ribbons[one] for one in ids]
-
-
-@runtime_checkable
-class _ReadsMany(Protocol):
-    """A reader for which several series cost no more than one."""
-
-    def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]: ...
-
-
-def histograms_of(
-    reader: Reader, ids: Sequence[SeriesId], *, after: int = -1
-) -> Sequence[Histograms]:
-    """The histograms of several series at steps above `after`."""
-    if isinstance(reader, _ReadsMany):
-        return reader.histograms_of(ids, after=after)
-    return [reader.histograms(one, after=after) for one in ids]

@@ -24,7 +24,7 @@ from torchglass.records.plain import to_plain
 from torchglass.records.series import FIELDS, SeriesId
 from torchglass.views.web import documents
 from torchglass.views.web.decimation import decimate, in_order
-from torchglass.views.web.flow import Flow, points_of
+from torchglass.views.web.flow import Flow
 from torchglass.views.web.heat import Heat
 from torchglass.views.web.ribbon import Column
 
@@ -99,7 +99,7 @@ def points_payload(
 ) -> Payload:
     """The points of some series at steps above `after`, thinned out to `limit` of each."""
     sent = []
-    for found in points_of(reader, list(series), after=after):
+    for found in reader.points_of(list(series), after=after):
         points = decimate(in_order(found), limit)
         names = FIELDS[points.series.kind]
         columns = {name: _numbers(points.column(name)) for name in names}

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchglass.capture.watch.histograms import EMPTY, ROOM, Grid, added, grids
+from torchglass.analyse.histograms import merged
+from torchglass.capture.watch.histograms import EMPTY, ROOM, Grid, grids
 from torchglass.records.histogram import Histogram
 from torchglass.records.tensors import Stats
 
@@ -80,7 +81,7 @@ def test_below_a_hundred_numbers_none_is_left_out(values: list[float], bins: int
 def test_two_histograms_add_up_to_that_of_all_numbers(
     one: list[float], other: list[float], bins: int
 ) -> None:
-    both = added(histogram(one, bins), histogram(other, bins), bins)
+    both = merged([histogram(one, bins), histogram(other, bins)], bins * ROOM)
 
     numbers = np.array([*one, *other])
     cells = np.floor(numbers / 2.0**both.exponent)
@@ -97,11 +98,11 @@ def test_the_order_of_adding_does_not_matter(parts: list[list[float]], bins: int
     first, *rest = (histogram(part, bins) for part in parts)
     forwards = first
     for each in rest:
-        forwards = added(forwards, each, bins)
+        forwards = merged([forwards, each], bins * ROOM)
     *others, last = (first, *rest)
     backwards = last
     for each in reversed(others):
-        backwards = added(each, backwards, bins)
+        backwards = merged([each, backwards], bins * ROOM)
 
     assert (forwards.exponent, forwards.first) == (backwards.exponent, backwards.first)
     assert forwards.counts == backwards.counts
@@ -112,7 +113,7 @@ def test_histograms_of_any_two_sizes_can_be_added(one: list[float], other: list[
     with np.errstate(all="ignore"):
         left, right = histogram(one, 30), histogram(other, 30)
 
-    both = added(left, right, 30)
+    both = merged([left, right], 30 * ROOM)
 
     assert total(both) == total(left) + total(right)
     assert len(both.counts) <= 30 * ROOM
@@ -122,7 +123,7 @@ def test_an_empty_histogram_adds_nothing() -> None:
     one = histogram([1.0, 2.0, 3.0], 4)
     empty = Histogram(exponent=7, first=9, counts=(), stats=one.stats)
 
-    assert added(one, empty, 4).counts == added(empty, one, 4).counts == one.counts
+    assert merged([one, empty]).counts == merged([empty, one]).counts == one.counts
 
 
 def test_rows_without_numbers_have_no_bins() -> None:
