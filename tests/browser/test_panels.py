@@ -49,6 +49,15 @@ def test_enter_and_the_button_pin_as_dragging_does(page: Page) -> None:
     expect(page.get_by_test_id("panel")).to_have_count(1)
 
 
+def test_p_pins_what_is_selected_in_the_tree(page: Page) -> None:
+    page.get_by_role("treeitem", name="embed").click()
+    page.keyboard.press("p")
+    expect(page.get_by_test_id("panel")).to_have_attribute("aria-label", "embed")
+
+    page.keyboard.press("p")
+    expect(page.get_by_test_id("panel")).to_have_count(0)
+
+
 def test_what_is_selected_beside_another_view_is_what_is_pinned(page: Page) -> None:
     embed(page).click()
     page.get_by_role("button", name="Scalars").click()

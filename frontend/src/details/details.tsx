@@ -3,10 +3,11 @@ import { kindOf, type Model } from "../data/model";
 import type { Module } from "../data/records";
 import type { Node } from "../graph/calls";
 import { findingBelow, formatTime } from "../graph/colours";
-import { graph, inside, selectedKey } from "../graph/state";
+import { graph } from "../graph/state";
 import { rowsFor } from "../graph/words";
+import { nodeOf, pinKeyOf } from "../panels/of-module";
 import { pins, togglePin } from "../panels/state";
-import { model, selected, seriesByModule, shown } from "../state/state";
+import { model, selected, shown } from "../state/state";
 import { Maps } from "../training/activations";
 import { FindingPlace } from "../training/findings";
 import { Calls } from "./calls";
@@ -29,7 +30,7 @@ export function Details() {
           <bdi>{kindOf(module)}</bdi>
           {module.extra && <code>({module.extra})</code>}
         </h2>
-        <PinButton module={module} node={node} />
+        <PinButton module={module} />
       </div>
       <Facts model={known} module={module} />
       {module.problem && <p class="callout">Reading this module raised an error: {module.problem}</p>}
@@ -45,18 +46,10 @@ export function Details() {
   );
 }
 
-/** What is selected or looked into in the graph, if it is of this module; else the module's first call. */
-function nodeOf({ path }: Module): Node | undefined {
-  const all = graph.value;
-  const chosen = all?.find(selectedKey.value) ?? inside.value?.id;
-  const ids = [chosen, ...(all?.calls(path) ?? [])].filter((id) => id !== undefined);
-  return ids.map((id) => all!.node(id)).find((node) => node.path === path);
-}
-
 /** The same as dragging the module to a column. */
-function PinButton({ module, node }: { module: Module; node: Node | undefined }) {
-  if (!seriesByModule.value.has(module.id)) return null;
-  const key = node?.key ?? `${module.path}:1`;
+function PinButton({ module }: { module: Module }) {
+  const key = pinKeyOf(module);
+  if (key === undefined) return null;
   const isPinned = pins.value.has(key);
   return (
     <button type="button" class={`pin ${isPinned ? "on" : ""}`} aria-pressed={isPinned} onClick={() => togglePin(key)}>

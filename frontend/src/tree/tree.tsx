@@ -3,6 +3,8 @@ import { useEffect, useRef } from "preact/hooks";
 import { formatBytes, formatCount, formatExact, formatShare } from "../data/formats";
 import { kindOf, type Model } from "../data/model";
 import { kindSpan, nameSpan, type Row, type Span } from "./rows";
+import { pinKeyOf } from "../panels/of-module";
+import { togglePin } from "../panels/state";
 import { jump } from "../state/places";
 import { awaitsRuns, failure } from "../state/live";
 import { lookFor, model, query, rows, run, select, selected, toggle } from "../state/state";
@@ -183,6 +185,7 @@ function walk(event: KeyboardEvent, model: Model, active: number, page: number):
     ArrowLeft: () => (here?.open ? toggle(here.id) : parent !== undefined && select(parent)),
     Enter: () => here && activate(model, here),
     " ": () => here && activate(model, here),
+    p: () => here && pin(model, here),
     Escape: () => lookFor(""),
   };
   const act = keys[event.key];
@@ -195,4 +198,9 @@ function activate(model: Model, row: Row): void {
   const alias = model.module(row.id).alias_of;
   if (alias !== undefined) jump(alias);
   else if (row.open !== undefined) toggle(row.id);
+}
+
+function pin(model: Model, row: Row): void {
+  const key = pinKeyOf(model.module(row.id));
+  if (key !== undefined) togglePin(key);
 }

@@ -1,0 +1,20 @@
+/** Which node of the graph stands for a module that was selected outside of it. */
+
+import type { Module } from "../data/records";
+import type { Node } from "../graph/calls";
+import { graph, inside, selectedKey } from "../graph/state";
+import { seriesByModule } from "../state/state";
+
+/** What is selected or looked into in the graph, if it is of this module; else the module's first call. */
+export function nodeOf({ path }: Module): Node | undefined {
+  const all = graph.value;
+  const chosen = all?.find(selectedKey.value) ?? inside.value?.id;
+  const ids = [chosen, ...(all?.calls(path) ?? [])].filter((id) => id !== undefined);
+  return ids.map((id) => all!.node(id)).find((node) => node.path === path);
+}
+
+/** By what a module is pinned; nothing where no series of it is known. */
+export function pinKeyOf(module: Module): string | undefined {
+  if (!seriesByModule.value.has(module.id)) return undefined;
+  return nodeOf(module)?.key ?? `${module.path}:1`;
+}
