@@ -30,6 +30,13 @@ class Unlucky(nn.Module):
         return result
 
 
+class Logarithm(nn.Module):
+    """Of nothing but zeros, whatever comes in."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.log(x * 0)
+
+
 def test_a_bad_batch_is_run_again_with_the_same_random_numbers() -> None:
     torch.manual_seed(0)
     model = Unlucky()
@@ -112,3 +119,32 @@ def test_inputs_that_the_model_wrote_over_are_not_run_again() -> None:
 
     assert [finding.op for finding in guarded.findings] == [""]
     assert "its inputs have been written over since" in guarded.findings[0].message
+
+
+def test_a_gradient_that_a_known_op_spoiled_is_not_called_unexplained() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Logarithm())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    with guard(model, on="record", cheap=True) as guarded:
+        model(torch.zeros(2, 4)).sum().backward()
+        optimizer.step()
+
+    assert [finding.op for finding in guarded.findings] == ["log"]
+
+
+def test_a_gradient_that_only_the_loss_spoiled_is_told_with_the_line_of_the_update() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    with guard(model, on="record", cheap=True) as guarded:
+        model(torch.ones(2, 4)).sum().backward()
+        assert model.bias.grad is not None
+        model.bias.grad.fill_(float("nan"))
+        optimizer.step()
+
+    (finding,) = guarded.findings
+    assert finding.message == (
+        "the gradient of bias holds 1 NaN, and running it again does not show where it comes from"
+    )
+    assert finding.source is not None
+    assert finding.source.file == __file__

@@ -510,6 +510,23 @@ def test_an_exception_of_the_forward_passes_and_what_was_seen_is_written(tmp_pat
 
 
 @pytest.mark.filterwarnings("ignore:the inspection was not written")
+def test_a_script_that_dies_before_it_finishes_shows_its_own_error_alone() -> None:
+    script = (
+        "import torch; from torchglass import InspectorGadgets\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "inspector = InspectorGadgets(model)\n"
+        "inspector.start()\n"
+        "model(torch.ones(1, 3))\n"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True
+    )
+
+    assert ended.stderr.splitlines()[-1].startswith("RuntimeError: mat1 and mat2")
+    assert "Exception ignored" not in ended.stderr
+
+
 def test_a_file_that_cannot_be_written_hides_no_exception_of_the_user(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     save_file = tmp_path / "file" / "insight"

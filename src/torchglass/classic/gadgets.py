@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -85,6 +86,9 @@ class InspectorGadgets:
         recorder = InspectionRecorder(self._models, self._watched)
         self._stack.callback(recorder.close)
         self._stack.enter_context(recording(recorder))
+        # Once Python takes its modules apart, a script that ended in between could not be left.
+        atexit.register(self._stack.close)
+        self._stack.callback(atexit.unregister, self._stack.close)
         self._recorder = recorder
 
     def forward_mode(self) -> None:

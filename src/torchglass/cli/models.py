@@ -21,6 +21,7 @@ from torchglass.cli.options import (
     app,
 )
 from torchglass.cli.output import export, stdout_for_results, tell
+from torchglass.cli.terminal import terminal_width
 from torchglass.targets.inputs import make_inputs, ready_to_run
 from torchglass.targets.names import resolve
 
@@ -64,7 +65,7 @@ def summary(
     if json:
         print(result.to_json())
     elif not (html or csv):
-        print(result)
+        print(result.table(width=terminal_width()))
 
 
 @app.command(group=LOOKING)

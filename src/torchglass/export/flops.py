@@ -6,7 +6,7 @@ from typing import Any
 
 from torchglass.analyse.flops.adding import Amount, ModuleFlops, OpFlops
 from torchglass.analyse.flops.report import FlopReport
-from torchglass.export.texts import csv_text, json_text
+from torchglass.export.texts import csv_text
 from torchglass.records.plain import to_plain
 
 HEADINGS = (
@@ -52,11 +52,6 @@ def flops_dict(report: FlopReport) -> dict[str, Any]:
         "unattributed": _module(report.unattributed, report),
         "ops": [_op(op, report) for op in report.ops],
     }
-
-
-def flops_json(report: FlopReport) -> str:
-    """A report as JSON text."""
-    return json_text(flops_dict(report))
 
 
 def flops_csv(report: FlopReport) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from torchglass.analyse.memory.report import Held, MemoryReport, ModuleMemory
-from torchglass.export.texts import csv_text, json_text
+from torchglass.export.texts import csv_text
 from torchglass.records.memory import Footprint
 from torchglass.records.model import Model
 from torchglass.records.plain import to_plain
@@ -33,11 +33,6 @@ def memory_dict(model: Model, footprint: Footprint, report: MemoryReport) -> dic
         "notes": list(footprint.notes),
         "footprint": to_plain(footprint),
     }
-
-
-def memory_json(model: Model, footprint: Footprint, report: MemoryReport) -> str:
-    """The same as JSON text."""
-    return json_text(memory_dict(model, footprint, report))
 
 
 def memory_csv(model: Model, report: MemoryReport) -> str:

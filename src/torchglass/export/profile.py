@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchglass.analyse.latency import Latency, ModuleTime, Times
-from torchglass.export.texts import json_text
 from torchglass.records.model import Model
 from torchglass.records.timing import Timing
 from torchglass.records.trace import Call
@@ -36,11 +35,6 @@ def profile_dict(
             for op in found.ops
         ],
     }
-
-
-def profile_json(model: Model, calls: Sequence[Call], timing: Timing, found: Latency) -> str:
-    """A profile as JSON text."""
-    return json_text(profile_dict(model, calls, timing, found))
 
 
 def _module(

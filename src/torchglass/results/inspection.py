@@ -66,9 +66,9 @@ class Inspection(Mapping[str, ModuleInspection]):
     def __len__(self) -> int:
         return len(self.record.modules)
 
-    def table(self, depth: int | None = None) -> str:
-        """All modules, or those of so many levels, as a table."""
-        return inspection_text(self.record, depth=depth)
+    def table(self, depth: int | None = None, *, width: int | None = None) -> str:
+        """All modules, or those of so many levels, as a table that fits into a width."""
+        return inspection_text(self.record, depth=depth, room=width)
 
     def to_dict(self) -> dict[str, Any]:
         """The tree of `info` and `children` that the file holds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchglass.analyse.memory.reading import devices_of, memory_report
@@ -13,13 +13,14 @@ from torchglass.analyse.memory.report import (
     Moment,
     OpMemory,
 )
-from torchglass.analyse.rows import Sort
 from torchglass.errors import LookupFailedError
-from torchglass.export.memory import memory_csv, memory_dict, memory_json
+from torchglass.export.memory import memory_csv, memory_dict
 from torchglass.records.memory import Block, BlockKind, Footprint
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
 from torchglass.results.files import File, written
+from torchglass.results.measurement import Measurement
+from torchglass.views.tables import Look
 from torchglass.views.text.memory import (
     Remembered,
     memory_table,
@@ -29,7 +30,7 @@ from torchglass.views.text.memory import (
 )
 
 
-class Memory:
+class Memory(Measurement[ModuleMemory]):
     """What each module and op of a model takes of memory; print it, or turn it into something else.
 
     It speaks of one device, that with most of the memory; `on` gives the same for another one. What
@@ -143,37 +144,9 @@ class Memory:
         blocks = (block for block in self.footprint.blocks if block.kind == "activation")
         return tuple(block for block in blocks if block.spec.device == self.report.device)
 
-    def __getitem__(self, path: str) -> ModuleMemory:
-        if path not in self.rows:
-            raise LookupFailedError(f"there is no module {path!r}; .rows lists all")
-        return self.rows[path]
-
-    def __str__(self) -> str:
-        return self.table()
-
-    __repr__ = __str__
-
-    def table(
-        self,
-        *,
-        sort: Sort | None = None,
-        depth: int | None = None,
-        columns: Iterable[str] | None = None,
-    ) -> str:
-        """The modules as a table, as a tree or by their part of the peak, and the curve below.
-
-        With `sort="total"` the largest of siblings comes first, with `sort="self"` the largest of
-        all. `depth` says how far below the model rows are shown.
-        """
-        return memory_table(self._shown, sort=sort, depth=depth, columns=columns)
-
-    def op_table(self, count: int | None = 20) -> str:
-        """The ops that hold most as a table; None shows all."""
-        return op_table(self._shown, count)
-
-    def peak_table(self, count: int | None = 20) -> str:
-        """Who holds the peak as a table; None shows all."""
-        return peak_table(self._shown, count)
+    def peak_table(self, count: int | None = 20, *, width: int | None = None) -> str:
+        """Who holds the peak as a table; a `count` of None shows all."""
+        return peak_table(self._shown, count, width)
 
     def curve(self, width: int = 72, height: int = 6) -> str:
         """The memory of the step over its phases, drawn as an area."""
@@ -183,13 +156,15 @@ class Memory:
         """All of it as dicts, lists, strings and numbers."""
         return memory_dict(self.model, self.footprint, self.report)
 
-    def to_json(self, file: File | None = None) -> str:
-        """JSON, also written to a file if one is named."""
-        return written(memory_json(self.model, self.footprint, self.report), file)
-
     def to_csv(self, file: File | None = None) -> str:
         """One line for each module, also written to a file if one is named."""
         return written(memory_csv(self.model, self.report), file)
+
+    def _table(self, look: Look) -> str:
+        return memory_table(self._shown, look)
+
+    def _op_table(self, count: int | None, room: int | None) -> str:
+        return op_table(self._shown, count, room)
 
     def _size(self, kind: BlockKind) -> int:
         return self.report.sizes.get(kind, 0)

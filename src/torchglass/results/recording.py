@@ -119,6 +119,10 @@ class Recording(Mapping[str, ModuleStatistics]):
         """The same as JSON."""
         return json_text(self.to_dict())
 
-    def __repr__(self) -> str:
+    def table(self, *, width: int | None = None) -> str:
+        """The modules as a table that fits into a width."""
         modules = list(self.values())
-        return statistics_text(self.model, self.level, self.forward_count, modules)
+        return statistics_text(self.model, self.level, self.forward_count, modules, width)
+
+    def __repr__(self) -> str:
+        return self.table()

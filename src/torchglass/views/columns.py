@@ -121,19 +121,22 @@ def _own(text: Callable[[Row, SummaryReport], str]) -> Callable[[Row, SummaryRep
 
 COLUMNS: Mapping[str, Column] = {
     "class": Column("Class", _class, right=False),
-    "input_size": Column("Input", _inputs, right=False),
-    "output_size": Column("Output", _outputs, right=False),
+    "input_size": Column("Input", _inputs, right=False, spare=3),
+    "output_size": Column("Output", _outputs, right=False, spare=1),
     "kernel_size": Column(
-        "Kernel", _own(lambda row, _: kernel_size(row.module.kind, row.module.extra)), right=False
+        "Kernel",
+        _own(lambda row, _: kernel_size(row.module.kind, row.module.extra)),
+        right=False,
+        spare=6,
     ),
     "parameters": Column("Parameters", _own(lambda row, _: f"{row.total.parameters:,}")),
-    "share": Column("Share", _own(_share)),
-    "bytes": Column("Bytes", _own(_bytes)),
-    "trainable": Column("Trainable", _own(_trainable), right=False),
-    "buffers": Column("Buffers", _own(lambda row, _: f"{row.total.buffers:,}")),
-    "calls": Column("Calls", _own(lambda row, _: f"{len(row.calls)}")),
-    "dtype": Column("Dtype", _own(lambda row, _: ", ".join(row.dtypes)), right=False),
-    "device": Column("Device", _own(lambda row, _: ", ".join(row.devices)), right=False),
+    "share": Column("Share", _own(_share), spare=4),
+    "bytes": Column("Bytes", _own(_bytes), spare=2),
+    "trainable": Column("Trainable", _own(_trainable), right=False, spare=5),
+    "buffers": Column("Buffers", _own(lambda row, _: f"{row.total.buffers:,}"), spare=7),
+    "calls": Column("Calls", _own(lambda row, _: f"{len(row.calls)}"), spare=8),
+    "dtype": Column("Dtype", _own(lambda row, _: ", ".join(row.dtypes)), right=False, spare=9),
+    "device": Column("Device", _own(lambda row, _: ", ".join(row.devices)), right=False, spare=10),
 }
 _USUAL = ("class", "output_size", "parameters", "share", "bytes")
 _TORCHINFO = {"num_params": "parameters", "params_percent": "share"}

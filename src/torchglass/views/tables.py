@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from torchglass.analyse.rows import Sort
 from torchglass.errors import ViewError
 
 R = TypeVar("R")
@@ -20,6 +21,21 @@ class Column(Generic[R, W]):
     text: Callable[[R, W], str]
     right: bool = True
     """Whether it ends at the right, as numbers do."""
+    spare: int = 0
+    """Columns of the highest number are left out first where there is no room; those of 0 stay."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a table of modules is to look."""
+
+    sort: Sort | None = None
+    """With "total" the largest of siblings comes first, with "self" the largest of all."""
+    depth: int | None = None
+    """How far below the model rows are shown."""
+    columns: Iterable[str] | None = None
+    room: int | None = None
+    """The terminal cells that it is to fit into."""
 
 
 def find_columns(names: Iterable[str], columns: Mapping[str, Column[R, W]]) -> list[Column[R, W]]:

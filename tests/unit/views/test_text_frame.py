@@ -6,6 +6,7 @@ import pytest
 
 from torchglass.errors import ViewError
 from torchglass.views.tables import Column, find_columns
+from torchglass.views.text.fitting import Cells
 from torchglass.views.text.frame import fact_lines, framed, left_out, lined_up
 
 COLUMNS: dict[str, Column[int, int]] = {
@@ -15,19 +16,19 @@ COLUMNS: dict[str, Column[int, int]] = {
 
 
 def test_numbers_end_at_the_right_and_no_line_ends_in_spaces() -> None:
-    lines = lined_up([(["Name", "a", "long"], False), (["Size", "1", "100"], True)])
+    lines = lined_up([Cells(["Name", "a", "long"], right=False), Cells(["Size", "1", "100"])])
 
     assert lines == ["Name  Size", "a        1", "long   100"]
 
 
 def test_wide_characters_take_two_cells() -> None:
-    lines = lined_up([(["Name", "模型"], False), (["Size", "1"], False)])
+    lines = lined_up([Cells(["Name", "模型"], right=False), Cells(["Size", "1"], right=False)])
 
     assert lines == ["Name  Size", "模型  1"]
 
 
 def test_rules_are_as_long_as_the_longest_line() -> None:
-    columns = [(["A", "1"], False)]
+    columns = [Cells(["A", "1"])]
 
     assert framed(columns) == "─\nA\n─\n1\n─"
     assert framed(columns, ["below"]) == "─────\nA\n─────\n1\n─────\nbelow\n─────"

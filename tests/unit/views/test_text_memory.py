@@ -71,7 +71,7 @@ def test_a_device_without_memory_is_refused() -> None:
 
 
 def test_a_module_that_there_is_not_is_refused() -> None:
-    with pytest.raises(LookupFailedError, match="there is no module 'c'"):
+    with pytest.raises(LookupFailedError, match="no module 'c' was measured"):
         Memory(MODEL, (), step().footprint())["c"]
 
 

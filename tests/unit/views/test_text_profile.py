@@ -121,7 +121,7 @@ def test_a_module_is_found_by_its_path() -> None:
 
     assert found["fc"].total_ns == 180
     assert found.root is found[""]
-    with pytest.raises(LookupFailedError, match="no module 'nothing' ran"):
+    with pytest.raises(LookupFailedError, match="no module 'nothing' was measured"):
         _ = found["nothing"]
 
 

@@ -38,8 +38,8 @@ class Desk:
         self.dumper = dumper
         self._allow = frozenset(allow)
         self._repeat = repeat
-        self.errors = 0
-        """How many findings were not mere warnings."""
+        self.met = 0
+        """How often something was found that is not finite, told before or not."""
         self._told: set[tuple[Health, Spot]] = set()
         self._warned = False
 
@@ -50,13 +50,13 @@ class Desk:
 
     def report(self, finding: Finding) -> None:
         """Hand on a finding, which may raise."""
-        self.errors += finding.severity == "error"
         self._report(finding)
 
     def is_news(self, health: Health, spot: Spot) -> bool:
         """Whether something is to be reported, which from then on it has been."""
         if spot.op in self._allow or (spot.path and spot.path in self._allow):
             return False
+        self.met += health is not Health.NEAR
         key = health, spot._replace(call=0)
         is_new = key not in self._told
         self._told.add(key)

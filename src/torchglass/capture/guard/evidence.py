@@ -172,13 +172,19 @@ def arrival(spot: Spot, health: Health, what: str, culprit: Exhibit, held: Held)
     )
 
 
-def standing(name: str, health: Health, culprit: Exhibit, source: Source | None) -> Finding:
-    """The finding that a tensor is not finite, whoever made it so."""
+def standing(
+    name: str,
+    health: Health,
+    culprit: Exhibit,
+    source: Source | None,
+    why: str = "no op was seen to make it",
+) -> Finding:
+    """The finding that a tensor is not finite, whoever made it so; `why` says why that is open."""
     found = evidence(culprit, Held({}, {}))
     return Finding(
         severity="error",
         kind=KINDS[health],
-        message=f"{name} holds {counted(found.stats, health)}, and no op was seen to make it",
+        message=f"{name} holds {counted(found.stats, health)}, and {why}",
         source=source,
         facts=_facts(found, culprit.tensor, health),
         tensors=(found,),

@@ -24,7 +24,7 @@ from torchglass.capture.forward.keeping import (
     random_state,
 )
 from torchglass.capture.guard.desk import Desk
-from torchglass.capture.guard.evidence import Exhibit, Spot, arrival, user_source
+from torchglass.capture.guard.evidence import Exhibit, Spot, standing, user_source
 from torchglass.capture.guard.finiteness import Health, look_again
 from torchglass.capture.guard.guarding import guarding
 from torchglass.capture.guard.memory import version_of
@@ -104,8 +104,8 @@ class Rerunner:
         return Batch(args, kwargs, _versions(args, kwargs), random_state(), buffers, {})
 
     def _rerun(self, batch: Batch, bad: torch.Tensor, what: str, *, backward: bool = False) -> None:
-        """Run a batch again, and say so if that does not tell more than the first run did."""
-        errors, spot, health = self._desk.errors, Spot("", "", 1, user_source()), look_again(bad)
+        """Run a batch again, and say so if that does not show where it comes from."""
+        met, source, health = self._desk.met, user_source(), look_again(bad)
         why = "its inputs have been written over since"
         if batch.is_as_it_was:
             why = "running it again does not show where it comes from"
@@ -114,10 +114,8 @@ class Rerunner:
                 self._run(batch, backward)
             finally:
                 self._is_rerunning = False
-        if self._desk.errors == errors and self._desk.is_news(health, spot._replace(op=what)):
-            words = f"{what} holds {{count}}, and {why}"
-            exhibit = Exhibit(what, "result", bad)
-            self._desk.report(arrival(spot, health, words, exhibit, self._desk.held))
+        if self._desk.met == met and self._desk.is_news(health, Spot(what, "", 1, source)):
+            self._desk.report(standing(what, health, Exhibit(what, "result", bad), source, why))
 
     def _run(self, batch: Batch, backward: bool) -> None:
         model = self._desk.model

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import reduce
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from torchglass.capture.statistics.batch import PENDING
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
 Seen = Reading | tuple[tuple[str, Reading], ...]
 """Readings by their places; one alone stands at the usual place, as nearly all of them do."""
 
-_NONE = Totals()
+_AT_ONCE = 16
+"""So many calls are dropped together, which takes less time than one by one."""
 
 
 class Call:
@@ -92,26 +92,29 @@ class Call:
 
 
 class History:
-    """What a module did so far. Only `keep` calls are held; older ones are in the totals alone."""
+    """What a module did so far. Only `keep` calls are kept; older ones are in the totals alone."""
 
-    __slots__ = ("_dropped", "_keep", "_reader", "begun", "kept", "path")
+    __slots__ = ("_dropped", "_keep", "_latest", "_reader", "begun", "path")
 
     def __init__(self, path: str, reader: Reader, keep: int) -> None:
         self.path = path
         self.begun = 0
-        self.kept: list[Call] = []
+        self._latest: list[Call] = []
         self._reader = reader
         self._keep = keep
-        self._dropped = _NONE
+        self._dropped = Totals()
+
+    @property
+    def kept(self) -> list[Call]:
+        """The latest calls."""
+        return self._latest[-self._keep :]
 
     def add(self, call: Call) -> None:
         """Take in a call that has ended."""
-        self.kept.append(call)
-        if len(self.kept) > self._keep:
-            oldest = self.kept.pop(0)
-            if oldest.is_pending:
-                self._reader.finish()
-            self._dropped = plus(self._dropped, oldest)
+        self._latest.append(call)
+        if len(self._latest) >= self._keep + _AT_ONCE:
+            self._drop(self._latest[: -self._keep])
+            self._latest = self.kept
 
     def record(self, class_name: str) -> ModuleStatistics:
         """The same as plain data."""
@@ -120,8 +123,13 @@ class History:
             path=self.path,
             class_name=class_name,
             calls=tuple(call.record() for call in self.kept),
-            totals=reduce(plus, self.kept, self._dropped),
+            totals=plus(self._dropped, self._latest),
         )
+
+    def _drop(self, calls: Sequence[Call]) -> None:
+        if any(call.is_pending for call in calls):
+            self._reader.finish()
+        self._dropped = plus(self._dropped, calls)
 
 
 def _records(located: tuple[tuple[str, Reading], ...]) -> tuple[Measured, ...]:

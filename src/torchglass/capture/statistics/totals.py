@@ -1,8 +1,9 @@
-"""Calls added up, one by one, so that none of them need be kept."""
+"""Calls added up, so that none of them need be kept."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from torchglass.records.statistics import Totals
@@ -13,45 +14,51 @@ if TYPE_CHECKING:
     from torchglass.capture.statistics.readings import Reading
 
 
-def plus(totals: Totals, call: Call) -> Totals:
-    """The totals with one more call, whose statistics are there."""
+def plus(totals: Totals, calls: Sequence[Call]) -> Totals:
+    """The totals with some more calls, whose statistics are there."""
+    inputs = [_first(call.located_inputs) for call in calls]
+    outputs = [_first(call.located_outputs) for call in calls]
     return Totals(
-        calls=totals.calls + 1,
-        failed=totals.failed + bool(call.error),
-        total_ns=totals.total_ns + call.total_ns,
-        self_ns=totals.self_ns + call.self_ns,
-        inputs=joined(totals.inputs, _first(call.located_inputs)),
-        outputs=joined(totals.outputs, _first(call.located_outputs)),
+        calls=totals.calls + len(calls),
+        failed=totals.failed + sum(bool(call.error) for call in calls),
+        total_ns=totals.total_ns + sum(call.total_ns for call in calls),
+        self_ns=totals.self_ns + sum(call.self_ns for call in calls),
+        inputs=joined([totals.inputs, *inputs]),
+        outputs=joined([totals.outputs, *outputs]),
     )
 
 
-def joined(one: Stats | None, other: Stats | None) -> Stats | None:
-    """The statistics of the numbers of two tensors taken together."""
-    if one is None or other is None:
-        return one or other
-    count, one_finite, other_finite = one.count + other.count, _finite(one), _finite(other)
-    nan, inf = one.nan + other.nan, one.inf + other.inf
-    if not one_finite or not other_finite:
-        of = one if one_finite else other
-        return Stats(
-            count=count, min=of.min, max=of.max, mean=of.mean, std=of.std, nan=nan, inf=inf
-        )
-    finite = one_finite + other_finite
-    distance = other.mean - one.mean
-    squares = (
-        one.std * one.std * (one_finite - 1)
-        + other.std * other.std * (other_finite - 1)
-        + distance * distance * one_finite * other_finite / finite
-    )
+def joined(every: Iterable[Stats | None]) -> Stats | None:
+    """The statistics of the numbers of all these tensors taken together."""
+    parts = [stats for stats in every if stats is not None]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    # One that holds no finite number has no range, and says so where there is no other.
+    finite = [part for part in parts if _finite(part)] or parts[-1:]
+    mean, std = _moments(finite)
     return Stats(
-        count=count,
-        min=min(one.min, other.min),
-        max=max(one.max, other.max),
-        mean=one.mean + distance * other_finite / finite,
-        std=math.sqrt(squares / (finite - 1)),
-        nan=nan,
-        inf=inf,
+        count=sum(part.count for part in parts),
+        min=min(part.min for part in finite),
+        max=max(part.max for part in finite),
+        mean=mean,
+        std=std,
+        nan=sum(part.nan for part in parts),
+        inf=sum(part.inf for part in parts),
     )
+
+
+def _moments(parts: Sequence[Stats]) -> tuple[float, float]:
+    if len(parts) == 1:
+        return parts[0].mean, parts[0].std
+    counts = [_finite(part) for part in parts]
+    whole = sum(counts)
+    weighed = list(zip(counts, parts, strict=True))
+    mean = sum(part.mean * (count / whole) for count, part in weighed)
+    squares = sum(
+        _square(part.std) * (count - 1) + _square(part.mean - mean) * count
+        for count, part in weighed
+    )
+    return mean, math.sqrt(squares / (whole - 1))
 
 
 def _first(located: tuple[tuple[str, Reading], ...]) -> Stats | None:
@@ -60,3 +67,8 @@ def _first(located: tuple[tuple[str, Reading], ...]) -> Stats | None:
 
 def _finite(stats: Stats) -> int:
     return stats.count - stats.nan - stats.inf
+
+
+def _square(number: float) -> float:
+    # A power of a number that is too large raises, its product with itself is infinite.
+    return number * number

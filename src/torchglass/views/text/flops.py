@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from torchglass.analyse.flops.adding import Amount, ModuleFlops, OpFlops
 from torchglass.analyse.flops.report import FlopReport
 from torchglass.analyse.flops.rows import rows
-from torchglass.analyse.rows import Sort
 from torchglass.records.timing import Stage
 from torchglass.views.columns import NOT_RUN
 from torchglass.views.formats import format_bytes, format_share, format_time, harmless
-from torchglass.views.tables import Column
+from torchglass.views.tables import Column, Look, find_columns
+from torchglass.views.text.fitting import Cells
 from torchglass.views.text.frame import fact_lines, framed, left_out, note_lines
 from torchglass.views.text.modules import class_text, module_table
 
@@ -37,51 +37,56 @@ def format_flops(count: float) -> str:
     return f"{count / 1000:.2f} E"
 
 
-def flops_table(report: FlopReport, *, sort: Sort | None = None, depth: int | None = None) -> str:
+def flops_table(report: FlopReport, look: Look) -> str:
     """The modules below their headings, then what is to be said of the whole."""
-    shown = rows(report, depth=depth, sort=sort)
-    return module_table(shown, _columns(report), report, _facts(report))
+    columns = _columns(report)
+    chosen = find_columns(columns if look.columns is None else look.columns, columns)
+    shown = rows(report, depth=look.depth, sort=look.sort)
+    return module_table(shown, chosen, report, _facts(report, look.room), look.room)
 
 
-def op_table(report: FlopReport, count: int | None = 20) -> str:
+def op_table(report: FlopReport, count: int | None = 20, room: int | None = None) -> str:
     """The ops over the whole model, the largest first."""
     ops = report.ops[:count]
     columns = [
-        ["Calls", *(f"{op.calls:,}" for op in ops)],
-        ["Forward", *(_op_flops(op, op.forward_flops) for op in ops)],
+        Cells(["Op", *(harmless(op.op) for op in ops)], right=False),
+        Cells(["Calls", *(f"{op.calls:,}" for op in ops)], spare=3),
+        Cells(["Forward", *(_op_flops(op, op.forward_flops) for op in ops)]),
     ]
     if report.work.backward:
-        columns += [["Backward", *(_op_flops(op, op.backward_flops) for op in ops)]]
+        columns.append(Cells(["Backward", *(_op_flops(op, op.backward_flops) for op in ops)]))
     columns += [
-        ["Share", *(_share(op.total_flops, report.total_flops) for op in ops)],
-        ["Moved", *(format_bytes(op.bytes) for op in ops)],
-        ["FLOPs/byte", *(_ratio(op.intensity) for op in ops)],
+        Cells(["Share", *(_share(op.total_flops, report.total_flops) for op in ops)]),
+        Cells(["Moved", *(format_bytes(op.bytes) for op in ops)], spare=1),
+        Cells(["FLOPs/byte", *(_ratio(op.intensity) for op in ops)], spare=2),
     ]
     if report.work.total_ns:
         columns += [
-            ["Time", *(_share(op.time_ns or 0, report.work.total_ns) for op in ops)],
-            ["FLOP/s", *(_speed(op.flops_per_second) for op in ops)],
+            Cells(["Time", *(_share(op.time_ns or 0, report.work.total_ns) for op in ops)]),
+            Cells(["FLOP/s", *(_speed(op.flops_per_second) for op in ops)]),
         ]
-    names = ["Op", *(harmless(op.op) for op in ops)]
-    numbers = [(cells, True) for cells in columns]
-    return framed([(names, False), *numbers], left_out(report.ops, ops))
+    return framed(columns, left_out(report.ops, ops), room=room)
 
 
-def _columns(report: FlopReport) -> list[_Column]:
-    columns = [_Column("Class", _class, right=False), _Column("Calls", _calls)]
-    columns += _stage_columns("forward", "Forward" if report.work.backward else "FLOPs")
+def _columns(report: FlopReport) -> dict[str, _Column]:
+    """The columns that there is something for, by their names."""
+    columns = {
+        "class": _Column("Class", _class, right=False, spare=3),
+        "calls": _Column("Calls", _calls, spare=5),
+        **_stage_columns("forward", "Forward" if report.work.backward else "FLOPs"),
+    }
     if report.work.backward:
-        columns += _stage_columns("backward", "Backward")
-    columns.append(_Column("FLOPs/byte", lambda module, _: _ratio(module.intensity)))
+        columns |= _stage_columns("backward", "Backward")
+    columns["intensity"] = _Column(
+        "FLOPs/byte", lambda module, _: _ratio(module.intensity), spare=4
+    )
     if report.latency is not None:
-        columns += [
-            _Column("Time", lambda module, of: _time(of.time_ns(module))),
-            _Column("FLOP/s", lambda module, of: _speed(of.speed(module))),
-        ]
+        columns["time"] = _Column("Time", lambda module, of: _time(of.time_ns(module)), spare=2)
+        columns["speed"] = _Column("FLOP/s", lambda module, of: _speed(of.speed(module)))
     return columns
 
 
-def _stage_columns(stage: Stage, title: str) -> list[_Column]:
+def _stage_columns(stage: Stage, title: str) -> dict[str, _Column]:
     def amount(module: ModuleFlops) -> Amount:
         return module.forward if stage == "forward" else module.backward
 
@@ -97,7 +102,11 @@ def _stage_columns(stage: Stage, title: str) -> list[_Column]:
         whole = report.forward_flops if stage == "forward" else report.backward_flops
         return _share(amount(module).total_flops, whole)
 
-    return [_Column(title, total), _Column("self", own), _Column("share", share)]
+    return {
+        stage: _Column(title, total),
+        f"{stage}_self": _Column("self", own, spare=6),
+        f"{stage}_share": _Column("share", share, spare=1),
+    }
 
 
 def _class(module: ModuleFlops, report: FlopReport) -> str:
@@ -132,7 +141,7 @@ def _speed(speed: float | None) -> str:
     return format_flops(speed) if speed else ""
 
 
-def _facts(report: FlopReport) -> list[str]:
+def _facts(report: FlopReport, room: int | None) -> list[str]:
     """What is said of the whole: how much, how fast, by which convention, and what is missing."""
     facts = [
         ("Total", _total(report)),
@@ -154,7 +163,7 @@ def _facts(report: FlopReport) -> list[str]:
         facts.append(("Recomputed", again))
     if report.is_lower_bound:
         facts += [("Lower bound", _missing(report)), ("", _named(report.uncounted))]
-    return [*fact_lines(facts), *note_lines(report.work.notes)]
+    return [*fact_lines(facts, room), *note_lines(report.work.notes, room)]
 
 
 def _total(report: FlopReport) -> str:
@@ -167,8 +176,9 @@ def _total(report: FlopReport) -> str:
 
 def _missing(report: FlopReport) -> str:
     share, count = report.uncounted_share, len(report.uncounted)
-    time = "" if share is None else f", which take {format_share(share, 1)} of the time"
-    return f"no formula for {count} op{'s' * (count != 1)}{time}; tg.register_flops gives one"
+    ops, take = ("1 op", "takes") if count == 1 else (f"{count} ops", "take")
+    time = "" if share is None else f", which {take} {format_share(share, 1)} of the time"
+    return f"no formula for {ops}{time}; tg.register_flops gives one"
 
 
 def _named(ops: Sequence[OpFlops]) -> str:

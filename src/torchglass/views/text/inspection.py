@@ -15,7 +15,8 @@ from torchglass.views.formats import (
     harmless,
     shorten,
 )
-from torchglass.views.text.frame import Cells, framed, note_lines
+from torchglass.views.text.fitting import Cells, wrapped
+from torchglass.views.text.frame import framed, note_lines
 from torchglass.views.text.guides import guides
 
 _LONGEST_NAME = 44
@@ -30,10 +31,14 @@ class _Row(NamedTuple):
     last: bool
 
 
-def inspection_text(model: InspectedModel, *, depth: int | None = None) -> str:
+def inspection_text(
+    model: InspectedModel, *, depth: int | None = None, room: int | None = None
+) -> str:
     """A line for each module of so many levels, then what is to be said of the whole."""
     shown = [row for row in _rows(model) if depth is None or row.depth <= depth]
-    return framed(_columns(model, shown), [*_origins(model), *note_lines(model.notes)])
+    origins = [line for origin in _origins(model) for line in wrapped(origin, room)]
+    notes = note_lines(model.notes, room)
+    return framed(_columns(model, shown), [*origins, *notes], room=room)
 
 
 def _rows(model: InspectedModel) -> list[_Row]:
@@ -48,7 +53,6 @@ def _rows(model: InspectedModel) -> list[_Row]:
 
 
 def _columns(model: InspectedModel, rows: Sequence[_Row]) -> Iterator[Cells]:
-    """The cells of each column, its heading first, and whether they end at the right."""
     modules = [row.module for row in rows]
     root = model.modules[0]
     forward, backward = [m.forward for m in modules], [m.backward for m in modules]
@@ -56,21 +60,22 @@ def _columns(model: InspectedModel, rows: Sequence[_Row]) -> Iterator[Cells]:
         guide + shorten(harmless(row.module.name or model.name), _LONGEST_NAME)
         for row, guide in zip(rows, guides(rows, "─"), strict=True)
     )
-    yield ["Module", *names], False
-    yield ["Class", *map(_class, modules)], False
-    yield ["Output", *map(_output, modules)], False
-    yield ["Params", *(format_count(m.parameters) if m.parameters else "" for m in modules)], True
-    yield ["Calls", *map(_calls, modules)], True
-    yield ["Forward", *map(_time, forward)], True
-    yield ["share", *(_share(effort, root.forward) for effort in forward)], True
+    params = [format_count(m.parameters) if m.parameters else "" for m in modules]
+    yield Cells(["Module", *names], right=False)
+    yield Cells(["Class", *map(_class, modules)], right=False, spare=1)
+    yield Cells(["Output", *map(_output, modules)], right=False, spare=2)
+    yield Cells(["Params", *params], spare=6)
+    yield Cells(["Calls", *map(_calls, modules)], spare=5)
+    yield Cells(["Forward", *map(_time, forward)])
+    yield Cells(["share", *(_share(effort, root.forward) for effort in forward)], spare=4)
     if any(backward):
-        yield ["Backward", *map(_time, backward)], True
-        yield ["share", *(_share(effort, root.backward) for effort in backward)], True
+        yield Cells(["Backward", *map(_time, backward)])
+        yield Cells(["share", *(_share(effort, root.backward) for effort in backward)], spare=4)
     for title, efforts in (("Memory fwd", forward), ("bwd", backward)):
         if any(effort and effort.added_bytes is not None for effort in efforts):
-            yield [title, *map(_memory, efforts)], True
+            yield Cells([title, *map(_memory, efforts)], spare=3)
     if any(any(bad) for module in modules for bad in _places(module).values()):
-        yield ["NaN/Inf in", *map(_mark, modules)], False
+        yield Cells(["NaN/Inf in", *map(_mark, modules)], right=False)
 
 
 def _class(module: InspectedModule) -> str:

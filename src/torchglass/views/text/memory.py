@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from torchglass.analyse.memory.report import MemoryReport, ModuleMemory
 from torchglass.analyse.memory.rows import rows
-from torchglass.analyse.rows import Sort
 from torchglass.records.memory import BlockKind, Footprint
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
 from torchglass.views.columns import NOT_RUN, first_shape
 from torchglass.views.formats import format_bytes, format_share, harmless, width
-from torchglass.views.tables import Column, find_columns
+from torchglass.views.tables import Column, Look, find_columns
 from torchglass.views.text.area import area_text
+from torchglass.views.text.fitting import Cells
 from torchglass.views.text.frame import fact_lines, framed, left_out, note_lines
 from torchglass.views.text.modules import class_text, module_table, path_text
 
@@ -55,54 +56,48 @@ class Remembered:
 _Column = Column[ModuleMemory, Remembered]
 
 
-def memory_table(
-    shown: Remembered,
-    *,
-    sort: Sort | None = None,
-    depth: int | None = None,
-    columns: Iterable[str] | None = None,
-) -> str:
+def memory_table(shown: Remembered, look: Look) -> str:
     """The modules below their headings, the curve of the step, and what is to be said of it."""
-    if columns is None:
-        root = shown.report.root.total
-        columns = [
-            name for name in _USUAL if name not in _ONLY_IF_ANY or getattr(root, _ONLY_IF_ANY[name])
-        ]
-    chosen = find_columns(columns, COLUMNS)
-    lines = rows(shown.report, shown.model, depth=depth, sort=sort)
-    return module_table(lines, chosen, shown, _below(shown))
+    root = shown.report.root.total
+    usual = (
+        name for name in _USUAL if name not in _ONLY_IF_ANY or getattr(root, _ONLY_IF_ANY[name])
+    )
+    chosen = find_columns(usual if look.columns is None else look.columns, COLUMNS)
+    lines = rows(shown.report, shown.model, depth=look.depth, sort=look.sort)
+    return module_table(lines, chosen, shown, _below(shown, look.room), look.room)
 
 
-def op_table(shown: Remembered, count: int | None = 20) -> str:
+def op_table(shown: Remembered, count: int | None = 20, room: int | None = None) -> str:
     """The ops that hold most of the peak, then those that take most."""
     ops = shown.report.ops[:count]
     columns = [
-        (["Op", *(harmless(op.op) for op in ops)], False),
-        (["Module", *(path_text(op.path, shown.model) for op in ops)], False),
-        (["Phase", *(op.phase for op in ops)], False),
-        (["Blocks", *(f"{op.blocks:,}" for op in ops)], True),
-        (["Taken", *(_size(op.taken_bytes) for op in ops)], True),
-        (["At once", *(_size(op.most_bytes) for op in ops)], True),
-        (["Activations", *(_size(op.activation_bytes) for op in ops)], True),
-        (["Gradients", *(_size(op.gradient_bytes) for op in ops)], True),
-        (["At peak", *(_size(op.peak_bytes) for op in ops)], True),
+        Cells(["Op", *(harmless(op.op) for op in ops)], right=False),
+        Cells(["Module", *(path_text(op.path, shown.model) for op in ops)], right=False),
+        Cells(["Phase", *(op.phase for op in ops)], right=False, spare=2),
+        Cells(["Blocks", *(f"{op.blocks:,}" for op in ops)], spare=5),
+        Cells(["Taken", *(_size(op.taken_bytes) for op in ops)], spare=1),
+        Cells(["At once", *(_size(op.most_bytes) for op in ops)], spare=3),
+        Cells(["Activations", *(_size(op.activation_bytes) for op in ops)]),
+        Cells(["Gradients", *(_size(op.gradient_bytes) for op in ops)], spare=4),
+        Cells(["At peak", *(_size(op.peak_bytes) for op in ops)]),
     ]
-    return framed(columns, left_out(shown.report.ops, ops))
+    return framed(columns, left_out(shown.report.ops, ops), room=room)
 
 
-def peak_table(shown: Remembered, count: int | None = 20) -> str:
+def peak_table(shown: Remembered, count: int | None = 20, room: int | None = None) -> str:
     """Who holds what at the peak of the step, most first."""
     holders = shown.report.peak_holders[:count]
     whole = shown.report.peak_bytes
+    paths = (path_text(holder.path, shown.model) for holder in holders)
     columns = [
-        (["At the peak", *(_KIND_NAMES[holder.kind] for holder in holders)], False),
-        (["Module", *(path_text(holder.path, shown.model) for holder in holders)], False),
-        (["Made by", *(harmless(holder.op) for holder in holders)], False),
-        (["Blocks", *(f"{holder.blocks:,}" for holder in holders)], True),
-        (["Bytes", *(_size(holder.bytes) for holder in holders)], True),
-        (["Share", *(format_share(holder.bytes, whole) for holder in holders)], True),
+        Cells(["At the peak", *(_KIND_NAMES[holder.kind] for holder in holders)], right=False),
+        Cells(["Module", *paths], right=False),
+        Cells(["Made by", *(harmless(holder.op) for holder in holders)], right=False),
+        Cells(["Blocks", *(f"{holder.blocks:,}" for holder in holders)], spare=1),
+        Cells(["Bytes", *(_size(holder.bytes) for holder in holders)]),
+        Cells(["Share", *(format_share(holder.bytes, whole) for holder in holders)]),
     ]
-    return framed(columns, left_out(shown.report.peak_holders, holders))
+    return framed(columns, left_out(shown.report.peak_holders, holders), room=room)
 
 
 def timeline_text(shown: Remembered, cells: int = 72, height: int = 6) -> str:
@@ -138,45 +133,56 @@ def _share(memory: ModuleMemory, shown: Remembered) -> str:
     return format_share(part, shown.report.peak_bytes) if part else ""
 
 
+class _Heading(NamedTuple):
+    """A quantity of a module with what is below it, and of itself."""
+
+    title: str
+    field: str
+    spare: int = 0
+
+
 _HEADINGS = {
-    "parameters": ("Parameters", "parameter_bytes"),
-    "buffers": ("Buffers", "buffer_bytes"),
-    "activations": ("Activations", "activation_bytes"),
-    "saved": ("Saved", "saved_bytes"),
-    "gradients": ("Gradients", "gradient_bytes"),
-    "optimizer": ("Optimizer", "optimizer_bytes"),
-    "temporary": ("Temporary", "temporary_peak_bytes"),
-    "peak": ("At peak", "peak_bytes"),
+    "parameters": _Heading("Parameters", "parameter_bytes"),
+    "buffers": _Heading("Buffers", "buffer_bytes"),
+    "activations": _Heading("Activations", "activation_bytes"),
+    "saved": _Heading("Saved", "saved_bytes", spare=5),
+    "gradients": _Heading("Gradients", "gradient_bytes", spare=2),
+    "optimizer": _Heading("Optimizer", "optimizer_bytes", spare=3),
+    "temporary": _Heading("Temporary", "temporary_peak_bytes", spare=6),
+    "peak": _Heading("At peak", "peak_bytes"),
 }
 
 COLUMNS: Mapping[str, _Column] = {
-    "class": _Column("Class", _class, right=False),
-    "output": _Column("Output", _output, right=False),
-    **{name: _Column(title, _of_total(field)) for name, (title, field) in _HEADINGS.items()},
+    "class": _Column("Class", _class, right=False, spare=4),
+    "output": _Column("Output", _output, right=False, spare=7),
+    **{
+        name: _Column(title, _of_total(field), spare=spare)
+        for name, (title, field, spare) in _HEADINGS.items()
+    },
     **{
         f"{name}_self": _Column(f"{title} self", _of_itself(field))
-        for name, (title, field) in _HEADINGS.items()
+        for name, (title, field, _) in _HEADINGS.items()
     },
-    "share": _Column("share", _share),
+    "share": _Column("share", _share, spare=1),
 }
 _USUAL = (
     *("class", "output", "parameters", "activations", "saved", "gradients", "optimizer"),
     *("temporary", "peak", "share"),
 )
 _ONLY_IF_ANY = {
-    name: _HEADINGS[name][1] for name in ("activations", "saved", "gradients", "optimizer")
+    name: _HEADINGS[name].field for name in ("activations", "saved", "gradients", "optimizer")
 }
 
 
-def _below(shown: Remembered) -> list[str]:
+def _below(shown: Remembered, room: int | None) -> list[str]:
     """The curve, then what is said of the whole."""
     facts = [("Peak", _peak_fact(shown)), ("", _kinds_fact(shown)), ("Step", _step_fact(shown))]
     if shown.report.allocator_peak_bytes is not None:
         facts.append(("Allocator", _allocator_fact(shown)))
-    lines = fact_lines(facts)
+    lines = fact_lines(facts, room)
     cells = min(max(map(width, lines)), _MOST_CELLS)
     curve = timeline_text(shown, cells).splitlines()
-    return [*curve, *([""] if curve else []), *lines, *note_lines(shown.footprint.notes)]
+    return [*curve, *([""] if curve else []), *lines, *note_lines(shown.footprint.notes, room)]
 
 
 def _peak_fact(shown: Remembered) -> str:

@@ -9,28 +9,38 @@ from torchglass.analyse.rows import Measured, Row, full_name
 from torchglass.records.model import Model
 from torchglass.views.formats import harmless, shorten
 from torchglass.views.tables import Column
+from torchglass.views.text.fitting import Cells
 from torchglass.views.text.frame import framed
 from torchglass.views.text.guides import guides
 
 M = TypeVar("M", bound=Measured)
+R = TypeVar("R")
 W = TypeVar("W")
 
 _LONGEST_NAME = 60
 
 
 def module_table(
-    rows: Sequence[Row[M]], columns: Sequence[Column[M, W]], whole: W, below: Sequence[str]
+    rows: Sequence[Row[M]],
+    columns: Sequence[Column[M, W]],
+    whole: W,
+    below: Sequence[str],
+    room: int | None = None,
 ) -> str:
     """The modules below their headings, then what is to be said of the whole."""
     names = [
         guide + shorten(harmless(row.name), _LONGEST_NAME)
         for row, guide in zip(rows, guides(rows, "─"), strict=True)
     ]
-    texts = [
-        ([column.title, *(column.text(row.measured, whole) for row in rows)], column.right)
-        for column in columns
-    ]
-    return framed([(["Module", *names], False), *texts], below)
+    measured = [row.measured for row in rows]
+    texts = (column_cells(column, measured, whole) for column in columns)
+    return framed([Cells(["Module", *names], right=False), *texts], below, room=room)
+
+
+def column_cells(column: Column[R, W], rows: Sequence[R], whole: W) -> Cells:
+    """A column with a cell for each row."""
+    texts = [column.title, *(column.text(row, whole) for row in rows)]
+    return Cells(texts, column.right, column.spare)
 
 
 def path_text(path: str | None, model: Model) -> str:

@@ -16,6 +16,7 @@ from torchglass.records.model import Module
 from torchglass.records.trace import Value
 from torchglass.views.columns import shape_text
 from torchglass.views.formats import format_bytes, format_count, format_time, harmless, pad, width
+from torchglass.views.text.fitting import shortened, wrapped
 from torchglass.views.text.profile import Profiled
 
 _GAP = "   "
@@ -26,6 +27,7 @@ def overlay_text(
     profiled: Profiled,
     paths: Iterable[str] = (),
     memory: Mapping[str, int] | None = None,
+    room: int | None = None,
 ) -> str:
     """The layers of these paths, or else all that ran and have parameters or no children.
 
@@ -33,15 +35,18 @@ def overlay_text(
     """
     chosen = list(paths) or list(_layers(profiled))
     blocks = [_block(profiled, path, (memory or {}).get(path)) for path in chosen]
-    first = max((width(line[0]) for block in blocks for line in block), default=0)
-    second = max((width(line[1]) for block in blocks for line in block), default=0)
-    return "\n\n".join(
-        "\n".join(
-            _GAP.join((pad(name, first), pad(amount, second), *rest)).rstrip()
-            for name, amount, *rest in block
-        )
-        for block in blocks
+    first, second = (
+        max((width(line[column]) for block in blocks for line in block), default=0)
+        for column in (0, 1)
     )
+    if room is not None:
+        first = min(first, max(room // 4, width(_ARMS[1])))
+
+    def text(name: str, amount: str, *rest: str) -> str:
+        before = _GAP.join((pad(shortened(name, first), first), pad(amount, second), ""))
+        return "\n".join(wrapped(_GAP.join(rest), room, before=before))
+
+    return "\n\n".join("\n".join(text(*line) for line in block) for block in blocks)
 
 
 def _layers(profiled: Profiled) -> Iterator[str]:

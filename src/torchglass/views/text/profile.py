@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from torchglass.analyse.latency import Latency, ModuleTime, OpTime, Times, rows
 from torchglass.analyse.model.parameters import ModuleCounts, count
-from torchglass.analyse.rows import Sort
 from torchglass.records.model import Model, Module
 from torchglass.records.timing import Stage, Timing
 from torchglass.records.trace import Call
 from torchglass.views.columns import NOT_RUN, first_shape
 from torchglass.views.formats import format_count, format_share, format_time, harmless
-from torchglass.views.tables import Column, find_columns
+from torchglass.views.tables import Column, Look, find_columns
+from torchglass.views.text.fitting import Cells
 from torchglass.views.text.frame import fact_lines, framed, left_out, note_lines
 from torchglass.views.text.modules import class_text, module_table, path_text
 
@@ -60,36 +60,30 @@ class Profiled:
 _Column = Column[ModuleTime, Profiled]
 
 
-def profile_table(
-    profiled: Profiled,
-    *,
-    sort: Sort | None = None,
-    depth: int | None = None,
-    columns: Iterable[str] | None = None,
-) -> str:
+def profile_table(profiled: Profiled, look: Look) -> str:
     """The modules below their headings, then what is to be said of the whole."""
-    if columns is None:
-        went_back = profiled.latency.root.backward is not None
-        columns = [name for name in _USUAL if went_back or not name.startswith("backward")]
-    chosen = find_columns(columns, COLUMNS)
-    shown = rows(profiled.latency, profiled.model, depth=depth, sort=sort)
-    return module_table(shown, chosen, profiled, _facts(profiled))
+    went_back = profiled.latency.root.backward is not None
+    usual = (name for name in _USUAL if went_back or not name.startswith("backward"))
+    chosen = find_columns(usual if look.columns is None else look.columns, COLUMNS)
+    shown = rows(profiled.latency, profiled.model, depth=look.depth, sort=look.sort)
+    return module_table(shown, chosen, profiled, _facts(profiled, look.room), look.room)
 
 
-def op_table(profiled: Profiled, count: int | None = 20) -> str:
+def op_table(profiled: Profiled, count: int | None = 20, room: int | None = None) -> str:
     """The slowest ops, all calls of one op in one module together."""
     ops = profiled.latency.ops
     shown = ops[:count]
     whole = profiled.latency.root.total_ns
+    paths = (path_text(op.path, profiled.model) for op in shown)
     columns = [
-        (["Op", *(harmless(op.op) or _rest(op) for op in shown)], False),
-        (["Module", *(path_text(op.path, profiled.model) for op in shown)], False),
-        (["Calls", *(str(op.calls or "") for op in shown)], True),
-        (["Forward", *(_time(op.forward) for op in shown)], True),
-        (["Backward", *(_time(op.backward) for op in shown)], True),
-        (["Share", *(format_share(op.self_ns, whole) for op in shown)], True),
+        Cells(["Op", *(harmless(op.op) or _rest(op) for op in shown)], right=False),
+        Cells(["Module", *paths], right=False),
+        Cells(["Calls", *(str(op.calls or "") for op in shown)], spare=1),
+        Cells(["Forward", *(_time(op.forward) for op in shown)]),
+        Cells(["Backward", *(_time(op.backward) for op in shown)]),
+        Cells(["Share", *(format_share(op.self_ns, whole) for op in shown)]),
     ]
-    return framed(columns, left_out(ops, shown))
+    return framed(columns, left_out(ops, shown), room=room)
 
 
 def times_of(time: ModuleTime, stage: Stage) -> Times | None:
@@ -144,8 +138,10 @@ def _stage_columns(stage: Stage, title: str) -> dict[str, _Column]:
 
     return {
         stage: _Column(title, _of_stage(stage, _time)),
-        f"{stage}_self": _Column("self", _of_stage(stage, lambda times: _ns(times.self_ns))),
-        f"{stage}_share": _Column("share", lambda time, of: of.share(time, stage)),
+        f"{stage}_self": _Column(
+            "self", _of_stage(stage, lambda times: _ns(times.self_ns)), spare=5
+        ),
+        f"{stage}_share": _Column("share", lambda time, of: of.share(time, stage), spare=1),
         f"{stage}_cpu": _Column(
             f"{title} CPU", _of_stage(stage, lambda times: _ns(times.cost.total_cpu_ns))
         ),
@@ -158,13 +154,13 @@ def _ns(nanoseconds: float) -> str:
 
 
 COLUMNS: Mapping[str, _Column] = {
-    "class": _Column("Class", _class, right=False),
-    "output": _Column("Output", _output, right=False),
-    "parameters": _Column("Params", _parameters),
-    "calls": _Column("Calls", _calls),
+    "class": _Column("Class", _class, right=False, spare=2),
+    "output": _Column("Output", _output, right=False, spare=3),
+    "parameters": _Column("Params", _parameters, spare=6),
+    "calls": _Column("Calls", _calls, spare=4),
     **_stage_columns("forward", "Forward"),
     **_stage_columns("backward", "Backward"),
-    "spread": _Column("Spread", _spread),
+    "spread": _Column("Spread", _spread, spare=7),
 }
 _USUAL = (
     *("class", "output", "parameters", "calls", "forward", "forward_self", "forward_share"),
@@ -172,7 +168,7 @@ _USUAL = (
 )
 
 
-def _facts(profiled: Profiled) -> list[str]:
+def _facts(profiled: Profiled, room: int | None) -> list[str]:
     """What is said of the whole: both stages over all runs, how it was measured, what to doubt."""
     found, timing = profiled.latency, profiled.timing
     facts = [
@@ -193,7 +189,7 @@ def _facts(profiled: Profiled) -> list[str]:
             f"wall time is {found.busy:.1f}× CPU time: the machine is busy, or the model waits; "
             "trust CPU times"
         )
-    return [*fact_lines(facts), *note_lines(notes)]
+    return [*fact_lines(facts, room), *note_lines(notes, room)]
 
 
 def _stage_fact(times: Times) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, repeat
 
 from torchglass.records.statistics import Level, Measured, ModuleStatistics
 from torchglass.records.tensors import Stats
 from torchglass.views.columns import first_shape
 from torchglass.views.formats import format_share, format_time, harmless, shorten
-from torchglass.views.text.frame import Cells, lined_up, rule_for
+from torchglass.views.text.fitting import Cells, wrapped
+from torchglass.views.text.frame import framed
 from torchglass.views.trace_facts import ends
 
 _LONGEST_NAME = 44
@@ -18,21 +21,22 @@ _UNDEFINED = "–"
 
 
 def statistics_text(
-    model: str, level: Level, forwards: int, modules: Sequence[ModuleStatistics]
+    model: str,
+    level: Level,
+    forwards: int,
+    modules: Sequence[ModuleStatistics],
+    room: int | None = None,
 ) -> str:
     """A line for each module, with what went in and out of it and the time that it took."""
-    title = _title(model, forwards, modules)
+    title = wrapped(_title(model, forwards, modules), room)
     if not modules:
-        return title
+        return "\n".join(title)
     first, left_out, last = ends(modules, _MOST_ROWS)
-    shown = [*first, *last]
-    whole = _total_ns(modules)
-    heading, *lines = lined_up(_columns(model, level, shown, whole))
+    columns = list(_columns(model, level, [*first, *last], _total_ns(modules)))
     if left_out:
-        lines.insert(len(first), f"… {left_out:,} more …")
-    notes = list(_notes(level, modules))
-    rule = rule_for([title, heading, *lines, *notes])
-    return "\n".join([title, rule, heading, rule, *lines, rule, *notes])
+        columns = _with_gap(columns, len(first), f"… {left_out:,} more …")
+    notes = [line for note in _notes(level, modules) for line in wrapped(note, room)]
+    return "\n".join([*title, framed(columns, notes, room=room)])
 
 
 def _title(model: str, forwards: int, modules: Sequence[ModuleStatistics]) -> str:
@@ -47,22 +51,32 @@ def _title(model: str, forwards: int, modules: Sequence[ModuleStatistics]) -> st
 def _columns(
     model: str, level: Level, modules: Sequence[ModuleStatistics], whole_ns: int
 ) -> Iterator[Cells]:
-    """The cells of each column, its heading first, and whether they end at the right."""
-    outputs = [module.totals.outputs for module in modules]
-    yield ["Module", *(_name(module.path, model) for module in modules)], False
-    yield ["Class", *(harmless(module.class_name) for module in modules)], False
-    yield ["Calls", *(f"{module.totals.calls:,}" for module in modules)], True
-    yield ["Input", *(_shapes(module, "inputs") for module in modules)], False
-    yield ["Output", *(_shapes(module, "outputs") for module in modules)], False
+    totals = [module.totals for module in modules]
+    outputs = [total.outputs for total in totals]
+    names, classes = [_name(m.path, model) for m in modules], [m.class_name for m in modules]
+    yield Cells(["Module", *names], right=False)
+    yield Cells(["Class", *map(harmless, classes)], right=False, spare=3)
+    yield Cells(["Calls", *(f"{total.calls:,}" for total in totals)], spare=4)
+    yield Cells(["Input", *(_shapes(m, "inputs") for m in modules)], right=False, spare=6)
+    yield Cells(["Output", *(_shapes(m, "outputs") for m in modules)], right=False, spare=1)
     if level != "shapes":
         for name in ("min", "max", "mean", "std"):
-            yield [name, *(_number(stats, name) for stats in outputs)], True
+            yield Cells([name, *(_number(stats, name) for stats in outputs)])
         for name in ("nan", "inf"):
             if any(stats and getattr(stats, name) for stats in outputs):
-                yield [name, *(_number(stats, name) for stats in outputs)], True
-    yield ["Time", *(format_time(module.totals.total_ns / 1e9) for module in modules)], True
-    yield ["Self", *(format_time(module.totals.self_ns / 1e9) for module in modules)], True
-    yield ["Share", *(format_share(module.totals.self_ns, whole_ns) for module in modules)], True
+                yield Cells([name, *(_number(stats, name) for stats in outputs)])
+    yield Cells(["Time", *(format_time(total.total_ns / 1e9) for total in totals)])
+    yield Cells(["Self", *(format_time(total.self_ns / 1e9) for total in totals)], spare=5)
+    yield Cells(["Share", *(format_share(total.self_ns, whole_ns) for total in totals)], spare=2)
+
+
+def _with_gap(columns: Sequence[Cells], row: int, text: str) -> list[Cells]:
+    """The columns with a line in between that has a text and nothing else."""
+    above = row + 1
+    return [
+        replace(column, texts=[*column.texts[:above], cell, *column.texts[above:]])
+        for column, cell in zip(columns, chain([text], repeat("")), strict=False)
+    ]
 
 
 def _notes(level: Level, modules: Iterable[ModuleStatistics]) -> Iterator[str]:

@@ -24,10 +24,10 @@ parts = st.lists(
 @given(parts)
 def test_the_parts_of_a_tensor_are_the_whole(parts: list[list[float]]) -> None:
     whole = measure(torch.tensor([*chain(*parts)], dtype=torch.float64))
-    total: Stats | None = None
+    first, *others = [measure(torch.tensor(part, dtype=torch.float64)) for part in parts]
 
-    for part in parts:
-        total = joined(total, measure(torch.tensor(part, dtype=torch.float64)))
+    # As when some calls are in the totals already, and more of them follow.
+    total = joined([joined([first, *others[:2]]), *others[2:]])
 
     assert total is not None
     assert whole is not None
@@ -43,14 +43,16 @@ def test_the_parts_of_a_tensor_are_the_whole(parts: list[list[float]]) -> None:
 def test_nothing_and_something_is_something() -> None:
     something = Stats(count=1, min=1.0, max=1.0, mean=1.0, std=0.0)
 
-    assert joined(None, something) == joined(something, None) == something
-    assert joined(None, None) is None
+    assert joined([None, something]) == joined([something, None]) == something
+    assert joined([None, None]) is None
+    assert joined([]) is None
 
 
 def test_numbers_too_large_to_square_do_not_raise() -> None:
     one = Stats(count=2, min=0.0, max=1e300, mean=5e299, std=7e299)
+    other = Stats(count=2, min=0.0, max=1.0, mean=0.5, std=0.7)
 
-    total = joined(one, one)
+    total = joined([one, other])
 
     assert total is not None
     assert total.max == 1e300

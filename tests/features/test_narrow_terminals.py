@@ -1,0 +1,124 @@
+"""A person with a narrow terminal reads every table without a line that wraps."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import torchglass as tg
+from torchglass.cli import main
+from torchglass.views.formats import width
+
+NET = """
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a_block_with_a_rather_long_name = nn.Sequential(nn.Linear(8, 32), nn.GELU())
+            self.head = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+
+        def forward(self, x):
+            return self.head(self.a_block_with_a_rather_long_name(x))
+"""
+COMMANDS = [
+    ["profile", "--repeats", "2", "--ops"],
+    ["profile", "--repeats", "2", "--layers"],
+    ["flops", "--backward", "--timed", "--ops"],
+    ["memory", "--optimizer", "adamw", "--ops", "--peak"],
+    ["inspect", "--backward"],
+]
+
+
+class Terminal(io.StringIO):
+    """A stdout that somebody looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "net.py"
+    file.write_text(textwrap.dedent(NET))
+    return file
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_no_line_is_longer_than_the_terminal(
+    command: list[str], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    main([command[0], "net.py:Net", "--input", "2x4x8", *command[1:]])
+
+    lines = terminal.getvalue().splitlines()
+    assert len(lines) > 10
+    assert max(map(width, lines)) <= columns
+
+
+def test_a_file_has_all_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+
+    main(["inspect", "net.py:Net", "--input", "2x4x8", "--backward"])
+
+    printed = capsys.readouterr().out
+    assert "left out" not in printed
+    assert max(map(width, printed.splitlines())) > 60
+
+
+def test_the_width_of_a_real_terminal_is_asked_for() -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 64, 0, 0))
+    environment = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
+    command = [sys.executable, "-m", "torchglass", "flops", "net.py:Net", "--input", "2x4x8"]
+
+    with subprocess.Popen([*command, "--backward"], stdout=slave, env=environment) as running:
+        os.close(slave)
+        printed = _all_of(master)
+
+    assert running.returncode == 0
+    assert "left out at 64 columns" in printed
+    assert max(map(width, printed.splitlines())) <= 64
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_what_python_prints_fits_into_a_width_that_is_asked_for(columns: int) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 8)))
+    with tg.record(model) as recording:
+        model(torch.ones(2, 8))
+
+    tables = [recording.table(width=columns), tg.summary(model).table(width=columns)]
+
+    assert max(width(line) for table in tables for line in table.splitlines()) <= columns
+
+
+def _all_of(terminal: int) -> str:
+    """What was written to a terminal until nobody has it open any more."""
+    parts = []
+    try:
+        while part := os.read(terminal, 4096):
+            parts.append(part)
+    except OSError:  # Linux says so, once the other side is closed.
+        pass
+    finally:
+        os.close(terminal)
+    return b"".join(parts).decode()

@@ -1,0 +1,116 @@
+"""A table fits into the terminal that it is printed to, and says what it had no room for."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchglass.views.formats import width
+from torchglass.views.text.fitting import Cells, fitted, shortened, wrapped
+from torchglass.views.text.frame import fact_lines, framed, note_lines
+
+COLUMNS = [
+    Cells(["Module", "├─ fc"], right=False),
+    Cells(["Calls", "1,000"], spare=2),
+    Cells(["Forward", "1.00ms"]),
+    Cells(["share", "50%"], spare=1),
+    Cells(["Backward", "2.00ms"]),
+    Cells(["share", "50%"], spare=1),
+]
+
+
+def titles(columns: list[Cells]) -> list[str]:
+    return [column.texts[0] for column in columns]
+
+
+def test_what_fits_stays_as_it_is() -> None:
+    assert fitted(COLUMNS, 46) == COLUMNS
+
+
+def test_the_least_telling_column_is_left_out_first() -> None:
+    assert titles(fitted(COLUMNS, 45)) == ["Module", "Forward", "share", "Backward", "share"]
+
+
+def test_columns_of_one_kind_are_left_out_together() -> None:
+    assert titles(fitted(COLUMNS, 38)) == ["Module", "Forward", "Backward"]
+
+
+def test_a_column_that_cannot_be_spared_stays_in_the_smallest_terminal() -> None:
+    assert titles(fitted(COLUMNS, 3)) == ["Module", "Forward", "Backward"]
+
+
+def test_long_names_lose_their_middle_before_a_column_is_left_out() -> None:
+    columns = [
+        Cells(["Module", "encoder.layers.11.attention"], right=False),
+        Cells(["Calls", "1"], spare=1),
+    ]
+
+    names, calls = fitted(columns, 27)
+
+    assert names.texts == ["Module", "encoder.l….attention"]
+    assert calls == columns[1]
+
+
+def test_names_are_cut_further_when_nothing_is_left_to_spare() -> None:
+    columns = [Cells(["Module", "encoder.attention"], right=False), Cells(["Time", "1.00ms"])]
+
+    assert fitted(columns, 20)[0].texts == ["Module", "encod…ention"]
+
+
+def test_numbers_are_never_cut() -> None:
+    columns = [Cells(["Bytes", "123,456,789,012"])]
+
+    assert fitted(columns, 5) == columns
+
+
+def test_the_lines_of_a_tree_stay_before_a_name_that_is_cut() -> None:
+    assert shortened("│  ├─ normalisation_before", 18) == "│  ├─ norma…before"
+
+
+def test_deep_in_a_tree_the_end_of_the_name_stays() -> None:
+    assert shortened("│  │  │  │  ├─ projection", 16) == "│  │  │…ojection"
+
+
+def test_wide_characters_take_two_cells_of_the_room() -> None:
+    short = shortened("模型模型模型模型", 9)
+
+    assert width(short) <= 9
+    assert short.startswith("模")
+    assert short.endswith("型")
+
+
+def test_a_table_says_what_it_left_out_and_each_title_once() -> None:
+    lines = framed(COLUMNS, ["a fact"], room=38).splitlines()
+
+    assert lines[5:] == [
+        "a fact",
+        "Note: left out at 38 columns: Calls,",
+        "      share; a wider terminal or a",
+        "      file has room.",
+        "─" * 36,
+    ]
+
+
+def test_a_table_with_room_for_all_says_nothing() -> None:
+    assert framed(COLUMNS, room=80) == framed(COLUMNS)
+
+
+@pytest.mark.parametrize("room", [25, 38, 60])
+def test_no_line_of_a_table_is_longer_than_its_room(room: int) -> None:
+    below = [*fact_lines([("Peak", "so many bytes in so many places")], room), "a fact"]
+
+    lines = framed(COLUMNS, below, note_lines(["a long story that goes on"], room), room=room)
+
+    assert max(map(width, lines.splitlines())) <= room
+
+
+def test_a_fact_goes_on_below_its_first_word() -> None:
+    assert fact_lines([("Peak", "one two three"), ("Step", "four")], 14) == [
+        "Peak  one two",
+        "      three",
+        "Step  four",
+    ]
+
+
+def test_a_text_that_fits_is_one_line() -> None:
+    assert wrapped("one two", 20, before="• ") == ["• one two"]
+    assert wrapped("one two", None) == ["one two"]
