@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.terminals import python_in_terminal
 from torchglass import demo
 from torchglass.demo.sorter import LENGTH, Sorter, make_batch
 from torchglass.results.run import open_run
@@ -105,35 +103,11 @@ def test_ctrl_c_stops_the_training_and_shows_what_there_is(tmp_path: Path) -> No
 
 
 def test_on_a_terminal_the_explorer_opens_on_the_run(tmp_path: Path) -> None:
-    screen, terminal = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-c", "from torchglass import demo; demo.run(steps=20)"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm-256color"},
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-    ) as process:
-        os.close(terminal)
-        _read_until(screen, "finished")
-        os.write(screen, b"q")
-        after = _read_until(screen, "tg.open")
-        process.wait(60)
-    os.close(screen)
+    code = "from torchglass import demo; demo.run(steps=20)"
 
-    assert process.returncode == 0
+    screen, exit_code = python_in_terminal(code, (["finished"], b"q"), folder=tmp_path)
+
+    after = screen.rpartition("finished")[2]
+    assert exit_code == 0
     assert "torchglass explore torchglass-demo" in after
-
-
-def _read_until(screen: int, text: str, seconds: float = 120) -> str:
-    """What the terminal shows, up to some text."""
-    seen = ""
-    end = time.monotonic() + seconds
-    while text not in seen:
-        assert time.monotonic() < end, seen
-        if select.select([screen], [], [], 1)[0]:
-            try:
-                seen += os.read(screen, 65536).decode(errors="replace")
-            except OSError:
-                pytest.fail(f"the program ended:\n{seen}")
-    return seen
+    assert "tg.open" in after

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from tests.features.test_seed_snippets import in_a_terminal
+from tests.terminals import python_in_terminal
 
 MODEL = """
 import torch
@@ -67,7 +67,7 @@ def test_the_snippet_that_reads_statistics_runs_as_printed(
 
 
 def test_the_snippet_that_explores_with_statistics_runs_as_printed() -> None:
-    screen, code = in_a_terminal(MODEL + TWO_METHODS, (["Sequential", "Conv2d"], b"q"))
+    screen, code = python_in_terminal(MODEL + TWO_METHODS, (["Sequential", "Conv2d"], b"q"))
 
     assert "Linear" in screen
     assert code == 0

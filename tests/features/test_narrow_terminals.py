@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
-import pty
-import struct
-import subprocess
 import sys
-import termios
 import textwrap
 from pathlib import Path
 
@@ -18,6 +13,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
+from tests.terminals import run_in_terminal
 from torchglass.cli import main
 from torchglass.views.formats import width
 
@@ -86,16 +82,12 @@ def test_a_file_has_all_columns(
 
 
 def test_the_width_of_a_real_terminal_is_asked_for() -> None:
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 64, 0, 0))
     environment = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
     command = [sys.executable, "-m", "torchglass", "flops", "net.py:Net", "--input", "2x4x8"]
 
-    with subprocess.Popen([*command, "--backward"], stdout=slave, env=environment) as running:
-        os.close(slave)
-        printed = _all_of(master)
+    printed, code = run_in_terminal([*command, "--backward"], columns=64, environment=environment)
 
-    assert running.returncode == 0
+    assert code == 0
     assert "left out at 64 columns" in printed
     assert max(map(width, printed.splitlines())) <= 64
 
@@ -109,16 +101,3 @@ def test_what_python_prints_fits_into_a_width_that_is_asked_for(columns: int) ->
     tables = [recording.table(width=columns), tg.summary(model).table(width=columns)]
 
     assert max(width(line) for table in tables for line in table.splitlines()) <= columns
-
-
-def _all_of(terminal: int) -> str:
-    """What was written to a terminal until nobody has it open any more."""
-    parts = []
-    try:
-        while part := os.read(terminal, 4096):
-            parts.append(part)
-    except OSError:  # Linux says so, once the other side is closed.
-        pass
-    finally:
-        os.close(terminal)
-    return b"".join(parts).decode()

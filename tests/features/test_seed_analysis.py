@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torchglass as rp
-from tests.features.test_seed_snippets import in_a_terminal
+from tests.terminals import python_in_terminal
 from torchglass.classic.analysis import (
     ModuleInfo,
     analyze_model_async,
@@ -141,7 +141,7 @@ def defined(snippet: str, **given: Any) -> dict[str, Any]:
 
 
 def test_recorded_times_are_displayed_in_the_explorer() -> None:
-    screen, code = in_a_terminal(TIMING, (["Linear", "time", "μs"], b"q"))
+    screen, code = python_in_terminal(TIMING, (["Linear", "time", "μs"], b"q"))
 
     assert "ReLU" in screen
     assert code == 0
@@ -151,7 +151,7 @@ def test_a_file_is_picked_loaded_and_explored(tmp_path: Path) -> None:
     torch.save(Small().state_dict(), tmp_path / "small.pth")
     (tmp_path / "notes.txt").write_text("not offered")
 
-    screen, code = in_a_terminal(
+    screen, code = python_in_terminal(
         LOADING, (["small.pth"], b"\r"), (["blocks", "first"], b"q"), folder=tmp_path
     )
 

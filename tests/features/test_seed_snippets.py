@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import select
-import struct
-import subprocess
-import sys
-import termios
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchglass as rp
+from tests.terminals import python_in_terminal
 
 GETTING_STARTED = """
 import torch
@@ -71,7 +63,7 @@ def test_a_snippet_opens_the_explorer_until_q(snippet: str, shown: list[str]) ->
     # The document's second model has 1.6 GB of weights, which nobody looks at here.
     without_memory = "import torch; torch.set_default_device('meta')"
 
-    screen, code = in_a_terminal(f"{without_memory}\n{snippet}", (shown, b"q"))
+    screen, code = python_in_terminal(f"{without_memory}\n{snippet}", (shown, b"q"))
 
     assert all(word in screen for word in shown)
     assert code == 0
@@ -106,7 +98,7 @@ rp.explore_torch_module_with_stats(model, input_tensor)
 
 @pytest.mark.parametrize("snippet", [WITH_STATISTICS, STATISTICS_AT_ONCE])
 def test_f_shows_what_a_recorded_forward_tells(snippet: str) -> None:
-    screen, code = in_a_terminal(snippet, (["Conv2d"], b"f"), (["1×64×32×32"], b"q"))
+    screen, code = python_in_terminal(snippet, (["Conv2d"], b"f"), (["1×64×32×32"], b"q"))
 
     assert "1×3×32×32" in screen
     assert code == 0
@@ -187,51 +179,10 @@ def test_a_part_of_a_pipeline_is_explored_after_the_pipeline_ran(tmp_path: Path)
     (tmp_path / "diffusers.py").write_text(PIPELINE, encoding="utf-8")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{DIFFUSION}"
 
-    screen, code_back = in_a_terminal(code, (["SiLU"], b"f"), (["calls", "float16"], b"q"))
+    screen, code_back = python_in_terminal(code, (["SiLU"], b"f"), (["calls", "float16"], b"q"))
 
     assert "3" in screen.partition("calls")[2]
     assert code_back == 0
-
-
-def in_a_terminal(
-    code: str, *steps: tuple[list[str], bytes], folder: Path | None = None
-) -> tuple[str, int]:
-    """Run code in a terminal of its own, and in each step press keys once all words were seen."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    waiting = list(steps)
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment,
-        cwd=folder,
-    ) as process:
-        os.close(theirs)
-        screen = since = ""
-        deadline = time.monotonic() + 60
-        while (text := _read(ours, deadline)) is not None:
-            screen, since = screen + text, since + text
-            if waiting and all(word in since for word in waiting[0][0]):
-                os.write(ours, waiting.pop(0)[1])
-                since = ""
-        os.close(ours)
-        if waiting:
-            process.kill()
-    return screen, process.returncode
-
-
-def _read(terminal: int, deadline: float) -> str | None:
-    """What the terminal was sent next; None when its program has ended, or never will."""
-    if not select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        return None
-    try:
-        return os.read(terminal, 65536).decode("utf-8", "replace") or None
-    except OSError:
-        # Linux says so when the last program has closed the terminal.
-        return None
 
 
 def seed_format_shape(shape: Any) -> str:

@@ -1,0 +1,75 @@
+"""Programs that run in a terminal of their own, with somebody at the keys."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+_SECONDS = 240
+"""Longer than anything takes on a busy machine."""
+
+
+def run_in_terminal(
+    command: list[str],
+    *steps: tuple[list[str], bytes],
+    columns: int = 160,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[str, int]:
+    """What a program shows until it ends, and its exit code.
+
+    In each step some keys are pressed, once all words have been seen since the keys before.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    waiting = list(steps)
+    with subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**(os.environ if environment is None else environment), "TERM": "xterm-256color"},
+        cwd=folder,
+    ) as process:
+        os.close(theirs)
+        screen = since = ""
+        for text in _shown(ours):
+            screen, since = screen + text, since + text
+            if waiting and all(word in since for word in waiting[0][0]):
+                os.write(ours, waiting.pop(0)[1])
+                since = ""
+        os.close(ours)
+        if waiting:
+            process.kill()
+    return screen, process.returncode
+
+
+def python_in_terminal(
+    code: str, *steps: tuple[list[str], bytes], folder: Path | None = None
+) -> tuple[str, int]:
+    """The same for some Python."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code]
+    return run_in_terminal(command, *steps, folder=folder, environment=environment)
+
+
+def _shown(terminal: int) -> Iterator[str]:
+    """What the terminal is sent, until its program has ended or never will."""
+    # A character may arrive in two parts.
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    deadline = time.monotonic() + _SECONDS
+    # Linux raises when the last program has closed the terminal.
+    with contextlib.suppress(OSError):
+        while select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            yield decoder.decode(os.read(terminal, 65536))
