@@ -106,6 +106,18 @@ def test_wrong_options_say_which_there_are(model: nn.Module) -> None:
         tl.log_forward_pass(model, x, vis_opt="rolled", vis_direction="sideways")
 
 
+def test_distances_and_arguments_are_there_whether_asked_for_or_not(model: nn.Module) -> None:
+    asked = tl.log_forward_pass(
+        model, torch.ones(3, 4), mark_input_output_distances=True, save_function_args=True
+    )
+    plain = tl.log_forward_pass(model, torch.ones(3, 4))
+
+    for history in (asked, plain):
+        assert history["relu"].distances_from_input == (2, 2)
+        assert history["relu"].distances_from_output is not None
+        assert dict(history["relu"].settings)["inplace"] == "False"
+
+
 def test_metadata_and_validation_need_no_saved_tensors(model: nn.Module) -> None:
     x = torch.ones(3, 4)
 

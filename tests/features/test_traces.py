@@ -109,6 +109,33 @@ def test_a_training_step_in_a_block_has_gradients(model: nn.Sequential) -> None:
     assert step["relu_1"].gradient is not None
 
 
+def test_several_forwards_in_a_block_are_calls_of_one_trace(model: nn.Sequential) -> None:
+    model.eval()
+
+    with tg.tracing(model) as both:
+        model(torch.ones(3, 4))
+        model(torch.zeros(5, 4))
+
+    assert [call.number for call in both.calls if call.path == "2"] == [1, 2]
+    assert both["2:1"].shape == (3, 4)
+    assert both["2:2"].shape == (5, 4)
+    assert "purely feedforward" in str(both)
+
+
+def test_in_a_block_a_forward_may_call_its_arguments_as_our_options_are_called() -> None:
+    class Saving(nn.Module):
+        def forward(self, x: torch.Tensor, *, save: float, level: torch.Tensor) -> torch.Tensor:
+            return x * save + level
+
+    model, x, level = Saving(), torch.ones(2), torch.ones(2)
+
+    with tg.tracing(model) as passed:
+        model(x, save=2.0, level=level)
+
+    assert torch.equal(torch.as_tensor(passed["output_1"].tensor), torch.full((2,), 3.0))
+    assert passed["input.level"].children == (passed["add"],)
+
+
 def test_a_trace_is_not_ready_before_its_block_has_ended(model: nn.Sequential) -> None:
     with tg.tracing(model) as step, pytest.raises(tg.TorchglassError, match="has ended"):
         step.layer_labels  # noqa: B018

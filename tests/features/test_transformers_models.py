@@ -61,5 +61,5 @@ def test_generating_shows_one_pass_for_each_token() -> None:
     with tg.tracing(model, save=None) as trace:
         model.generate(TOKENS, max_new_tokens=3, do_sample=False, pad_token_id=0)  # type: ignore[operator]
 
-    assert trace.anatomy.most_passes == 3
+    assert trace.anatomy.loops == 3
     assert [call.number for call in trace.calls if call.path == "transformer"] == [1, 2, 3]

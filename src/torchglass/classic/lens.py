@@ -144,7 +144,7 @@ def validate_saved_activations(
     random_seed: int | None = None,
     verbose: bool = False,
 ) -> bool:
-    """Whether replaying each op of a forward gives what was saved, and the output is a plain run's.
+    """Whether replaying each op of a forward from its parents gives what was saved.
 
     >>> import torch
     >>> validate_saved_activations(torch.nn.ReLU(), torch.ones(2))

@@ -19,7 +19,7 @@ Saved = Collection[tuple[OpId, int]]
 
 def structure(anatomy: Anatomy, model: Model) -> str:
     """The shape of the graph, and how many modules the model has."""
-    loops = anatomy.most_passes
+    loops = anatomy.loops
     kind = f"recurrent (at most {loops} loops)" if loops > 1 else "purely feedforward"
     branching = "with branching" if anatomy.is_branching else "without branching"
     modules = sum(module.alias_of is None for module in model.modules) - 1

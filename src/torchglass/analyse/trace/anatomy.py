@@ -12,6 +12,7 @@ from functools import cached_property
 from torchglass.analyse.garbage import collector_paused
 from torchglass.analyse.trace.labels import Labels, labels
 from torchglass.analyse.trace.lookup import Lookup
+from torchglass.analyse.trace.loops import longest_loop
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import Call, CallId, Op, OpId, Trace
 
@@ -89,9 +90,9 @@ class Anatomy:
         return {call: tuple(ops) for call, ops in inside.items()}
 
     @cached_property
-    def most_passes(self) -> int:
-        """How often the layer that ran most often did; 1 in a feedforward pass."""
-        return max((label.passes for label in self.labels), default=1)
+    def loops(self) -> int:
+        """How many rounds the longest loop has; 1 in a feedforward pass."""
+        return longest_loop(self.record.ops, self.labels.layers.repeated)
 
     @cached_property
     def is_branching(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -95,6 +95,11 @@ class Layers(Mapping[str, tuple[OpId, ...]]):
     def ops(self, total: int) -> tuple[OpId, ...]:
         """The ops of the layer of a number among all layers."""
         return self._repeated.get(total) or (OpId(self._first[total]),)
+
+    @property
+    def repeated(self) -> Collection[tuple[OpId, ...]]:
+        """The ops of each layer that ran several times."""
+        return self._repeated.values()
 
     def __getitem__(self, name: str) -> tuple[OpId, ...]:
         kind, _, numbers = name.partition("_")

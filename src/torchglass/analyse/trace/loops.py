@@ -8,13 +8,14 @@ ran once.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from torchglass.records.trace import Op, OpId
 
 _Key = tuple[object, ...]
+_Links = Mapping[OpId, set[OpId]]
 
 
 def passes(ops: Sequence[Op]) -> Iterator[tuple[OpId, ...]]:
@@ -30,6 +31,39 @@ def passes(ops: Sequence[Op]) -> Iterator[tuple[OpId, ...]]:
             yield (op.id,)
         elif op.id in loops:
             yield tuple(loops[op.id])
+
+
+def longest_loop(ops: Sequence[Op], layers: Collection[Sequence[OpId]]) -> int:
+    """How often the layer ran that ran most often among those to which their results came back.
+
+    Of all layers only those with several passes are needed. Passes side by side, as of a module
+    that is given two images, are no loop; where nothing comes back the answer is 1.
+    """
+    counts = {layer[0]: len(layer) for layer in layers}
+    if not counts:
+        return 1
+    first = {op: layer[0] for layer in layers for op in layer}
+    before: dict[OpId, set[OpId]] = defaultdict(set)
+    after: dict[OpId, set[OpId]] = defaultdict(set)
+    for op in ops:
+        for parent in op.parents:
+            source, target = first.get(parent, parent), first.get(op.id, op.id)
+            after[source].add(target)
+            before[target].add(source)
+    looping = _peeled(_peeled(before.keys() | after.keys(), before, after), after, before)
+    return max((counts.get(layer, 1) for layer in looping), default=1)
+
+
+def _peeled(layers: set[OpId], before: _Links, after: _Links) -> set[OpId]:
+    """The layers without those that have none before them, and so on with what is left."""
+    waiting = {layer: len(before.get(layer, set()) & layers) for layer in layers}
+    free = [layer for layer, count in waiting.items() if not count]
+    for layer in free:
+        for other in after.get(layer, set()) & layers:
+            waiting[other] -= 1
+            if not waiting[other]:
+                free.append(other)
+    return layers - set(free)
 
 
 def _repeated(ops: Sequence[Op]) -> dict[_Key, list[OpId]]:

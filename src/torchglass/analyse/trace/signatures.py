@@ -39,6 +39,8 @@ _SIGNATURES = {
         (BROADCASTING, "left right"),
         ("where", "condition left right"),
         ("masked_fill", "input mask value"),
+        ("addcmul addcdiv", "input tensor1 tensor2"),
+        ("lerp", "start end weight"),
         ("dropout feature_dropout alpha_dropout", "input p training inplace"),
         ("softmax log_softmax sum mean amax amin argmax argmin var std prod", "input dim"),
         ("flatten", "input start_dim end_dim"),

@@ -39,6 +39,8 @@ class Captured:
     """The tensors themselves of the ops that have no event: the inputs."""
     before_writes: Callable[[torch.Tensor], torch.Tensor]
     """A tensor from outside the pass, as it was before the pass wrote into it."""
+    out_of_sight: Mapping[int, torch.Tensor]
+    """Gradients that a backward in the pass has added to, which is no op of it, by id."""
     random_state: torch.Tensor
     """torch's, at the beginning of the pass."""
     held_tensors: Mapping[str, torch.Tensor]
@@ -108,6 +110,7 @@ def finish(assembly: Assembly, recorder: PassRecorder) -> Captured:
         events=assembly.events,
         sources=assembly.sources,
         before_writes=recorder.snapshots.originals.before_writes,
+        out_of_sight=recorder.added_to,
         random_state=recorder.random_state,
         held_tensors=assembly.held_tensors,
         ran=assembly.ran.ops,

@@ -111,9 +111,13 @@ class OpListener(Protocol):
 class OpMode(TorchFunctionMode):
     """Tells a listener of every operation that this thread runs while the mode is on."""
 
-    def __init__(self, listener: OpListener) -> None:
+    def __init__(
+        self, listener: OpListener, before_backward: Callable[[], None] = lambda: None
+    ) -> None:
+        """`before_backward` is told of each `loss.backward()`, which writes out of our sight."""
         super().__init__()
         self._listener = listener
+        self._before_backward = before_backward
         self._opened: list[Callable[..., Any]] = []
         self._chains: dict[Chain, Chain] = {}
 
@@ -129,6 +133,8 @@ class OpMode(TorchFunctionMode):
             return func(*args, **kwargs)
         handling = _handling(func)
         if handling is _PASS:
+            if func is torch.Tensor.backward:
+                self._before_backward()
             return func(*args, **kwargs)
         if handling is _OPEN and func not in self._opened:
             return self._run_opened(func, args, kwargs)
@@ -270,6 +276,7 @@ _PASSED = frozenset(
         "stride",
     }
 )
+_VIEWS_BY_ATTRIBUTE = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
 SETS_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 """`y.data = x`, after which `y` lies in the memory of `x`; nothing is written there."""
 OPENED = frozenset(
@@ -302,7 +309,7 @@ def _handling(func: Any) -> _Handling:
     name = getattr(func, "__name__", "")
     if func == SETS_DATA:
         return _Handling.RECORD_WRITE
-    if name in _PASSED:
+    if name in _PASSED or (name == "__get__" and not _makes_a_view(func)):
         return _Handling.PASS
     if func in OPENED:
         return _Handling.OPEN
@@ -313,6 +320,11 @@ def _handling(func: Any) -> _Handling:
     if _named_as_in_place(name):
         return _Handling.RECORD_WRITE
     return _Handling.RECORD if _place_of_inplace(func) is None else _Handling.MAY_WRITE
+
+
+def _makes_a_view(getter: Any) -> bool:
+    """Whether reading an attribute gives a new tensor: `.T` does, `.shape` and `.grad` do not."""
+    return getattr(getattr(getter, "__self__", None), "__name__", "") in _VIEWS_BY_ATTRIBUTE
 
 
 def _named_as_in_place(name: str) -> bool:

@@ -144,6 +144,8 @@ class PassRecorder:
         self._failed: tuple[OpEvent, BaseException] | None = None
         self.snapshots = Snapshots(self.events, lambda: _held_by(model))
         self.gradients: dict[Key, torch.Tensor] = {}
+        self.added_to: dict[int, torch.Tensor] = {}
+        """Gradients of the model that were there when a backward began, by id."""
         self.random_state = torch.get_rng_state()
         self.start_ns = _clock()
         self.end_ns = 0
@@ -164,6 +166,17 @@ class PassRecorder:
         """Save what an op is about to overwrite."""
         try:
             self.snapshots.before_write(written)
+        except Exception as problem:  # noqa: BLE001 - see _miss
+            self._miss(problem)
+
+    def before_backward(self) -> None:
+        """Save the gradients that are there, to which a backward is about to add."""
+        try:
+            leaves = (tensor for tensor in _held_by(self.model) if tensor.is_leaf)
+            gradients = tuple(leaf.grad for leaf in leaves if leaf.grad is not None)
+            if gradients:
+                self.before_write(gradients)
+            self.added_to.update((id(gradient), gradient) for gradient in gradients)
         except Exception as problem:  # noqa: BLE001 - see _miss
             self._miss(problem)
 
@@ -278,7 +291,7 @@ def _watching_ops(recorder: PassRecorder, level: Level) -> Iterator[None]:
         with KernelMode(recorder):
             yield
     else:
-        with fused_paths_kept(), OpMode(recorder):
+        with fused_paths_kept(), OpMode(recorder, recorder.before_backward):
             yield
 
 

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from torchglass.analyse.trace.signatures import argument_name, signature
 from torchglass.capture.forward.keeping import keeping_random_state
 from torchglass.capture.trace.assembling import Captured
 from torchglass.capture.trace.reruns import Rerun
+from torchglass.errors import CaptureError
 from torchglass.records.trace import Doubt, Op, Validation
 
 _INSENSITIVE = frozenset(
@@ -93,7 +95,8 @@ class _Replay:
             with _random_state_kept():
                 result = self._run_apart(op, event, changed)
             if all(_equal(one, other) for one, other in zip(plain, result, strict=True)):
-                self.unproven.append(Doubt(op=op.id, reason=f"argument {operand.place}"))
+                name = argument_name(operand.place, signature(op.function))
+                self.unproven.append(Doubt(op=op.id, reason=f"another {name} changes nothing"))
 
     def _run_apart(
         self, op: Op, event: Rerun, changed: Mapping[int, torch.Tensor]
@@ -118,6 +121,8 @@ class _Replay:
         return tree_map_only(torch.Tensor, self._stand_in, nest)
 
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) in self._captured.out_of_sight:
+            raise CaptureError("it uses a gradient to which a backward has added meanwhile")
         made = self._made.get(id(tensor))
         if made is None:
             made = self._made[id(tensor)] = self._captured.before_writes(tensor)

@@ -10,6 +10,8 @@ from torchglass.views.graph.palette import Ink, mix
 from torchglass.views.graph.style import Attributes, Style, words_only
 
 _ENTRY_WIDTH = 120
+_SWATCH_WIDTH = 20
+_GAP = 6
 _RAMP_STEPS = 5
 
 
@@ -34,19 +36,27 @@ def legend(style: Style, width: float) -> Attributes | None:
 def _cells(style: Style) -> Iterator[str]:
     palette, nodes = style.palette, style.graph.nodes
     for ink, line, text in _entries(style, nodes):
-        yield _swatch(ink, line) + f'<td align="left">{text}</td>'
+        yield _entry(_swatch(ink, line), text)
     folded = [*(box.again for box in style.graph.boxes), *(node.again for node in nodes)]
     if any(again.times > 1 for again in folded):
         ink = Ink(fill=palette.boxes[0], line=palette.repeat)
-        yield _swatch(ink, "rounded", border=2) + '<td align="left">drawn once, runs n ×</td>'
+        yield _entry(_swatch(ink, "rounded", border=2), "drawn once, runs n ×")
     if style.color_by is not None:
+        width = _SWATCH_WIDTH // _RAMP_STEPS
         steps = "".join(
-            f'<td bgcolor="{mix(palette, step / (_RAMP_STEPS - 1))}" width="9"></td>'
+            f'<td bgcolor="{mix(palette, step / (_RAMP_STEPS - 1))}" width="{width}"></td>'
             for step in range(_RAMP_STEPS)
         )
-        ramp = f'<td><table border="0" cellspacing="0" cellborder="0"><tr>{steps}</tr></table></td>'
+        ramp = (
+            '<td cellpadding="0"><table border="0" cellspacing="0" cellborder="0" cellpadding="0">'
+            f"<tr>{steps}</tr></table></td>"
+        )
         most = f", up to {style.amount(style.most)}" if style.most else ": not known"
-        yield ramp + f'<td align="left">{style.color_by}{most}</td>'
+        yield _entry(ramp, f"{style.color_by}{most}")
+
+
+def _entry(sign: str, text: str) -> str:
+    return f'{sign}<td align="left">{text}</td><td width="{_GAP}"></td>'
 
 
 def _entries(style: Style, nodes: Iterable[Node]) -> Iterator[tuple[Ink, str, str]]:
@@ -79,6 +89,6 @@ def _entries(style: Style, nodes: Iterable[Node]) -> Iterator[tuple[Ink, str, st
 def _swatch(ink: Ink, line: str, border: int = 1) -> str:
     style = f' style="{line}"' if line else ""
     return (
-        f'<td width="20" height="12" fixedsize="true" border="{border}" bgcolor="{ink.fill}"'
-        f' color="{ink.line}"{style}></td>'
+        f'<td width="{_SWATCH_WIDTH}" height="12" fixedsize="true" border="{border}"'
+        f' bgcolor="{ink.fill}" color="{ink.line}"{style}></td>'
     )

@@ -35,7 +35,7 @@ def test_a_chain_is_feedforward_without_branching() -> None:
 
     anatomy = Anatomy(make.trace(chain))
 
-    assert (anatomy.most_passes, anatomy.is_branching) == (1, False)
+    assert (anatomy.loops, anatomy.is_branching) == (1, False)
 
 
 def test_loops_and_branches_are_seen() -> None:
@@ -43,7 +43,7 @@ def test_loops_and_branches_are_seen() -> None:
 
     anatomy = Anatomy(make.trace(steps))
 
-    assert (anatomy.most_passes, anatomy.is_branching) == (5, True)
+    assert (anatomy.loops, anatomy.is_branching) == (5, True)
     assert anatomy.layers["relu_1_0"] == anatomy.layers["relu_1"] == (0, 1, 2, 3, 4)
 
 

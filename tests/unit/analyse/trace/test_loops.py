@@ -3,8 +3,8 @@ from __future__ import annotations
 from itertools import count
 
 from tests import make
-from torchglass.analyse.trace.loops import passes
-from torchglass.records.trace import Op
+from torchglass.analyse.trace.loops import longest_loop, passes
+from torchglass.records.trace import Op, OpId
 
 
 def test_ops_with_the_same_parameters_are_passes_of_one_layer() -> None:
@@ -70,6 +70,47 @@ def test_layers_come_in_the_order_of_their_first_op() -> None:
     )
 
     assert list(passes(ops)) == [(0, 2), (1, 3)]
+
+
+def test_a_layer_that_takes_its_own_result_loops() -> None:
+    ops = (
+        make.op(0, "x", kind="input"),
+        make.op(1, "linear", 0),
+        make.op(2, "relu", 1),
+        make.op(3, "linear", 2),
+        make.op(4, "relu", 3),
+        make.op(5, "linear", 4),
+        make.op(6, "", 5, kind="output"),
+    )
+
+    assert longest_loop(ops, [layer((1, 3, 5)), layer((2, 4))]) == 3
+
+
+def test_passes_side_by_side_are_no_loop() -> None:
+    ops = (
+        make.op(0, "x", kind="input"),
+        make.op(1, "view", 0),
+        make.op(2, "transpose", 1),
+        make.op(3, "view", 0),
+        make.op(4, "transpose", 3),
+        make.op(5, "matmul", 2, 4),
+    )
+
+    assert longest_loop(ops, [layer((1, 3)), layer((2, 4))]) == 1
+
+
+def test_passes_side_by_side_behind_a_loop_are_not_its_rounds() -> None:
+    ops = (
+        make.op(0, "linear"),
+        make.op(1, "linear", 0),
+        *(make.op(place, "view", 1) for place in (2, 3, 4)),
+    )
+
+    assert longest_loop(ops, [layer((0, 1)), layer((2, 3, 4))]) == 2
+
+
+def layer(ops: tuple[int, ...]) -> tuple[OpId, ...]:
+    return tuple(map(OpId, ops))
 
 
 def residual_blocks(blocks: int) -> list[Op]:

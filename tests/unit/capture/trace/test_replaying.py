@@ -1,0 +1,43 @@
+"""A record that is not true is found out."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import torchglass as tg
+
+
+class _Choosing(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.ones(3, dtype=torch.bool), x * 2, y * 2)
+
+
+def test_a_saved_value_that_was_changed_is_the_first_disagreement() -> None:
+    trace = tg.trace(nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)), torch.ones(2, 3))
+    tanh = trace["tanh"]
+    with torch.no_grad():
+        assert tanh.tensor is not None
+        tanh.tensor.add_(0.5)
+
+    validation = trace.validate()
+
+    assert not validation
+    assert trace[validation.differing[0].op] is tanh
+    assert validation.differing[0].reason == "values differ by up to 0.5"
+
+
+def test_an_argument_that_changes_nothing_is_not_proven_to_be_a_parent() -> None:
+    trace = tg.trace(_Choosing(), torch.ones(3), torch.ones(3))
+
+    validation = trace.validate()
+
+    assert validation
+    (doubt,) = validation.unproven
+    assert (trace[doubt.op].label, doubt.reason) == ("where_1_5", "another right changes nothing")
+
+
+def test_edges_are_taken_for_real_where_nothing_shall_be_changed() -> None:
+    trace = tg.trace(_Choosing(), torch.ones(3), torch.ones(3))
+
+    assert trace.validate(perturb=False).unproven == ()

@@ -1,0 +1,35 @@
+"""What was saved stays as it was, also where autograd writes out of sight."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import torchglass as tg
+
+
+def test_a_gradient_that_a_later_backward_adds_to_is_saved_as_it_was() -> None:
+    model, x = nn.Linear(2, 1), torch.ones(1, 2)
+    model(x).sum().backward()
+
+    with tg.tracing(model) as trace:
+        model.zero_grad(set_to_none=False)
+        model(x).sum().backward()
+
+    assert torch.equal(torch.as_tensor(model.weight.grad), torch.ones(1, 2))
+    assert torch.equal(torch.as_tensor(trace["zero_1:1"].tensor), torch.zeros(1, 2))
+    assert trace.validate()
+
+
+def test_gradients_pile_up_in_a_traced_block_as_in_a_plain_one() -> None:
+    model, x = nn.Linear(2, 1), torch.ones(1, 2)
+
+    with tg.tracing(model) as trace:
+        for _ in range(3):
+            model(x).sum().backward()
+            norm = torch.as_tensor(model.weight.grad).sum()
+
+    assert norm.item() == 6
+    read = [op.tensor for op in trace if op.function == "sum" and not op.grad_fn]
+    assert [torch.as_tensor(tensor).item() for tensor in read] == [2, 4, 6]
+    assert trace.validate()
