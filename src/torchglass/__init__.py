@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     )
     from torchglass.errors import TorchglassError, TorchglassWarning
     from torchglass.results.guard import NonFiniteError
+    from torchglass.results.trace import Trace
 
 __version__ = "0.1.0"
 __all__ = [
@@ -92,6 +93,7 @@ __all__ = [
     "NonFiniteError",
     "TorchglassError",
     "TorchglassWarning",
+    "Trace",
     "__version__",
     "analyze_memory_usage",
     "analyze_model_async",
@@ -210,6 +212,7 @@ _HOMES = {
     ),
     "torchglass.errors": ("TorchglassError", "TorchglassWarning"),
     "torchglass.results.guard": ("NonFiniteError",),
+    "torchglass.results.trace": ("Trace",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
