@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# How long an example takes says how busy the machine is, and nothing of what is tested.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# How long an example takes says how busy the machine is, and nothing of what is tested. A check
+# has the same examples each time; `--hypothesis-profile=searching` looks for others.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("searching", deadline=None, max_examples=1000)
+settings.load_profile("repeatable")
 # In the background of a shell script Ctrl-C is ignored, also by the programs that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,12 +11,13 @@ import select
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-_SECONDS = 240
+_SECONDS = 120
 """Longer than anything takes on a busy machine."""
 
 
@@ -34,14 +35,22 @@ def run_in_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     waiting = list(steps)
-    with subprocess.Popen(
-        command,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**(os.environ if environment is None else environment), "TERM": "xterm-256color"},
-        cwd=folder,
-    ) as process:
+    with (
+        # What one program remembers, the next must not know.
+        tempfile.TemporaryDirectory() as config,
+        subprocess.Popen(
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={
+                **(os.environ if environment is None else environment),
+                "TERM": "xterm-256color",
+                "XDG_CONFIG_HOME": config,
+            },
+            cwd=folder,
+        ) as process,
+    ):
         os.close(theirs)
         screen = since = ""
         for text in _shown(ours):

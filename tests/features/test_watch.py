@@ -394,9 +394,8 @@ def test_gradients_of_a_scaled_loss_are_logged_as_they_are_without_the_scale() -
                 scaler.step(optimizer)
                 scaler.update()
             else:
-                with scaler_off(scaler):
-                    backward(loss)
-                    optimizer.step()
+                backward(loss)
+                optimizer.step()
 
     for label in ("output.grad", "output.grad_norm", "weight.grad"):
         plain, scaled = seen.histogram(label, 0), seen.histogram(label, 1)
@@ -404,20 +403,24 @@ def test_gradients_of_a_scaled_loss_are_logged_as_they_are_without_the_scale() -
     assert seen.values("grad_scale") == [1024.0]
 
 
-def scaler_off(scaler: torch.amp.GradScaler) -> Any:
-    """A block in which a scaler does not scale, nor look as if."""
-    return _Off(scaler)
+def test_the_scaler_of_another_training_changes_no_gradient() -> None:
+    mine, other = nn.Linear(4, 2), nn.Linear(4, 2)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.0) for model in (other, mine)]
+    scalers = [torch.amp.GradScaler("cpu", init_scale=scale) for scale in (1024.0, 512.0)]
+    x = torch.randn(8, 4)
 
+    with watching(mine) as seen:
+        for model, optimizer, scaler in zip((other, mine), optimizers, scalers, strict=True):
+            backward(cast(torch.Tensor, scaler.scale(model(x).sum())))
+            scaler.step(optimizer)
+            scaler.update()
+        backward(mine(x).sum())
+        optimizers[1].step()
 
-class _Off:
-    def __init__(self, scaler: torch.amp.GradScaler) -> None:
-        self.scaler = scaler
-
-    def __enter__(self) -> None:
-        self.scale, self.scaler._scale = self.scaler._scale, None
-
-    def __exit__(self, *error: object) -> None:
-        self.scaler._scale = self.scale
+    assert seen.values("grad_scale") == [512.0]
+    for index in (0, 1):
+        assert seen.histogram("output.grad", index).stats.max == 1
+        assert seen.histogram("output.grad_norm", index).stats.max == pytest.approx(2**0.5)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
@@ -457,6 +460,23 @@ def test_updates_are_shares_of_the_weights_before() -> None:
 
     moved = (model.weight - before).norm() / before.norm()
     assert seen.values("weight.update") == [pytest.approx(moved.item(), rel=1e-5)]
+
+
+def test_a_step_from_nothing_is_no_share_of_anything() -> None:
+    model = nn.Linear(3, 2)
+    nn.init.zeros_(model.bias)
+    nn.init.constant_(model.weight, 1e-30)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    with watching(model, log=["updates"]) as seen:
+        for _ in range(3):
+            optimizer.zero_grad()
+            backward(model(torch.ones(5, 3)).sum())
+            optimizer.step()
+
+    assert seen.steps("bias.update") == seen.steps("weight.update") == [1, 2]
+    assert seen.values("bias.update") == pytest.approx([1, 0.5])
+    assert seen.values("weight.update") == pytest.approx([1, 0.5])
 
 
 def test_the_state_of_an_optimizer_and_its_rate_are_logged_on_request() -> None:
@@ -506,6 +526,20 @@ def test_time_can_be_told_by_something_else_than_steps() -> None:
         train(model, 2, torch.randn(3, 4))
 
     assert seen.values("epoch") == [7.0, 7.0]
+
+
+def test_a_clock_that_is_none_is_said_at_once() -> None:
+    with pytest.raises(TargetError, match="time_log is a name and a function of model and step"):
+        watch(nn.Linear(2, 1), time_log=cast(Any, "step"), run_dir=":memory:")
+
+
+def test_a_watcher_says_what_it_watches_where_it_is_and_where_that_goes() -> None:
+    model = Net()
+
+    with watching(model) as seen:
+        train(model, 2, torch.randn(3, 4))
+
+        assert repr(seen.watcher) == "<watcher of Net: at step 1, recorded in memory>"
 
 
 def test_nothing_is_recorded_while_paused_but_steps_are_counted() -> None:

@@ -174,6 +174,23 @@ def test_a_restart_from_an_earlier_step_is_a_branch(tmp_path: Path) -> None:
         assert run["loss"].values.tolist() == [0.0, 1.0, 20.0, 30.0]
 
 
+def test_a_file_is_new_or_gone_on_with_and_not_both(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="save begins a new file and resume goes on with one"):
+        watch(nn.Linear(2, 1), save=tmp_path / "new.glass", resume=tmp_path / "old.glass")
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_thing_to_log_needs_no_list(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+
+    with watch(model, log="io", save=tmp_path / "run.glass", verbose=False):
+        torch.autograd.backward(model(torch.ones(3, 2)).sum())
+
+    with open_run(tmp_path / "run.glass") as run:
+        assert set(run) == {"input.0", "output"}
+
+
 def test_only_a_module_can_be_watched(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"watch takes an nn\.Module, not str"):
         watch("model", run_dir=tmp_path)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ _SEVERAL = "several passes before a backward are recorded as they are, so {} cha
 
 def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer type
     model: nn.Module,
-    log: Iterable[str] = ("io", "io_grad", "params", "params_grad"),
+    log: str | Iterable[str] = ("io", "io_grad", "params", "params_grad"),
     log_freq: int = 1,
     *,
     backend: str | Sequence[str] = "none",
@@ -86,8 +86,10 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
 
     if not isinstance(model, nn.Module):
         raise TargetError(f"watch takes an nn.Module, not {type(model).__name__}")
+    if save is not None and resume is not None:
+        raise TargetError("save begins a new file and resume goes on with one: give one of them")
     options = Options(
-        log=frozenset(log),
+        log=frozenset([log] if isinstance(log, str) else log),
         log_freq=log_freq,
         bins=bins,
         sample_n=sample_n,

@@ -6,6 +6,7 @@ import contextlib
 import json
 import sqlite3
 import threading
+import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -70,6 +71,8 @@ class FileReader:
         self.path = Path(path)
         self._session = session
         self._connection = schema.open_read_only(self.path)
+        # Who only asks for a curve (`tg.open(path)["loss"]`) closes nothing.
+        weakref.finalize(self, self._connection.close)
         self._lock = threading.Lock()
         self._decoded: dict[str, tuple[int, Any]] = {}
 

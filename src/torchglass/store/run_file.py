@@ -93,12 +93,17 @@ class RunFile:
         self._dropped_written = news.dropped
         self._begun = self._begun or bool(news.frames)
 
-    def close(self) -> None:
+    def close(self, *, dropped: int = 0) -> None:
         """Mark the run as finished and fold the journal in, so that one file remains."""
-        # Without room on the disk what was written before stays as it is.
+        # On a full disk the journal is the only room that can be had for the last words. Where
+        # there is none, what was written before stays as it is.
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.Error, StoreError), self._connection:
             self._assert_is_ours()
             self._put_meta("finished_ns", time.time_ns())
+            if dropped:
+                self._put_meta("dropped", self._dropped_before + dropped)
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             # Without a journal the file can also be read where nothing can be written. A reader

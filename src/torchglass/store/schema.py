@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 from typing import Literal
@@ -92,26 +93,20 @@ def create(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(exist_ok=overwrite_empty)
-        connection = sqlite3.connect(path)
-        connection.executescript(SCHEMA)
-        _set_journal(connection, journal)
+        return _prepared(path, SCHEMA, journal)
     except (OSError, sqlite3.Error) as error:
         raise StoreError(f"cannot write a run to {path}: {error}") from error
-    return connection
 
 
 def open_to_append(path: Path, journal: Journal = "WAL") -> sqlite3.Connection:
     """A run file that is there, of today's version or brought to it, open for writing."""
-    open_read_only(path).close()
+    with contextlib.closing(open_read_only(path)) as connection:
+        version = _check(path, connection)
+    upgrade = f"BEGIN; {versions.UPGRADES[version]} COMMIT;" if version < SCHEMA_VERSION else ""
     try:
-        connection = sqlite3.connect(path)
-        ((version,),) = connection.execute("PRAGMA user_version")
-        if version < SCHEMA_VERSION:
-            connection.executescript(f"BEGIN; {versions.UPGRADES[version]} COMMIT;")
-        _set_journal(connection, journal)
+        return _prepared(path, upgrade, journal)
     except sqlite3.Error as error:
         raise StoreError(f"cannot go on writing to {path}: {error}") from error
-    return connection
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
@@ -139,10 +134,18 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _set_journal(connection: sqlite3.Connection, journal: Journal) -> None:
-    connection.execute(f"PRAGMA journal_mode = {journal}")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute(f"PRAGMA journal_size_limit = {_MOST_JOURNAL_BYTES}")
+def _prepared(path: Path, script: str, journal: Journal) -> sqlite3.Connection:
+    """A file open for writing, after a script has run on it."""
+    connection = sqlite3.connect(path)
+    try:
+        connection.executescript(script)
+        connection.execute(f"PRAGMA journal_mode = {journal}")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(f"PRAGMA journal_size_limit = {_MOST_JOURNAL_BYTES}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

@@ -151,7 +151,7 @@ class FileSink:
             self._wake.clear()
             self._flush(file, catalog)
         self._flush(file, catalog)
-        file.close()
+        file.close(dropped=self._dropped + len(self._frames))
 
     def _open(self, run: Run) -> RunFile:
         if self._resume and schema.has_begun(self.path):

@@ -47,8 +47,11 @@ def histogram_of(values: Sequence[float], exponent: int) -> Histogram:
     return Histogram(exponent=exponent, first=first, counts=tuple(counts), stats=stats_of(numbers))
 
 
+# The smallest of all numbers are nothing once they are halved, in the reference here, too.
 some_numbers = st.lists(
-    st.floats(-1e3, 1e3) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0]), max_size=30
+    st.floats(-1e3, 1e3, allow_subnormal=False)
+    | st.sampled_from([math.nan, math.inf, -math.inf, 0.0]),
+    max_size=30,
 )
 some_histograms = st.lists(st.builds(histogram_of, some_numbers, st.integers(-3, 6)), max_size=5)
 

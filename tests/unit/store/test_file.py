@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import gc
 import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from tests.recorded import MODEL, ROOT, RUN, stats, write_run
 from torchglass.records.series import numbers
@@ -37,6 +40,17 @@ def test_a_finished_run_is_one_plain_file(tmp_path: Path) -> None:
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert connection.execute("PRAGMA journal_mode").fetchall() == [("delete",)]
     connection.close()
+
+
+def test_a_reader_that_nobody_has_any_longer_lets_go_of_the_file(tmp_path: Path) -> None:
+    reader = FileReader(write_run(tmp_path / "run.glass"))
+    connection = reader._connection
+
+    del reader
+    gc.collect()
+
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        connection.execute("SELECT 1")
 
 
 def test_a_run_is_read_while_another_process_writes_it(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import struct
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.recorded import MODEL, RUN, histogram, put_step, stats
+from torchglass.errors import StoreError
 from torchglass.records.graph import Graph
 from torchglass.records.plain import to_plain
 from torchglass.records.run import Session
@@ -69,6 +71,19 @@ def version_1(tmp_path: Path) -> Path:
             )
     connection.close()
     return path
+
+
+def test_a_file_that_cannot_be_brought_to_today_is_let_go_of(version_1: Path) -> None:
+    with contextlib.closing(sqlite3.connect(version_1)) as connection:
+        connection.execute("DROP TABLE trace")
+
+    # The error is kept, and with it all that was under way.
+    with pytest.raises(StoreError, match=r"cannot go on writing to .*old\.glass") as kept:
+        schema.open_to_append(version_1)
+
+    with contextlib.closing(sqlite3.connect(version_1, timeout=0)) as connection:
+        connection.execute("CREATE TABLE trace (id, json)")
+    assert kept.value.__cause__ is not None
 
 
 def test_a_file_of_version_1_tells_all_that_it_did(version_1: Path) -> None:

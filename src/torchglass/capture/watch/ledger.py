@@ -61,6 +61,12 @@ class Ledger:
         for place, reading in kept:
             self.put(place, reading)
 
+    def correct_scale(self, factor: float) -> None:
+        """Gradients that were taken for scaled are to be multiplied by this and nothing else."""
+        for _, reading in self.readings():
+            if reading.factor != 1:
+                reading.factor = factor
+
     def observations(self) -> Iterator[Observation]:
         """What there is to judge a step by."""
         for place, reading in self.readings():

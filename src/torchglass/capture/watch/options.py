@@ -41,7 +41,7 @@ class Options:
     time_log: tuple[str, Callable[[Any, int], float]] | None = None
     """A number to tell the time by beside the steps, and how it is asked of model and step."""
     scaler: Any = None
-    """The `GradScaler` of the training; without one, the only one there is."""
+    """The `GradScaler` of the training; without one, that which steps the optimizer."""
 
     logs_times: bool = False
     """Whether to keep how long forwards and steps take, as many ranks differ in that."""
@@ -58,5 +58,19 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise TargetError(f"{name} must be 1 or more, not {value}")
+        if self.time_log is not None and not _tells_time(self.time_log):
+            raise TargetError(
+                "time_log is a name and a function of model and step, such as "
+                f"('epoch', lambda model, step: step / 100), not {self.time_log!r}"
+            )
         if self.unit not in (None, "optimizer", "backward"):
             raise TargetError(f'unit is "optimizer" or "backward", not {self.unit!r}')
+
+
+def _tells_time(given: object) -> bool:
+    return (
+        isinstance(given, tuple | list)
+        and len(given) == 2
+        and isinstance(given[0], str)
+        and callable(given[1])
+    )

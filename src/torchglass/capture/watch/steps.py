@@ -54,6 +54,11 @@ class Steps:
         return self.number + (self._next is not None)
 
     @property
+    def of_pass(self) -> Ledger:
+        """The ledger of the step that the latest pass belongs to, which may be empty yet."""
+        return self._now if self._next is None else self._next
+
+    @property
     def has_measured(self) -> bool:
         """Whether an optimizer or a backward has had the weights of this step measured."""
         return self._has_stepped or self._backward_over
@@ -65,7 +70,7 @@ class Steps:
         if not training:
             self._passes_in_eval += 1
             wanted = (self._passes_in_eval - 1) % self._every == 0
-            return self._of_pass if wanted else None
+            return self.of_pass if wanted else None
         self._passes_in_eval = 0
         if self._has_stepped and not self.by_hand and not self.is_updating:
             return self._begin_after_step()
@@ -138,7 +143,7 @@ class Steps:
         is_ahead = self._logs_before_steps and self._has_stepped and self._next is None
         if is_ahead and not self.by_hand:
             self.advance()
-        self._of_pass.numbers[place] = value
+        self.of_pass.numbers[place] = value
 
     def end_by_hand(self, number: int | None) -> Ledger:
         """The user says that a step is over: its ledger, which `advance` then ends."""
@@ -174,11 +179,6 @@ class Steps:
             self._now, self._next = self._next, None
             if not self.is_recorded:
                 self._now.drop_training()
-
-    @property
-    def _of_pass(self) -> Ledger:
-        """The ledger of the step that the latest pass belongs to, which may be empty yet."""
-        return self._now if self._next is None else self._next
 
     def _begin_after_step(self) -> Ledger | None:
         if self._next is None:

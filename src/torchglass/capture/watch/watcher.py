@@ -44,6 +44,7 @@ from torchglass.capture.watch.ledger import Ledger, Place
 from torchglass.capture.watch.living import find_living
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.pictures import Pictures
+from torchglass.capture.watch.scaling import Scaling
 from torchglass.capture.watch.steps import Steps
 from torchglass.capture.watch.weights import Weights
 from torchglass.errors import warn
@@ -87,7 +88,7 @@ class Watcher:
         record = read_model(model)
         self._graphs = PassGraphs(model, record, sink.put_document)
         self._flow = Flow(model, self, self._gauge, options.log, self._graphs)
-        self._scaler: Any = options.scaler
+        self._scaling = Scaling(options.scaler)
         self._has_looked = False
         self._running: set[int] = set()
         """The backwards that have begun and not ended."""
@@ -146,6 +147,12 @@ class Watcher:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        model = self._model()
+        name = "a model that is gone" if model is None else type(model).__name__
+        where = "in memory" if self.path is None else f"in {self.path}"
+        return f"<watcher of {name}: at step {self._steps.number}, recorded {where}>"
+
     def _repr_html_(self) -> str | None:
         """The page of the run, as a notebook shows it."""
         return self._page() if self._page is not None else None
@@ -172,10 +179,7 @@ class Watcher:
     def gradient_factor(self) -> float:
         """What undoes the scale that a `GradScaler` has put on gradients."""
         self._look_around()
-        if self._scaler is None or self._scaler._scale is None:
-            return 1.0
-        scale = float(self._scaler.get_scale())
-        return 1 / scale if scale else 1.0
+        return self._scaling.factor()
 
     def ledger_of_gradient(self, ledger: Ledger) -> Ledger | None:
         """Where a gradient of a pass is to be recorded, that once was recorded in a ledger."""
@@ -238,6 +242,8 @@ class Watcher:
                 return
             self._follow_thread()
             self._look_around()
+            # Beforehand, as the histograms of all that was read are made when a step ends.
+            self._scaling.settle(optimizer, self._steps.of_pass)
             ledger = self._steps.before_update(optimizer)
             if self._steps.is_recorded:
                 trained = self._weights.of(optimizer)
@@ -293,8 +299,7 @@ class Watcher:
             self._has_looked = True
             living = find_living(self._weights.are_in)
             self._steps.learn(living.optimizers)
-            if self._scaler is None and len(living.scalers) == 1:
-                (self._scaler,) = living.scalers
+            self._scaling.learn(living.scalers)
 
     def _follow_thread(self) -> None:
         """Look at the calls of the thread that trains, wherever `watch` was called."""

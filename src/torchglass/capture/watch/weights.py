@@ -108,9 +108,9 @@ class Weights:
         moves = torch._foreach_sub([new for _, _, new in pairs], before)
         lengths = torch._foreach_norm(moves), torch._foreach_norm(before)
         for (weight, _, _), far, long in zip(pairs, *lengths, strict=True):
-            ledger.numbers[weight.update] = float(far) / max(
-                float(long), torch.finfo(torch.float32).tiny
-            )
+            share = _share(float(far), float(long))
+            if share is not None:
+                ledger.numbers[weight.update] = share
 
     def read_state(self, optimizer: Optimizer, ledger: Ledger) -> None:
         """What an optimizer remembers of each parameter, and its learning rates."""
@@ -133,6 +133,12 @@ class Weights:
         if before is None or now is None or before.shape != now.shape:
             return None
         return before, now.detach()
+
+
+def _share(far: float, long: float) -> float | None:
+    """A step relative to its weight; None where it leaves nothing of it, as from zero."""
+    # A weight below this is lost when it is added to the step.
+    return None if long <= far * torch.finfo(torch.float32).eps else far / long
 
 
 def _always(tensor: torch.Tensor) -> bool:
