@@ -35,6 +35,7 @@ def run_in_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     waiting = list(steps)
+    known = os.environ if environment is None else environment
     with (
         # What one program remembers, the next must not know.
         tempfile.TemporaryDirectory() as config,
@@ -44,7 +45,8 @@ def run_in_terminal(
             stdout=theirs,
             stderr=theirs,
             env={
-                **(os.environ if environment is None else environment),
+                # The size is the terminal's own, whatever the tests run in.
+                **{key: text for key, text in known.items() if key not in ("COLUMNS", "LINES")},
                 "TERM": "xterm-256color",
                 "XDG_CONFIG_HOME": config,
             },

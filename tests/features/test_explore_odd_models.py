@@ -144,6 +144,8 @@ def test_keys_are_alive_while_a_model_is_read() -> None:
                 await pilot.pause()
             await settle(app, pilot)
             assert "Linear" in screen_text(app)
+            (below, _) = app.screen_stack
+            assert not list(below.query("*"))
 
     asyncio.run(story())
 

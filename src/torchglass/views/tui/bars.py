@@ -26,9 +26,12 @@ class TwoEnds(Widget):
 
     def say(self, left: str, right: str | None = None) -> None:
         """Replace the text at the left, and at the right if there is any for it."""
+        said = self._left, self._right
         self._left = harmless(left)
         self._right = self._right if right is None else harmless(right)
-        self.refresh()
+        # What is told again every second need not go over the wire again.
+        if said != (self._left, self._right):
+            self.refresh()
 
     def render(self) -> Content:
         """Both ends."""

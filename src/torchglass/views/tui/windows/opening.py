@@ -45,8 +45,13 @@ class Opening(Screen[None]):
     def on_mount(self) -> None:
         """Begin. A thread of our own, which nobody waits for when the user leaves."""
         threading.Thread(target=self._run, daemon=True).start()
-        self.set_interval(_TICK_SECONDS, self._tick)
+        self._ticking = self.set_interval(_TICK_SECONDS, self._tick)
         self._tick()
+
+    async def on_opening_opened(self) -> None:
+        """Move no more: each time all of the screen above would be drawn anew, too."""
+        self._ticking.stop()
+        await self.query_one("#opening").remove()
 
     def _run(self) -> None:
         try:
