@@ -185,6 +185,9 @@ def test_the_terminal_may_change_its_size_at_any_time() -> None:
         await pilot.press("Z", "end")
         for size in ((40, 10), (200, 60), (12, 4), (80, 24)):
             await pilot.resize_terminal(*size)
+            # Sizes that come one after the other are taken in when there is time for them.
+            while app.screen.size != size:
+                await pilot.pause()
             await settle(app, pilot)
 
         lines = screen_text(app).splitlines()

@@ -336,6 +336,8 @@ def walk(panel: Panel, paths: Iterable[str], sizes: Iterable[tuple[int, int]]) -
     async def story(pilot: Pilot[None]) -> None:
         for size in sizes:
             await pilot.resize_terminal(*size)
+            while app.screen.size != size:
+                await pilot.pause()
             for path in paths:
                 panel.show(module_at(panel.subject, path))
                 await settle(app, pilot)
