@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Call:
     """One run of one module."""
 
-    __slots__ = ("record", "trace")
+    __slots__ = ("__weakref__", "record", "trace")
 
     def __init__(self, trace: Trace, record: records.Call) -> None:
         self.trace = trace

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 class Op:
     """One operation of a trace, or an input or output of the model. Print it to see it all."""
 
-    __slots__ = ("_stats", "record", "trace")
-
-    _stats: Stats | None
+    __slots__ = ("__weakref__", "record", "trace")
 
     def __init__(self, trace: Trace, record: records.Op) -> None:
         self.trace = trace
@@ -161,12 +159,7 @@ class Op:
     @property
     def stats(self) -> Stats | None:
         """The numbers of its tensor summed up; None where there are none to see."""
-        # A `cached_property` would need a dict in each of perhaps 100,000 ops.
-        if not hasattr(self, "_stats"):
-            from torchglass.capture.tensor.describing import measure
-
-            self._stats = measure(self.tensor) if self.tensor is not None else None
-        return self._stats
+        return self.trace.stats(self._id)
 
     @property
     def parameters(self) -> Mapping[str, TensorSpec]:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
+from weakref import WeakValueDictionary
 
-from torchglass.analyse.garbage import collector_paused
 from torchglass.analyse.trace.anatomy import Anatomy
 from torchglass.analyse.trace.flops import flops
 from torchglass.errors import CaptureError, LookupFailedError, ViewError
 from torchglass.records import trace as records
 from torchglass.records.model import Model, Module, Role, Slot, join_path
+from torchglass.records.tensors import Stats
 from torchglass.records.trace import OpId, Validation
 from torchglass.results import trace_files
 from torchglass.results.call import Call
+from torchglass.results.handles import Handles
 from torchglass.results.held import Held
 from torchglass.results.op import Op
 from torchglass.views.html.trace import trace_fragment
@@ -52,6 +54,15 @@ class Pass(Protocol):
 
 class _Output(Enum):
     FROM_TENSORS = "what the model returned is known by its tensors alone"
+
+
+class _Alive:
+    """The handles of a trace that someone holds."""
+
+    def __init__(self) -> None:
+        self.ops: WeakValueDictionary[int, Op] = WeakValueDictionary()
+        self.calls: WeakValueDictionary[int, Call] = WeakValueDictionary()
+        self.held: WeakValueDictionary[str, Held] = WeakValueDictionary()
 
 
 class Trace(Sequence[Op]):
@@ -112,17 +123,15 @@ class Trace(Sequence[Op]):
         """The gradients that were captured, by number of the op and of its output."""
         return self._pass.gradients
 
-    @cached_property
-    @collector_paused()
-    def ops(self) -> tuple[Op, ...]:
+    @property
+    def ops(self) -> Sequence[Op]:
         """Every operation, and the inputs and outputs of the model."""
-        return tuple(Op(self, record) for record in self.record.ops)
+        return Handles(self.record.ops, partial(Op, self), self._alive.ops)
 
-    @cached_property
-    @collector_paused()
-    def calls(self) -> tuple[Call, ...]:
+    @property
+    def calls(self) -> Sequence[Call]:
         """Every module call, in the order in which they began."""
-        return tuple(Call(self, record) for record in self.record.calls)
+        return Handles(self.record.calls, partial(Call, self), self._alive.calls)
 
     @property
     def inputs(self) -> tuple[Op, ...]:
@@ -274,14 +283,31 @@ class Trace(Sequence[Op]):
         try:
             return self.ops[self.anatomy.lookup.find(key if isinstance(key, str) else index(key))]
         except LookupFailedError:
-            if isinstance(key, str) and key in self._held:
-                return self._held[key]
-            raise
+            slot = self._held.get(key) if isinstance(key, str) else None
+            if slot is None:
+                raise
+            return self._alive.held.setdefault(str(key), Held(self, str(key), slot))
 
     @cached_property
-    def _held(self) -> dict[str, Held]:
-        slots = {**self.params, **self.buffers}
-        return {name: Held(self, name, slot) for name, slot in slots.items()}
+    def _held(self) -> dict[str, Slot]:
+        return {**self.params, **self.buffers}
+
+    @cached_property
+    def _alive(self) -> _Alive:
+        return _Alive()
+
+    def stats(self, op: OpId) -> Stats | None:
+        """The numbers of an op's tensor summed up; None where there are none to see."""
+        if op not in self._measured:
+            from torchglass.capture.tensor.describing import measure
+
+            tensor = self.saved_tensors.get((op, 0))
+            self._measured[op] = None if tensor is None else measure(tensor)
+        return self._measured[op]
+
+    @cached_property
+    def _measured(self) -> dict[OpId, Stats | None]:
+        return {}
 
     def held_tensor(self, name: str) -> torch.Tensor | None:
         """A parameter or buffer that an op used, as it was when the pass began."""
@@ -305,7 +331,7 @@ class Trace(Sequence[Op]):
         return len(self._listed)
 
     @property
-    def _listed(self) -> tuple[Op, ...]:
+    def _listed(self) -> Sequence[Op]:
         if not self._saved_only:
             return self.ops
         saved = {op for op, _ in self.saved_tensors}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 import sqlite3
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import nn
 import torchglass as tg
 from tests import make
 from tests.zoo_trace import Recurrent, traced
+from torchglass.analyse.garbage import collector_paused
 from torchglass.errors import LookupFailedError, StoreError, ViewError
 from torchglass.records.model import Model
 from torchglass.records.trace import OpId
@@ -380,3 +382,21 @@ def test_a_parameter_is_found_by_its_name_with_its_gradient() -> None:
     assert weight.tensor is model.weight
     assert weight.gradient is model.weight.grad
     assert weight.shape == (4, 4)
+
+
+@collector_paused()
+def test_a_trace_that_nobody_holds_is_freed_without_the_garbage_collector() -> None:
+    trace = traced(CHAIN, torch.randn(3, 4))
+    op, call, weight = trace["linear_1"], trace.calls[1], trace["0.weight"]
+    assert op.lookup_keys
+    assert op.stats
+    assert call.ops
+    assert trace.layer("linear_1")
+    assert str(trace)
+    assert repr(weight)
+    assert op.tensor is not None
+    saved = weakref.ref(op.tensor)
+
+    del op, call, weight, trace
+
+    assert saved() is None

@@ -42,11 +42,11 @@ class Labels(Sequence[Label]):
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self._ops = ops
-        self._layer = array("q", [0]) * len(ops)
-        self._number = array("q", [0]) * len(ops)
-        self.layers = Layers(self)
+        self._layer = array("i", [0]) * len(ops)
+        self._number = array("i", [0]) * len(ops)
+        self.layers = Layers(ops)
         for total, layer in enumerate(passes(ops)):
-            self.layers.add(ops[layer[0]].type, layer)
+            self.layers.add(layer)
             for number, op in enumerate(layer, 1):
                 self._layer[op] = total
                 self._number[op] = number
@@ -61,11 +61,9 @@ class Labels(Sequence[Label]):
         if isinstance(place, slice):
             return [self[op] for op in range(len(self))[place]]
         total = self._layer[place]
-        layer = self.layers.ops(total)
-        short = f"{self._ops[layer[0]].type}_{self.layers.nth[total]}"
-        return Label(
-            layer=f"{short}_{total}", short=short, number=self._number[place], passes=len(layer)
-        )
+        layer, short = self.layers.names(total)
+        passes = len(self.layers.ops(total))
+        return Label(layer=layer, short=short, number=self._number[place], passes=passes)
 
     def __len__(self) -> int:
         return len(self._ops)
@@ -74,23 +72,27 @@ class Labels(Sequence[Label]):
 class Layers(Mapping[str, tuple[OpId, ...]]):
     """The ops of each layer, pass by pass, by the layer's long and by its short name."""
 
-    def __init__(self, labels: Sequence[Label]) -> None:
-        self._labels = labels
-        self._first = array("q")
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self._ops = ops
+        self._first = array("i")
         self._repeated: dict[int, tuple[OpId, ...]] = {}
         self._of_type: dict[str, array[int]] = {}
-        self.nth = array("q")
-        """Which of its type each layer is, from 1."""
+        self._nth = array("i")
 
-    def add(self, kind: str, ops: tuple[OpId, ...]) -> None:
-        """The next layer, and of what type it is."""
+    def add(self, ops: tuple[OpId, ...]) -> None:
+        """The next layer."""
         total = len(self._first)
         self._first.append(ops[0])
         if len(ops) > 1:
             self._repeated[total] = ops
-        alike = self._of_type.setdefault(kind, array("q"))
+        alike = self._of_type.setdefault(self._ops[ops[0]].type, array("i"))
         alike.append(total)
-        self.nth.append(len(alike))
+        self._nth.append(len(alike))
+
+    def names(self, total: int) -> tuple[str, str]:
+        """The long and the short name of the layer of a number among all layers."""
+        short = f"{self._ops[self._first[total]].type}_{self._nth[total]}"
+        return f"{short}_{total}", short
 
     def ops(self, total: int) -> tuple[OpId, ...]:
         """The ops of the layer of a number among all layers."""
@@ -106,16 +108,14 @@ class Layers(Mapping[str, tuple[OpId, ...]]):
         nth = numbers.partition("_")[0]
         alike = self._of_type.get(kind, ())
         if nth.isdecimal() and 0 < int(nth) <= len(alike):
-            ops = self.ops(alike[int(nth) - 1])
-            label = self._labels[ops[0]]
-            if name in (label.short, label.layer):
-                return ops
+            total = alike[int(nth) - 1]
+            if name in self.names(total):
+                return self.ops(total)
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        for first in self._first:
-            label = self._labels[first]
-            yield from (label.layer, label.short)
+        for total in range(len(self._first)):
+            yield from self.names(total)
 
     def __len__(self) -> int:
         return 2 * len(self._first)
