@@ -17,9 +17,9 @@ from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.trace.linking import Held, Linker, Located
 from torchglass.capture.trace.ops import OpEvent
 from torchglass.capture.trace.recording import Ended, Event, PassRecorder, Running
+from torchglass.capture.trace.remaking import Key
 from torchglass.capture.trace.reruns import Rerun, Reruns
 from torchglass.capture.trace.saved import ByOp, Output, Ran, Saved
-from torchglass.capture.trace.snapshots import Key
 from torchglass.records.model import join_path
 from torchglass.records.trace import Call, CallId, Op, OpId, Source, Trace, Value
 
@@ -97,7 +97,7 @@ def finish(assembly: Assembly, recorder: PassRecorder) -> Captured:
         notes=tuple(recorder.notes),
         failed=assembly.failed(recorder.failure) if recorder.failure else None,
     )
-    copies = recorder.snapshots.copies
+    copies = recorder.snapshots.overwritten
     return Captured(
         trace=trace,
         tensors=Saved(

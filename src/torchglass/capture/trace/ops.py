@@ -64,6 +64,12 @@ class OpEvent(NamedTuple):
         return results_of(self.output, self.written)
 
 
+class UnwrappedEvent(OpEvent):
+    """One inside `vmap`, `grad` or the like, which tell how its arguments are to be taken."""
+
+    __slots__ = ()
+
+
 def results_of(output: Any, written: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """The tensors that an op returned; what it wrote, where it returned none."""
     if isinstance(output, torch.Tensor):
@@ -162,7 +168,8 @@ class OpMode(TorchFunctionMode):
         if peek_interpreter_stack() is None:
             return self._listener.seen(event)
         args, kwargs, inner, written = unwrapped((args, kwargs, output, written))
-        self._listener.seen(event._replace(args=args, kwargs=kwargs, output=inner, written=written))
+        event = event._replace(args=args, kwargs=kwargs, output=inner, written=written)
+        self._listener.seen(UnwrappedEvent(*event))
         return output
 
     def _run_opened(

@@ -27,7 +27,8 @@ from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.trace.kernels import KernelMode
 from torchglass.capture.trace.ops import Chain, OpEvent, OpMode, chain_from, unwrapped
 from torchglass.capture.trace.overrides import fused_paths_kept
-from torchglass.capture.trace.snapshots import Key, Snapshots
+from torchglass.capture.trace.remaking import Key
+from torchglass.capture.trace.snapshots import Snapshots
 from torchglass.errors import CaptureError, warn
 
 Level = Literal["torch", "aten"]
@@ -142,7 +143,9 @@ class PassRecorder:
         self.notes: list[str] = []
         self.failure: OpEvent | None = None
         self._failed: tuple[OpEvent, BaseException] | None = None
-        self.snapshots = Snapshots(self.events, lambda: _held_by(model))
+        self.snapshots = Snapshots(
+            self.events, lambda: _held_by(model), remake=keep is None and not edits
+        )
         self.gradients: dict[Key, torch.Tensor] = {}
         self.added_to: dict[int, torch.Tensor] = {}
         """Gradients of the model that were there when a backward began, by id."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from torchglass.capture.trace.remaking import Key
 from torchglass.capture.trace.reruns import Rerun
-from torchglass.capture.trace.snapshots import Key
 from torchglass.records.trace import Op, OpId
 
 Output = tuple[OpId, int]
@@ -21,7 +21,7 @@ class Ran:
 
     def __init__(self) -> None:
         self.ops: list[OpId] = []
-        self._events = array("q")
+        self._events = array("i")
 
     def add(self, op: OpId, event: int) -> None:
         """Note the next op."""
@@ -49,6 +49,12 @@ class ByOp(Mapping[Output, torch.Tensor]):
         op, result = output
         return self._by_event[self._ran.event(op), result]
 
+    def __contains__(self, output: object) -> bool:
+        match output:
+            case (int(op), int(result)):
+                return (self._ran.event(OpId(op)), result) in self._by_event
+        return False
+
     def __iter__(self) -> Iterator[Output]:
         return ((self._ran.op(event), result) for event, result in self._by_event)
 
@@ -72,15 +78,20 @@ class Saved(Mapping[Output, torch.Tensor]):
         self._copies = copies
 
     def __getitem__(self, output: Output) -> torch.Tensor:
+        if output not in self:
+            raise KeyError(output)
         op, result = output
-        event = self._events[op] if 0 <= op < len(self._events) else None
+        event = self._events[op]
         if event is None:
             return self._given[output]
-        copy = self._copies.get(output)
-        results = event.results
-        if not 0 <= result < len(results):
-            raise KeyError(output)
-        return results[result] if copy is None else copy
+        return self._copies[output] if output in self._copies else event.results[result]
+
+    def __contains__(self, output: object) -> bool:
+        match output:
+            case (int(op), int(result)) if 0 <= op < len(self._events):
+                event = self._events[op]
+                return output in self._given if event is None else 0 <= result < len(event.results)
+        return False
 
     def __iter__(self) -> Iterator[Output]:
         for op in self._ops:

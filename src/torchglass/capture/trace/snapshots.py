@@ -1,22 +1,26 @@
 """The results of a pass as they were when they were made, at the price of references.
 
-A tensor is copied only when an op is about to write into memory that it spans.
+A tensor is copied only when an op is about to write into memory that it spans, and only if it
+cannot be made again.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, Protocol
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchglass.capture.tensor.extents import ByMemory, Extent, extent_of, storage_of
-
-Key = tuple[int, int]
-"""The number of an event, and which of its results."""
+from torchglass.capture.trace.remaking import (
+    Ingredient,
+    Key,
+    Overwritten,
+    recipe_for,
+)
 
 
 class _Kept(NamedTuple):
@@ -45,19 +49,26 @@ class Snapshots:
     """The results of a growing list of events, which hold the tensors themselves.
 
     The index by memory is made when the first write asks for it. `held` gives the tensors that were
-    there before the pass: the model's own.
+    there before the pass: the model's own. With `remake` all events are known to be kept, as they
+    were: results may be made again of others.
     """
 
     def __init__(
-        self, events: Sequence[Makes], held: Callable[[], Iterable[torch.Tensor]] = tuple
+        self,
+        events: Sequence[Makes],
+        held: Callable[[], Iterable[torch.Tensor]] = tuple,
+        *,
+        remake: bool = False,
     ) -> None:
         self._events = events
         self._held = held
         self._indexed = 0
         self._unwritten: dict[int, list[_Kept]] = {}
         self._written: dict[int, ByMemory[_Kept]] = {}
-        self.copies: dict[Key, torch.Tensor] = {}
-        """The results that were written over later, as they were when they were made."""
+        self._remake = remake
+        self._before: dict[tuple[int, int], Key] = {}
+        """What a tensor was the result of before an event wrote into it, by event and its id."""
+        self.overwritten = Overwritten()
         self.originals = Originals()
 
     def before_write(self, written: Sequence[torch.Tensor]) -> None:
@@ -69,13 +80,18 @@ class Snapshots:
                 if storage is not None:
                     self._copy_originals(tensor, storage)
                     if storage in self._unwritten and _fills_its_storage(tensor):
-                        self._copy_all(storage)
+                        self._copy_all(storage, tensor)
                     elif (extent := extent_of(tensor)) is not None:
                         self._copy_results(extent)
 
-    def _copy_all(self, storage: int) -> None:
+    def _copy_all(self, storage: int, written: torch.Tensor) -> None:
         for key, tensor in self._unwritten[storage]:
-            self.copies[key] = tensor.detach().clone()
+            recipe = None
+            if self._remake:
+                recipe = recipe_for(self._events[key[0]], partial(self._known, key[0]))
+            self.overwritten.keep(key, tensor, recipe)
+            if tensor is written:
+                self._before[len(self._events), id(tensor)] = key
         self._unwritten[storage] = []
 
     def _copy_results(self, extent: Extent) -> None:
@@ -85,7 +101,7 @@ class Snapshots:
                 _add(results, kept)
         if extent.storage in self._written:
             for kept in self._written[extent.storage].take(extent, extent.meets):
-                self.copies[kept.key] = kept.tensor.detach().clone()
+                self.overwritten.keep(kept.key, kept.tensor)
 
     def _copy_originals(self, tensor: torch.Tensor, storage: int) -> None:
         owners = self._held_by_storage.get(storage, ())
@@ -94,6 +110,26 @@ class Snapshots:
         for owner in owners:
             if id(owner) not in self.originals:
                 self.originals[id(owner)] = owner, owner.detach().clone()
+
+    def _known(self, event: int, tensor: torch.Tensor) -> Ingredient | torch.Tensor | None:
+        """What `recipe_for` asks: a tensor as an event was given it."""
+        if tensor.is_inference():
+            # Nobody counts the writes into it.
+            return None
+        key = self._before.get((event, id(tensor)))
+        if key is None:
+            storage = storage_of(tensor)
+            there = self._unwritten.get(storage or 0)
+            if there is None:
+                left_alone = storage not in self._written and id(tensor) not in self.originals
+                return tensor if left_alone and storage is not None else None
+            if not _fills_its_storage(tensor):
+                return None
+            keys = [kept.key for kept in there if kept.tensor is tensor and kept.key[0] < event]
+            if not keys:
+                return None
+            key = keys[-1]
+        return Ingredient(key, tensor, tensor._version, self.overwritten.length(key))
 
     @cached_property
     def _held_by_storage(self) -> dict[int, tuple[torch.Tensor, ...]]:

@@ -127,7 +127,7 @@ def _only(save: Selection, captured: Captured) -> Captured:
     chosen = select(save, Anatomy(captured.trace))
     return dataclasses.replace(
         captured,
-        tensors={output: made for output, made in captured.tensors.items() if output[0] in chosen},
+        tensors={at: captured.tensors[at] for at in captured.tensors if at[0] in chosen},
         events=[event if op in chosen else None for op, event in enumerate(captured.events)],
         sources={op: made for op, made in captured.sources.items() if op in chosen},
     )

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from torchglass.capture.trace import remaking
 from torchglass.capture.trace.assembling import Captured, assemble
 from torchglass.capture.trace.ops import tensors_in
 from torchglass.capture.trace.recording import tracing
+from torchglass.capture.trace.remaking import WORTH_IT
 from torchglass.capture.trace.replaying import validate
 from torchglass.capture.trace.reruns import Rerun
 
@@ -22,6 +25,7 @@ Write = Callable[[torch.Tensor], object]
 
 MAKE: dict[str, Make] = {
     "add": lambda a, b: a + b.sum(),
+    "add alike": lambda a, b: a + b if a.shape == b.shape else a + 1,
     "mul": lambda a, b: a * 2,
     "relu": lambda a, b: torch.relu(a),
     "cat": lambda a, b: torch.cat([a.reshape(-1), b.reshape(-1)]),
@@ -37,6 +41,7 @@ VIEW: dict[str, Make] = {
 }
 WRITE: dict[str, Write] = {
     "add_": lambda a: a.add_(1),
+    "add itself": lambda a: a.__iadd__(a),
     "setitem": lambda a: a.__setitem__(0, 7.0),
     "relu_": torch.relu_,
     "out": lambda a: torch.mul(a, 3, out=a),
@@ -95,9 +100,12 @@ def last_results(captured: Captured) -> list[torch.Tensor]:
     return [captured.tensors[op.id, 0] for op in captured.trace.ops if op.kind == "op"]
 
 
+@pytest.mark.parametrize("least_bytes", [WORTH_IT, 0], ids=["copied", "made again"])
 @settings(max_examples=150, deadline=None)
-@given(programs)
-def test_every_value_is_saved_as_it_was_when_it_was_made(program: list[Instruction]) -> None:
+@given(program=programs)
+def test_every_value_is_saved_as_it_was_when_it_was_made(
+    least_bytes: int, program: list[Instruction]
+) -> None:
     x = torch.arange(ROWS * COLUMNS, dtype=torch.float32).reshape(ROWS, COLUMNS) - 9
     model = Program(program)
     wanted: list[torch.Tensor] = []
@@ -105,7 +113,9 @@ def test_every_value_is_saved_as_it_was_when_it_was_made(program: list[Instructi
     model(x)
 
     model.after = lambda tensor: None
-    saved = last_results(capture(model, x))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remaking, "WORTH_IT", least_bytes)
+        saved = last_results(capture(model, x))
 
     # An instruction may be several ops, so the wanted values are found in order among all.
     position = 0

@@ -1,0 +1,225 @@
+"""What an in-place op wrote over is made again, bit for bit, where that is sure; else copied."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import torchglass as tg
+from torchglass.capture.trace.assembling import Captured, assemble
+from torchglass.capture.trace.recording import PassRecorder, tracing
+from torchglass.errors import CaptureError
+
+X = torch.randn(4, 8, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+class Block(nn.Module):
+    """A residual block, whose ReLUs and sum write in place unless it is told otherwise."""
+
+    def __init__(self, *, in_place: bool = True) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
+        self.norm1, self.norm2 = (nn.BatchNorm2d(8) for _ in range(2))
+        self.relu = nn.ReLU(inplace=in_place)
+        self.in_place = in_place
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.relu(self.norm1(self.conv1(x)))
+        y = self.norm2(self.conv2(y))
+        if self.in_place:
+            y += x
+        else:
+            y = y + x
+        made: torch.Tensor = self.relu(y)
+        return made
+
+
+@pytest.fixture
+def block() -> Block:
+    torch.manual_seed(0)
+    block = Block()
+    for norm in (block.norm1, block.norm2):
+        torch.as_tensor(norm.running_mean).normal_()
+        torch.as_tensor(norm.running_var).uniform_(0.5, 2)
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+    return block.eval()
+
+
+def out_of_place(block: Block, x: torch.Tensor) -> list[torch.Tensor]:
+    """What each op of a block makes if none of them writes over another."""
+    plain = Block(in_place=False).eval()
+    plain.load_state_dict(block.state_dict())
+    return [torch.as_tensor(op.tensor) for op in tg.trace(plain, x)]
+
+
+def recorded(run: Callable[[torch.Tensor], object], x: torch.Tensor = X) -> PassRecorder:
+    with tracing(nn.Identity()) as recorder:
+        run(x)
+    return recorder
+
+
+def values(captured: Captured) -> list[torch.Tensor]:
+    return [captured.tensors[op.id, 0] for op in captured.trace.ops if op.kind == "op"]
+
+
+def rerun(recorder: PassRecorder) -> list[int]:
+    """How many ops are run again for each result that was written over; none for a copy."""
+    overwritten = recorder.snapshots.overwritten
+    return [overwritten.length(key) for key in overwritten]
+
+
+def test_what_a_residual_block_writes_over_is_not_copied(block: Block) -> None:
+    assert rerun(recorded(block)) == [1, 1, 2]
+
+
+def test_every_result_is_the_one_of_a_block_that_writes_nothing_over(block: Block) -> None:
+    trace = tg.trace(block, X)
+
+    made = [torch.as_tensor(op.tensor) for op in trace]
+
+    for one, other in zip(made, out_of_place(block, X), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_result_that_was_made_again_is_the_same_tensor_each_time(block: Block) -> None:
+    op = tg.trace(block, X)["norm1"]
+
+    assert op.tensor is op.tensor
+    assert op.tensor is not None
+    assert not op.tensor.requires_grad
+
+
+def test_what_the_model_holds_may_change_after_the_pass(block: Block) -> None:
+    expected = out_of_place(block, X)
+    trace = tg.trace(block, X)
+
+    block.train()(X)
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.zero_()
+
+    for op, other in zip(trace, expected, strict=True):
+        assert torch.equal(torch.as_tensor(op.tensor), other)
+
+
+def test_what_it_is_made_of_may_be_written_over_later(block: Block) -> None:
+    def run(x: torch.Tensor) -> None:
+        convolved = block.conv1(x)
+        normal = block.norm1(convolved)
+        torch.relu_(normal)
+        convolved.add_(1)
+        convolved.mul_(2)
+
+    saved = values(assemble(recorded(run)))
+
+    convolved = block.conv1(X)
+    normal = block.norm1(convolved)
+    expected = [convolved, normal, normal.relu(), convolved + 1, (convolved + 1) * 2]
+    for value, other in zip(saved, expected, strict=True):
+        assert torch.equal(value, other)
+
+
+def test_what_it_was_made_of_and_is_no_more_does_for_no_recipe(block: Block) -> None:
+    def run(x: torch.Tensor) -> None:
+        convolved = block.conv1(x)
+        normal = block.norm1(convolved)
+        convolved.mul_(2)
+        torch.relu_(normal)
+
+    assert not any(rerun(recorded(run)))
+
+
+def test_a_row_of_sums_is_copied_now_and_then() -> None:
+    def run(x: torch.Tensor) -> None:
+        total = x * 1
+        for _ in range(6):
+            total += 1
+
+    recorder = recorded(run)
+
+    assert sorted(rerun(recorder)) == [0, 0, 1, 1, 2, 2]
+    expected = X
+    for value in values(assemble(recorder)):
+        assert torch.equal(value, expected)
+        expected = expected + 1
+
+
+def test_a_tensor_may_be_added_to_itself() -> None:
+    def run(x: torch.Tensor) -> None:
+        total = x * 1
+        total += 1
+        total += total
+        total.zero_()
+
+    saved = values(assemble(recorded(run)))
+
+    for value, expected in zip(saved, [X, X + 1, 2 * (X + 1), 0 * X], strict=True):
+        assert torch.equal(value, expected)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(lambda x: torch.relu_(nn.BatchNorm2d(8)(x * 1)), id="batch statistics"),
+        pytest.param(lambda x: torch.relu_(torch.nn.functional.dropout(x * 1)), id="dropout"),
+        pytest.param(lambda x: torch.relu_(x[0, 0] + 1), id="too small"),
+        pytest.param(lambda x: torch.relu_(x * 1 + torch.ones(x.shape)[:, :1]), id="of a view"),
+        pytest.param(
+            lambda x: torch.relu_(torch.vmap(lambda row: row + 1)(x * 1)), id="inside vmap"
+        ),
+    ],
+)
+def test_where_it_is_not_sure_a_copy_is_made(run: Callable[[torch.Tensor], object]) -> None:
+    assert 0 in rerun(recorded(run))
+
+
+def test_under_autocast_a_copy_is_made(block: Block) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        recorder = recorded(lambda x: torch.relu_(block.norm1(block.conv1(x))))
+
+    assert not any(rerun(recorder))
+
+
+def test_in_inference_mode_a_copy_is_made(block: Block) -> None:
+    with torch.inference_mode():
+        assert rerun(recorded(block)) == [0, 0, 0]
+
+
+def test_an_edited_pass_is_copied(block: Block) -> None:
+    trace = tg.trace(block, X, edit={"norm1": lambda value: value * 0 - 1})
+
+    assert torch.equal(torch.as_tensor(trace["norm1"].tensor), torch.full_like(X, -1))
+
+
+def test_only_what_was_asked_for_is_made_again(block: Block) -> None:
+    trace = tg.trace(block, X, save=["norm1"])
+
+    assert torch.equal(torch.as_tensor(trace["norm1"].tensor), out_of_place(block, X)[2])
+    assert trace["conv1"].tensor is None
+
+
+def test_a_copy_of_the_trace_has_it_too(block: Block) -> None:
+    trace = copy.deepcopy(tg.trace(block, X))
+
+    assert torch.equal(torch.as_tensor(trace["norm1"].tensor), out_of_place(block, X)[2])
+
+
+def test_a_write_after_the_pass_into_what_it_is_made_of_is_told() -> None:
+    class Gives(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            convolved: torch.Tensor = self.conv1(x)
+            self.relu(self.norm1(convolved))
+            return convolved
+
+    model = Gives().eval()
+    with torch.no_grad():
+        trace = tg.trace(model, X)
+        trace.output.zero_()
+
+    with pytest.raises(CaptureError, match="wrote after the pass: look at it before"):
+        _ = trace["norm1"].tensor
