@@ -1,8 +1,8 @@
 """Small tensors measured many at a time, because one by one they cost more than they take to make.
 
-A copy of each is put aside and, once there are enough of them, copies of one kind become the rows
-of one matrix. What does not fit that way is left to `measure`, which also has the last word on
-whatever is not finite.
+A copy of each is put aside: those of one kind are rows of one matrix, which are measured together
+once there are enough of them. What does not fit that way is left to `measure`, which also has the
+last word on whatever is not finite.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from torchglass.capture.quiet import quietly
 from torchglass.capture.tensor.describing import measure
 from torchglass.records.tensors import Stats, TensorSpec
 
-LARGEST_BYTES: Final = 1 << 15
+LARGEST_BYTES: Final = 1 << 16
 """The largest tensor that is worth a copy."""
-_FULL_BYTES = 1 << 18
-"""What is put aside at most: it stays in a core's cache, and a matrix of that size costs no new
-pages."""
+_FULL_BYTES = 1 << 21
+"""What is measured together at most: it stays in the caches of a CPU."""
+_FIRST_ROWS = 4
+_MOST_BYTES = 1 << 24
+"""The memory of all that is put aside; a model with tensors of many shapes begins anew then."""
 _SMALLEST, _LARGEST = 1e-15, 1e15
 """Where the squares of float32 neither vanish nor overflow."""
 _FAR = 10
@@ -60,26 +62,63 @@ class Batch:
     """Copies of small tensors, and who waits for their statistics."""
 
     def __init__(self) -> None:
-        self._groups: dict[int, list[tuple[torch.Tensor, Awaiting]]] = {}
+        self._groups: dict[int, _Group] = {}
         self._bytes = 0
 
-    def put(self, copy: torch.Tensor, awaiting: Awaiting) -> None:
-        """Take a copy that nobody else has; all copies of one spec are alike."""
+    def put(self, tensor: torch.Tensor, awaiting: Awaiting) -> None:
+        """Take the numbers of a tensor; all that come with one spec are alike."""
         group = self._groups.get(id(awaiting.spec))
         if group is None:
-            group = self._groups[id(awaiting.spec)] = []
-        group.append((copy, awaiting))
+            group = self._groups[id(awaiting.spec)] = _Group(awaiting.spec)
         awaiting.stats = PENDING
-        self._bytes += copy.nbytes
-        if self._bytes >= _FULL_BYTES:
+        self._bytes += group.put(tensor, awaiting)
+        if self._bytes > _MOST_BYTES:
             self.finish()
+            self._groups, self._bytes = {}, 0
 
     def finish(self) -> None:
         """Measure all that was put aside."""
-        groups, self._groups, self._bytes = self._groups, {}, 0
-        for group in groups.values():
-            rows = measure_rows(torch.stack([copy for copy, _ in group]))
-            for (_, awaiting), stats in zip(group, rows.stats(), strict=True):
+        for group in self._groups.values():
+            group.finish()
+
+
+class _Group:
+    """Tensors that are all alike, as rows of a matrix that is used again and again.
+
+    New memory would take longer to get than the numbers take to copy.
+    """
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self._spec = spec  # whose id is no other's as long as it is held
+        self._matrix = torch.empty(0)
+        self._rows: tuple[torch.Tensor, ...] = ()
+        self._waiting: list[Awaiting] = []
+
+    def put(self, tensor: torch.Tensor, awaiting: Awaiting) -> int:
+        """Take one more; how many bytes of memory that took."""
+        taken = self._make_room(tensor) if len(self._waiting) == len(self._rows) else 0
+        self._rows[len(self._waiting)].copy_(tensor.detach())
+        self._waiting.append(awaiting)
+        return taken
+
+    def _make_room(self, tensor: torch.Tensor) -> int:
+        self.finish()
+        before = self._matrix.nbytes
+        most = max(1, _FULL_BYTES // tensor.nbytes)
+        count = min(2 * len(self._rows) or _FIRST_ROWS, most)
+        if count > len(self._rows):
+            # What is made in inference mode could not be written to outside of it.
+            with torch.inference_mode(False):
+                self._matrix = tensor.detach().new_empty((count, *tensor.shape))
+                self._rows = self._matrix.unbind(0)
+        return self._matrix.nbytes - before
+
+    def finish(self) -> None:
+        """Measure those that are there."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            rows = measure_rows(self._matrix[: len(waiting)])
+            for awaiting, stats in zip(waiting, rows.stats(), strict=True):
                 awaiting.stats = stats
 
 

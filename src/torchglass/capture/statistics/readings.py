@@ -141,7 +141,7 @@ class Reader:
         values = _sample(tensor, spec) if self._level == "cheap" else tensor
         is_small = spec.bytes <= LARGEST_BYTES or values is not tensor
         if is_small and can_wait(tensor):
-            self._batch.put(values.detach().clone(), reading)
+            self._batch.put(values, reading)
         else:
             reading.stats = measure(values)
 

@@ -22,7 +22,7 @@ def measured(*tensors: torch.Tensor) -> list[Stats | Pending | None]:
     waiting = []
     for tensor in tensors:
         waiting.append(Awaiting(describe(tensor)))
-        batch.put(tensor.clone(), waiting[-1])
+        batch.put(tensor, waiting[-1])
     batch.finish()
     return [one.stats for one in waiting]
 
@@ -93,16 +93,37 @@ def test_what_is_not_finite_is_counted_and_spoils_no_other_row() -> None:
     assert stats[2].inf == 4
 
 
-def test_copies_do_not_pile_up() -> None:
+@pytest.mark.parametrize(("shapes", "most_bytes"), [(1, 2 << 20), (2000, 16 << 20)])
+def test_copies_do_not_pile_up(shapes: int, most_bytes: int) -> None:
     batch = Batch()
-    waiting = [Awaiting(describe(torch.ones(1 << 12))) for _ in range(1000)]
+    tensors = [torch.ones((1 << 12) + number % shapes) for number in range(3000)]
+    waiting = [Awaiting(describe(tensor)) for tensor in tensors]
 
     most = 0
-    for one in waiting:
-        batch.put(torch.ones(1 << 12), one)
-        most = max(most, sum(other.stats is PENDING for other in waiting))
+    for number, (tensor, one) in enumerate(zip(tensors, waiting, strict=True)):
+        batch.put(tensor, one)
+        if number % 10 == 0:
+            most = max(most, sum(other.stats is PENDING for other in waiting))
 
-    assert most * 4 * (1 << 12) <= 1 << 20
+    assert most * 4 * (1 << 12) <= most_bytes
+
+
+def test_a_batch_takes_tensors_of_all_modes_one_after_the_other() -> None:
+    batch = Batch()
+    spec = describe(torch.ones(3))
+    waiting = [Awaiting(spec) for _ in range(6)]
+
+    with torch.inference_mode():
+        for one in waiting[:2]:
+            batch.put(torch.ones(3), one)
+    for one in waiting[2:4]:
+        batch.put(torch.ones(3, requires_grad=True) * 2, one)
+    with torch.no_grad():
+        for one in waiting[4:]:
+            batch.put(torch.ones(3), one)
+    batch.finish()
+
+    assert [numbers(one.stats)[2] for one in waiting] == [1, 1, 2, 2, 1, 1]
 
 
 @pytest.mark.parametrize(
