@@ -25,7 +25,7 @@ _SAMPLE = 4096
 _MOST_KINDS = 1 << 12
 _STRIDED = torch.strided
 
-_Kind = tuple[torch.Size, torch.dtype, torch.device, tuple[bool, bool]]
+_Kind = tuple[torch.Size, torch.dtype, torch.device, bool, bool]
 """What there is to say of a dense tensor besides its numbers."""
 
 
@@ -123,15 +123,17 @@ class Reader:
             or not tensor.is_contiguous()
         ):
             return self._new(tensor)
-        grad = tensor.requires_grad, _has_grad(tensor)
-        key = tensor.shape, tensor.dtype, tensor.device, grad
+        key = tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad, _has_grad(tensor)
         reading = self._kinds.get(key)
         if reading is None:
             if len(self._kinds) >= _MOST_KINDS:
                 self._kinds.clear()
             reading = self._kinds[key] = self._new(tensor)
-        if not tensor.is_inference():
+        try:
             self._latest = weakref.ref(tensor), tensor._version, reading
+        except RuntimeError:
+            # See `_Known`.
+            self._latest = None
         return reading
 
     def _measure(self, tensor: torch.Tensor, reading: Reading) -> None:
