@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -45,13 +45,13 @@ class Captured:
     """torch's, at the beginning of the pass."""
     held_tensors: Mapping[str, torch.Tensor]
     """The parameters and buffers of the model, by dotted name."""
-    ran: Sequence[OpId]
+    ran: Sequence[int]
     """The ops that ran, which are all but inputs, outputs and calls out of sight."""
 
     @cached_property
     def ordinals(self) -> Mapping[OpId, int]:
         """The numbers of the ops among all that ran, by which a recorder's `edits` name them."""
-        return {op: number for number, op in enumerate(self.ran)}
+        return {OpId(op): number for number, op in enumerate(self.ran)}
 
     def held(self, name: str) -> torch.Tensor | None:
         """A parameter or buffer, as it was before the pass wrote into it."""
@@ -87,15 +87,17 @@ def assemble(recorder: PassRecorder) -> Captured:
 
 def finish(assembly: Assembly, recorder: PassRecorder) -> Captured:
     """What an assembly has made of the events of a recorder."""
+    failed = assembly.failed(recorder.failure) if recorder.failure else None
+    calls, ops = assembly.end()
     trace = Trace(
         model=type(recorder.model).__name__,
-        calls=tuple(assembly.calls),
-        ops=tuple(assembly.ops),
+        calls=calls,
+        ops=ops,
         start_ns=recorder.start_ns,
         end_ns=recorder.end_ns,
         error=recorder.error,
         notes=tuple(recorder.notes),
-        failed=assembly.failed(recorder.failure) if recorder.failure else None,
+        failed=failed,
     )
     copies = recorder.snapshots.overwritten
     return Captured(
@@ -152,6 +154,14 @@ class Assembly:
         if held:
             self.events[op.id] = self._reruns.of(event)
         return held
+
+    def end(self) -> tuple[tuple[Call, ...], tuple[Op, ...]]:
+        """All records, once; what was known for the sake of events to come is let go first."""
+        del self._linker, self._paths, self._numbers
+        records = tuple(self.calls), tuple(self.ops)
+        self.calls.clear()
+        self.ops.clear()
+        return records
 
     def failed(self, event: OpEvent) -> Op:
         """The record of an op that raised."""
@@ -256,12 +266,17 @@ class Assembly:
         held = Held({}, {})
         for path, module in model.named_modules():
             self._paths[id(module)] = path
-            for names, tensors in zip(held, (module._parameters, module._buffers), strict=True):
-                for name, tensor in tensors.items():
-                    if tensor is not None and id(tensor) not in names:
-                        names[id(tensor)] = join_path(path, name)
-                        self.held_tensors[names[id(tensor)]] = tensor
+            self._learn(held.parameters, path, module._parameters)
+            self._learn(held.buffers, path, module._buffers)
         return held
+
+    def _learn(
+        self, names: dict[int, Any], path: str, tensors: Mapping[str, torch.Tensor | None]
+    ) -> None:
+        for name, tensor in tensors.items():
+            if tensor is not None and id(tensor) not in names:
+                names[id(tensor)] = full = join_path(path, name)
+                self.held_tensors[full] = tensor
 
     def _path(self, module: nn.Module, parent: _Place) -> str:
         known = self._paths.get(id(module))

@@ -21,9 +21,12 @@ Said = TypeVar("Said", str, Settings)
 
 
 class Held(NamedTuple):
-    """Dotted names of the tensors that the model holds, by the id of the tensor."""
+    """Dotted names of the tensors that the model holds, by the id of the tensor.
 
-    parameters: dict[int, str]
+    In the place of a parameter's name comes the operand that it is, once an op has used it.
+    """
+
+    parameters: dict[int, str | Operand]
     buffers: dict[int, str]
 
 
@@ -49,7 +52,6 @@ class Linker:
         self._origins = Origins(hold=all_kept)
         self._locations: dict[tuple[CallId, int], dict[str, CallId]] = {}
         self._ways: dict[Chain, Way] = {}
-        self._parameters: dict[str, Operand] = {}
         self._alone: dict[TensorSpec, tuple[Value]] = {}
         self._said: dict[Any, Any] = {}
 
@@ -164,11 +166,11 @@ class Linker:
         )
 
     def _parameter(self, place: str, tensor: torch.Tensor) -> Operand:
-        name = self._held.parameters[id(tensor)]
-        known = self._parameters.get(name)
-        if known is None or known.place != place:
+        known = self._held.parameters[id(tensor)]
+        if isinstance(known, str) or known.place != place:
+            name = known if isinstance(known, str) else known.parameter
             known = Operand(place=self._once(place), spec=describe(tensor), parameter=name)
-            self._parameters[name] = known
+            self._held.parameters[id(tensor)] = known
         return known
 
     def _once(self, said: Said) -> Said:

@@ -20,7 +20,7 @@ class Ran:
     """The ops that ran, and the numbers of their events. Both rise, so either finds the other."""
 
     def __init__(self) -> None:
-        self.ops: list[OpId] = []
+        self.ops = array("i")
         self._events = array("i")
 
     def add(self, op: OpId, event: int) -> None:
@@ -30,12 +30,13 @@ class Ran:
 
     def op(self, event: int) -> OpId:
         """The op of an event."""
-        return self.ops[bisect_left(self._events, event)]
+        return OpId(self.ops[bisect_left(self._events, event)])
 
     def event(self, op: OpId) -> int:
         """The event of an op; -1 for one that did not run."""
         place = bisect_left(self.ops, op)
-        return self._events[place] if self.ops[place : place + 1] == [op] else -1
+        is_there = place < len(self.ops) and self.ops[place] == op
+        return self._events[place] if is_there else -1
 
 
 class ByOp(Mapping[Output, torch.Tensor]):
