@@ -12,7 +12,7 @@ from benchmarks.cases import Measure, together
 from benchmarks.measure import Times, in_turns, ratios
 from benchmarks.models import GPT_2, RESNET18, Scale, Spec, Subject, build
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
-from torchglass.capture.trace.ops import tensors_in
+from torchglass.capture.trace.functions import tensors_in
 
 _RAW = "run alone"
 _CHEAP = "… cheap=True"

@@ -15,12 +15,11 @@ import torch
 
 from torchglass.capture.guard.desk import Desk
 from torchglass.capture.guard.dumping import Kept
-from torchglass.capture.guard.evidence import Exhibit, Spot, arrival, blame
+from torchglass.capture.guard.evidence import Exhibit, Held, Spot, arrival, blame
 from torchglass.capture.guard.finiteness import Health, look, look_again
 from torchglass.capture.quiet import quietly
-from torchglass.capture.trace.linking import Held
+from torchglass.capture.trace.functions import tensors_in
 from torchglass.capture.trace.nodes import UNNUMBERED, nodes_made, running_node
-from torchglass.capture.trace.ops import tensors_in
 from torchglass.records.finding import Finding
 
 Gradients = tuple[torch.Tensor | None, ...]

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from torch import nn
 
 from torchglass.capture.guard.dumping import Dumper
-from torchglass.capture.guard.evidence import Spot, held_by
+from torchglass.capture.guard.evidence import Held, Spot, held_by
 from torchglass.capture.guard.finiteness import Health
-from torchglass.capture.trace.linking import Held
 from torchglass.errors import warn
 from torchglass.records.finding import Finding
 

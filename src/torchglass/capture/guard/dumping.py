@@ -20,7 +20,8 @@ from torchglass.capture.guard.evidence import noted
 from torchglass.capture.guard.memory import version_of
 from torchglass.capture.guard.writing import NotWrittenError, Sheet, function_name
 from torchglass.capture.tensor.files import write_tensors
-from torchglass.capture.trace.ops import OpEvent, tensors_in
+from torchglass.capture.trace.functions import tensors_in
+from torchglass.capture.trace.ops import OpEvent
 from torchglass.records.finding import Finding
 from torchglass.records.plain import to_plain
 from torchglass.records.trace import OpId

@@ -18,7 +18,6 @@ from torchglass.analyse.trace.signatures import argument_name, signature
 from torchglass.capture.guard.finiteness import Health
 from torchglass.capture.places import tensors_in
 from torchglass.capture.tensor.describing import describe, measure
-from torchglass.capture.trace.linking import Held
 from torchglass.capture.trace.ops import user_code
 from torchglass.records.finding import Evidence, Finding, Role, Severity
 from torchglass.records.tensors import Stats
@@ -60,6 +59,13 @@ def user_source(frame: types.FrameType | None = None) -> Source | None:
             return Source(file=code.co_filename, line=frame.f_lineno, function=code.co_name)
         frame = frame.f_back
     return None
+
+
+class Held(NamedTuple):
+    """Dotted names of the tensors that the model holds, by the id of the tensor."""
+
+    parameters: dict[int, str]
+    buffers: dict[int, str]
 
 
 def held_by(model: nn.Module) -> Held:

@@ -12,13 +12,12 @@ import torch
 
 from torchglass.capture.forward.keeping import keeping_random_state
 from torchglass.capture.guard.dumping import GIVEN, GRADIENTS, NOTE
-from torchglass.capture.guard.evidence import KINDS, Exhibit, argument_names, evidence
+from torchglass.capture.guard.evidence import KINDS, Exhibit, Held, argument_names, evidence
 from torchglass.capture.guard.finiteness import look_again
 from torchglass.capture.guard.writing import function_of, read
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.tensor.files import SavedTensors, read_note
-from torchglass.capture.trace.linking import Held
-from torchglass.capture.trace.ops import tensors_in
+from torchglass.capture.trace.functions import tensors_in
 from torchglass.errors import TargetError
 from torchglass.records.finding import Finding, Replay
 from torchglass.records.plain import from_plain

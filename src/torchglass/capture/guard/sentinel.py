@@ -32,7 +32,8 @@ from torchglass.capture.guard.natures import Nature, nature_of, op_name
 from torchglass.capture.guard.scripts import Script
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.quiet import is_overheard, quietly
-from torchglass.capture.trace.ops import OpEvent, tensors_in
+from torchglass.capture.trace.functions import tensors_in
+from torchglass.capture.trace.ops import OpEvent
 from torchglass.capture.trace.phases import phase_of
 from torchglass.records.finding import Finding
 from torchglass.records.model import join_path

@@ -18,7 +18,7 @@ from torchglass.capture.inspection.clock import StandingClock
 from torchglass.capture.memory.storages import Living, plain_tensors, storage_key
 from torchglass.capture.quiet import quietly
 from torchglass.capture.trace.dispatch import LookingMode
-from torchglass.capture.trace.ops import tensors_in
+from torchglass.capture.trace.functions import tensors_in
 
 
 class Gauge(Protocol):

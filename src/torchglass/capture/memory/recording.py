@@ -23,8 +23,9 @@ from torchglass.capture.memory.savers import Makers, saved_tensors
 from torchglass.capture.memory.sums import Sums
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.timing.backward import Reached
+from torchglass.capture.trace.functions import tensors_in
 from torchglass.capture.trace.kernels import KernelMode
-from torchglass.capture.trace.ops import OpEvent, tensors_in
+from torchglass.capture.trace.ops import OpEvent
 from torchglass.errors import warn
 from torchglass.records.memory import BlockKind, StepPhase
 from torchglass.records.model import join_path

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchglass.capture.places import tensors_in
 from torchglass.capture.timing.spans import Stopwatch
-from torchglass.capture.trace.ops import OPENED, without_guards
+from torchglass.capture.trace.functions import OPENED, without_guards
 from torchglass.capture.trace.overrides import fused_paths_kept
 from torchglass.records.model import join_path
 

@@ -16,7 +16,7 @@ from torchglass.capture.forward.keeping import keeping_modules, keeping_random_s
 from torchglass.capture.forward.looking import copy_of_lazy, modules_in, tensors_of
 from torchglass.capture.places import tensors_in
 from torchglass.capture.timing.backward import Reached, leaves_among, nodes_behind
-from torchglass.capture.trace.ops import without_guards
+from torchglass.capture.trace.functions import without_guards
 from torchglass.errors import CaptureError, warn
 from torchglass.records.timing import Stage
 

@@ -14,14 +14,14 @@ from torch import nn
 
 from torchglass.analyse.garbage import collector_paused
 from torchglass.capture.places import tensors_in, tensors_of_call
-from torchglass.capture.trace.linking import Held, Linker, Located
+from torchglass.capture.trace.linking import Linker, Located
 from torchglass.capture.trace.ops import OpEvent
 from torchglass.capture.trace.recording import Ended, Event, PassRecorder, Running
 from torchglass.capture.trace.remaking import Key
 from torchglass.capture.trace.reruns import Rerun, Reruns
 from torchglass.capture.trace.saved import ByOp, Output, Ran, Saved
 from torchglass.records.model import join_path
-from torchglass.records.trace import Call, CallId, Op, OpId, Source, Trace, Value
+from torchglass.records.trace import Call, CallId, Op, Operand, OpId, Source, Trace, Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class Assembly:
         self._wanted = wanted
         self._reruns = Reruns()
         self._paths: dict[int, str] = {}
-        self._linker = Linker(self._look_into(model), all_kept=wanted is None)
+        self._linker = self._linker_for(model, all_kept=wanted is None)
         self._numbers: Counter[str] = Counter()
 
     def add(self, number: int, event: Event) -> bool:
@@ -261,14 +261,15 @@ class Assembly:
     def _place(self, call: Running | None) -> _Place:
         return call.place if call is not None else _OUTSIDE
 
-    def _look_into(self, model: nn.Module) -> Held:
-        """Learn the names of all that a model holds, each by the first of its names."""
-        held = Held({}, {})
+    def _linker_for(self, model: nn.Module, *, all_kept: bool) -> Linker:
+        """One that knows the names of all that a model holds, each by the first of its names."""
+        parameters: dict[int, str | Operand] = {}
+        buffers: dict[int, str] = {}
         for path, module in model.named_modules():
             self._paths[id(module)] = path
-            self._learn(held.parameters, path, module._parameters)
-            self._learn(held.buffers, path, module._buffers)
-        return held
+            self._learn(parameters, path, module._parameters)
+            self._learn(buffers, path, module._buffers)
+        return Linker(parameters, buffers, all_kept=all_kept)
 
     def _learn(
         self, names: dict[int, Any], path: str, tensors: Mapping[str, torch.Tensor | None]

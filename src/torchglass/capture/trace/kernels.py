@@ -28,16 +28,9 @@ from torch._C._dynamo import eval_frame
 from torch._ops import OpOverload
 
 from torchglass.capture.trace.dispatch import LookingMode
+from torchglass.capture.trace.functions import tensors_in, written_by_schema
 from torchglass.capture.trace.nodes import UNNUMBERED, LateMakers, running_node
-from torchglass.capture.trace.ops import (
-    Chain,
-    OpEvent,
-    OpListener,
-    chain_from,
-    holds_tensor,
-    tensors_in,
-    written_by_schema,
-)
+from torchglass.capture.trace.ops import Chain, OpEvent, OpListener, chain_from, holds_tensor
 from torchglass.capture.trace.phases import BACKWARD
 
 _clock = time.perf_counter_ns

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from torchglass.capture.tensor.describing import describe
-from torchglass.capture.trace.ops import SETS_DATA, Chain, OpEvent, tensors_in, user_code
+from torchglass.capture.trace.functions import SETS_DATA, tensors_in
+from torchglass.capture.trace.ops import Chain, OpEvent, user_code
 from torchglass.capture.trace.origins import Origins
 from torchglass.capture.trace.phases import phase_of
 from torchglass.records.tensors import TensorSpec
@@ -18,16 +19,6 @@ from torchglass.records.trace import CallId, Op, Operand, OpId, Phase, Source, V
 Located = Iterable[tuple[str, torch.Tensor]]
 Settings = tuple[tuple[str, str], ...]
 Said = TypeVar("Said", str, Settings)
-
-
-class Held(NamedTuple):
-    """Dotted names of the tensors that the model holds, by the id of the tensor.
-
-    In the place of a parameter's name comes the operand that it is, once an op has used it.
-    """
-
-    parameters: dict[int, str | Operand]
-    buffers: dict[int, str]
 
 
 class Way(NamedTuple):
@@ -46,9 +37,15 @@ class Linker:
     A pass says many things again and again, so what is equal is made once.
     """
 
-    def __init__(self, held: Held, *, all_kept: bool) -> None:
-        """`all_kept` says that no tensor of the pass is freed before the last event has come."""
-        self._held = held
+    def __init__(
+        self, parameters: dict[int, str | Operand], buffers: Mapping[int, str], *, all_kept: bool
+    ) -> None:
+        """The names of what the model holds, by id. A parameter's gives way to what ops make of it.
+
+        `all_kept` says that no tensor of the pass is freed before the last event has come.
+        """
+        self._parameters = parameters
+        self._buffers = buffers
         self._origins = Origins(hold=all_kept)
         self._locations: dict[tuple[CallId, int], dict[str, CallId]] = {}
         self._ways: dict[Chain, Way] = {}
@@ -129,7 +126,7 @@ class Linker:
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was made in the pass, or is held by the model."""
-        held = id(tensor) in self._held.parameters or id(tensor) in self._held.buffers
+        held = id(tensor) in self._parameters or id(tensor) in self._buffers
         return held or self._origins.find(tensor) is not None
 
     def value(self, place: str, tensor: torch.Tensor) -> Value:
@@ -152,7 +149,7 @@ class Linker:
     def _operand(
         self, place: str, tensor: torch.Tensor, views: Sequence[torch.Tensor] = ()
     ) -> Operand:
-        if id(tensor) in self._held.parameters:
+        if id(tensor) in self._parameters:
             return self._parameter(place, tensor)
         op, output = self._origins.find(tensor) or (None, 0)
         since = OpId(-1) if op is None else op
@@ -162,15 +159,15 @@ class Linker:
             op=op,
             output=output,
             writers=self._origins.writers_since(since, tensor, views),
-            buffer=self._held.buffers.get(id(tensor), ""),
+            buffer=self._buffers.get(id(tensor), ""),
         )
 
     def _parameter(self, place: str, tensor: torch.Tensor) -> Operand:
-        known = self._held.parameters[id(tensor)]
+        known = self._parameters[id(tensor)]
         if isinstance(known, str) or known.place != place:
             name = known if isinstance(known, str) else known.parameter
             known = Operand(place=self._once(place), spec=describe(tensor), parameter=name)
-            self._held.parameters[id(tensor)] = known
+            self._parameters[id(tensor)] = known
         return known
 
     def _once(self, said: Said) -> Said:

@@ -10,8 +10,7 @@ import functools
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -21,14 +20,22 @@ from torch._C._functorch import (
     is_functorch_wrapped_tensor,
     peek_interpreter_stack,
 )
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
+
+from torchglass.capture.trace.functions import (
+    Handling,
+    handling_of,
+    tensors_in,
+    without_guards,
+    written_by,
+)
 
 _clock = time.perf_counter_ns
 _any_autocast = torch._C._is_any_autocast_enabled
 _is_compiling = torch.compiler.is_compiling
 _NO_KWARGS: Mapping[str, Any] = {}
+_BACKWARDS = (torch.Tensor.backward, torch.autograd.backward)
 _NOT_THE_USERS = (torch.__file__.rpartition("__init__")[0], str(Path(__file__).parents[2]))
 _FORWARD_BEGINS = torch.nn.Module._call_impl.__code__
 
@@ -81,20 +88,8 @@ def results_of(output: Any, written: tuple[torch.Tensor, ...]) -> tuple[torch.Te
 _event: Callable[[tuple[Any, ...]], OpEvent] = functools.partial(tuple.__new__, OpEvent)
 
 
-class _Handling(Enum):
-    """What the mode does with a function."""
-
-    RECORD = "record it"
-    RECORD_WRITE = "record it; it writes into its first argument"
-    MAY_WRITE = "record it; its `inplace` argument tells whether it writes"
-    BY_SCHEMA = "record it; its schema tells what it writes"
-    MAY_UPDATE = "record it; while training it writes into the running statistics it is given"
-    OPEN = "run its Python code with the mode on, and record what is inside"
-    PASS = "let it by: it computes nothing"
-
-
 # Asked for with every op, and looking into an Enum takes fifteen times as long as a name.
-_RECORD, _OPEN, _PASS = _Handling.RECORD, _Handling.OPEN, _Handling.PASS
+_RECORD, _OPEN, _PASS = Handling.RECORD, Handling.OPEN, Handling.PASS
 
 
 class OpListener(Protocol):
@@ -120,7 +115,7 @@ class OpMode(TorchFunctionMode):
     def __init__(
         self, listener: OpListener, before_backward: Callable[[], None] = lambda: None
     ) -> None:
-        """`before_backward` is told of each `loss.backward()`, which writes out of our sight."""
+        """`before_backward` is told of each backward, which writes out of our sight."""
         super().__init__()
         self._listener = listener
         self._before_backward = before_backward
@@ -137,16 +132,16 @@ class OpMode(TorchFunctionMode):
         kwargs = kwargs or _NO_KWARGS
         if _is_compiling():
             return func(*args, **kwargs)
-        handling = _handling(func)
+        handling = handling_of(func)
         if handling is _PASS:
-            if func is torch.Tensor.backward:
+            if func in _BACKWARDS:
                 self._before_backward()
             return func(*args, **kwargs)
         if handling is _OPEN and func not in self._opened:
             return self._run_opened(func, args, kwargs)
         written: tuple[torch.Tensor, ...] = ()
         if handling is not _RECORD or "out" in kwargs:
-            written = _written(func, handling, args, kwargs)
+            written = written_by(func, handling, args, kwargs)
             if written:
                 self._listener.before_write(written)
         call, chain = self._listener.current, chain_from(sys._getframe(1), self._chains)
@@ -217,18 +212,6 @@ def _grad_fn(output: Any) -> str:
     return "" if node is None else type(node).__name__
 
 
-def tensors_in(nest: Any) -> Iterator[torch.Tensor]:
-    """The tensors in an op's arguments or output, which nest in tuples, lists and dicts only."""
-    if isinstance(nest, torch.Tensor):
-        yield nest
-    elif isinstance(nest, (tuple, list)):
-        for item in nest:
-            yield from tensors_in(item)
-    elif isinstance(nest, dict):
-        for item in nest.values():
-            yield from tensors_in(item)
-
-
 def chain_from(frame: types.FrameType | None, known: dict[Chain, Chain]) -> Chain:
     """The way from an op out to the forward it is in: ops of one way are one op, repeated.
 
@@ -253,151 +236,3 @@ def user_code(chain: Chain) -> tuple[types.CodeType, int] | None:
         if not code.co_filename.startswith(_NOT_THE_USERS):
             return code, offset
     return None
-
-
-_OPERATORS = (
-    *("add", "and", "div", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift"),
-    *("sub", "truediv", "xor"),
-)
-_IN_PLACE_OPERATORS = frozenset(f"__i{name}__" for name in _OPERATORS)
-_WRITES_NO_NUMBERS = frozenset(
-    {"detach_", "requires_grad_", "share_memory_", "rename_", "retain_grad"}
-)
-_PASSED = frozenset(
-    {
-        "requires_grad_",
-        "retain_grad",
-        "register_hook",
-        "__set__",
-        "__delete__",
-        "__len__",
-        "__bool__",
-        "__contains__",
-        "backward",
-        "numpy",
-        "__array__",
-        "tolist",
-        "item",
-        "dim",
-        "size",
-        "stride",
-    }
-)
-_VIEWS_BY_ATTRIBUTE = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
-SETS_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
-"""`y.data = x`, after which `y` lies in the memory of `x`; nothing is written there."""
-OPENED = frozenset(
-    {
-        functional.gumbel_softmax,
-        functional.local_response_norm,
-        functional.lp_pool1d,
-        functional.lp_pool2d,
-        functional.lp_pool3d,
-        functional.multi_head_attention_forward,
-        functional.normalize,
-        functional.softsign,
-        functional.tanhshrink,
-    }
-)
-"""Functions of torch that are written in Python, and made of others worth seeing."""
-
-
-_STATISTICS: dict[Any, slice] = {
-    functional.batch_norm: slice(1, 3),
-    functional.instance_norm: slice(1, 3),
-    torch.batch_norm: slice(3, 5),
-    torch.instance_norm: slice(3, 5),
-}
-"""Where normalisations take their running statistics; whether they update them comes sixth."""
-
-
-@functools.lru_cache(maxsize=4096)
-def _handling(func: Any) -> _Handling:
-    name = getattr(func, "__name__", "")
-    if func == SETS_DATA:
-        return _Handling.RECORD_WRITE
-    if name in _PASSED or (name == "__get__" and not _makes_a_view(func)):
-        return _Handling.PASS
-    if func in OPENED:
-        return _Handling.OPEN
-    if func in _STATISTICS:
-        return _Handling.MAY_UPDATE
-    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        return _Handling.BY_SCHEMA if _schema(func).is_mutable else _Handling.RECORD
-    if _named_as_in_place(name):
-        return _Handling.RECORD_WRITE
-    return _Handling.RECORD if _place_of_inplace(func) is None else _Handling.MAY_WRITE
-
-
-def _makes_a_view(getter: Any) -> bool:
-    """Whether reading an attribute gives a new tensor: `.T` does, `.shape` and `.grad` do not."""
-    return getattr(getattr(getter, "__self__", None), "__name__", "") in _VIEWS_BY_ATTRIBUTE
-
-
-def _named_as_in_place(name: str) -> bool:
-    if name == "__setitem__" or name in _IN_PLACE_OPERATORS:
-        return True
-    return name.endswith("_") and not name.endswith("__") and name not in _WRITES_NO_NUMBERS
-
-
-@functools.lru_cache(maxsize=4096)
-def _place_of_inplace(func: Any) -> int | None:
-    code = getattr(func, "__code__", None)
-    names = code.co_varnames[: code.co_argcount] if code is not None else ()
-    return names.index("inplace") if "inplace" in names else None
-
-
-def _written(
-    func: Any, handling: _Handling, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[torch.Tensor, ...]:
-    if "out" in kwargs:
-        return tuple(tensors_in(kwargs["out"]))
-    if handling is _Handling.RECORD:
-        return ()
-    if handling is _Handling.BY_SCHEMA:
-        return tuple(written_by_schema(func, args, kwargs))
-    if handling is _Handling.MAY_UPDATE:
-        training = args[5:6] or (kwargs.get("training"), kwargs.get("use_input_stats"))
-        running = (*args[_STATISTICS[func]], kwargs.get("running_mean"), kwargs.get("running_var"))
-        return tuple(tensors_in(running)) if any(training) else ()
-    if handling is _Handling.MAY_WRITE:
-        place = _place_of_inplace(func)
-        assert place is not None
-        if not (kwargs.get("inplace") or (len(args) > place and args[place])):
-            return ()
-    return tuple(tensors_in(args[0] if args else kwargs.get("input")))
-
-
-def _schema(func: torch._ops.OpOverload[..., Any] | torch._ops.OpOverloadPacket[..., Any]) -> Any:
-    """What an op declares; of several overloads the first, as all of them write or none does."""
-    if isinstance(func, torch._ops.OpOverloadPacket):
-        func = getattr(func, func._overload_names[0])
-    return func._schema
-
-
-def written_by_schema(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Iterator[torch.Tensor]:
-    """The arguments that an op declares to change in place."""
-    for place, argument in enumerate(_schema(func).arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[place] if place < len(args) else kwargs.get(argument.name)
-            yield from tensors_in(value)
-
-
-@functools.lru_cache(maxsize=4096)
-def without_guards(func: Any) -> Callable[..., Any]:
-    """A copy of a function of torch that does not hand itself to the mode before it runs."""
-    world = dict(func.__globals__)
-    for name in world:
-        if name.startswith("has_torch_function"):
-            world[name] = _never
-    copy = types.FunctionType(
-        func.__code__, world, func.__name__, func.__defaults__, func.__closure__
-    )
-    copy.__kwdefaults__ = func.__kwdefaults__
-    return copy
-
-
-def _never(*_: object) -> bool:
-    return False

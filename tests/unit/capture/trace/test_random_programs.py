@@ -13,7 +13,7 @@ from torch import nn
 
 from torchglass.capture.trace import remaking
 from torchglass.capture.trace.assembling import Captured, assemble
-from torchglass.capture.trace.ops import tensors_in
+from torchglass.capture.trace.functions import tensors_in
 from torchglass.capture.trace.recording import tracing
 from torchglass.capture.trace.remaking import WORTH_IT
 from torchglass.capture.trace.replaying import validate

@@ -33,3 +33,14 @@ def test_gradients_pile_up_in_a_traced_block_as_in_a_plain_one() -> None:
     read = [op.tensor for op in trace if op.function == "sum" and not op.grad_fn]
     assert [torch.as_tensor(tensor).item() for tensor in read] == [2, 4, 6]
     assert trace.validate()
+
+
+def test_a_backward_by_torchs_own_function_is_seen_like_that_of_a_loss() -> None:
+    model, x = nn.Linear(2, 1), torch.ones(1, 2)
+    model(x).sum().backward()
+
+    with tg.tracing(model) as trace:
+        model.zero_grad(set_to_none=False)
+        torch.autograd.backward(model(x).sum())
+
+    assert torch.equal(torch.as_tensor(trace["zero_1:1"].tensor), torch.zeros(1, 2))
