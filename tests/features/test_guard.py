@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from torchglass.api.guarding import guard, replay
-from torchglass.errors import TargetError, TorchglassWarning
+from torchglass.errors import StoreError, TargetError, TorchglassWarning
 from torchglass.records.finding import Finding
 from torchglass.results.guard import NonFiniteError
 
@@ -545,3 +545,8 @@ def test_no_tensor_of_a_training_is_held() -> None:
         del output
 
     assert [reference() for reference in gone] == [None, None, None]
+
+
+def test_a_folder_cannot_be_run_again_and_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="it is a folder"):
+        replay(tmp_path)

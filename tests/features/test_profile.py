@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from torchglass.api.timing import profile
+from torchglass.errors import CaptureError
 from torchglass.results.profile import Profile
 
 
@@ -96,3 +97,8 @@ def test_modules_alone_are_timed_on_request() -> None:
 
     assert {op.op for op in taken.ops if op.forward} == {""}
     assert any(op.op == "ConvolutionBackward0" for op in taken.ops)
+
+
+def test_a_loss_that_is_no_tensor_is_refused_by_name() -> None:
+    with pytest.raises(CaptureError, match="loss gave float, and a backward begins at a tensor"):
+        profile(nn.Linear(2, 2), torch.ones(1, 2), loss=lambda output: output.sum().item())

@@ -44,11 +44,17 @@ def write_tensors(
 ) -> None:
     """Write groups of tensors, each under its name, to a new file, with notes in its header."""
     parts, header = _encoded(groups)
+    # The library makes files that only their owner can read; one that is there keeps its mode.
+    path.touch()
+    mode = path.stat().st_mode
     save_file(parts, path, {**header, **(notes or {})})
+    path.chmod(mode)
 
 
 def read_note(path: Path, name: str) -> str | None:
     """A note that `write_tensors` put into a file; None where it has no such note."""
+    if path.is_dir():
+        raise StoreError(f"cannot read {path}: it is a folder, not a file of tensors")
     try:
         with safe_open(path, framework="pt") as file:
             return (file.metadata() or {}).get(name)

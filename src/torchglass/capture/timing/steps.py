@@ -75,6 +75,9 @@ class Step:
                 return
             with watcher.stage("loss"):
                 loss = self._loss(output)
+            if not isinstance(loss, torch.Tensor):
+                kind = type(loss).__name__
+                raise CaptureError(f"loss gave {kind}, and a backward begins at a tensor")
             self.went_back = loss.requires_grad
             if not loss.requires_grad:
                 return

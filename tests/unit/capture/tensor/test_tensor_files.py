@@ -177,3 +177,11 @@ def test_a_missing_file_holds_nothing_and_a_broken_one_is_an_error(tmp_path: Pat
     path.write_bytes(pickle.dumps("not tensors"))
     with pytest.raises(StoreError, match="cannot read the tensors in"):
         dict(SavedTensors(path, "tensors"))
+
+
+def test_a_file_can_be_read_by_whom_any_other_new_file_could_be(tmp_path: Path) -> None:
+    (tmp_path / "any").touch()
+
+    written(tmp_path / "x.safetensors", {key(0): Y})
+
+    assert (tmp_path / "x.safetensors").stat().st_mode == (tmp_path / "any").stat().st_mode
