@@ -235,6 +235,9 @@ def test_the_help_says_what_each_target_is_for(capsys: pytest.CaptureFixture[str
         (["trace", "net.py:Net"], "--input 1x3x224x224 gives it a tensor"),
         (["view", "notes.txt", "--input", "1x3"], "notes.txt cannot be run: it is a file"),
         (["report", "net.py:Net"], "--out"),
+        (["profile", "net.py:Net", "--input", "2x5:long", "--json"], "--json requires an argument"),
+        (["inspect", "net.py:Net", "--input", "2x5:long", "--depth", "-1"], "depth is 0 or more"),
+        (["demo", "--steps", "0"], "Must be >= 1"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(
@@ -293,14 +296,26 @@ def test_a_mismatch_of_shapes_is_one_line(capsys: pytest.CaptureFixture[str]) ->
     assert ".py" not in line
 
 
-def test_a_traced_forward_that_fails_is_the_users_and_points_to_explain(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    "command", ["summary", "trace", "profile", "flops", "memory", "inspect", "report"]
+)
+def test_a_forward_that_fails_is_the_users_and_points_to_explain(
+    command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = failure(capsys, "trace", "net.py:Mismatch", "--input", "1x3")
+    out = ["--out", "net.html"] if command == "report" else []
+
+    line = failure(capsys, command, "net.py:Mismatch", "--input", "1x3", *out)
 
     assert "shapes cannot be multiplied (1x4 and 5x6)" in line
     assert "torchglass explain" in line
     assert "a bug in Torchglass" not in line
+
+
+@pytest.mark.parametrize("command", ["summary", "flops", "memory"])
+def test_a_fake_forward_that_fails_is_one_line_too(command: str) -> None:
+    done = shell(command, "net.py:Mismatch", "--input", "1x3", "--fake", code=2)
+
+    assert len([line for line in done.stderr.splitlines() if "talks" not in line]) == 1
 
 
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,13 +324,18 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
-def test_the_explorer_without_a_terminal_says_what_else_there_is(
+def test_the_explorer_without_a_terminal_prints_a_summary_and_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    line = failure(capsys, "explore", "net.py:Net")
+    assert main(["summary", "net.py:Net"]) == 0
+    table = capsys.readouterr().out
 
-    assert "needs a terminal" in line
-    assert "summary" in line
+    assert main(["explore", "net.py:Net"]) == 0
+
+    printed = capsys.readouterr()
+    assert printed.out == table
+    assert "needs a terminal; this is `torchglass summary net.py:Net`" in printed.err
+    assert "`torchglass report net.py:Net --out page.html`" in printed.err
 
 
 def test_a_report_is_one_file(folder: Path) -> None:
@@ -333,6 +353,16 @@ def test_the_demo_leaves_a_run_to_look_at(folder: Path, capsys: pytest.CaptureFi
     assert f"torchglass explore {run.relative_to(folder)}" in capsys.readouterr().out
     assert main(["tree", str(run)]) == 0
     assert "Sorter" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_an_output_that_is_closed_is_no_error(closed: str) -> None:
+    command = f'"{sys.executable}" -m torchglass summary net.py:Picture {closed}'
+
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0
+    assert "bug" not in done.stderr
 
 
 def test_a_reader_that_stops_early_is_no_error() -> None:
@@ -444,7 +474,19 @@ def test_a_failing_forward_is_explained(capsys: pytest.CaptureFixture[str]) -> N
     assert "takes 5 features" in story
 
 
-def test_a_profile_is_a_table_json_or_a_trace_for_a_browser(
+def test_explain_says_how_to_give_what_a_forward_misses(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["explain", "net.py:Net"]) == 0
+
+    printed = capsys.readouterr()
+    assert "missing 1 required positional argument: 'words'" in printed.out
+    assert printed.err.splitlines()[-1] == (
+        "torchglass: --input 1x3x224x224 gives it a tensor of that shape"
+    )
+
+
+def test_a_profile_is_a_table_json_csv_or_a_trace_for_a_browser(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["profile", "net.py:Net", "--input", "2x5:long", "--warmup", "1", "--repeats", "2"]
@@ -452,5 +494,11 @@ def test_a_profile_is_a_table_json_or_a_trace_for_a_browser(
     assert main([*words, "--trace", "run.json", "--ops"]) == 0
     assert "embed" in capsys.readouterr().out
     assert json.loads(Path("run.json").read_text(encoding="utf-8"))
-    assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)
+    assert main([*words, "--json", "-"]) == 0
+    assert "linear" in {op["op"] for op in json.loads(capsys.readouterr().out)["ops"]}
+    assert main([*words, "--csv", "times.csv"]) == 0
+    assert "embed" in capsys.readouterr().out
+    with Path("times.csv").open(encoding="utf-8", newline="") as lines:
+        paths = [line["path"] for line in csv.DictReader(lines)]
+    assert paths[:2] == ["Net", "embed"]
+    assert paths[-1] == "unattributed"

@@ -218,7 +218,11 @@ def test_it_is_saved_as_json_and_as_csv(taken: Memory, tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(text)))
     assert plain["peak_bytes"] == taken.peak_bytes
     assert from_plain(Footprint, plain["footprint"]) == taken.footprint
-    assert [row["path"] for row in rows] == [*taken.rows, ""]
+    assert [row["path"] for row in rows] == [
+        taken.model.name,
+        *list(taken.rows)[1:],
+        "unattributed",
+    ]
     assert int(rows[0]["peak_bytes"]) == taken.peak_bytes
     assert (tmp_path / "memory.csv").read_text() == text
 

@@ -34,6 +34,10 @@ COMMANDS = [
     ["flops", "--backward", "--timed", "--ops"],
     ["memory", "--optimizer", "adamw", "--ops", "--peak"],
     ["inspect", "--backward"],
+    ["trace"],
+    ["trace", "--op", "gelu_1"],
+    ["tree"],
+    ["summary"],
 ]
 
 
@@ -52,7 +56,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("columns", [40, 60, 80])
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_line_is_longer_than_the_terminal(
     command: list[str], columns: int, monkeypatch: pytest.MonkeyPatch
@@ -90,12 +94,26 @@ def test_the_width_of_a_real_terminal_is_asked_for() -> None:
     assert max(map(width, printed.splitlines())) <= 64
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_what_python_prints_fits_into_a_width_that_is_asked_for(columns: int) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 8)))
     with tg.record(model) as recording:
-        model(torch.ones(2, 8))
+        model(torch.randn(2, 8) * torch.tensor([1.0] * 6 + [torch.nan, torch.inf]))
 
-    tables = [recording.table(width=columns), tg.summary(model).table(width=columns)]
+    summary = tg.summary(model)
+    tables = [recording.table(width=columns), summary.table(width=columns)]
+    tables.append(summary.tree(width=columns))
 
     assert max(width(line) for table in tables for line in table.splitlines()) <= columns
+
+
+def test_the_story_of_a_failure_fits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "50")
+
+    assert main(["explain", "net.py:Net", "--input", "2x4x9"]) == 0
+
+    story = terminal.getvalue()
+    assert "takes 8 features" in " ".join(story.split())
+    assert max(map(width, story.splitlines())) <= 50

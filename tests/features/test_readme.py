@@ -16,6 +16,13 @@ def examples(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
+def prints(page: Path) -> list[tuple[str, str]]:
+    """The examples that a page shows the print of, and these prints."""
+    text = page.read_text(encoding="utf-8")
+    pattern = r"^```python\n((?:(?!^```).)*)^```\n\n^```text\n(.*?)^```"
+    return re.findall(pattern, text, flags=re.MULTILINE | re.DOTALL)
+
+
 def links(page: Path) -> list[str]:
     return re.findall(r"\]\(((?!http)[^)#]+)\)", page.read_text(encoding="utf-8"))
 
@@ -33,6 +40,20 @@ def test_the_examples_of_a_page_run_as_printed(
 
     for number, example in enumerate(examples(page)):
         exec(compile(example, f"{page.name} (example {number})", "exec"), names)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if prints(page)], ids=lambda p: p.name)
+def test_what_a_page_shows_is_what_its_example_prints(
+    page: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for example, shown in prints(page):
+        exec(compile(example, page.name, "exec"), {})
+
+        assert capsys.readouterr().out == shown
+
+
+def test_a_table_is_shown_in_the_docs() -> None:
+    assert any(map(prints, PAGES))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

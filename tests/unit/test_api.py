@@ -51,6 +51,28 @@ def test_what_has_no_code_cannot_be_run(inputs: dict[str, Any]) -> None:
         tg.summary(make.model(), **inputs)
 
 
+@pytest.mark.parametrize(
+    "verb", [tg.trace, tg.explain, lambda x: tg.tracing(x).__enter__(), tg.pluck, tg.watch]
+)
+@pytest.mark.parametrize("model", [5, None, "net", torch.relu], ids=repr)
+def test_what_is_no_module_is_refused_by_its_class(verb: Any, model: Any) -> None:
+    with pytest.raises(TargetError, match=f"takes an nn.Module, not {type(model).__name__}"):
+        verb(model, "relu") if verb is tg.pluck else verb(model)
+
+
+def test_a_guard_and_an_inspector_refuse_what_is_no_module() -> None:
+    with pytest.raises(TargetError, match="guard takes an nn"), tg.guard(5):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(TargetError, match="a model, or a list of models, is watched; this is int"):
+        tg.InspectorGadgets(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("words", [(), (torch.ones(2),)], ids=["nothing", "no name"])
+def test_plucking_without_a_name_says_where_it_belongs(words: tuple[Any, ...]) -> None:
+    with pytest.raises(TargetError, match="the name of an op comes last"):
+        tg.pluck(nn.ReLU(), *words)
+
+
 def test_inputs_are_given_as_to_the_model_itself_or_as_torchinfo_takes_them() -> None:
     model = nn.Bilinear(2, 3, 4)
     left, right = torch.ones(5, 2), torch.ones(5, 3)

@@ -122,6 +122,14 @@ def test_a_folder_without_runs_cannot_be_saved(tmp_path: Path) -> None:
         view(tmp_path, save=tmp_path / "page.html")
 
 
+def test_a_server_shows_its_address_until_it_is_closed() -> None:
+    server = view(nn.Linear(2, 2), port=0)
+
+    assert repr(server) == f"<Server at {server.url}>"
+    server.close()
+    assert repr(server) == "<Server closed>"
+
+
 def test_a_folder_with_a_checkpoint_waits_for_no_runs(tmp_path: Path) -> None:
     torch.save(model().state_dict(), tmp_path / "weights.pt")
 

@@ -85,7 +85,16 @@ def register_flops(op: Any, *, backward: bool = False) -> Callable[[F], F]:
 
 
 def unregister_flops(op: Any) -> None:
-    """Forget the formulas that were registered for an op; without any, nothing happens."""
+    """Forget the formulas that were registered for an op; without any, nothing happens.
+
+    >>> import torch
+    >>> _ = register_flops(torch.ops.aten.exp)(lambda x, *, out_shape: 1000)
+    >>> flops(torch.exp, torch.ones(3)).total_flops
+    1000
+    >>> unregister_flops(torch.ops.aten.exp)
+    >>> flops(torch.exp, torch.ones(3)).total_flops
+    0
+    """
     from torchglass.capture.flops.registry import unregister_flops
 
     unregister_flops(op)

@@ -8,6 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchglass.api.expecting import expect_module
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -51,6 +53,7 @@ def guard(
     from torchglass.errors import TargetError
     from torchglass.results.guard import Guard
 
+    expect_module(model, "guard")
     if on not in ("raise", "warn", "record"):
         raise TargetError(f'on is "raise", "warn" or "record", not {on!r}')
     found = Guard(on)
@@ -69,6 +72,14 @@ def replay(path: str | PathLike[str]) -> Replay:
     """Run the op that a guard wrote to a file again, alone, and say what comes of it.
 
     The file holds no code: the op is one of torch's own, called by its name.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.ReLU())
+    >>> with guard(model, on="record", dump="dumps") as watched:
+    ...     loss = model(torch.tensor([-1.0, 2.0])).log().sum()
+    >>> again = replay(watched.first.facts["dump"])
+    >>> again.finding.op, again.reproduced
+    ('log', True)
     """
     from torchglass.capture.guard.replaying import replay as replayed
     from torchglass.results.guard import Replay

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from torchglass.analyse.rows import check_order
+
 if TYPE_CHECKING:
     from torchglass.capture.timing.steps import Loss
     from torchglass.results.inspection import Inspection
@@ -38,6 +40,7 @@ def inspect(
     from torchglass.capture.inspection.inspecting import inspect_run
     from torchglass.results.inspection import Inspection
 
+    check_order(None, depth)
     result = Inspection(
         inspect_run(
             model, inputs, kwargs, backward=backward, loss=loss, depth=depth, progress=progress

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torchglass.analyse.trace.selecting import Selection
+from torchglass.api.expecting import expect_module
+from torchglass.errors import TargetError
 from torchglass.records.model import Model
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ def trace_forward(
     from torchglass.capture.trace.taping import numbered
     from torchglass.results.trace import Trace
 
+    expect_module(model, "trace")
     edits = edit or {}
     keys = [*edits] if stop_after is None else [*edits, stop_after]
     numbers = numbered(model, args, kwargs, keys, level)
@@ -105,6 +108,7 @@ def tracing(
     """
     from torchglass.results.trace import Trace
 
+    expect_module(model, "tracing")
     with _telling_of_errors(model, save=save, gradients=gradients, level=level) as tape:
         yield Trace(lambda: tape.captured, _reading(model))
 
@@ -116,9 +120,11 @@ def pluck(model: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
     >>> pluck(torch.nn.Sequential(torch.nn.ReLU()), torch.tensor([-1.0, 2.0]), "relu")
     tensor([0., 2.])
     """
-    *inputs, key = args
-    tensor: torch.Tensor = trace_forward(model, tuple(inputs), kwargs, save=[key])[key].tensor
-    return tensor
+    *inputs, key = args or (None,)
+    if not isinstance(key, (str, int)):
+        raise TargetError('the name of an op comes last: pluck(model, x, "relu_1")')
+    passed = trace_forward(model, tuple(inputs), kwargs, save=[key])
+    return cast("torch.Tensor", passed[key].tensor)
 
 
 def explain(model: nn.Module, /, *args: Any, **kwargs: Any) -> Explanation:
@@ -134,11 +140,18 @@ def explain(model: nn.Module, /, *args: Any, **kwargs: Any) -> Explanation:
     """
     from torchglass.results.explanation import explain as explained
 
+    expect_module(model, "explain")
     return explained(model, *args, **kwargs)
 
 
 def load(path: str | PathLike[str]) -> Trace:
-    """Read a trace that `Trace.save` wrote; neither the model nor its code is needed."""
+    """Read a trace that `Trace.save` wrote; neither the model nor its code is needed.
+
+    >>> import torch
+    >>> file = trace(torch.nn.ReLU(), torch.tensor([-1.0, 2.0])).save("pass.glass")
+    >>> load(file)["relu"].tensor
+    tensor([0., 2.])
+    """
     from torchglass.results.trace import load_trace
 
     return load_trace(path)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Thing = TypeVar("Thing")
 FilePath = str | os.PathLike[str]
 
+_PORTS = range(65_536)
 _IN_PLACE = "operations in place are recorded as they are, so {} changes nothing"
 _SEVERAL = "several passes before a backward are recorded as they are, so {} changes nothing"
 
@@ -106,6 +107,11 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         raise TargetError(
             f"reject_outlier_proportion is from 0 up to 1, not {reject_outlier_proportion}"
         )
+    if standalone_port not in _PORTS:
+        raise TargetError(
+            f"standalone_port is from 1 to {_PORTS[-1]}, or 0 for any that is free, not "
+            f"{standalone_port!r}"
+        )
     if verbose:
         _say_what_is_not_needed(
             (_IN_PLACE, "disable_inplace", disable_inplace),
@@ -142,6 +148,16 @@ def attach(tensor: Thing, parent: nn.Module, name: str) -> Thing:
     """Log a tensor inside `parent`'s forward, and its gradient, wherever the model is watched.
 
     It gives the tensor back, and does nothing else where nobody watches or the step is not logged.
+
+    >>> import torch
+    >>> class Scores(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return attach(x @ x.T, self, "scores").softmax(-1)
+    >>> model = Scores()
+    >>> with watch(model, save="scores.glass"):
+    ...     model(torch.ones(3, 2, requires_grad=True)).sum().backward()
+    >>> open("scores.glass")["scores"].column("mean")
+    array([2.])
     """
     from torchglass.capture.watch.attached import attach
 
@@ -149,7 +165,10 @@ def attach(tensor: Thing, parent: nn.Module, name: str) -> Thing:
 
 
 def setup(ulimit: int = 50_000) -> None:
-    """Let this process open more files at once, as wandb needs where it uploads many tables."""
+    """Let this process open more files at once, as wandb needs where it uploads many tables.
+
+    >>> setup(ulimit=1_000)
+    """
     try:
         import resource
     except ImportError:
@@ -163,7 +182,17 @@ def setup(ulimit: int = 50_000) -> None:
 
 
 def open(path: str | os.PathLike[str]) -> SavedRun:  # noqa: A001 - as gzip.open is
-    """Open a run file, finished or still being written, to read its numbers."""
+    """Open a run file, finished or still being written, to read its numbers.
+
+    >>> import torch
+    >>> with watch(torch.nn.ReLU(), save="run.glass") as watcher:
+    ...     for loss in (2.0, 1.0):
+    ...         watcher.log("loss", loss)
+    ...         watcher.step()
+    >>> with open("run.glass") as run:
+    ...     run["loss"].values
+    array([2., 1.])
+    """
     from torchglass.results.run import open_run
 
     return open_run(path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from torchglass.errors import CaptureError, TargetError, warn
 from torchglass.results.inspection import Inspection
@@ -150,7 +150,8 @@ class InspectorGadgets:
 def _models(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
     from torch import nn
 
-    models: list[Any] = [model] if isinstance(model, nn.Module) else list(model)
+    is_one = isinstance(model, nn.Module) or not isinstance(model, Iterable)
+    models: list[Any] = [model] if is_one else list(cast("Iterable[nn.Module]", model))
     strange = next((one for one in models if not isinstance(one, nn.Module)), None)
     if strange is not None or not models:
         what = "no models at all" if not models else type(strange).__qualname__

@@ -125,7 +125,19 @@ def show_model_graph(
     save_only: bool = False,
     **options: Any,
 ) -> None:
-    """Draw what a forward does into a file; the options are the `vis_…` of `log_forward_pass`."""
+    """Draw what a forward does into a file; the options are the `vis_…` of `log_forward_pass`.
+
+    >>> import os, torch
+    >>> show_model_graph(
+    ...     torch.nn.ReLU(),
+    ...     torch.ones(2),
+    ...     save_only=True,
+    ...     vis_outpath="relu",
+    ...     vis_fileformat="svg",
+    ... )
+    >>> os.path.exists("relu.svg")
+    True
+    """
     log_forward_pass(
         model,
         input_args,

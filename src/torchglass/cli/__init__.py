@@ -17,7 +17,7 @@ from torchglass.cli import (  # noqa: F401 - each registers its commands
     setup,
 )
 from torchglass.cli.options import app
-from torchglass.cli.output import explain_error, telling_warnings
+from torchglass.cli.output import explain_error, quiet_fakes, telling_warnings
 
 FAILED = 2
 INTERRUPTED = 130
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     _prepare()
     try:
-        with telling_warnings():
+        with telling_warnings(), quiet_fakes():
             app(words, print_error=False, exit_on_error=False, result_action="return_value")
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -50,6 +50,9 @@ def _prepare() -> None:
     here = str(Path.cwd())
     if not {"", here} & set(sys.path):
         sys.path.insert(0, here)
+    # A shell that says >&- leaves none.
+    sys.stdout = sys.stdout or io.StringIO()
+    sys.stderr = sys.stderr or io.StringIO()
     # Not every terminal or pipe can write "├──"; a question mark is better than an error.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

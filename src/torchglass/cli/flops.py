@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchglass.analyse.rows import Sort
-from torchglass.cli.measuring import Csv, Depth, Json, export_all
+from torchglass.cli.measuring import NO_FILES, Depth, Files, export_all
 from torchglass.cli.options import USUAL, Common, Flag, Inputs, Target, app
 from torchglass.cli.output import stdout_for_results
 from torchglass.cli.terminal import terminal_width
@@ -22,8 +22,7 @@ def flops(
     depth: Depth = None,
     sort: Sort | None = None,
     ops: Flag = False,
-    json: Json = None,
-    csv: Csv = None,
+    files: Files = NO_FILES,
     common: Common = USUAL,
 ) -> None:
     """Print how many floating-point operations each module of a model takes.
@@ -50,11 +49,11 @@ def flops(
     from torchglass.api import flops as counting
 
     with stdout_for_results():
-        model, inputs, named = ready_to_run(target, input)
+        model, inputs, named = ready_to_run(target, input, fake=fake)
         counted = counting.flops(
             model, *inputs, backward=backward, fake=fake, timed=timed, **dict(named)
         )
-    if export_all(counted, json=json, csv=csv):
+    if export_all(counted, files):
         return
     width = terminal_width()
     print(counted.table(sort=sort, depth=depth, width=width))

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Protocol
 
 from cyclopts import Parameter
 
+from torchglass.cli.options import File
 from torchglass.cli.output import STDOUT, export
 
 Depth = Annotated[int | None, Parameter(help="Show so many levels below the model.")]
-Json = Annotated[
-    Path | None,
-    Parameter(allow_leading_hyphen=True, help="Write JSON to a file; `-` prints it instead."),
-]
-Csv = Annotated[
-    Path | None,
-    Parameter(
-        allow_leading_hyphen=True,
-        help="Write a line for each module to a file; `-` prints them instead.",
-    ),
-]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Files:
+    """Where the numbers are written, too."""
+
+    json: File | None = None
+    """Write JSON to a file; `-` prints it instead."""
+    csv: File | None = None
+    """Write a line for each module to a file; `-` prints them instead."""
+
+
+NO_FILES = Files()
 
 
 class Exportable(Protocol):
@@ -36,9 +41,9 @@ class Exportable(Protocol):
         """A line for each module, and a file of them if there is a path."""
 
 
-def export_all(result: Exportable, *, json: Path | None, csv: Path | None) -> bool:
+def export_all(result: Exportable, files: Files) -> bool:
     """Write what is wanted of a result; whether it was printed, so that nothing else is to be."""
-    for path, to_format in ((json, result.to_json), (csv, result.to_csv)):
+    for path, to_format in ((files.json, result.to_json), (files.csv, result.to_csv)):
         if path is not None:
             export(to_format, path)
-    return STDOUT in (json, csv)
+    return STDOUT in (files.json, files.csv)

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from torchglass.analyse.rows import Sort as MostFirst
-from torchglass.cli.measuring import Csv, Depth, Json, export_all
+from torchglass.cli.measuring import NO_FILES, Depth, Files, export_all
 from torchglass.cli.options import USUAL, Common, Flag, Inputs, Target, app
 from torchglass.cli.output import stdout_for_results
 from torchglass.cli.terminal import terminal_width
@@ -27,8 +27,7 @@ def memory(
     sort: MostFirst | None = None,
     ops: Flag = False,
     peak: Flag = False,
-    json: Json = None,
-    csv: Csv = None,
+    files: Files = NO_FILES,
     common: Common = USUAL,
 ) -> None:
     """Print how much memory each module of a model takes in a step, and who holds the peak.
@@ -57,11 +56,11 @@ def memory(
     from torchglass.api.memory import memory as measure
 
     with stdout_for_results():
-        model, inputs, named = ready_to_run(target, input)
+        model, inputs, named = ready_to_run(target, input, fake=fake)
         result = measure(
             model, *inputs, backward=backward, optimizer=optimizer, fake=fake, **dict(named)
         )
-    if export_all(result, json=json, csv=csv):
+    if export_all(result, files):
         return
     width = terminal_width()
     print(result.table(sort=sort, depth=depth, width=width))

@@ -77,7 +77,7 @@ def tree(target: Target, /, *, shown: Shown = EVERYTHING, common: Common = USUAL
     torchglass tree torchvision.models:resnet50 --depth 2 --fold
     ```
     """
-    print(_summary(target, shown, common).tree())
+    print(_summary(target, shown, common).tree(width=terminal_width()))
 
 
 @app.command(group=LOOKING)
@@ -97,7 +97,8 @@ def explore(
     torchglass explore after.safetensors --against before.safetensors
     ```
 
-    Without a target it offers the runs and checkpoints of the current folder.
+    Without a target it offers the runs and checkpoints of the current folder, and without a
+    terminal it prints what `summary` does.
 
     Parameters
     ----------
@@ -106,6 +107,14 @@ def explore(
     """
     from torchglass.api import exploring
 
+    if target is not None and not exploring.has_terminal():
+        compared = f"{target} {against}" if against else target
+        tell(
+            f"the explorer needs a terminal; this is `torchglass summary {target}`, "
+            f"and `torchglass report {compared} --out page.html` writes a page to open elsewhere"
+        )
+        print(_summary(target, Shown(input=input), common).table(width=terminal_width()))
+        return
     with stdout_for_results():
         model = None if target is None else resolve(target)
         inputs, named = make_inputs(input, model)
@@ -196,7 +205,7 @@ def _summary(target: Path, shown: Shown, common: Common) -> Summary:
 
     with stdout_for_results():
         model = resolve(target)
-        inputs, named = make_inputs(shown.input, model)
+        inputs, named = make_inputs(shown.input, model, fake=shown.fake)
         return models.summary(
             model,
             *inputs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import traceback
@@ -21,6 +22,8 @@ STDOUT = Path("-")
 _OURS = Path(__file__).parents[1]
 _CYCLOPTS = Path(cyclopts.__file__).parent
 _STDLIB = Path(os.__file__).parent
+_MODULE_CALL = "_call_impl"
+"""The function of torch that calls the forward of a module."""
 
 
 def stdout_for_results() -> contextlib.AbstractContextManager[object]:
@@ -40,6 +43,21 @@ def export(to_format: Callable[[Path | None], str], path: Path) -> None:
 def tell(message: str) -> None:
     """Say something that is no result."""
     print(f"torchglass: {message}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """An operation that fails on fake tensors is told once: torch would log its traceback, too."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addFilter(_nothing)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_nothing)
+
+
+def _nothing(_: logging.LogRecord) -> bool:
+    return False
 
 
 @contextlib.contextmanager
@@ -75,13 +93,22 @@ def _advice(error: Exception, *, debug: bool) -> str:
         return f" See torchglass {' '.join([*(error.command_chain or ()), '--help'])}."
     if debug or isinstance(error, TorchglassError) or _is_about_a_file(error):
         return ""
-    ways = ["--debug shows the traceback"]
-    if "forward() missing" in str(error):
-        ways.insert(0, "--input 1x3x224x224 gives it a tensor of that shape")
-    # An exception that a traced forward raised carries the trace.
-    elif hasattr(error, "trace"):
-        ways.insert(0, "torchglass explain tells why")
-    return f" ({', '.join(ways)})"
+    ways = [missing_input(error), "--debug shows the traceback"]
+    if not ways[0] and _came_out_of_a_forward(error):
+        ways[0] = "torchglass explain tells why"
+    return f" ({', '.join(filter(None, ways))})"
+
+
+def missing_input(error: BaseException | None) -> str:
+    """What to do where a forward was given too few arguments; "" anywhere else."""
+    if "forward() missing" not in str(error):
+        return ""
+    return "--input 1x3x224x224 gives it a tensor of that shape"
+
+
+def _came_out_of_a_forward(error: Exception) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(frame.name == _MODULE_CALL for frame in frames)
 
 
 def _describe(error: Exception) -> str:

@@ -8,10 +8,12 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from torchglass.analyse.rows import Sort as SlowestFirst
+from torchglass.cli.measuring import NO_FILES, Depth, Files, export_all
 from torchglass.cli.options import USUAL, Common, Flag, Inputs, Target, app
-from torchglass.cli.output import stdout_for_results, tell
+from torchglass.cli.output import missing_input, stdout_for_results, tell
 from torchglass.cli.terminal import terminal_width
 from torchglass.targets.inputs import ready_to_run
+from torchglass.views.text.fitting import broken
 
 
 @app.command
@@ -55,7 +57,7 @@ def trace(
         tell(f"wrote {draw}")
     if out:
         tell(f"wrote {traced.save(out)}")
-    print(traced[op] if op else traced)
+    print(broken(str(traced[op] if op else traced), terminal_width()))
 
 
 @app.command
@@ -74,7 +76,9 @@ def explain(target: Target, /, *, input: Inputs = (), common: Common = USUAL) ->
     model, inputs, named = _ready(target, input)
     with stdout_for_results():
         story = passes.explain(model, *inputs, **named)
-    print(story)
+    print(broken(str(story), terminal_width()))
+    if advice := missing_input(story.error):
+        tell(advice)
 
 
 @app.command
@@ -83,14 +87,14 @@ def profile(
     /,
     *,
     input: Inputs = (),
-    backward: Annotated[bool, Parameter(negative="--forward-only")] = True,
+    backward: Annotated[bool, Parameter(negative=("--no-backward", "--forward-only"))] = True,
     warmup: int = 3,
     repeats: int = 10,
-    depth: int | None = None,
+    depth: Depth = None,
     sort: SlowestFirst | None = None,
     ops: Flag = False,
     layers: Flag = False,
-    json: Flag = False,
+    files: Files = NO_FILES,
     trace: Path | None = None,
     common: Common = USUAL,
 ) -> None:
@@ -100,6 +104,7 @@ def profile(
     torchglass profile torchvision.models:resnet18 --input 1x3x224x224
     torchglass profile net.py:Net --input 8x16 --sort self --ops
     torchglass profile net.py:Net --input 8x16 --forward-only --trace run.json
+    torchglass profile net.py:Net --input 8x16 --csv times.csv
     ```
 
     Parameters
@@ -110,16 +115,12 @@ def profile(
         Run so many times before.
     repeats
         Run so many times with the clock.
-    depth
-        Show so many levels below the model.
     sort
         Put the slowest first: of siblings by `total`, of all modules by `self`.
     ops
-        Print the slowest ops, too.
+        Measure each op, too, which disturbs the model more, and print the slowest.
     layers
         Print each layer with its parameters, shapes, times and memory instead of a table.
-    json
-        Print JSON.
     trace
         Write the fastest run as a trace for chrome://tracing or ui.perfetto.dev.
     """
@@ -128,18 +129,25 @@ def profile(
     model, inputs, named = _ready(target, input)
     with stdout_for_results():
         result = timing.profile(
-            model, *inputs, backward=backward, warmup=warmup, repeats=repeats, **named
+            model,
+            *inputs,
+            backward=backward,
+            warmup=warmup,
+            repeats=repeats,
+            ops=ops or bool(trace or files.json),
+            **named,
         )
     if trace:
         tell(f"wrote {result.to_chrome_trace(trace)}")
-    if json:
-        print(result.to_json())
-    elif layers:
-        print(result.overlay(width=terminal_width()))
+    if export_all(result, files):
+        return
+    width = terminal_width()
+    if layers:
+        print(result.overlay(width=width))
     else:
-        print(result.table(sort=sort, depth=depth, width=terminal_width()))
-    if ops and not json:
-        print(result.op_table(width=terminal_width()))
+        print(result.table(sort=sort, depth=depth, width=width))
+    if ops:
+        print(result.op_table(width=width))
 
 
 @app.command
@@ -147,7 +155,7 @@ def replay(file: Path, /, *, common: Common = USUAL) -> None:
     """Run the operation that made a NaN or an Inf again, alone, from a guard's dump.
 
     ```
-    torchglass replay dumps/attention-sqrt.safetensors
+    torchglass replay dumps/001-attention-sqrt.safetensors
     ```
 
     Parameters
@@ -157,7 +165,7 @@ def replay(file: Path, /, *, common: Common = USUAL) -> None:
     """
     from torchglass.api import guarding
 
-    print(guarding.replay(file))
+    print(broken(str(guarding.replay(file)), terminal_width()))
 
 
 def _ready(target: Path, texts: tuple[str, ...]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

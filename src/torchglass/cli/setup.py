@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from torchglass.cli.options import STARTING, Flag, app
 
 
 @app.command(group=STARTING)
-def demo(folder: Path | None = None, /, *, steps: int = 300, debug: Flag = False) -> None:
+def demo(
+    folder: Path | None = None,
+    /,
+    *,
+    steps: Annotated[int, Parameter(validator=Number(gte=1))] = 300,
+    debug: Flag = False,
+) -> None:
     """Train a small model while it is watched, then look inside.
 
     ```

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchglass.analyse.model.summary import Row, SummaryReport
-from torchglass.export.texts import csv_text
+from torchglass.analyse.rows import full_name
+from torchglass.export.texts import csv_text, typed_shape
 from torchglass.records.trace import Value
 
 HEADINGS = (
@@ -37,7 +38,7 @@ def _cells(row: Row, report: SummaryReport) -> tuple[str | int, ...]:
     module = row.module
     first = row.calls[0] if row.calls else None
     return (
-        module.path,
+        full_name(module.path, report.model),
         module.class_name,
         row.depth,
         len(row.members),
@@ -52,13 +53,11 @@ def _cells(row: Row, report: SummaryReport) -> tuple[str | int, ...]:
         len(row.calls),
         _shapes(first.inputs) if first else "",
         _shapes(first.outputs) if first else "",
-        "" if module.alias_of is None else report.model[module.alias_of].path,
+        ""
+        if module.alias_of is None
+        else full_name(report.model[module.alias_of].path, report.model),
     )
 
 
 def _shapes(values: Sequence[Value]) -> str:
-    """Shapes as the command line takes them: "1x3x224x224"."""
-    return " ".join(
-        "?" if value.spec.shape is None else "x".join(map(str, value.spec.shape)) or "scalar"
-        for value in values
-    )
+    return " ".join(typed_shape(value.spec.shape) for value in values)

@@ -6,6 +6,7 @@ from typing import Any
 
 from torchglass.analyse.flops.adding import Amount, ModuleFlops, OpFlops
 from torchglass.analyse.flops.report import FlopReport
+from torchglass.export.modules import class_of, first_cells
 from torchglass.export.texts import csv_text
 from torchglass.records.plain import to_plain
 
@@ -55,14 +56,14 @@ def flops_dict(report: FlopReport) -> dict[str, Any]:
 
 
 def flops_csv(report: FlopReport) -> str:
-    """A report as CSV text, one line a module."""
-    return csv_text(HEADINGS, (_cells(module, report) for module in report.rows.values()))
+    """A line for each module, and a last one for what is no module's."""
+    every = (*report.rows.values(), report.unattributed)
+    return csv_text(HEADINGS, (_cells(module, report) for module in every))
 
 
 def _cells(module: ModuleFlops, report: FlopReport) -> tuple[Any, ...]:
     return (
-        module.path,
-        _class(module, report),
+        *first_cells(module, report.model),
         module.calls,
         module.forward.total_flops,
         module.forward.self_flops,
@@ -79,15 +80,10 @@ def _cells(module: ModuleFlops, report: FlopReport) -> tuple[Any, ...]:
     )
 
 
-def _class(module: ModuleFlops, report: FlopReport) -> str | None:
-    found = None if module.path is None else report.model.find(module.path)
-    return None if found is None else found.class_name
-
-
 def _module(module: ModuleFlops, report: FlopReport) -> dict[str, Any]:
     return {
         "path": module.path,
-        "class": _class(module, report),
+        "class": class_of(module, report.model),
         "calls": module.calls,
         "forward": _amount(module.forward),
         "backward": _amount(module.backward),

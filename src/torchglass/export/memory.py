@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from torchglass.analyse.memory.report import Held, MemoryReport, ModuleMemory
+from torchglass.export.modules import class_of, first_cells
 from torchglass.export.texts import csv_text
 from torchglass.records.memory import Footprint
 from torchglass.records.model import Model
@@ -44,18 +45,13 @@ def memory_csv(model: Model, report: MemoryReport) -> str:
 
 def _cells(memory: ModuleMemory, model: Model) -> list[Any]:
     sizes = (getattr(side, name) for side in (memory.total, memory.own) for name in _FIELDS)
-    return [memory.path, _class(memory, model), *sizes]
+    return [*first_cells(memory, model), *sizes]
 
 
 def _module(memory: ModuleMemory, model: Model) -> dict[str, Any]:
     return {
         "path": memory.path,
-        "class": _class(memory, model),
+        "class": class_of(memory, model),
         "own": dataclasses.asdict(memory.own),
         "total": dataclasses.asdict(memory.total),
     }
-
-
-def _class(memory: ModuleMemory, model: Model) -> str | None:
-    module = None if memory.path is None else model.find(memory.path)
-    return None if module is None else module.class_name

@@ -1,14 +1,19 @@
-"""A profile as JSON: every time of every run, in nanoseconds."""
+"""A profile as JSON and as comma-separated values, all times in nanoseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchglass.analyse.latency import Latency, ModuleTime, Times
+from torchglass.export.modules import class_of, first_cells
+from torchglass.export.texts import csv_text
 from torchglass.records.model import Model
 from torchglass.records.timing import Timing
 from torchglass.records.trace import Call
+
+_NUMBERS = ("self_ns", "total_ns", "share", "self_cpu_ns", "total_cpu_ns", "median_ns")
+_HEADINGS = (*_NUMBERS, "lower_quartile_ns", "upper_quartile_ns")
 
 
 def profile_dict(
@@ -37,14 +42,32 @@ def profile_dict(
     }
 
 
+def profile_csv(model: Model, found: Latency) -> str:
+    """A line for each module that ran, and a last one for what no module owns."""
+    headings = (f"{stage}_{name}" for stage in ("forward", "backward") for name in _HEADINGS)
+    every = (*found.modules.values(), found.unattributed)
+    lines = ([*first_cells(time, model), time.calls, *_cells(time, found)] for time in every)
+    return csv_text(["path", "class", "calls", *headings], lines)
+
+
+def _cells(time: ModuleTime, found: Latency) -> Iterator[Any]:
+    """The numbers of both stages; none of a stage that a module had no part in."""
+    for stage in _stages(time, found).values():
+        if stage is None:
+            yield from [None] * len(_HEADINGS)
+        else:
+            yield from (stage[name] for name in _NUMBERS)
+            yield from stage["spread_ns"]
+
+
 def _module(
     time: ModuleTime, found: Latency, model: Model, first_calls: Mapping[str, Call]
 ) -> dict[str, Any]:
     assert time.path is not None
-    module, call = model.find(time.path), first_calls.get(time.path)
+    call = first_calls.get(time.path)
     return {
         "path": time.path,
-        "class": None if module is None else module.class_name,
+        "class": class_of(time, model),
         "calls": time.calls,
         "outputs": [value.spec.shape and list(value.spec.shape) for value in call.outputs]
         if call

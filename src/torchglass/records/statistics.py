@@ -34,7 +34,7 @@ _OF_SPEC: Mapping[str, Callable[[TensorSpec], Any]] = {
 }
 _OF_STATS = ("min", "max", "mean", "std")
 _FLAT = (*_OF_SPEC, *_OF_STATS, "requires_grad", "has_grad", "memory_bytes")
-_NAMES = (*(f"in_{name}" for name in _FLAT), *(f"out_{name}" for name in _FLAT), "runtime")
+FLAT_NAMES = (*(f"in_{name}" for name in _FLAT), *(f"out_{name}" for name in _FLAT), "runtime")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -70,7 +70,7 @@ class ForwardStats(Mapping[str, Any]):
         return self.total_ns / 1e9
 
     def __getitem__(self, name: str) -> Any:
-        if name not in _NAMES:
+        if name not in FLAT_NAMES:
             raise KeyError(name)
         if name == "runtime":
             return self.runtime
@@ -85,17 +85,17 @@ class ForwardStats(Mapping[str, Any]):
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}") from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_NAMES)
+        return iter(FLAT_NAMES)
 
     def __len__(self) -> int:
-        return len(_NAMES)
+        return len(FLAT_NAMES)
 
     def __repr__(self) -> str:
         flat = ", ".join(f"{name}={value!r}" for name, value in self.items())
         return f"{type(self).__name__}({flat})"
 
     def __dir__(self) -> list[str]:
-        return [*object.__dir__(self), *_NAMES]
+        return [*object.__dir__(self), *FLAT_NAMES]
 
 
 def _flat(measured: Measured, quantity: str) -> Any:

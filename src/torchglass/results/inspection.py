@@ -74,15 +74,15 @@ class Inspection(Mapping[str, ModuleInspection]):
         """The tree of `info` and `children` that the file holds."""
         return inspection_dict(self.record)
 
-    def to_json(self) -> str:
-        """The text of the file."""
-        return inspection_json(self.record)
+    def to_json(self, file: File | None = None) -> str:
+        """The text of the file, also written to one if it is named."""
+        return written(inspection_json(self.record), file)
 
     def save(self, file: File) -> Path:
         """Write the file, and the folders that it is in."""
         path = Path(file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        written(self.to_json(), path)
+        self.to_json(path)
         return path
 
     def __repr__(self) -> str:

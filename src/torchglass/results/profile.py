@@ -8,7 +8,7 @@ from typing import Any
 
 from torchglass.analyse.latency import Latency, ModuleTime, OpTime, latency
 from torchglass.export.chrome_trace import chrome_trace_json
-from torchglass.export.profile import profile_dict
+from torchglass.export.profile import profile_csv, profile_dict
 from torchglass.records.model import Model
 from torchglass.records.timing import Timing
 from torchglass.records.trace import Call
@@ -66,6 +66,10 @@ class Profile(Measurement[ModuleTime]):
     def to_dict(self) -> dict[str, Any]:
         """All of it as dicts, lists, strings and numbers."""
         return profile_dict(self.model, self.calls, self.timing, self.latency)
+
+    def to_csv(self, file: File | None = None) -> str:
+        """A line for each module, also written to a file if one is named."""
+        return written(profile_csv(self.model, self.latency), file)
 
     def to_chrome_trace(self, file: File) -> Path:
         """Write the run as a trace for chrome://tracing or ui.perfetto.dev, and say where."""

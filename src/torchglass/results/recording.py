@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchglass.errors import LookupFailedError
+from torchglass.export.statistics import statistics_csv
 from torchglass.export.texts import json_text
 from torchglass.records.plain import finite, to_plain
 from torchglass.records.statistics import ForwardStats, Level, ModuleStatistics
+from torchglass.results.files import File, written
 from torchglass.targets.names import near
 from torchglass.views.text.statistics import statistics_text
 
@@ -115,9 +117,13 @@ class Recording(Mapping[str, ModuleStatistics]):
             "modules": {path: finite(to_plain(module)) for path, module in self.items()},
         }
 
-    def to_json(self) -> str:
-        """The same as JSON."""
-        return json_text(self.to_dict())
+    def to_json(self, file: File | None = None) -> str:
+        """The same as JSON, also written to a file if one is named."""
+        return written(json_text(self.to_dict()), file)
+
+    def to_csv(self, file: File | None = None) -> str:
+        """A line for each call that is kept, also written to a file if one is named."""
+        return written(statistics_csv(self.model, self.calls), file)
 
     def table(self, *, width: int | None = None) -> str:
         """The modules as a table that fits into a width."""

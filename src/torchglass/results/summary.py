@@ -54,9 +54,12 @@ class Summary:
         """The modules as a table; a `width` leaves out what there is no room for."""
         return table_text(self.report, self._columns, width)
 
-    def tree(self) -> str:
-        """The tree of modules, each with what it does and how many parameters it has."""
-        return tree_text(self.report)
+    def tree(self, *, width: int | None = None) -> str:
+        """The tree of modules, each with what it does and how many parameters it has.
+
+        A `width` leaves out what there is no room for in so many terminal cells.
+        """
+        return tree_text(self.report, width)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as dicts, lists, strings and numbers."""

@@ -61,7 +61,9 @@ def parse_input(text: str) -> InputSpec:
     )
 
 
-def ready_to_run(target: object, texts: Iterable[str]) -> tuple[object, list[Any], dict[str, Any]]:
+def ready_to_run(
+    target: object, texts: Iterable[str], *, fake: bool = False
+) -> tuple[object, list[Any], dict[str, Any]]:
     """The live model that a target names, and the arguments of its forward."""
     model = resolve(target)
     if isinstance(model, Path):
@@ -69,26 +71,48 @@ def ready_to_run(target: object, texts: Iterable[str]) -> tuple[object, list[Any
             f"{model} cannot be run: it is a file, without the code of a model; "
             "name that, such as net.py:Net"
         )
-    return model, *make_inputs(texts, model)
+    return model, *make_inputs(texts, model, fake=fake)
 
 
-def make_inputs(texts: Iterable[str], model: object) -> tuple[list[Any], dict[str, Any]]:
-    """The positional and the named arguments of a model's forward, as tensors."""
+def make_inputs(
+    texts: Iterable[str], model: object, *, fake: bool = False
+) -> tuple[list[Any], dict[str, Any]]:
+    """The positional and the named arguments of a model's forward, as tensors.
+
+    What a forward on fakes is given takes no memory either.
+    """
     specs = [parse_input(text) for text in texts]
     if not specs:
         return [], {}
+    names = [spec.name for spec in specs if spec.name]
+    for name in names:
+        if names.count(name) > 1:
+            raise TargetError(f"there are several inputs {name}=…: give one for each argument")
+    import torch
+
+    device, dtype = _home(model)
+    if fake and device.type == "cpu":
+        device = torch.device("meta")
+    made = [(spec.name, _made(spec, dtype, device)) for spec in specs]
+    named = {name: tensor for name, tensor in made if name}
+    return [tensor for name, tensor in made if not name], named
+
+
+def _made(spec: InputSpec, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     import torch
 
     from torchglass.capture.forward.inputs import make_tensor
 
-    device, dtype = _home(model)
-    tensors = [
-        make_tensor(spec.shape, getattr(torch, spec.dtype) if spec.dtype else dtype, device)
-        for spec in specs
-    ]
-    made = list(zip(specs, tensors, strict=True))
-    named = {spec.name: tensor for spec, tensor in made if spec.name}
-    return [tensor for spec, tensor in made if not spec.name], named
+    kind = getattr(torch, spec.dtype) if spec.dtype else dtype
+    try:
+        return make_tensor(spec.shape, kind, device)
+    except RuntimeError as error:
+        size = "x".join(map(str, spec.shape))
+        raise TargetError(f"an input of {size} cannot be made: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _home(model: object) -> tuple[torch.device, torch.dtype]:

@@ -42,7 +42,7 @@ def _parameter_facts(report: SummaryReport) -> Iterator[Fact]:
     if total.frozen:
         yield Fact("  trainable", _number(total.trainable))
         yield Fact("  frozen", _number(total.frozen))
-    else:
+    elif total.parameters:
         yield Fact("  trainable", "all")
     if per_use.parameters != total.parameters:
         yield Fact(
@@ -63,6 +63,8 @@ def _memory_facts(report: SummaryReport) -> Iterator[Fact]:
             f"≈ {format_bytes(memory.inference_bytes)}",
             "weights, and what goes into and out of the largest call",
         )
+    if not report.counts.total.trainable:
+        return
     kept = memory.activation_bytes
     activations = "no activations" if kept is None else f"{format_bytes(kept)} of module outputs"
     yield Fact(

@@ -15,12 +15,20 @@ _ONE_CELL_EACH = re.compile(r"[ -~─-╿×·–…→↗≈]*")
 
 
 def format_shape(shape: Iterable[int] | None) -> str:
-    """Dimensions with a multiplication sign: (3, 224, 224) is "3×224×224"."""
+    """Dimensions with a multiplication sign.
+
+    >>> format_shape((3, 224, 224))
+    '3×224×224'
+    """
     return "×".join(str(size) for size in shape) if shape else ""
 
 
 def format_count(count: int) -> str:
-    """A number of things: 1700000 is "1.7M"."""
+    """A number of things.
+
+    >>> format_count(1_700_000)
+    '1.7M'
+    """
     if count < 1_000:
         return f"{count}"
     for limit, unit in ((1_000_000, "K"), (1_000_000_000, "M")):
@@ -41,7 +49,11 @@ def format_bytes(count: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """A duration in the unit that suits it: 0.00123 is "1.23ms"."""
+    """A duration in the unit that suits it.
+
+    >>> format_time(0.00123)
+    '1.23ms'
+    """
     if seconds < 1e-6:
         return f"{seconds * 1e9:.1f}ns"
     if seconds < 1e-3:

@@ -55,4 +55,5 @@ def ends(items: Sequence[T], most: int) -> tuple[Sequence[T], int, Sequence[T]]:
 
 
 def _sum(specs: Collection[TensorSpec]) -> str:
-    return f"{len(specs)} tensors ({format_bytes(sum(spec.bytes for spec in specs))})"
+    size = format_bytes(sum(spec.bytes for spec in specs))
+    return f"{len(specs)} tensor{'s' * (len(specs) != 1)} ({size})"

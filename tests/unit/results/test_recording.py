@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -224,5 +227,22 @@ def test_a_long_table_leaves_out_its_middle() -> None:
 def test_a_recording_of_nothing_says_so() -> None:
     recording = Recording(Fabricated(), "Net")
 
-    assert str(recording) == "Net: 2 forwards, 0 calls of 0 modules, 0.0ns"
+    assert str(recording) == "Net: no module was called"
     assert (recording.calls, recording.tensors, recording.tensors_left_out) == ((), {}, 2)
+
+
+def test_csv_has_a_line_for_each_call_that_is_kept(tmp_path: Path) -> None:
+    text = two_passes().to_csv(tmp_path / "calls.csv")
+
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert [(line["path"], line["number"]) for line in lines] == [
+        *(("Net", "1"), ("fc", "1"), ("Net", "2"), ("fc", "2"))
+    ]
+    assert (lines[1]["in_shape"], lines[1]["out_mean"], lines[1]["error"]) == ("2x3", "0.5", "")
+    assert (tmp_path / "calls.csv").read_text(encoding="utf-8") == text
+
+
+def test_json_is_written_to_a_file_that_is_named(tmp_path: Path) -> None:
+    text = two_passes().to_json(tmp_path / "calls.json")
+
+    assert (tmp_path / "calls.json").read_text(encoding="utf-8") == text

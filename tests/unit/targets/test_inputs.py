@@ -85,3 +85,20 @@ def test_making_inputs_leaves_the_random_state_alone() -> None:
     make_inputs(["4x5"], nn.ReLU())
 
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_fake_inputs_of_any_size_take_no_memory() -> None:
+    ((tensor,), _) = make_inputs(["1000000000x1000000"], nn.ReLU(), fake=True)
+
+    assert tensor.is_meta
+    assert tensor.shape == (10**9, 10**6)
+
+
+def test_an_input_that_no_memory_has_room_for_is_refused() -> None:
+    with pytest.raises(TargetError, match="an input of 1000000000x1000000 cannot be made"):
+        make_inputs(["1000000000x1000000"], nn.ReLU())
+
+
+def test_one_argument_has_one_input() -> None:
+    with pytest.raises(TargetError, match="several inputs mask="):
+        make_inputs(["mask=2", "mask=3"], nn.ReLU())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchglass.views.formats import width
-from torchglass.views.text.fitting import Cells, fitted, shortened, wrapped
+from torchglass.views.text.fitting import Cells, broken, fitted, shortened, wrapped
 from torchglass.views.text.frame import fact_lines, framed, note_lines
 
 COLUMNS = [
@@ -56,6 +56,17 @@ def test_names_are_cut_further_when_nothing_is_left_to_spare() -> None:
     assert fitted(columns, 20)[0].texts == ["Module", "encod…ention"]
 
 
+def test_a_column_that_is_missed_goes_where_names_would_be_hard_to_tell() -> None:
+    columns = [
+        Cells(["Module", "encoder.layers.11.attention"], right=False),
+        Cells(["Time", "1.00ms"]),
+        Cells(["Share", "100%"], spare=-1),
+    ]
+
+    assert titles(fitted(columns, 27)) == ["Module", "Time", "Share"]
+    assert titles(fitted(columns, 26)) == ["Module", "Time"]
+
+
 def test_numbers_are_never_cut() -> None:
     columns = [Cells(["Bytes", "123,456,789,012"])]
 
@@ -66,8 +77,10 @@ def test_the_lines_of_a_tree_stay_before_a_name_that_is_cut() -> None:
     assert shortened("│  ├─ normalisation_before", 18) == "│  ├─ norma…before"
 
 
-def test_deep_in_a_tree_the_end_of_the_name_stays() -> None:
-    assert shortened("│  │  │  │  ├─ projection", 16) == "│  │  │…ojection"
+def test_deep_in_a_tree_both_ends_of_the_name_and_its_own_line_stay() -> None:
+    assert shortened("│  │  │  │  ├─ projection", 16) == "… │  ├─ pro…tion"
+    assert shortened("│  │  │  │  ├─ fc", 9) == "…│  ├─ fc"
+    assert shortened("│  │  │  │  ├─ projection", 8) == "pro…tion"
 
 
 def test_wide_characters_take_two_cells_of_the_room() -> None:
@@ -114,3 +127,34 @@ def test_a_fact_goes_on_below_its_first_word() -> None:
 def test_a_text_that_fits_is_one_line() -> None:
     assert wrapped("one two", 20, before="• ") == ["• one two"]
     assert wrapped("one two", None) == ["one two"]
+
+
+def test_a_line_without_room_goes_on_below_itself() -> None:
+    text = "Log:\n\tparents: conv2d_1_1, relu_1_2\n\n\tnone"
+
+    assert broken(text, 24).splitlines() == [
+        "Log:",
+        "    parents:",
+        "      conv2d_1_1,",
+        "      relu_1_2",
+        "",
+        "    none",
+    ]
+    assert broken(text, None) == text
+
+
+def test_a_deep_indent_leaves_room_for_the_words() -> None:
+    lines = broken(" " * 60 + "some words that are too long", 30).splitlines()
+
+    assert max(map(width, lines)) <= 30
+    assert " ".join(" ".join(lines).split()) == "some words that are too long"
+
+
+@pytest.mark.parametrize("room", [12, 20, 30])
+def test_lines_are_broken_by_the_cells_that_they_take(room: int) -> None:
+    text = "エンコーダーの長い名前, 頭.weight and\n\ta_name_that_is_longer_than_any_line_here"
+
+    lines = broken(text, room).splitlines()
+
+    assert max(map(width, lines)) <= room
+    assert "".join("".join(lines).split()) == "".join(text.split())

@@ -111,7 +111,7 @@ def test_json_and_csv_have_every_number() -> None:
     assert plain["is_lower_bound"] is True
     assert plain["uncounted"][0]["share"] == 0.25
     assert plain["modules"][1]["forward"]["self_flops"] == 3000
-    assert [line["path"] for line in lines] == ["", "fc"]
+    assert [line["path"] for line in lines] == ["Net", "fc", "unattributed"]
     assert lines[1]["forward_flops"] == "3000"
     assert lines[0]["uncounted_calls"] == "2"
 

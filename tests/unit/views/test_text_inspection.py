@@ -6,7 +6,7 @@ from tests.inspections import inspected
 from torchglass.views.text.inspection import inspection_text
 
 LINES = """\
-Module   Class       Output  Params  Calls  Forward  share  Backward  share  Memory fwd    bwd  NaN/Inf in
+Module   Class       Output  Params  Calls  Forward  share  Backward  share  Memory fwd    bwd  NaN/Inf
 Net      Net         2×2 +1      25      1   5.00ms   100%    8.00ms   100%        20 B    0 B  output
 ├─ fc    Linear      2×2         25      1   2.50ms    50%    4.00ms    50%        16 B  −16 B  output
 └─ rest  ModuleList                      –
@@ -41,3 +41,14 @@ def test_what_nobody_measured_has_no_column() -> None:
     assert "Backward" not in shown
     assert "Memory" not in shown
     assert "NaN" not in shown
+
+
+def test_a_module_that_computes_nan_itself_is_named_though_it_has_others_inside() -> None:
+    record = inspected()
+    root, layer, *rest = record.modules
+    (call,) = layer.calls
+    fine = replace(layer, calls=(replace(call, outputs=call.inputs),))
+
+    shown = inspection_text(replace(record, modules=(root, fine, *rest)))
+
+    assert "2 NaN and 1 Inf in the output of Net (Net), and none in its inputs." in shown

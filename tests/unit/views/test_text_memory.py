@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests import make
 from tests.unit.analyse.test_memory import MODEL, Writing
 from torchglass.analyse.memory.report import Moment
 from torchglass.errors import LookupFailedError, ViewError
@@ -103,3 +106,14 @@ def test_few_changes_are_stretched_over_the_columns() -> None:
 
 def test_an_empty_timeline_has_no_area() -> None:
     assert area_text([], before_bytes=10, cells=40, height=3) == []
+
+
+def test_weights_that_lie_in_no_tensor_are_told() -> None:
+    model = make.model({"weight": (4, 8), "children": {"a": {"children": {"inner": {}}}}})
+    slots = tuple(replace(slot, role="packed") for slot in model.root.slots)
+    packed = replace(model, modules=(replace(model.root, slots=slots), *model.modules[1:]))
+
+    text = str(Memory(packed, (), step().footprint()))
+
+    assert "Note: 128 B of weights that quantized modules keep packed are in none of" in text
+    assert "packed" not in str(Memory(MODEL, (), step().footprint()))

@@ -53,7 +53,7 @@ def test_below_the_rows_stands_how_it_was_measured() -> None:
     assert "Forward    100.0ns, CPU 100.0ns; median 200.0ns, middle half 150.0ns to 250.0ns" in text
     assert "Runs       3 after 3 to warm up, 2 threads; shown is run 2, the fastest" in text
     assert "Measuring  ≈ 1.50× the CPU time of a run without it" in text
-    assert "ops=False disturbs the model less" in text
+    assert "(ops=False) disturbs the model less" in text
 
 
 def test_a_busy_machine_is_said() -> None:

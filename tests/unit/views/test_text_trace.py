@@ -66,7 +66,7 @@ def test_a_known_random_seed_is_shown(anatomy: Anatomy) -> None:
 def test_saved_layers_are_marked_where_some_are_not(anatomy: Anatomy) -> None:
     text = trace_text(anatomy, MODEL, frozenset({(OpId(2), 0)}))
 
-    assert "computed in forward pass; 1 tensors (24 B) saved." in text
+    assert "computed in forward pass; 1 tensor (24 B) saved." in text
     assert "\tLayers (* where the tensor is saved):\n\t\t0: input_1_0 \n" in text
     assert "\n\t\t2: relu_1_2 *\n" in text
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from tests import make
 from torchglass.analyse.model.summary import summarize
 from torchglass.records.model import Model
+from torchglass.views.formats import width
 from torchglass.views.text.tree import tree_text
 
 
@@ -51,3 +56,46 @@ def test_a_problem_stands_behind_its_module() -> None:
     lines = tree(make.model({"children": {"bad": {"problem": "hooks: KeyError"}}}))
 
     assert lines[-1] == "└── bad: Sequential [0 params]  ! hooks: KeyError"
+
+
+def test_a_narrow_tree_says_less_of_what_is_too_long_and_what_it_left_out() -> None:
+    conv = {"class": "Conv2d", "extra": "3, 64, kernel_size=(7, 7)", "weight": (64, 3, 7, 7)}
+    model = make.model({"children": {"conv1": conv, "act": {"class": "ReLU"}}})
+
+    assert tree_text(summarize(model), 33).splitlines() == [
+        "Net(",
+        "├── 9.4K parameters",
+        "├── conv1: Conv2d [9.4K params]",
+        "└── act: ReLU [0 params]",
+        "Note: left out at 33 columns:",
+        "      settings; a wider terminal",
+        "      or a file has room.",
+    ]
+
+
+def test_a_tree_with_room_for_all_says_nothing() -> None:
+    model = make.model({"children": {"act": {"class": "ReLU"}}})
+
+    assert tree_text(summarize(model), 24) == tree_text(summarize(model))
+
+
+def test_whom_a_weight_is_tied_to_goes_before_what_a_module_does() -> None:
+    head = {"class": "Linear", "weight": (2, 3), "tied": {"weight": "embed.weight"}}
+    model = make.model({"children": {"embed": {"weight": (2, 3)}, "head": head}})
+
+    lines = tree_text(summarize(model), 40).splitlines()
+
+    assert lines[3] == "└── head: Linear [6 params, tied]"
+    assert "left out at 40 columns: what is tied;" in " ".join(" ".join(lines).split())
+
+
+@pytest.mark.parametrize("room", [16, 30, 50])
+def test_names_are_read_however_deep_they_stand(room: int) -> None:
+    spec: dict[str, Any] = {"class": "Linear"}
+    for _ in range(12):
+        spec = {"children": {"projection": spec}}
+
+    lines = tree_text(summarize(make.model(spec)), room).splitlines()
+
+    assert max(map(width, lines)) <= room
+    assert all("pro" in line and "tion" in line for line in lines[2:14])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,8 +11,11 @@ from torchglass.views.formats import shorten, width
 
 GAP = "  "
 _READABLE = 20
-"""Rather than cut names to less than this, columns are left out."""
+"""Rather than cut names to less than this, columns are left out that can be spared."""
+_TIGHT = 12
+"""Rather than cut names to less than this, columns are left out that are missed."""
 _LEAST = 8
+_TAB = 4
 _GUIDES = "│├└─ "
 
 
@@ -25,7 +28,8 @@ class Cells:
     right: bool = True
     """Whether they end at the right, as numbers do; all others may lose their middle."""
     spare: int = 0
-    """Columns of the highest number are left out first where there is no room; those of 0 stay."""
+    """Columns of the highest number are left out first where there is no room, those below 0 only
+    where names would be hard to tell; those of 0 stay."""
 
     @cached_property
     def width(self) -> int:
@@ -37,7 +41,7 @@ def fitted(columns: Sequence[Cells], room: int) -> list[Cells]:
     """The columns that so many terminal cells have room for."""
     shown = list(columns)
     for spare in sorted({column.spare for column in columns if column.spare}, reverse=True):
-        if _taken(shown, _READABLE) <= room:
+        if _taken(shown, _READABLE if spare > 0 else _TIGHT) <= room:
             break
         shown = [column for column in shown if column.spare != spare]
     limits = range(max(column.width for column in shown), _LEAST, -1)
@@ -49,22 +53,57 @@ def wrapped(text: str, room: int | None, *, before: str = "") -> list[str]:
     """A text in lines of so many cells, all of them indented by what stands before the first."""
     if room is None or width(before + text) <= room:
         return [before + text]
-    first, *others = textwrap.wrap(text, max(room - width(before), _LEAST), break_on_hyphens=False)
+    first, *others = _folded(text, max(room - width(before), _LEAST))
     return [before + first, *(" " * width(before) + line for line in others)]
 
 
+def broken(text: str, room: int | None) -> str:
+    """A text whose lines go on below themselves where there is no room, so that nothing is lost."""
+    if room is None:
+        return text
+    return "\n".join(part for line in text.splitlines() for part in _parts(line, room))
+
+
 def shortened(text: str, limit: int) -> str:
-    """A text in so many terminal cells; the lines of a tree before a name stay if they can."""
+    """A text in so many terminal cells; of the lines of a tree before a name the last ones stay."""
     if width(text) <= limit:
         return text
     name = text.lstrip(_GUIDES)
     guide = text[: len(text) - len(name)]
-    if guide and limit - len(guide) >= _LEAST:
-        return guide + shortened(name, limit - len(guide))
+    if guide:
+        room = max(limit - min(width(name), _LEAST), 0)
+        before = guide if len(guide) <= room else f"…{guide[len(guide) - room + 1 :]}" * (room > 1)
+        return before + shortened(name, limit - len(before))
     # Some characters take two cells.
     return next(
         short for length in range(limit, 0, -1) if width(short := shorten(text, length)) <= limit
     )
+
+
+def _parts(line: str, room: int) -> list[str]:
+    """The lines that one line makes, indented as it is as long as that leaves room."""
+    line = line.expandtabs(_TAB)
+    if width(line) <= room:
+        return [line]
+    text = line.lstrip(" ")
+    indent = line[: min(len(line) - len(text), max(room - _READABLE, 0))]
+    first, *others = _folded(text, max(room - len(indent + GAP), _LEAST))
+    return [indent + first, *(indent + GAP + other for other in others)]
+
+
+def _folded(text: str, room: int) -> list[str]:
+    """The words of a text in lines of so many terminal cells; only a longer word is broken."""
+    lines = [""]
+    for word, spaces in re.findall(r"(\S+)(\s*)", text.replace("\n", " ")):
+        rest = word
+        if lines[-1] and width(lines[-1] + word) > room:
+            lines.append("")
+        while width(rest) > room:
+            part = next(rest[:end] for end in range(room, 0, -1) if width(rest[:end]) <= room)
+            lines[-1:] = [part, ""]
+            rest = rest[len(part) :]
+        lines[-1] += rest + spaces
+    return [line.rstrip() for line in lines]
 
 
 def _taken(columns: Sequence[Cells], limit: int) -> int:

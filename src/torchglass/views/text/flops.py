@@ -56,13 +56,15 @@ def op_table(report: FlopReport, count: int | None = 20, room: int | None = None
     if report.work.backward:
         columns.append(Cells(["Backward", *(_op_flops(op, op.backward_flops) for op in ops)]))
     columns += [
-        Cells(["Share", *(_share(op.total_flops, report.total_flops) for op in ops)]),
+        Cells(["Share", *(_share(op.total_flops, report.total_flops) for op in ops)], spare=-2),
         Cells(["Moved", *(format_bytes(op.bytes) for op in ops)], spare=1),
         Cells(["FLOPs/byte", *(_ratio(op.intensity) for op in ops)], spare=2),
     ]
     if report.work.total_ns:
         columns += [
-            Cells(["Time", *(_share(op.time_ns or 0, report.work.total_ns) for op in ops)]),
+            Cells(
+                ["Time", *(_share(op.time_ns or 0, report.work.total_ns) for op in ops)], spare=-1
+            ),
             Cells(["FLOP/s", *(_speed(op.flops_per_second) for op in ops)]),
         ]
     return framed(columns, left_out(report.ops, ops), room=room)

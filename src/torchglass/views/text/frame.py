@@ -52,14 +52,17 @@ def left_out(every: Sequence[object], shown: Sequence[object]) -> list[str]:
     return [f"… and {count:,} more"] if count else []
 
 
+def missing_note(what: Iterable[str], room: int | None) -> list[str]:
+    """What there was no room for, if anything, and where there is."""
+    names = ", ".join(dict.fromkeys(what))
+    note = f"left out at {room} columns: {names}; a wider terminal or a file has room"
+    return note_lines([note], room) if names else []
+
+
 def _missing(every: Iterable[Cells], shown: Iterable[Cells], room: int | None) -> list[str]:
     """Which columns there was no room for, if any."""
     kept = {column.spare for column in shown}
-    titles = dict.fromkeys(column.texts[0] for column in every if column.spare not in kept)
-    if not titles:
-        return []
-    where = f"left out at {room} columns"
-    return note_lines([f"{where}: {', '.join(titles)}; a wider terminal or a file has room"], room)
+    return missing_note((column.texts[0] for column in every if column.spare not in kept), room)
 
 
 def _align(cells: Sequence[str], *, right: bool) -> list[str]:

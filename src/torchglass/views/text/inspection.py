@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from torchglass.records.inspection import Effort, InspectedModel, InspectedModule, NonFinite
@@ -75,7 +75,7 @@ def _columns(model: InspectedModel, rows: Sequence[_Row]) -> Iterator[Cells]:
         if any(effort and effort.added_bytes is not None for effort in efforts):
             yield Cells([title, *map(_memory, efforts)], spare=3)
     if any(any(bad) for module in modules for bad in _places(module).values()):
-        yield Cells(["NaN/Inf in", *map(_mark, modules)], right=False)
+        yield Cells(["NaN/Inf", *map(_mark, modules)], right=False)
 
 
 def _class(module: InspectedModule) -> str:
@@ -124,17 +124,38 @@ def _mark(module: InspectedModule) -> str:
 
 def _origins(model: InspectedModel) -> Iterator[str]:
     """The innermost modules that made numbers which are none out of such as are."""
-    above = {module.parent for module in model.modules}
+    for module in _innermost(model, lambda one: (one.bad_inputs, one.bad_outputs)):
+        found = _counted(module.bad_outputs)
+        yield f"{found} in the output of {_named(module, model)}, and none in its inputs."
+    for module in _innermost(
+        model, lambda one: (one.bad_output_gradients, one.bad_input_gradients)
+    ):
+        found, name = _counted(module.bad_input_gradients), _named(module, model)
+        yield f"{found} in the gradient that {name} sends back, and none in what it got."
+
+
+def _innermost(
+    model: InspectedModel, ends: Callable[[InspectedModule], tuple[NonFinite, NonFinite]]
+) -> list[InspectedModule]:
+    """The modules that came to what is not finite from what is, and in which none did so."""
+    makers = []
     for index, module in enumerate(model.modules):
-        if index in above:
-            continue
-        name = harmless(f"{module.path or model.name} ({module.class_name})")
-        if any(module.bad_outputs) and not any(module.bad_inputs):
-            found = _counted(module.bad_outputs)
-            yield f"{found} in the output of {name}, and none in its inputs."
-        if any(module.bad_input_gradients) and not any(module.bad_output_gradients):
-            found = _counted(module.bad_input_gradients)
-            yield f"{found} in the gradient that {name} sends back, and none in what it got."
+        before, after = ends(module)
+        if any(after) and not any(before):
+            makers.append(index)
+    above = {outer for index in makers for outer in _above(model, index)}
+    return [model.modules[index] for index in makers if index not in above]
+
+
+def _above(model: InspectedModel, index: int) -> Iterator[int]:
+    parent = model.modules[index].parent
+    while parent is not None:
+        yield parent
+        parent = model.modules[parent].parent
+
+
+def _named(module: InspectedModule, model: InspectedModel) -> str:
+    return harmless(f"{module.path or model.name} ({module.class_name})")
 
 
 def _counted(bad: NonFinite) -> str:

@@ -77,7 +77,7 @@ def op_table(shown: Remembered, count: int | None = 20, room: int | None = None)
         Cells(["Blocks", *(f"{op.blocks:,}" for op in ops)], spare=5),
         Cells(["Taken", *(_size(op.taken_bytes) for op in ops)], spare=1),
         Cells(["At once", *(_size(op.most_bytes) for op in ops)], spare=3),
-        Cells(["Activations", *(_size(op.activation_bytes) for op in ops)]),
+        Cells(["Activations", *(_size(op.activation_bytes) for op in ops)], spare=-1),
         Cells(["Gradients", *(_size(op.gradient_bytes) for op in ops)], spare=4),
         Cells(["At peak", *(_size(op.peak_bytes) for op in ops)]),
     ]
@@ -92,10 +92,10 @@ def peak_table(shown: Remembered, count: int | None = 20, room: int | None = Non
     columns = [
         Cells(["At the peak", *(_KIND_NAMES[holder.kind] for holder in holders)], right=False),
         Cells(["Module", *paths], right=False),
-        Cells(["Made by", *(harmless(holder.op) for holder in holders)], right=False),
+        Cells(["Made by", *(harmless(holder.op) for holder in holders)], right=False, spare=-1),
         Cells(["Blocks", *(f"{holder.blocks:,}" for holder in holders)], spare=1),
         Cells(["Bytes", *(_size(holder.bytes) for holder in holders)]),
-        Cells(["Share", *(format_share(holder.bytes, whole) for holder in holders)]),
+        Cells(["Share", *(format_share(holder.bytes, whole) for holder in holders)], spare=-2),
     ]
     return framed(columns, left_out(shown.report.peak_holders, holders), room=room)
 
@@ -142,7 +142,7 @@ class _Heading(NamedTuple):
 
 
 _HEADINGS = {
-    "parameters": _Heading("Parameters", "parameter_bytes"),
+    "parameters": _Heading("Parameters", "parameter_bytes", spare=-1),
     "buffers": _Heading("Buffers", "buffer_bytes"),
     "activations": _Heading("Activations", "activation_bytes"),
     "saved": _Heading("Saved", "saved_bytes", spare=5),
@@ -182,7 +182,18 @@ def _below(shown: Remembered, room: int | None) -> list[str]:
     lines = fact_lines(facts, room)
     cells = min(max(map(width, lines)), _MOST_CELLS)
     curve = timeline_text(shown, cells).splitlines()
-    return [*curve, *([""] if curve else []), *lines, *note_lines(shown.footprint.notes, room)]
+    notes = note_lines([*shown.footprint.notes, *_packed(shown.model)], room)
+    return [*curve, *([""] if curve else []), *lines, *notes]
+
+
+def _packed(model: Model) -> list[str]:
+    """What is to be said of the weights of quantized modules."""
+    slots = (slot for module in model.modules for slot in module.slots)
+    sizes = {slot.tensor: slot.spec.bytes for slot in slots if slot.role == "packed"}
+    if not sizes:
+        return []
+    size = format_bytes(sum(sizes.values()))
+    return [f"{size} of weights that quantized modules keep packed are in none of these numbers"]
 
 
 def _peak_fact(shown: Remembered) -> str:

@@ -20,7 +20,8 @@ from torchglass.views.text.modules import class_text, module_table, path_text
 
 _MUCH = 1.25
 _DISTURBED = (
-    "measuring takes much of the time, most of it between ops; ops=False disturbs the model less"
+    "measuring takes much of the time, most of it between ops; to leave them out (ops=False) "
+    "disturbs the model less"
 )
 
 
@@ -81,7 +82,7 @@ def op_table(profiled: Profiled, count: int | None = 20, room: int | None = None
         Cells(["Calls", *(str(op.calls or "") for op in shown)], spare=1),
         Cells(["Forward", *(_time(op.forward) for op in shown)]),
         Cells(["Backward", *(_time(op.backward) for op in shown)]),
-        Cells(["Share", *(format_share(op.self_ns, whole) for op in shown)]),
+        Cells(["Share", *(format_share(op.self_ns, whole) for op in shown)], spare=-1),
     ]
     return framed(columns, left_out(ops, shown), room=room)
 

@@ -28,13 +28,13 @@ def statistics_text(
     room: int | None = None,
 ) -> str:
     """A line for each module, with what went in and out of it and the time that it took."""
-    title = wrapped(_title(model, forwards, modules), room)
     if not modules:
-        return "\n".join(title)
+        return f"{harmless(model)}: no module was called"
     first, left_out, last = ends(modules, _MOST_ROWS)
     columns = list(_columns(model, level, [*first, *last], _total_ns(modules)))
     if left_out:
         columns = _with_gap(columns, len(first), f"… {left_out:,} more …")
+    title = wrapped(_title(model, forwards, modules), room)
     notes = [line for note in _notes(level, modules) for line in wrapped(note, room)]
     return "\n".join([*title, framed(columns, notes, room=room)])
 
@@ -60,12 +60,12 @@ def _columns(
     yield Cells(["Input", *(_shapes(m, "inputs") for m in modules)], right=False, spare=6)
     yield Cells(["Output", *(_shapes(m, "outputs") for m in modules)], right=False, spare=1)
     if level != "shapes":
-        for name in ("min", "max", "mean", "std"):
-            yield Cells([name, *(_number(stats, name) for stats in outputs)])
+        for name, spare in (("min", 0), ("max", 0), ("mean", -3), ("std", -2)):
+            yield Cells([name, *(_number(stats, name) for stats in outputs)], spare=spare)
         for name in ("nan", "inf"):
             if any(stats and getattr(stats, name) for stats in outputs):
                 yield Cells([name, *(_number(stats, name) for stats in outputs)])
-    yield Cells(["Time", *(format_time(total.total_ns / 1e9) for total in totals)])
+    yield Cells(["Time", *(format_time(total.total_ns / 1e9) for total in totals)], spare=-1)
     yield Cells(["Self", *(format_time(total.self_ns / 1e9) for total in totals)], spare=5)
     yield Cells(["Share", *(format_share(total.self_ns, whole_ns) for total in totals)], spare=2)
 

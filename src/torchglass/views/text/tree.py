@@ -10,36 +10,81 @@ ResNet(
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from torchglass.analyse.model.summary import Row, SummaryReport
 from torchglass.records.model import Model
 from torchglass.views.brief import brief
 from torchglass.views.columns import SAME_AS, row_name, same_as
-from torchglass.views.formats import format_count, harmless, shorten
+from torchglass.views.formats import format_count, harmless, shorten, width
+from torchglass.views.text.fitting import shortened
+from torchglass.views.text.frame import missing_note
 from torchglass.views.text.guides import guides
 
 _LONGEST_NAME = 60
 
 
-def tree_text(report: SummaryReport) -> str:
-    """The rows of a report, each with what its module does and its parameters."""
-    rows = report.rows
-    total = f"{format_count(report.counts.total.parameters)} parameters"
-    lines = [
-        f"{guide}{_line(row, report.model)}"
-        for row, guide in zip(rows[1:], guides(rows[1:], "──"), strict=True)
+class _Way(NamedTuple):
+    """One way to say what a row is."""
+
+    text: str
+    left_out: tuple[str, ...] = ()
+
+
+def tree_text(report: SummaryReport, room: int | None = None) -> str:
+    """The rows of a report, each with what its module does and its parameters.
+
+    With a room of so many terminal cells a row that is too long says less, and the end says what.
+    """
+    below = report.rows[1:]
+    deepest = max((row.depth for row in below), default=0)
+    # The lines of a deep tree would leave nothing for the names.
+    arm = "──" if room is None or 2 * len("├── ") * deepest <= room else ""
+    ways = [
+        _fitting(guide, _ways(row, report.model), room)
+        for row, guide in zip(below, guides(below, arm), strict=True)
     ]
+    total = f"{'├' if ways else '└'}── {format_count(report.counts.total.parameters)} parameters"
+    missing = missing_note((what for way in ways for what in way.left_out), room)
     return "\n".join(
-        [f"{harmless(report.model.name)}(", f"{'├' if lines else '└'}── {total}", *lines]
+        [f"{harmless(report.model.name)}(", total, *(way.text for way in ways), *missing]
     )
 
 
-def _line(row: Row, model: Model) -> str:
+def _fitting(guide: str, ways: Iterator[_Way], room: int | None) -> _Way:
+    """The fullest way to say what a row is that there is room for; a name loses its middle last."""
+    way = next(ways)
+    while room is not None and width(guide + way.text) > room:
+        shorter = next(ways, None)
+        if shorter is None:
+            return _Way(shortened(guide + way.text, room), way.left_out)
+        way = shorter
+    return _Way(guide + way.text, way.left_out)
+
+
+def _ways(row: Row, model: Model) -> Iterator[_Way]:
+    """What a row is, in full and then in fewer and fewer words, at last its name alone."""
     module = row.module
     name = shorten(row_name(row, model), _LONGEST_NAME)
     other = same_as(row, model)
     if module.alias_of is not None:
-        return f"{name}: {harmless(module.kind)} {SAME_AS} {other}"
-    what = name if len(row.members) > 1 else f"{name}: {brief(module.kind, module.extra)}"
-    tied = f", tied to {other}" if other else ""
-    problem = f"  ! {harmless(module.problem)}" if module.problem else ""
-    return f"{what} [{format_count(row.total.parameters)} params{tied}]{problem}"
+        yield _Way(f"{name}: {harmless(module.kind)} {SAME_AS} {other}")
+        yield _Way(f"{name} {SAME_AS} {other}", ("classes",))
+        yield _Way(f"{name} {SAME_AS}", ("classes", "whose they are"))
+        return
+    is_one = len(row.members) == 1
+    kind = f"{name}: {harmless(module.kind)}" if is_one else name
+    what = f"{name}: {brief(module.kind, module.extra)}" if is_one else name
+    params = f" [{format_count(row.total.parameters)} params"
+    tied, problem = (", tied" if other else ""), ("  !" if module.problem else "")
+    whole_tied = f"{tied} to {other}" if other else ""
+    whole_problem = f"{problem} {harmless(module.problem)}" if module.problem else ""
+    yield _Way(f"{what}{params}{whole_tied}]{whole_problem}")
+    less = [word for word, there in (("what is tied", tied), ("problems", problem)) if there]
+    yield _Way(f"{what}{params}{tied}]{problem}", tuple(less))
+    less += ["settings"] * (what != kind)
+    yield _Way(f"{kind}{params}{tied}]{problem}", tuple(less))
+    less += ["classes"] * (kind != name)
+    yield _Way(f"{name}{params}{tied}]{problem}", tuple(less))
+    yield _Way(f"{name}{problem}", (*less, "parameters"))

@@ -52,6 +52,10 @@ class Server:
         self._server.should_exit = True
         self._thread.join(timeout=2)
 
+    def __repr__(self) -> str:
+        state = f"at {self.url}" if self._thread.is_alive() else "closed"
+        return f"<Server {state}>"
+
 
 def serve(
     *readers: Reader,
