@@ -52,9 +52,13 @@ def test_what_has_no_code_cannot_be_run(inputs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", [tg.trace, tg.explain, lambda x: tg.tracing(x).__enter__(), tg.pluck, tg.watch]
+    "verb",
+    [tg.trace, tg.explain, lambda x: tg.tracing(x).__enter__(), tg.pluck, tg.watch],
+    ids=["trace", "explain", "tracing", "pluck", "watch"],
 )
-@pytest.mark.parametrize("model", [5, None, "net", torch.relu], ids=repr)
+@pytest.mark.parametrize(
+    "model", [5, None, "net", torch.relu], ids=["number", "nothing", "text", "function"]
+)
 def test_what_is_no_module_is_refused_by_its_class(verb: Any, model: Any) -> None:
     with pytest.raises(TargetError, match=f"takes an nn.Module, not {type(model).__name__}"):
         verb(model, "relu") if verb is tg.pluck else verb(model)
