@@ -700,6 +700,12 @@ def test_an_unknown_backend_is_said_with_those_there_are() -> None:
         watch(Net(), backend="tensorbored", run_dir=":memory:")
 
 
+@pytest.mark.parametrize("port", [-1, 70_000, "5000"])
+def test_a_port_that_is_none_is_said_with_those_there_are(port: Any) -> None:
+    with pytest.raises(TargetError, match=f"from 1 to 65535, or 0 .* not {port!r}"):
+        watch(Net(), standalone_port=port, run_dir=":memory:")
+
+
 def test_parameters_of_other_tools_that_are_not_needed_say_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -16,8 +16,9 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import nn
@@ -169,11 +170,25 @@ class _Memories:
 @contextlib.contextmanager
 def recording(observer: Seer) -> Iterator[Seer]:
     """Show an observer the calls of its thread until the block ends, however it ends."""
-    _start(observer)
+    with standing_by():
+        _start(observer)
+        try:
+            yield observer
+        finally:
+            _stop(observer)
+
+
+@contextlib.contextmanager
+def standing_by() -> Iterator[None]:
+    """Let observers come and go in the block without changing a class; alone it shows nothing.
+
+    Python has faster ways to call the modules of a class that does not change all the time.
+    """
+    _stand_in()
     try:
-        yield observer
+        yield
     finally:
-        _stop(observer)
+        _step_back()
 
 
 class _Several:
@@ -199,30 +214,33 @@ class _Several:
 _lock = threading.RLock()
 _observers: dict[int, Observer] = {}
 """Who is shown the calls of a thread, by the thread."""
-_original = nn.Module.__call__
+_original: Callable[..., Any] = nn.Module.__call__
+_standing = 0
+"""How many need our function in the place of torch's."""
 _limits = (0, 0)
 _DYNAMO_KEEPS_CALL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
 _thread = threading.get_ident
 
 
-def _start(observer: Observer) -> None:
-    global _original, _limits  # noqa: PLW0603
+def _stand_in() -> None:
+    global _original, _limits, _standing  # noqa: PLW0603
     with _lock:
-        _show(observer.thread, (*_shown(observer.thread), observer))
+        _standing += 1
         if nn.Module.__call__ is not _call:
             _original = nn.Module.__call__
             limit = sys.getrecursionlimit()
             # Each level of a model takes four frames instead of three while we stand in between.
             _limits = limit, limit + limit // 3
             sys.setrecursionlimit(_limits[1])
+            _call.__code__ = _code()
             nn.Module.__call__ = _call  # type: ignore[method-assign]
 
 
-def _stop(observer: Observer) -> None:
+def _step_back() -> None:
+    global _standing  # noqa: PLW0603
     with _lock:
-        others = tuple(other for other in _shown(observer.thread) if other is not observer)
-        _show(observer.thread, others)
-        if not _observers and nn.Module.__call__ is _call:
+        _standing -= 1
+        if not _standing and nn.Module.__call__ is _call:
             nn.Module.__call__ = _original  # type: ignore[method-assign]
             if sys.getrecursionlimit() == _limits[1]:
                 sys.setrecursionlimit(_limits[0])
@@ -230,6 +248,17 @@ def _stop(observer: Observer) -> None:
             for module in filter(None, map(sys.modules.get, _DYNAMO_KEEPS_CALL)):
                 if module.__dict__.get("unpatched_nn_module_call") is _call:
                     module.__dict__["unpatched_nn_module_call"] = _original
+
+
+def _start(observer: Observer) -> None:
+    with _lock:
+        _show(observer.thread, (*_shown(observer.thread), observer))
+
+
+def _stop(observer: Observer) -> None:
+    with _lock:
+        others = tuple(other for other in _shown(observer.thread) if other is not observer)
+        _show(observer.thread, others)
 
 
 def _shown(thread: int) -> tuple[Observer, ...]:
@@ -244,6 +273,23 @@ def _show(thread: int, observers: tuple[Observer, ...]) -> None:
         _observers[thread] = observers[0] if len(observers) == 1 else _Several(observers)
     else:
         _observers.pop(thread, None)
+    _call.__code__ = _code()
+
+
+def _code() -> CodeType:
+    """What runs at a call: while nobody looks it is torch's own code, at torch's own cost."""
+    return CALL_CODE if _observers or not _is_plain(_original) else _original.__code__
+
+
+def _is_plain(call: Callable[..., Any]) -> TypeGuard[FunctionType]:
+    """Whether a function is torch's own, and asks for nothing but what modules have."""
+    # What another has put in its place, or a later torch, may need globals that are not ours.
+    return (
+        isinstance(call, FunctionType)
+        and call is nn.Module.__dict__.get("_wrapped_call_impl")
+        and not call.__code__.co_freevars
+        and set(call.__code__.co_names) <= {"_call_impl", "_compiled_call_impl"}
+    )
 
 
 def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:

@@ -47,13 +47,17 @@ def pack(histograms: Sequence[Histogram]) -> bytes:
     return head + (_in_bytes(histograms) or _in_lists(histograms))
 
 
-def _in_bytes(histograms: Sequence[Histogram]) -> bytes | None:
+def _in_bytes(histograms: Sequence[Histogram]) -> bytearray | None:
     """The counts of all histograms if all of them are small, as those of a sample are."""
+    counts: list[int] = []
+    for histogram in histograms:
+        counts += histogram.counts
     try:
-        counts = b"".join([bytes(histogram.counts) for histogram in histograms])
+        # A bytearray takes in a list twice as fast as bytes do.
+        packed = bytearray(counts)
     except ValueError:
         return None
-    return None if _NOT_SMALL in counts else counts
+    return None if _NOT_SMALL in packed else packed
 
 
 def _in_lists(histograms: Sequence[Histogram]) -> bytes:

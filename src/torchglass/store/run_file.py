@@ -77,7 +77,7 @@ class RunFile:
             self._connection.execute("BEGIN IMMEDIATE")
             self._assert_is_ours()
             if max_bytes is not None:
-                self._make_room(news.frames, max_bytes)
+                self._make_room(news, max_bytes)
             for kind, packed in news.documents.items():
                 self._put_document(kind, packed)
             self._connection.executemany(
@@ -136,9 +136,10 @@ class RunFile:
             [(frame.step, frame.time_ns, self._session, *frame.blobs) for frame in frames],
         )
 
-    def _make_room(self, frames: Sequence[PackedFrame], max_bytes: int) -> None:
+    def _make_room(self, news: News, max_bytes: int) -> None:
         ((page_bytes,),) = self._connection.execute("PRAGMA page_size")
-        new = sum(frame.bytes + page_bytes for frame in frames)
+        sizes = [frame.bytes for frame in news.frames] + [*map(len, news.documents.values())]
+        new = sum(size + page_bytes for size in sizes)
         taken_out = 0
         while thinning.used_bytes(self._connection) + new > max_bytes:
             thinned = thinning.thin(self._connection)

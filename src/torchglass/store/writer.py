@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 
 from torchglass.errors import StoreError, warn
@@ -32,6 +32,9 @@ FLUSH_BYTES = 4 << 20
 
 FLUSH_FRAMES = 1_000
 """At most so many frames are one transaction, so that a disk that fills up keeps those before."""
+
+PORTIONS = 16
+"""A file that may not grow is written in so many parts of it at least."""
 
 MOST_WAITING_BYTES = 128 << 20
 """Beyond these frames are dropped and counted."""
@@ -182,7 +185,7 @@ class FileSink:
         """Write one transaction; True if more is waiting."""
         with self._lock:
             documents = dict(self._documents)
-            frames = tuple(islice(self._frames, FLUSH_FRAMES))
+            frames = self._next_frames()
         news = News(
             documents=self._packed_documents(documents),
             frames=frames,
@@ -193,6 +196,15 @@ class FileSink:
         file.write(news, max_bytes=self._max_bytes)
         self._forget(documents, frames)
         return bool(self._frames)
+
+    def _next_frames(self) -> tuple[PackedFrame, ...]:
+        """Those of one transaction: few enough that the past can make room for them."""
+        first = tuple(islice(self._frames, FLUSH_FRAMES))
+        if self._max_bytes is None:
+            return first
+        ends = accumulate(frame.bytes for frame in first)
+        few = sum(end <= self._max_bytes // PORTIONS for end in ends)
+        return first[: max(1, few)]
 
     def _packed(self, frame: Frame) -> PackedFrame | None:
         try:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchglass.capture.calls import CallRecorder, recording
+from torchglass.capture.calls import CallRecorder, recording, standing_by
 from torchglass.records.trace import Call
 
 CALL = nn.Module.__call__
@@ -306,3 +306,35 @@ def test_a_user_s_function_mode_does_not_see_us() -> None:
         model(torch.ones(1))
 
     assert seen == plain
+
+
+def test_while_nobody_looks_torch_s_own_code_runs() -> None:
+    model = nn.Linear(3, 3)
+
+    with standing_by():
+        waiting = nn.Module.__call__
+        code_before = waiting.__code__
+        recorded = calls_of(model, torch.ones(1, 3))
+        code_after = waiting.__code__
+
+    assert waiting is not CALL
+    assert code_before is code_after is CALL.__code__
+    assert paths(recorded) == [""]
+
+
+def test_what_another_has_put_in_the_place_of_torch_s_own_runs_while_nobody_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[nn.Module] = []
+
+    def noting(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        seen.append(module)
+        return CALL(module, *args, **kwargs)
+
+    model = nn.Linear(3, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(nn.Module, "__call__", noting)
+        with standing_by():
+            model(torch.ones(1, 3))
+
+    assert seen == [model]

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from tests.recorded import RUN
 from torchglass.records.series import Frame
-from torchglass.store import writer
+from torchglass.store import schema, writer
 from torchglass.store.file import FileReader, FileSink
+from torchglass.store.packing import Blobs
+from torchglass.store.run_file import News, PackedFrame, RunFile
 from torchglass.store.thinning import FEWEST_FRAMES, choose
 
 LIMIT = 400_000
@@ -47,6 +49,29 @@ def test_a_long_run_stays_within_its_bytes(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "run.glass") as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
+
+
+def test_what_waits_for_a_slow_disk_stays_within_the_bytes_too(tmp_path: Path) -> None:
+    write_wide_steps(tmp_path / "run.glass", 2_000, LIMIT)
+
+    assert (tmp_path / "run.glass").stat().st_size <= LIMIT
+    with FileReader(tmp_path / "run.glass") as reader:
+        steps = reader.points(reader.series()[0].id).steps
+        assert len(steps) + reader.thinned() + reader.dropped() == 2_000
+        assert steps[-1] == 1_999
+
+
+def test_steps_make_room_for_a_large_document(tmp_path: Path) -> None:
+    file = RunFile(schema.create(tmp_path / "run.glass"), RUN)
+    step = Blobs(bytes(4_000), None)
+    for number in range(60):
+        frame = PackedFrame(step=number, time_ns=number, blobs=step)
+        file.write(News(frames=[frame]), max_bytes=LIMIT)
+
+    file.write(News(documents={"findings": bytes(LIMIT // 3)}), max_bytes=LIMIT)
+    file.close()
+
+    assert (tmp_path / "run.glass").stat().st_size <= LIMIT
 
 
 @pytest.mark.usefixtures("often")

@@ -11,14 +11,14 @@ import contextlib
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from torchglass.capture.calls import recording
+from torchglass.capture.calls import recording, standing_by
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.quiet import is_overheard, quietly
 from torchglass.capture.watch.gauge import Gauge
@@ -56,36 +56,39 @@ class _Open:
 
 
 class _GradientHook:
-    """What torch calls with the gradient of a tensor; it keeps no flow alive."""
+    """What torch calls with the gradient of a tensor; it keeps no flow alive.
 
-    __slots__ = ("_flow", "_ledger", "_spots")
+    It is one object with all that is to be known of the tensor, as every garbage collection of the
+    step looks through what is kept of thousands of them.
+    """
 
-    def __init__(self, flow: weakref.ref[Flow], ledger: Ledger, spots: list[Spot]) -> None:
+    __slots__ = ("_flow", "_ledger", "_others", "_spot", "_tensor", "_version")
+
+    def __init__(
+        self, flow: weakref.ref[Flow], ledger: Ledger, spot: Spot, tensor: Tensor, version: int
+    ) -> None:
         self._flow = flow
         self._ledger = ledger
-        self._spots = spots
+        self._spot = spot
+        self._others: tuple[Spot, ...] = ()
+        """Where else the tensor was seen."""
+        self._tensor = weakref.ref(tensor)
+        self._version = version
+
+    def is_of(self, tensor: Tensor, version: int) -> bool:
+        """Whether it waits for the gradient of a tensor as it is now."""
+        return self._tensor() is tensor and self._version == version
+
+    def add(self, spot: Spot) -> None:
+        """The tensor was seen at another place, or at the same one again."""
+        if spot is not self._spot and spot not in self._others:
+            self._others += (spot,)
 
     def __call__(self, gradient: Tensor | None) -> None:
         flow = self._flow()
         # An output of several that nothing used has no gradient.
         if flow is not None and gradient is not None:
-            flow.take_gradient(self._ledger, self._spots, gradient)
-
-
-class _Nobody:
-    """An observer of no thread: while it is there, others come and go without changing torch.
-
-    Python has faster ways to call the modules of a class that does not change all the time.
-    """
-
-    thread = -1
-
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-        """Never called."""
-        return 0
-
-    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
-        """Never called."""
+            flow.take_gradient(self._ledger, (self._spot, *self._others), gradient)
 
 
 class Flow:
@@ -123,7 +126,7 @@ class Flow:
         self._open: list[_Open] = []
         self._shape: list[tuple[int, str]] = []
         self._spots: dict[tuple[str, str], Spot] = {}
-        self._hooks: dict[int, tuple[weakref.ref[Tensor], int, list[Spot]]] = {}
+        self._hooks: dict[int, _GradientHook] = {}
         self._handles: list[Any] = []
         self._backward = _NO_BACKWARD
         self._factor = 1.0
@@ -136,7 +139,7 @@ class Flow:
     def open(self) -> None:
         """Be shown the calls of this thread from now on."""
         self.thread = threading.get_ident()
-        self._staying.enter_context(recording(_Nobody()))
+        self._staying.enter_context(standing_by())
         self._seeing.enter_context(recording(self))
 
     def close(self) -> None:
@@ -303,19 +306,17 @@ class Flow:
         """Have the gradient taken down when it comes, once for all the places of a tensor."""
         known = self._hooks.get(id(tensor))
         version = tensor._version
-        if known is not None and known[0]() is tensor and known[1] == version:
-            if spot not in known[2]:
-                known[2].append(spot)
+        if known is not None and known.is_of(tensor, version):
+            known.add(spot)
             return
-        spots = [spot]
-        hook = _GradientHook(self._here, ledger, spots)
+        hook = _GradientHook(self._here, ledger, spot, tensor, version)
         handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
         if tensor.is_leaf:
             # A leaf keeps its hooks for good; what was computed goes with its graph.
             self._handles.append(handle)
-        self._hooks[id(tensor)] = weakref.ref(tensor), version, spots
+        self._hooks[id(tensor)] = hook
 
-    def take_gradient(self, ledger: Ledger, spots: list[Spot], gradient: Tensor) -> None:
+    def take_gradient(self, ledger: Ledger, spots: Iterable[Spot], gradient: Tensor) -> None:
         """Take down the gradient of what was at some places."""
         try:
             self._notice_backward()

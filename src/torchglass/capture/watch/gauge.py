@@ -7,8 +7,9 @@ our own choice, which are the same whenever a tensor has as many elements.
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,19 +23,23 @@ from torchglass.capture.watch.histograms import Numbers, grids
 from torchglass.records.histogram import Histogram
 from torchglass.records.tensors import Stats
 
-_FULL_BYTES = 1 << 20
-"""What is put aside at most: as much as stays in a core's cache."""
-
-
+_FULL_BYTES, _FULL_ROWS = 1 << 20, 1 << 8
+"""What is measured together at most: as much as stays in a core's cache."""
+_MOST_BYTES = 1 << 24
+"""The memory of all that is put aside; a model with tensors of many shapes begins anew then."""
 _NO_NUMBERS: Numbers = np.empty((1, 0))
 
 
 class Reading:
     """What a tensor was at one time, which is known once the gauge has finished."""
 
-    __slots__ = ("factor", "histogram", "norms", "stats", "zeros")
+    __slots__ = ("factor", "histogram", "norms", "stats", "tensor", "version", "zeros")
 
     def __init__(self) -> None:
+        self.tensor: Callable[[], torch.Tensor | None] = _nothing
+        """Gives the tensor as long as it is there, if it may be met again."""
+        self.version = 0
+        """How often the tensor had been written to."""
         self.stats: Stats | None = None
         self.norms: Reading | None = None
         """Of a gradient, the length of each sample's part of it."""
@@ -45,11 +50,37 @@ class Reading:
         self.histogram: Histogram | None = None
 
 
-class _Group(NamedTuple):
-    """Copies of tensors that are all alike, and the readings that wait for them."""
+class _Shelf:
+    """Numbers of tensors that are all alike, in rows of a matrix that is used again and again.
 
-    copies: list[torch.Tensor]
-    readings: list[Reading]
+    New memory would take longer to get than the numbers take to copy.
+    """
+
+    def __init__(self, like: torch.Tensor) -> None:
+        self._free = max(1, min(_FULL_ROWS, _FULL_BYTES // like.nbytes))
+        # What is made in inference mode could not be written to outside of it.
+        with torch.inference_mode(False):
+            self._matrix = like.new_empty((self._free, *like.shape))
+            self._rows = self._matrix.unbind(0)
+        self._readings: list[Reading] = []
+
+    @property
+    def bytes(self) -> int:
+        """The memory that it takes."""
+        return self._matrix.nbytes
+
+    def put(self, tensor: torch.Tensor, reading: Reading) -> bool:
+        """Copy the numbers of a tensor; whether there is no room for more."""
+        self._rows[-self._free].copy_(tensor)
+        self._readings.append(reading)
+        self._free -= 1
+        return not self._free
+
+    def take(self) -> tuple[torch.Tensor, list[Reading]]:
+        """What was put here, until more is; the readings are one for each row."""
+        readings, self._readings = self._readings, []
+        self._free = len(self._rows)
+        return self._matrix[: len(readings)], readings
 
 
 class _Block(NamedTuple):
@@ -72,20 +103,24 @@ class Gauge:
         self._bins = bins
         self._sample_n = sample_n
         self._count_zeros = zeros
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Reading]] = {}
-        self._waiting: dict[tuple[Any, ...], _Group] = {}
-        self._waiting_bytes = 0
+        self._known: dict[int, Reading] = {}
+        self._shelves: dict[tuple[Any, ...], _Shelf] = {}
+        self._shelved_bytes = 0
+        # A step that nothing ends is finished by a thread of its own.
+        self._lock = threading.RLock()
         self._blocks: list[_Block] = []
 
     def read(self, tensor: torch.Tensor) -> Reading | None:
         """What a tensor is right now; None for one without numbers. Nobody may be listening."""
         known = self._known.get(id(tensor))
-        if known is not None and known[0]() is tensor and known[1] == tensor._version:
-            return known[2]
+        if known is not None and known.tensor() is tensor and known.version == tensor._version:
+            return known
         reading = self._new(tensor, norms=False)
         try:
             if reading is not None:
-                self._known[id(tensor)] = weakref.ref(tensor), tensor._version, reading
+                reading.version = tensor._version
+                reading.tensor = weakref.ref(tensor)
+                self._known[id(tensor)] = reading
         except RuntimeError:
             # A tensor of inference mode does not tell when it is written to.
             self._known.pop(id(tensor), None)
@@ -96,17 +131,8 @@ class Gauge:
         return self._new(tensor, norms=norms)
 
     def read_all(self, tensors: Iterable[torch.Tensor]) -> list[Reading | None]:
-        """The same for many at once, of which none need be copied to wait for the others."""
-        readings: list[Reading | None] = []
-        for tensor in tensors:
-            reading: Reading | None = Reading()
-            if not _is_small(tensor):
-                reading = self._new(tensor, norms=False)
-            elif reading is not None:
-                self._put_aside(tensor.detach() if tensor.requires_grad else tensor, reading)
-            readings.append(reading)
-        self._measure_waiting()
-        return readings
+        """The same for many at once."""
+        return [self._new(tensor, norms=False) for tensor in tensors]
 
     def forget(self) -> None:
         """Read every tensor anew."""
@@ -123,30 +149,38 @@ class Gauge:
                     reading.stats = stats
             by_length.setdefault(block.samples.shape[1], []).append(block)
         for alike in by_length.values():
-            _bin(alike, self._bins)
+            for portion in _portions(alike):
+                _bin(portion, self._bins)
 
     def _new(self, tensor: torch.Tensor, *, norms: bool) -> Reading | None:
         reading = Reading()
         if norms and tensor.layout is torch.strided and tensor.dim() and not tensor.is_nested:
             reading.norms = Reading()
         if _is_small(tensor):
-            self._put_aside((tensor.detach() if tensor.requires_grad else tensor).clone(), reading)
+            self._put_aside(tensor.detach() if tensor.requires_grad else tensor, reading)
         else:
             self._measure_now(tensor, reading)
             if reading.stats is None:
                 return None
         return reading
 
-    def _put_aside(self, copy: torch.Tensor, reading: Reading) -> None:
-        kind = (copy.shape, copy.dtype, reading.norms is not None)
-        group = self._waiting.get(kind)
-        if group is None:
-            group = self._waiting[kind] = _Group([], [])
-        group.copies.append(copy)
-        group.readings.append(reading)
-        self._waiting_bytes += copy.nbytes
-        if self._waiting_bytes >= _FULL_BYTES:
+    def _put_aside(self, tensor: torch.Tensor, reading: Reading) -> None:
+        kind = (tensor.shape, tensor.dtype, reading.norms is not None)
+        with self._lock:
+            shelf = self._shelves.get(kind)
+            if shelf is None:
+                shelf = self._shelves[kind] = self._new_shelf(tensor)
+            if shelf.put(tensor, reading):
+                self._measure(shelf)
+
+    def _new_shelf(self, like: torch.Tensor) -> _Shelf:
+        if self._shelved_bytes > _MOST_BYTES:
             self._measure_waiting()
+            self._shelves.clear()
+            self._shelved_bytes = 0
+        shelf = _Shelf(like)
+        self._shelved_bytes += shelf.bytes
+        return shelf
 
     def _measure_now(self, tensor: torch.Tensor, reading: Reading) -> None:
         reading.stats = measure(tensor)
@@ -169,12 +203,16 @@ class Gauge:
         self._blocks.append(_Block([reading], sample, None))
 
     def _measure_waiting(self) -> None:
-        waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
-        for copies, readings in waiting.values():
-            tensors = torch.stack(copies)
-            if readings[0].norms is not None:
-                of_norms = [reading.norms for reading in readings if reading.norms is not None]
-                self._measure_alike(_norms(tensors, first=1), of_norms)
+        with self._lock:
+            for shelf in self._shelves.values():
+                self._measure(shelf)
+
+    def _measure(self, shelf: _Shelf) -> None:
+        tensors, readings = shelf.take()
+        of_norms = [reading.norms for reading in readings if reading.norms is not None]
+        if of_norms:
+            self._measure_alike(_norms(tensors, first=1), of_norms)
+        if readings:
             self._measure_alike(tensors, readings)
 
     def _measure_alike(self, tensors: torch.Tensor, readings: list[Reading]) -> None:
@@ -185,7 +223,7 @@ class Gauge:
             for reading, share in zip(readings, zeros, strict=True):
                 reading.zeros = share
         if self._sample_n is not None and rows.shape[1] > self._sample_n:
-            rows = rows[:, _places(rows.shape[1], self._sample_n)]
+            rows = rows.index_select(1, _places(rows.shape[1], self._sample_n))
         samples = rows.to(torch.float64, copy=True).numpy()
         self._blocks.append(_Block(readings, samples, measure_rows(tensors)))
 
@@ -196,6 +234,20 @@ class Gauge:
         # Always a copy: an array of numpy pins the memory of the tensor that it looks at.
         flat = _plain(values.detach().reshape(1, -1)).to("cpu", torch.float64, copy=True)
         return flat.numpy()
+
+
+def _portions(blocks: Iterable[_Block]) -> Iterator[list[_Block]]:
+    """As many blocks at a time as stay in a core's cache while they are worked on."""
+    portion: list[_Block] = []
+    size = 0
+    for block in blocks:
+        portion.append(block)
+        size += block.samples.nbytes
+        if size >= _FULL_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
 
 
 def _bin(blocks: list[_Block], bins: int) -> None:
@@ -216,6 +268,10 @@ def _bin(blocks: list[_Block], bins: int) -> None:
             stats = _scaled(stats, reading.factor)
         exponent, first, counts = grid
         reading.histogram = Histogram(exponent=exponent, first=first, counts=counts, stats=stats)
+
+
+def _nothing() -> None:
+    """In the place of a tensor that will not be met again."""
 
 
 def _scaled(stats: Stats, factor: float) -> Stats:

@@ -10,6 +10,7 @@ the few numbers that lie still farther out are in no bin: one outlier does not b
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -95,22 +96,19 @@ def _trimmed(
 ) -> list[Grid]:
     """Each row without the empty bins at its ends."""
     filled = counts > 0
-    first = filled.argmax(axis=1)
-    stop = counts.shape[1] - filled[:, ::-1].argmax(axis=1)
-    seen: list[bool] = np.any(filled, axis=1).tolist()
-    starts = np.where(np.isfinite(starts), starts, 0)
-    parts = zip(
-        exponents.tolist(),
-        starts.tolist(),
-        counts.tolist(),
-        first.tolist(),
-        stop.tolist(),
-        seen,
-        strict=True,
+    begins = filled.argmax(axis=1)
+    lengths = counts.shape[1] - filled[:, ::-1].argmax(axis=1) - begins
+    lengths[~filled.any(axis=1)] = 0
+    firsts = np.where(np.isfinite(starts), starts, 0).astype(np.int64) + begins
+    places = np.arange(len(counts)) * counts.shape[1] + begins
+    # Bytes become numbers only where they are wanted, and most bins are empty.
+    flat: Sequence[int] = (
+        counts.astype(np.uint8).tobytes() if counts.max() < 1 << 8 else counts.ravel().tolist()
     )
+    columns = (column.tolist() for column in (exponents, firsts, places, lengths))
     return [
-        Grid(exponent, int(start) + begin, tuple(row[begin:end])) if any_seen else EMPTY
-        for exponent, start, row, begin, end, any_seen in parts
+        Grid(exponent, first, tuple(flat[place : place + length])) if length else EMPTY
+        for exponent, first, place, length in zip(*columns, strict=True)
     ]
 
 

@@ -237,7 +237,7 @@ class Watcher:
     ) -> None:
         if torch.compiler.is_compiling():
             return
-        with self._harmless():
+        with self._harmless(), collector_paused():
             if not self._weights.are_in(optimizer):
                 return
             self._follow_thread()
@@ -259,7 +259,7 @@ class Watcher:
     ) -> None:
         if torch.compiler.is_compiling():
             return
-        with self._harmless():
+        with self._harmless(), collector_paused():
             ledger = self._steps.after_update(optimizer)
             if self._clock is not None and self._weights.are_in(optimizer):
                 self._clock.end_step(ledger)

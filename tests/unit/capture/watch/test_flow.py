@@ -21,10 +21,12 @@ class Spy(nn.Module):
         super().__init__()
         self.fc = nn.Linear(2, 2)
         self.was_seen: list[bool] = []
+        self.runs_our_code: list[bool] = []
         self.raises = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.was_seen.append(threading.get_ident() in calls._observers)
+        self.runs_our_code.append(nn.Module.__call__.__code__ is calls.CALL_CODE)
         if self.raises:
             raise RuntimeError("as told")
         output: torch.Tensor = self.fc(x)
@@ -46,6 +48,7 @@ def test_inner_calls_of_a_step_that_is_not_logged_are_not_seen() -> None:
             step(model, optimizer)
 
     assert model.was_seen == [True, False, False, True]
+    assert model.runs_our_code == [True, False, False, True]
     assert seen.steps("fc.output") == [0, 3]
 
 

@@ -185,3 +185,37 @@ def test_zeros_are_counted_exactly_on_request() -> None:
     assert small is not None
     assert large.zeros == pytest.approx(1e-4)
     assert small.zeros == pytest.approx(0.5)
+
+
+def test_more_of_a_kind_than_are_measured_together_are_each_read_for_themselves() -> None:
+    gauge = Gauge()
+    tensors = [torch.full((2, 3), float(number)) for number in range(1000)]
+
+    readings = [gauge.read_once(tensor, norms=True) for tensor in tensors]
+    gauge.finish()
+
+    means = [one.stats.mean for one in readings if one is not None and one.stats is not None]
+    assert means == [*map(float, range(1000))]
+
+
+def test_tensors_of_very_many_shapes_are_each_read_for_themselves() -> None:
+    gauge = Gauge()
+    tensors = [torch.full((size,), float(size)) for size in range(1, 400)]
+
+    readings = [gauge.read_once(tensor) for tensor in tensors]
+    gauge.finish()
+
+    assert [one.stats.mean for one in readings if one is not None and one.stats is not None] == [
+        *map(float, range(1, 400))
+    ]
+
+
+def test_what_was_first_read_in_inference_mode_is_read_outside_of_it_too() -> None:
+    gauge = Gauge()
+
+    with torch.inference_mode():
+        inside = gauge.read(torch.ones(3))
+    outside = gauge.read(torch.ones(3) * 2)
+    gauge.finish()
+
+    assert [one.stats.mean for one in (inside, outside) if one and one.stats] == [1.0, 2.0]
