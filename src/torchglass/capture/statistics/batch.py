@@ -17,6 +17,7 @@ import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from torchglass.capture.quiet import quietly
+from torchglass.capture.statistics.shelves import Shelf
 from torchglass.capture.tensor.describing import measure
 from torchglass.records.tensors import Stats, TensorSpec
 
@@ -24,7 +25,6 @@ LARGEST_BYTES: Final = 1 << 16
 """The largest tensor that is worth a copy."""
 _FULL_BYTES = 1 << 21
 """What is measured together at most: it stays in the caches of a CPU."""
-_FIRST_ROWS = 4
 _MOST_BYTES = 1 << 24
 """The memory of all that is put aside; a model with tensors of many shapes begins anew then."""
 _SMALLEST, _LARGEST = 1e-15, 1e15
@@ -62,64 +62,39 @@ class Batch:
     """Copies of small tensors, and who waits for their statistics."""
 
     def __init__(self) -> None:
-        self._groups: dict[int, _Group] = {}
+        self._shelves: dict[int, tuple[TensorSpec, Shelf[Awaiting]]] = {}
         self._bytes = 0
 
     def put(self, tensor: torch.Tensor, awaiting: Awaiting) -> None:
         """Take the numbers of a tensor; all that come with one spec are alike."""
-        group = self._groups.get(id(awaiting.spec))
-        if group is None:
-            group = self._groups[id(awaiting.spec)] = _Group(awaiting.spec)
+        known = self._shelves.get(id(awaiting.spec))
+        shelf = known[1] if known is not None else self._new_shelf(tensor, awaiting.spec)
         awaiting.stats = PENDING
-        self._bytes += group.put(tensor, awaiting)
-        if self._bytes > _MOST_BYTES:
-            self.finish()
-            self._groups, self._bytes = {}, 0
+        if shelf.put(tensor.detach(), awaiting):
+            _measure(shelf)
 
     def finish(self) -> None:
         """Measure all that was put aside."""
-        for group in self._groups.values():
-            group.finish()
+        for _, shelf in self._shelves.values():
+            _measure(shelf)
+
+    def _new_shelf(self, like: torch.Tensor, spec: TensorSpec) -> Shelf[Awaiting]:
+        if self._bytes > _MOST_BYTES:
+            self.finish()
+            self._shelves.clear()
+            self._bytes = 0
+        shelf: Shelf[Awaiting] = Shelf(like, _FULL_BYTES)
+        # The spec is held, so that no other gets its id.
+        self._shelves[id(spec)] = spec, shelf
+        self._bytes += shelf.bytes
+        return shelf
 
 
-class _Group:
-    """Tensors that are all alike, as rows of a matrix that is used again and again.
-
-    New memory would take longer to get than the numbers take to copy.
-    """
-
-    def __init__(self, spec: TensorSpec) -> None:
-        self._spec = spec  # whose id is no other's as long as it is held
-        self._matrix = torch.empty(0)
-        self._rows: tuple[torch.Tensor, ...] = ()
-        self._waiting: list[Awaiting] = []
-
-    def put(self, tensor: torch.Tensor, awaiting: Awaiting) -> int:
-        """Take one more; how many bytes of memory that took."""
-        taken = self._make_room(tensor) if len(self._waiting) == len(self._rows) else 0
-        self._rows[len(self._waiting)].copy_(tensor.detach())
-        self._waiting.append(awaiting)
-        return taken
-
-    def _make_room(self, tensor: torch.Tensor) -> int:
-        self.finish()
-        before = self._matrix.nbytes
-        most = max(1, _FULL_BYTES // tensor.nbytes)
-        count = min(2 * len(self._rows) or _FIRST_ROWS, most)
-        if count > len(self._rows):
-            # What is made in inference mode could not be written to outside of it.
-            with torch.inference_mode(False):
-                self._matrix = tensor.detach().new_empty((count, *tensor.shape))
-                self._rows = self._matrix.unbind(0)
-        return self._matrix.nbytes - before
-
-    def finish(self) -> None:
-        """Measure those that are there."""
-        waiting, self._waiting = self._waiting, []
-        if waiting:
-            rows = measure_rows(self._matrix[: len(waiting)])
-            for awaiting, stats in zip(waiting, rows.stats(), strict=True):
-                awaiting.stats = stats
+def _measure(shelf: Shelf[Awaiting]) -> None:
+    rows, waiting = shelf.take()
+    if waiting:
+        for awaiting, stats in zip(waiting, measure_rows(rows).stats(), strict=True):
+            awaiting.stats = stats
 
 
 def can_wait(tensor: torch.Tensor) -> bool:

@@ -136,7 +136,7 @@ def _dtype(dtype: object) -> str:
 
 
 def numbers_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The dense tensor that holds the numbers of another, without copying them."""
+    """The dense tensor that holds the numbers of another, copied only where they are negated."""
     if isinstance(tensor, FakeTensor) or tensor.is_meta:
         return None
     if tensor.is_nested:
@@ -153,7 +153,7 @@ def numbers_of(tensor: torch.Tensor) -> torch.Tensor | None:
     if tensor.is_quantized:
         return tensor.detach().dequantize()
     # A storage given back, as FSDP does between passes, must not be read.
-    return tensor.detach() if tensor.untyped_storage().nbytes() else None
+    return tensor.detach().resolve_neg() if tensor.untyped_storage().nbytes() else None
 
 
 def _measured(values: torch.Tensor) -> Stats | None:

@@ -74,7 +74,7 @@ class Step:
             if not self._backward:
                 return
             with watcher.stage("loss"):
-                loss = self._loss(output)
+                loss: object = self._loss(output)
             if not isinstance(loss, torch.Tensor):
                 kind = type(loss).__name__
                 raise CaptureError(f"loss gave {kind}, and a backward begins at a tensor")

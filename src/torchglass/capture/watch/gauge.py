@@ -18,12 +18,13 @@ import numpy as np
 import torch
 
 from torchglass.capture.statistics.batch import LARGEST_BYTES, Rows, can_wait, measure_rows
+from torchglass.capture.statistics.shelves import Shelf
 from torchglass.capture.tensor.describing import measure, numbers_of
 from torchglass.capture.watch.histograms import Numbers, grids
 from torchglass.records.histogram import Histogram
 from torchglass.records.tensors import Stats
 
-_FULL_BYTES, _FULL_ROWS = 1 << 20, 1 << 8
+_FULL_BYTES = 1 << 20
 """What is measured together at most: as much as stays in a core's cache."""
 _MOST_BYTES = 1 << 24
 """The memory of all that is put aside; a model with tensors of many shapes begins anew then."""
@@ -50,39 +51,6 @@ class Reading:
         self.histogram: Histogram | None = None
 
 
-class _Shelf:
-    """Numbers of tensors that are all alike, in rows of a matrix that is used again and again.
-
-    New memory would take longer to get than the numbers take to copy.
-    """
-
-    def __init__(self, like: torch.Tensor) -> None:
-        self._free = max(1, min(_FULL_ROWS, _FULL_BYTES // like.nbytes))
-        # What is made in inference mode could not be written to outside of it.
-        with torch.inference_mode(False):
-            self._matrix = like.new_empty((self._free, *like.shape))
-            self._rows = self._matrix.unbind(0)
-        self._readings: list[Reading] = []
-
-    @property
-    def bytes(self) -> int:
-        """The memory that it takes."""
-        return self._matrix.nbytes
-
-    def put(self, tensor: torch.Tensor, reading: Reading) -> bool:
-        """Copy the numbers of a tensor; whether there is no room for more."""
-        self._rows[-self._free].copy_(tensor)
-        self._readings.append(reading)
-        self._free -= 1
-        return not self._free
-
-    def take(self) -> tuple[torch.Tensor, list[Reading]]:
-        """What was put here, until more is; the readings are one for each row."""
-        readings, self._readings = self._readings, []
-        self._free = len(self._rows)
-        return self._matrix[: len(readings)], readings
-
-
 class _Block(NamedTuple):
     """Readings of tensors that were measured together, and as many numbers of each in a row.
 
@@ -104,7 +72,7 @@ class Gauge:
         self._sample_n = sample_n
         self._count_zeros = zeros
         self._known: dict[int, Reading] = {}
-        self._shelves: dict[tuple[Any, ...], _Shelf] = {}
+        self._shelves: dict[tuple[Any, ...], Shelf[Reading]] = {}
         self._shelved_bytes = 0
         # A step that nothing ends is finished by a thread of its own.
         self._lock = threading.RLock()
@@ -173,12 +141,12 @@ class Gauge:
             if shelf.put(tensor, reading):
                 self._measure(shelf)
 
-    def _new_shelf(self, like: torch.Tensor) -> _Shelf:
+    def _new_shelf(self, like: torch.Tensor) -> Shelf[Reading]:
         if self._shelved_bytes > _MOST_BYTES:
             self._measure_waiting()
             self._shelves.clear()
             self._shelved_bytes = 0
-        shelf = _Shelf(like)
+        shelf: Shelf[Reading] = Shelf(like, _FULL_BYTES)
         self._shelved_bytes += shelf.bytes
         return shelf
 
@@ -207,7 +175,7 @@ class Gauge:
             for shelf in self._shelves.values():
                 self._measure(shelf)
 
-    def _measure(self, shelf: _Shelf) -> None:
+    def _measure(self, shelf: Shelf[Reading]) -> None:
         tensors, readings = shelf.take()
         of_norms = [reading.norms for reading in readings if reading.norms is not None]
         if of_norms:

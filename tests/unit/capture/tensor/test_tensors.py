@@ -270,3 +270,13 @@ def test_measuring_is_not_seen_by_a_function_mode_or_a_subclass() -> None:
     stats = measure(torch.ones(3).as_subclass(Loud))
 
     assert stats == Stats(count=3, min=1, max=1, mean=1, std=0)
+
+
+def test_a_tensor_that_is_only_marked_as_negated_is_measured() -> None:
+    negated = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
+    assert negated.is_neg()
+
+    stats = measure(negated)
+
+    assert stats is not None
+    assert (stats.min, stats.max, stats.mean) == (-2, 4, 1)
