@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -150,7 +152,8 @@ def test_keys_are_alive_while_a_model_is_read() -> None:
     asyncio.run(story())
 
 
-def test_reading_can_be_given_up() -> None:
+@pytest.mark.parametrize("key", ["q", "escape"])
+def test_reading_can_be_given_up(key: str) -> None:
     going_on = threading.Event()
 
     def read() -> Exhibit:
@@ -161,11 +164,43 @@ def test_reading_can_be_given_up() -> None:
 
     async def story() -> None:
         async with app.run_test() as pilot:
-            await pilot.press("q")
+            await pilot.press(key)
             await pilot.pause()
 
         assert app._exit
         going_on.set()
+
+    asyncio.run(story())
+
+
+def test_a_huge_model_can_be_left_while_it_is_read() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.ReLU(), nn.ReLU()) for _ in range(10_000)))
+    app = ExplorerApp(lambda: exhibit(model))
+
+    async def story() -> None:
+        async with app.run_test() as pilot:
+            assert "q gives up" in screen_text(app)
+            await pilot.press("q")
+
+        assert app._exit
+        assert app.error is None
+
+    asyncio.run(story())
+
+
+def test_a_huge_model_can_be_left_while_it_is_searched() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.ReLU(), nn.ReLU()) for _ in range(10_000)))
+    app = ExplorerApp(exhibit(model))
+
+    async def story() -> None:
+        async with app.run_test() as pilot:
+            app.explorer.searching.clock = partial(next, count())
+            app.explorer.action_search()
+            app.explorer.searching.find(r"re:(\d)\.\1")
+            assert app.explorer.searching.at_work
+            await pilot.press("escape", "q")
+
+        assert app._exit
 
     asyncio.run(story())
 

@@ -228,6 +228,17 @@ def test_without_a_terminal_it_says_what_else_there_is() -> None:
         explore(net())
 
 
+def test_without_a_terminal_nothing_can_be_picked_but_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "abcdefg":
+        (tmp_path / f"{name}.pt").write_bytes(b"")
+
+    with pytest.raises(ViewError, match=r"`torchglass summary .\.pt` prints one; there are .*, …"):
+        explore()
+
+
 def test_in_an_event_loop_the_page_is_opened_and_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from torchglass.records.flow import Reader
     from torchglass.views.web.server import Server
 
+_FEW = 5
+"""Files that are named in a message."""
+
 
 def explore(
     target: object = None,
@@ -64,7 +67,7 @@ def walk_through(
         raise TargetError("the model comes first: tg.explore(model, *inputs)")
     if in_event_loop():
         return _open_page(exhibit(target, inputs, kwargs, against=against, unsafe=unsafe).reader)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if target is not None and not has_terminal():
         raise ViewError(
             "the explorer needs a terminal; without one, print(tg.summary(model)) shows a model "
             'and tg.view(model, save="model.html") writes a page to open elsewhere'
@@ -111,6 +114,11 @@ def in_event_loop() -> bool:
     return True
 
 
+def has_terminal() -> bool:
+    """Whether someone sits at a terminal that can be taken."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def _open_page(reader: Reader) -> Server:
     from torchglass.api.viewing import view
 
@@ -130,5 +138,11 @@ def _picked() -> Path | None:
     if not found:
         raise TargetError(
             "there is no run and no checkpoint in this folder: name a target, such as net.py:Net"
+        )
+    if not has_terminal():
+        names = [str(one.relative_to(Path.cwd())) for one in found[:_FEW]]
+        raise ViewError(
+            f"picking a target needs a terminal; `torchglass summary {names[0]}` prints one; "
+            f"there are {', '.join(names)}{', …' if len(found) > _FEW else ''}"
         )
     return pick(found)

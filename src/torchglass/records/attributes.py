@@ -124,8 +124,13 @@ class LiveModel(Protocol):
     ) -> npt.NDArray[np.float32]:
         """Two dimensions of a tensor made to fit so many pixels, by the means of what meets."""
 
-    def measure(self, id: AttributeId, progress: Progress) -> Stats | None:
-        """All numbers of a tensor summed up; None where it has none, or was told to stop."""
+    def measure(self, id: AttributeId, progress: Progress, part: Index = ()) -> Stats | None:
+        """The numbers of a tensor, or of a part of it, summed up.
 
-    def spread(self, id: AttributeId, stats: Stats, bins: int, progress: Progress) -> Spread | None:
-        """How the finite numbers of a tensor that was measured are spread."""
+        None where it has none, or was told to stop.
+        """
+
+    def spread(
+        self, id: AttributeId, stats: Stats, bins: int, progress: Progress, part: Index = ()
+    ) -> Spread | None:
+        """How the finite numbers of what was measured are spread."""

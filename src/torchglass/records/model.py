@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -118,11 +119,16 @@ class Model:
     @cached_property
     def tied(self) -> Mapping[TensorId, tuple[str, ...]]:
         """For each tensor in several slots, the dotted names of those slots, first one first."""
-        names: dict[TensorId, list[str]] = {}
+        # Counted before anything is named: of the many tensors of a large model few are tied.
+        uses = Counter([slot.tensor for module in self.modules for slot in module.slots])
+        if len(uses) == uses.total():
+            return {}
+        names: dict[TensorId, list[str]] = {tensor: [] for tensor in uses if uses[tensor] > 1}
         for module in self.modules:
             for slot in module.slots:
-                names.setdefault(slot.tensor, []).append(join_path(module.path, slot.name))
-        return {tensor: tuple(places) for tensor, places in names.items() if len(places) > 1}
+                if slot.tensor in names:
+                    names[slot.tensor].append(join_path(module.path, slot.name))
+        return {tensor: tuple(places) for tensor, places in names.items()}
 
 
 def join_path(*parts: str) -> str:

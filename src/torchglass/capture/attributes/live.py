@@ -116,13 +116,15 @@ class LiveObject:
         """Two dimensions of a tensor made to fit so many pixels."""
         return numbers.image(self._tensor(id), index, height, width)
 
-    def measure(self, id: AttributeId, progress: Progress) -> Stats | None:
-        """All numbers of a tensor summed up; None where it has none, or was told to stop."""
-        return numbers.measure_all(self._tensor(id), progress)
+    def measure(self, id: AttributeId, progress: Progress, part: Index = ()) -> Stats | None:
+        """The numbers of a tensor, or of a part of it, summed up."""
+        return numbers.measure_all(numbers.part_of(self._tensor(id), part), progress)
 
-    def spread(self, id: AttributeId, stats: Stats, bins: int, progress: Progress) -> Spread | None:
-        """How the finite numbers of a tensor that was measured are spread."""
-        return numbers.spread(self._tensor(id), stats, bins, progress)
+    def spread(
+        self, id: AttributeId, stats: Stats, bins: int, progress: Progress, part: Index = ()
+    ) -> Spread | None:
+        """How the finite numbers of what was measured are spread."""
+        return numbers.spread(numbers.part_of(self._tensor(id), part), stats, bins, progress)
 
     def _module_at(self, path: str) -> object:
         return _find(self._target, path)

@@ -70,6 +70,14 @@ def image(tensor: torch.Tensor, index: Index, height: int, width: int) -> npt.ND
         return fitted
 
 
+def part_of(tensor: torch.Tensor, index: Index) -> torch.Tensor:
+    """A view of a part of a tensor; without an index, the tensor itself."""
+    if not index:
+        return tensor
+    with torch._C.DisableTorchFunction():
+        return tensor.detach()[tuple(map(_slice, index))]
+
+
 def measure_all(tensor: torch.Tensor, progress: Progress) -> Stats | None:
     """All numbers summed up, slab by slab; None where there are none, or if told to stop."""
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
@@ -126,7 +134,7 @@ def _unreadable(tensor: torch.Tensor) -> str:
 
 def _plane(tensor: torch.Tensor, index: Index) -> torch.Tensor:
     """A slice as a matrix; what has fewer dimensions is one row."""
-    plane = tensor.detach()[tuple(map(_slice, index))]
+    plane = part_of(tensor.detach(), index)
     return plane.reshape((1,) * (2 - plane.dim()) + tuple(plane.shape))
 
 

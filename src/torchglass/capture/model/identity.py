@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from itertools import count
+from typing import cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -13,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from torchglass.capture.tensor.describing import inner_tensors
 from torchglass.records.model import TensorId
 
+_NextId = Callable[[], TensorId]
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -20,7 +22,7 @@ class Identities:
     """Hands out one number per tensor; good for as long as the tensors live."""
 
     def __init__(self) -> None:
-        self._ids: dict[Hashable, TensorId] = defaultdict(map(TensorId, count()).__next__)
+        self._ids: dict[Hashable, TensorId] = defaultdict(cast("_NextId", count().__next__))
         self._owners: list[object] = []
 
     def of(self, tensor: torch.Tensor) -> TensorId:

@@ -13,17 +13,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.jit import ScriptModule
 
 from torchglass.analyse.garbage import collector_paused
 from torchglass.capture.checkpoint.exported import read_exported
 from torchglass.capture.model.classes import class_name, class_source
 from torchglass.capture.model.containers import module_parts
 from torchglass.capture.model.identity import Identities
+from torchglass.capture.model.making import quickly
 from torchglass.capture.model.quantized import PACKED, packed_tensors
 from torchglass.capture.tensor.describing import describe
 from torchglass.errors import TargetError
@@ -40,8 +42,10 @@ _HOOKS = {
     "_load_state_dict_post_hooks": "load_state_dict_post",
 }
 
+_hook_tables = itemgetter(*_HOOKS)
 _held = object.__getattribute__
 """Asks for what is really there, whatever a class makes of being asked."""
+_module, _slot = quickly(Module), quickly(Slot)
 
 
 @collector_paused()
@@ -140,7 +144,7 @@ class _Reading:
                 if kind.is_scripted or not held.keys().isdisjoint(PACKED):
                     self._add_packed(thing, slots)
                 doing = "hooks"
-                if any(map(held.get, _HOOKS)):
+                if _is_hooked(held):
                     hooks = _hooks(held)
                 doing = "training"
                 # A scripted one keeps the flag on the other side of the language border.
@@ -152,7 +156,7 @@ class _Reading:
                 below = module_parts(thing)
         except Exception as error:  # noqa: BLE001 - one module that cannot be read is one row
             problem = f"{doing}: {_one_line(error)}"
-        module = Module(
+        module = _module(
             id=number,
             path=path,
             name=name,
@@ -169,7 +173,7 @@ class _Reading:
 
     def _kind(self, thing: object) -> _Kind:
         cls = type(thing)
-        is_scripted = isinstance(thing, torch.jit.ScriptModule)
+        is_scripted = isinstance(thing, ScriptModule)
         name = "" if is_scripted else class_name(thing)
         extra_repr = getattr(cls, "extra_repr", nn.Module.extra_repr)
         kind = self._kinds[cls] = _Kind(
@@ -194,7 +198,7 @@ class _Reading:
         for name, tensor in held["_parameters"].items():
             if tensor is not None:
                 slots.append(
-                    Slot(
+                    _slot(
                         name=str(name),
                         role="parameter",
                         spec=describe(tensor),
@@ -205,7 +209,7 @@ class _Reading:
         for name, tensor in held["_buffers"].items():
             if tensor is not None:
                 slots.append(
-                    Slot(
+                    _slot(
                         name=str(name),
                         role="buffer",
                         spec=describe(tensor),
@@ -217,7 +221,7 @@ class _Reading:
     def _add_packed(self, module: nn.Module, slots: list[Slot]) -> None:
         for name, owner, tensor in packed_tensors(module):
             part = self._identities.of_part(owner, name)
-            slots.append(Slot(name=name, role="packed", spec=describe(tensor), tensor=part))
+            slots.append(_slot(name=name, role="packed", spec=describe(tensor), tensor=part))
 
 
 def _one_line(error: Exception) -> str:
@@ -231,7 +235,7 @@ def _one_line(error: Exception) -> str:
 def _alias(number: ModuleId, place: _Place, first: Module) -> Module:
     """Another place of a module, which shows what it is but holds nothing of its own."""
     _, name, path, parent = place
-    return Module(
+    return _module(
         id=number,
         path=path,
         name=name,
@@ -244,14 +248,26 @@ def _alias(number: ModuleId, place: _Place, first: Module) -> Module:
 
 
 def _parts(children: Mapping[Any, Any]) -> list[tuple[str, Any]]:
-    return [(str(name), _unshelled(child)) for name, child in children.items() if child is not None]
+    # Asked here, too: a call for each of very many modules costs more than the question.
+    return [
+        (str(name), _unshelled(child) if isinstance(child, ScriptModule) else child)
+        for name, child in children.items()
+        if child is not None
+    ]
 
 
 def _unshelled(thing: object) -> object:
     """A traced module is a shell that forwards everything to the scripted one that it holds."""
-    if isinstance(thing, torch.jit.ScriptModule):
+    if isinstance(thing, ScriptModule):
         return _held(thing, "__dict__").get("_actual_script_module", thing)
     return thing
+
+
+def _is_hooked(held: Mapping[str, Any]) -> bool:
+    try:
+        return any(_hook_tables(held))
+    except KeyError:
+        return any(map(held.get, _HOOKS))
 
 
 def _hooks(held: Mapping[str, Any]) -> tuple[str, ...]:

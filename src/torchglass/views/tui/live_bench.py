@@ -54,15 +54,13 @@ class LiveBench(Workbench):
             interval=_POLL_SECONDS,
             model=subject.model,
         )
-        self._ready_for: Model | None = None
-        """The model that can be searched without waiting."""
         self._fresh, self._is_due, self._sized = True, False, False
 
     @property
     def settled(self) -> bool:
         """Whether no thread is at work, and all that was found is on the screen."""
         drawn = not (self._is_due or self._fresh) and all(panel.settled for panel in self.dock)
-        counted = self.subject.holdings is not None and self._ready_for is self.subject.model
+        counted = self.subject.holdings is not None and not self.searching.at_work
         return counted and self._follower.idle and drawn
 
     @property
@@ -81,20 +79,20 @@ class LiveBench(Workbench):
         return chosen.with_folds(self.subject.model, folds)
 
     def on_mount(self) -> None:
-        """Begin to count and to follow, both beside the screen."""
+        """Begin to follow the run beside the screen."""
         self.open_first_panels()
-        self.run_worker(self._measure, thread=True)
         self.run_worker(self._follower.follow, thread=True)
 
     def on_unmount(self) -> None:
         """Let the thread go."""
         self._follower.stop()
 
+    def _count(self) -> None:
+        self.run_worker(self._measure, thread=True)
+
     def _measure(self) -> None:
         model = self.subject.model
         self.post_message(self.Measured(model, measure(model)))
-        self.searching.finder.prepare()
-        self._ready_for = model
 
     @on(Measured)
     def _take_measures(self, message: Measured) -> None:
@@ -129,7 +127,7 @@ class LiveBench(Workbench):
         self.tree_panel.take_model(before)
         self.searching.take_model()
         self.dock.show(self.tree_panel.selected)
-        self.run_worker(self._measure, thread=True)
+        self._count()
 
     def _learn(self) -> None:
         """Show what is known now, which may be more than numbers."""
@@ -179,3 +177,5 @@ class LiveBench(Workbench):
         if preferences.repeats_folded:
             tree.fold_repeats(True)
         tree.set_folds(preferences.first_folds(self.subject.outline, tree.window))
+        # Not before: a thread that counts a large model takes half of the time of the first paint.
+        self.call_after_refresh(self._count)

@@ -43,7 +43,7 @@ class Holdings:
 
 def measure(model: Model) -> Holdings:
     """Count all modules, and note what is out of the ordinary about them."""
-    notes = {module.id: note for module in model.modules if (note := _note(model, module))}
+    notes = {module.id: note for module in _notable(model) if (note := _note(model, module))}
     return Holdings(counts=count(model), notes=notes)
 
 
@@ -233,6 +233,18 @@ def tied_to(model: Model, module: Module, slot: Slot) -> list[str]:
     """The other slots that hold the very tensor of this one."""
     own = join_path(module.path, slot.name)
     return [place for place in model.tied.get(slot.tensor, ()) if place != own]
+
+
+def _notable(model: Model) -> list[Module]:
+    """The modules that may be out of the ordinary."""
+    tied = model.tied
+    return [
+        module
+        for module in model.modules
+        if module.problem
+        or module.alias_of is not None
+        or (tied and any(slot.tensor in tied for slot in module.slots))
+    ]
 
 
 def _note(model: Model, module: Module) -> str:

@@ -121,6 +121,10 @@ class Workbench(Screen[None]):
             return [*hints(own, table), *free]
         return hints({"search"}, table)
 
+    @on(Searching.Found)
+    def _tell_found(self) -> None:
+        self.search_bar.tell()
+
     @on(Panel.Retitled)
     def _panel_changed(self) -> None:
         self.offer_keys()

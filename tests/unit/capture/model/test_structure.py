@@ -139,6 +139,19 @@ def test_hooks_that_were_there_are_named() -> None:
     )
 
 
+def test_a_module_of_an_older_torch_lacks_tables_of_hooks_and_is_read() -> None:
+    def spy(*_: Any) -> None: ...
+
+    net = nn.Linear(1, 1)
+    net.register_forward_hook(spy)
+    del net.__dict__["_load_state_dict_post_hooks"]
+
+    root = read_model(net).root
+
+    assert root.hooks == (f"forward: {spy.__qualname__}",)
+    assert root.problem == ""
+
+
 def test_classes_know_where_their_code_is() -> None:
     source = read_model(models.TiedLanguageModel()).classes["tests.models.TiedLanguageModel"]
 

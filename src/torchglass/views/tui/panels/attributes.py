@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import ClassVar
 
 from torchglass.records.attributes import Attribute, LiveModel, Page
@@ -185,6 +185,8 @@ class Attributes(Panel):
         if anew:
             self.turn_to(y=0)
         self._draw()
+        if not self._inner.is_measured:
+            self._measure(self._inner)
 
     def close_inner(self) -> bool:
         """Close the tensor or the text that is open."""
@@ -263,7 +265,7 @@ class Attributes(Panel):
             viewer.measured = measured
             self._draw()
 
-        self.work("measuring", viewer.measure, take)
+        self.work("measuring", partial(viewer.measure, viewer.look.part), take)
 
     def _draw(self) -> None:
         inner = self._inner

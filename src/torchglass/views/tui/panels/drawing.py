@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -14,6 +14,8 @@ from torchglass.views.tui.cells import Piece, bar, fit
 Line = Sequence[Piece]
 
 _WORDS = re.compile(r"\s*\S+|\s+$")
+_BETWEEN = 2
+"""Cells between two groups of words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,21 @@ def wrap(pieces: Line, width: int, indent: str = "") -> Iterator[Line]:
             _append(line, rest, style)
             used += cell_len(rest)
     yield line
+
+
+def gather(groups: Iterable[Line], width: int) -> Iterator[Line]:
+    """Groups of words side by side, each on the next line as a whole where it does not fit."""
+    line: list[Piece] = []
+    for group in groups:
+        if line and _cells(line) + _BETWEEN + _cells(group) > width:
+            yield from wrap(line, width)
+            line = []
+        line += [(" " * _BETWEEN, "plain"), *group] if line else group
+    yield from wrap(line, width)
+
+
+def _cells(line: Line) -> int:
+    return sum(cell_len(words) for words, _ in line)
 
 
 def _append(line: list[Piece], words: str, style: str) -> None:

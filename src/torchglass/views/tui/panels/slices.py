@@ -45,6 +45,7 @@ class Look:
             for part, size in zip(parts, self.shape, strict=True)
         ]
         self.at = [part.start if isinstance(part, range) else part for part in parts]
+        self._places = {one for one, part in enumerate(parts) if not isinstance(part, range)}
         wide = [one for one, part in enumerate(parts) if isinstance(part, range)]
         self.shown: tuple[int, ...] = tuple(wide[-2:])
         """The dimensions that are seen, the others being browsed through."""
@@ -91,6 +92,16 @@ class Look:
             self.stretches[one] if one in seen else place for one, place in enumerate(self.at)
         )
 
+    @property
+    def part(self) -> Index:
+        """What was typed, with the places that were browsed to since; () for the whole tensor."""
+        seen = self.seen
+        part = tuple(
+            place if one in self._places and one not in seen else self.stretches[one]
+            for one, place in enumerate(self.at)
+        )
+        return () if part == tuple(map(range, self.shape)) else part
+
     def index_with(self, dimension: int, place: int) -> Index:
         """The slice at another place of a dimension."""
         index = list(self.index)
@@ -101,6 +112,11 @@ class Look:
     def text(self) -> str:
         """The slice as it can be typed."""
         return f"[{', '.join(words for words, _ in self.words())}]"
+
+    def part_text(self, part: Index) -> str:
+        """A part of the tensor as it can be typed; "" for the whole of it."""
+        words = (_words(one, size) for one, size in zip(part, self.shape, strict=False))
+        return f"[{', '.join(words)}]" if part else ""
 
     def words(self) -> list[tuple[str, bool]]:
         """The part of each dimension, and whether it is the one that is browsed through."""

@@ -21,9 +21,9 @@ from torchglass.records.attributes import (
 from torchglass.records.tensors import Stats
 from torchglass.views.columns import shape_text
 from torchglass.views.formats import format_bytes, format_count, harmless
-from torchglass.views.tui.cells import fit
+from torchglass.views.tui.cells import Piece, fit
 from torchglass.views.tui.panels.charts import columns
-from torchglass.views.tui.panels.drawing import LazyRows, Row, paragraph, wrap
+from torchglass.views.tui.panels.drawing import LazyRows, Row, gather, paragraph, wrap
 from torchglass.views.tui.panels.pictures import Painter
 from torchglass.views.tui.panels.slices import Look
 
@@ -36,8 +36,9 @@ _HISTOGRAM = 3
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was worked out of all the numbers of a tensor."""
+    """What was worked out of all the numbers of a tensor, or of a part of it."""
 
+    part: Index
     stats: Stats | None
     spread: Spread | None
 
@@ -70,14 +71,21 @@ class Viewer:
             "panel:tensor",
         )
 
-    def measure(self, progress: Progress) -> Measured:
-        """Look at all numbers, in a thread."""
+    @property
+    def is_measured(self) -> bool:
+        """Whether the numbers that are looked at now were worked out."""
+        return self.measured is not None and self.measured.part == self.look.part
+
+    def measure(self, part: Index, progress: Progress) -> Measured:
+        """Look at all numbers of a part, in a thread."""
         tensor = self.attribute.id
-        stats = self.live.measure(tensor, lambda share: progress(share / 2))
+        stats = self.live.measure(tensor, lambda share: progress(share / 2), part)
         if stats is None or self.facts.unreadable:
-            return Measured(stats, None)
-        spread = self.live.spread(tensor, stats, _BINS, lambda share: progress(0.5 + share / 2))
-        return Measured(stats, spread)
+            return Measured(part, stats, None)
+        spread = self.live.spread(
+            tensor, stats, _BINS, lambda share: progress(0.5 + share / 2), part
+        )
+        return Measured(part, stats, spread)
 
     def rows(
         self, width: int, height: int, *, shades: bool = False
@@ -130,15 +138,16 @@ class Viewer:
         if self.measured is None or self.measured.stats is None:
             return []
         stats = self.measured.stats
-        pieces: list[tuple[str, str]] = []
-        for name in ("min", "max", "mean", "std"):
-            number = f"{getattr(stats, name):.4g}"
-            pieces += [(f"{name} ", "muted"), (f"{number}  ", "number")]
-        pieces.append((f"of {format_count(stats.count)}", "muted"))
-        for name, count in (("NaN", stats.nan), ("Inf", stats.inf)):
-            if count:
-                pieces.append((f"  {count:,} {name}", "problem"))
-        return [Row(line) for line in wrap(pieces, width)] + self._histogram(width)
+        groups: list[list[Piece]] = [
+            [(f"{name} ", "muted"), (f"{getattr(stats, name):.4g}", "number")]
+            for name in ("min", "max", "mean", "std")
+        ]
+        of = f"of {format_count(stats.count)}"
+        part = self.look.part_text(self.measured.part)
+        groups.append([(f"{of} in ", "muted"), (part, "shape")] if part else [(of, "muted")])
+        strange = (("NaN", stats.nan), ("Inf", stats.inf))
+        groups += [[(f"{count:,} {name}", "problem")] for name, count in strange if count]
+        return [Row(line) for line in gather(groups, width)] + self._histogram(width)
 
     def _histogram(self, width: int) -> list[Row]:
         spread = self.measured.spread if self.measured else None

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
+
+from textual.message import Message
 
 from torchglass.records.model import ModuleId
 from torchglass.views.tui.subject import Subject
 from torchglass.views.tui.tree.rows import Folds, reveal
 from torchglass.views.tui.tree.search import NONE, Finder, Matches, SearchError, Walk
 from torchglass.views.tui.tree.tree import ModuleTree
+
+_TURN_SECONDS, _REST_SECONDS = 0.01, 0.001
+"""After how long a search lets keys be heard, and for how long at least."""
 
 
 class _Origin(NamedTuple):
@@ -19,12 +27,16 @@ class _Origin(NamedTuple):
 class Searching:
     """What is searched for in the tree."""
 
+    class Found(Message):
+        """A search that goes on has found more."""
+
     def __init__(self, subject: Subject, tree: ModuleTree, *, filtering: bool) -> None:
         self.subject = subject
         self.tree = tree
         self.finder = Finder(subject.model)
         self.filtering = filtering
         """Whether the matches are shown alone."""
+        self.clock: Callable[[], float] = time.monotonic
         self.text = ""
         self.is_open = False
         """Whether it is being typed."""
@@ -32,6 +44,13 @@ class Searching:
         self._matches = NONE
         self._walked: Walk | None = None
         self._before: _Origin | None = None
+        self._work: Iterator[Matches] | None = None
+        self._so_far = NONE
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it goes on when keys leave time for it."""
+        return self._work is not None
 
     def take_model(self) -> None:
         """Search in the model that the tree shows now."""
@@ -39,7 +58,6 @@ class Searching:
         if self._before is not None:
             self._before = _Origin(self.tree.folds, self.tree.cursor)
             self._look()
-            self._show(self.tree.cursor)
 
     @property
     def folds(self) -> Folds:
@@ -51,6 +69,9 @@ class Searching:
         self.is_open = True
         if self._before is None:
             self._before = _Origin(self.tree.folds, self.tree.cursor)
+        if not self.text:
+            # The time before the first letter is enough to read all names.
+            self._look()
 
     def find(self, text: str) -> None:
         """Find what is typed, and go to the first match from where the search began."""
@@ -58,7 +79,6 @@ class Searching:
             return
         self.text = text
         self._look()
-        self._show(self._before.cursor)
 
     def toggle_filter(self) -> None:
         """Show the matches alone, or the whole tree."""
@@ -67,20 +87,37 @@ class Searching:
             self._show(self.tree.cursor)
 
     def _look(self) -> None:
-        self.problem = ""
+        self.problem, self._so_far = "", NONE
+        self._work = self.finder.finding(self.text)
+        self._go_on(self._work)
+
+    def _go_on(self, work: Iterator[Matches]) -> None:
+        """Search until keys have to be heard, and again after them."""
+        # Another letter may have begun another search.
+        if work is not self._work:
+            return
+        pause = self.clock() + _TURN_SECONDS
         try:
-            self._take(self.finder.find(self.text))
+            for self._so_far in work:
+                if self.clock() > pause:
+                    # By a timer: what is only called later comes before keys on their way here.
+                    self.tree.set_timer(_REST_SECONDS, partial(self._go_on, work))
+                    self.tree.post_message(self.Found())
+                    return
         except SearchError as problem:
-            self._take(NONE)
-            self.problem = str(problem)
+            self._so_far, self.problem = NONE, str(problem)
+        self._work = None
+        self._take(self._so_far)
+        self._show()
 
     def _take(self, matches: Matches) -> None:
         self._matches, self._walked = matches, None
         self.tree.mark(matches)
 
-    def _show(self, here: ModuleId) -> None:
+    def _show(self, here: ModuleId | None = None) -> None:
+        """Go to the first match from a module, or from where the search began."""
         assert self._before is not None
-        first = self._walk.first(here)
+        first = self._walk.first(self._before.cursor if here is None else here)
         if first is None:
             self.tree.show_rows(*self._before)
             return
@@ -97,6 +134,7 @@ class Searching:
         """Forget the search; the tree is as it was, with the cursor in view where it is now."""
         self.is_open = False
         self.text = self.problem = ""
+        self._work = None
         self._take(NONE)
         if self._before is None:
             return
@@ -123,6 +161,8 @@ class Searching:
         """Which of the matches the cursor is on."""
         if self.problem or not self.text:
             return self.problem
+        if self.at_work:
+            return f"{len(self._so_far):,} so far"
         walk, cursor = self._walk, self.tree.cursor
         if not len(walk):
             return "no match"

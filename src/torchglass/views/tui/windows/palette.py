@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
@@ -13,7 +14,7 @@ from torchglass.views.formats import harmless
 from torchglass.views.tui.table import all_keys
 from torchglass.views.tui.tree.arrangement import Sorting
 from torchglass.views.tui.tree.components import NAME
-from torchglass.views.tui.tree.search import REGEX
+from torchglass.views.tui.tree.search import NONE, REGEX
 
 if TYPE_CHECKING:
     from textual.dom import DOMNode
@@ -44,7 +45,7 @@ class Commands(Provider):
             score = matcher.match(title)
             if score > 0:
                 yield Hit(score, matcher.highlight(title), run, help=escape(help_text))
-        for path, kind, run in self._modules(query):
+        async for path, kind, run in self._modules(query):
             yield Hit(0.5, Content(path), run, text=path, help=escape(kind))
 
     def _commands(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
@@ -61,14 +62,16 @@ class Commands(Provider):
             sorting = tree.arrangement.sorting.then(column.id)
             yield f"Sort: by {column.name.lower()}", column.title, _sorting(explorer, sorting)
 
-    def _modules(self, query: str) -> Iterator[tuple[str, str, Callable[[], object]]]:
+    async def _modules(self, query: str) -> AsyncIterator[tuple[str, str, Callable[[], object]]]:
         explorer = self._explorer
         if explorer is None:
             return
-        model = explorer.subject.model
-        for match in explorer.searching.finder.find(query.removeprefix(REGEX))[
-            :_MOST_MODULES
-        ].tolist():
+        model, matches = explorer.subject.model, NONE
+        for found in explorer.searching.finder.finding(query.removeprefix(REGEX)):
+            matches = found
+            # Letters that were typed meanwhile come first.
+            await asyncio.sleep(0)
+        for match in matches[:_MOST_MODULES].tolist():
             module = model[match]
             path = harmless(module.path or model.name)
             yield path, harmless(module.kind), lambda path=module.path: explorer.go_to(path)  # type: ignore[misc]

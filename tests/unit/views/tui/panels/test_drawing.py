@@ -9,7 +9,16 @@ from rich.cells import cell_len
 
 from tests.unit.views.tui.panels.showing import text_of
 from torchglass.views.tui.panels.charts import columns
-from torchglass.views.tui.panels.drawing import Cell, LazyRows, Row, sections, table, text, wrap
+from torchglass.views.tui.panels.drawing import (
+    Cell,
+    LazyRows,
+    Row,
+    gather,
+    sections,
+    table,
+    text,
+    wrap,
+)
 
 
 def wrapped(words: str, width: int, indent: str = "") -> list[str]:
@@ -22,6 +31,18 @@ def test_words_are_kept_whole_where_they_fit() -> None:
 
 def test_a_word_longer_than_a_line_is_broken() -> None:
     assert wrapped("a bbbbbbbbbb c", 4) == ["a", "bbbb", "bbbb", "bb c"]
+
+
+def test_a_group_of_words_goes_to_the_next_line_as_a_whole() -> None:
+    groups = [[("mean ", "muted"), ("1.5", "number")], [("std ", "muted"), ("0.25", "number")]]
+
+    assert ["".join(words for words, _ in line) for line in gather(groups, 18)] == [
+        "mean 1.5  std 0.25"
+    ]
+    assert ["".join(words for words, _ in line) for line in gather(groups, 17)] == [
+        "mean 1.5",
+        "std 0.25",
+    ]
 
 
 def test_space_at_the_start_of_a_piece_stays() -> None:

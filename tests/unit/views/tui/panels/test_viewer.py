@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from textual.pilot import Pilot
@@ -103,6 +105,67 @@ def test_a_slice_is_typed(net: Net) -> None:
     assert ["0", "2", "4"] in lines
     assert ["1", "105", "107", "109"] in lines
     assert ["2", "110", "112", "114"] in lines
+
+
+def test_the_statistics_of_a_typed_slice_are_its_own(net: Net) -> None:
+    recorded = {"layer": {"output": torch.arange(120.0).reshape(2, 3, 4, 5)}}
+
+    whole = seen(panel_of(net, recorded), "layer", ["enter"])
+    part = seen(panel_of(net, recorded), "layer", ["enter", *typed("1,:,1:3,::2")])
+    again = seen(panel_of(net, recorded), "layer", ["enter", *typed("1"), *typed("...")])
+
+    assert "min 0  max 119  mean 59.5  std 34.79  of 120\n" in _trimmed(whole)
+    assert "min 65  max 114  mean 89.5" in part
+    assert "of 18 in [1, :, 1:3, ::2]" in part
+    assert "of 120\n" in _trimmed(again)
+
+
+def test_the_statistics_follow_when_one_browses_on_from_a_typed_slice(net: Net) -> None:
+    recorded = {"layer": {"output": torch.arange(24.0).reshape(2, 3, 4)}}
+
+    shown = seen(panel_of(net, recorded), "layer", ["enter", *typed("0"), "right_square_bracket"])
+
+    assert "[1, :, :]  2 of 2" in shown
+    assert "min 12  max 23" in shown
+    assert "of 12 in [1, :, :]" in shown
+
+
+def test_browsing_through_a_whole_tensor_keeps_the_statistics_of_all_of_it(net: Net) -> None:
+    recorded = {"layer": {"output": torch.arange(24.0).reshape(2, 3, 4)}}
+
+    shown = seen(panel_of(net, recorded), "layer", ["enter", "right_square_bracket"])
+
+    assert "[1, :, :]  2 of 2" in shown
+    assert "min 0  max 23" in shown
+
+
+def _trimmed(shown: str) -> str:
+    return "\n".join(line.rstrip() for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("leave", ["escape", "another module"])
+def test_measuring_a_huge_tensor_is_given_up(net: Net, leave: str) -> None:
+    # Numbers that take minutes to measure, in the memory of two.
+    panel = panel_of(net, {"layer": {"output": torch.tensor([0.0, 1.0]).expand(1 << 35, 2)}})
+    app = PanelApp(panel, "layer")
+
+    async def story(pilot: Pilot[None]) -> None:
+        resting = threading.active_count()
+        await pilot.press("enter")
+        while "measuring" not in text_of(panel.top()):
+            await pilot.pause(0.01)
+        assert "Esc stops" in text_of(panel.top())
+
+        if leave == "escape":
+            await pilot.press("escape")
+        else:
+            panel.show(panel.subject.model.root)
+        await settle(app, pilot)
+        assert "measuring" not in text_of(panel.top())
+        while threading.active_count() > resting:
+            await pilot.pause(0.01)
+
+    drive(app, story)
 
 
 def test_a_slice_that_is_none_says_why_and_can_be_put_right(net: Net) -> None:
