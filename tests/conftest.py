@@ -44,6 +44,13 @@ def _every_test_compiles_anew() -> Iterator[None]:
         dynamo.reset()
 
 
+@pytest.fixture(autouse=True)
+def _no_model_of_a_test_stays() -> Iterator[None]:
+    """Tests write their models to a file net.py, and another's would be found under its name."""
+    yield
+    sys.modules.pop("net", None)
+
+
 def _traces_of_us() -> dict[str, Any] | None:
     if "torch" not in sys.modules:
         return None
