@@ -15,6 +15,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchglass.capture.tensor.extents import ByMemory, Extent, extent_of, storage_of
+from torchglass.capture.trace.functions import tensors_in
+from torchglass.capture.trace.ops import OpEvent
 from torchglass.capture.trace.remaking import (
     Ingredient,
     Key,
@@ -66,6 +68,8 @@ class Snapshots:
         self._unwritten: dict[int, list[_Kept]] = {}
         self._written: dict[int, ByMemory[_Kept]] = {}
         self._remake = remake
+        self._first: dict[int | None, int] = {}
+        """The first event that had a result in a storage."""
         self._before: dict[tuple[int, int], Key] = {}
         """What a tensor was the result of before an event wrote into it, by event and its id."""
         self.overwritten = Overwritten()
@@ -123,13 +127,20 @@ class Snapshots:
             if there is None:
                 left_alone = storage not in self._written and id(tensor) not in self.originals
                 return tensor if left_alone and storage is not None else None
-            if not _fills_its_storage(tensor):
+            if not _fills_its_storage(tensor) or not self._is_made_here(storage):
                 return None
             keys = [kept.key for kept in there if kept.tensor is tensor and kept.key[0] < event]
             if not keys:
                 return None
             key = keys[-1]
         return Ingredient(key, tensor, tensor._version, self.overwritten.length(key))
+
+    def _is_made_here(self, storage: int | None) -> bool:
+        """Whether memory came with the pass; into any other the caller may write afterwards."""
+        maker = self._events[self._first[storage]] if storage in self._first else None
+        if not isinstance(maker, OpEvent):
+            return False
+        return all(storage_of(given) != storage for given in tensors_in((maker.args, maker.kwargs)))
 
     @cached_property
     def _held_by_storage(self) -> dict[int, tuple[torch.Tensor, ...]]:
@@ -149,6 +160,7 @@ class Snapshots:
         self._indexed = len(self._events)
 
     def _keep(self, storage: int, kept: _Kept) -> None:
+        self._first.setdefault(storage, kept.key[0])
         if storage in self._written:
             _add(self._written[storage], kept)
         else:

@@ -28,6 +28,7 @@ class Block(nn.Module):
         self.in_place = in_place
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
         y = self.relu(self.norm1(self.conv1(x)))
         y = self.norm2(self.conv2(y))
         if self.in_place:
@@ -199,14 +200,29 @@ def test_an_edited_pass_is_copied(block: Block) -> None:
 def test_only_what_was_asked_for_is_made_again(block: Block) -> None:
     trace = tg.trace(block, X, save=["norm1"])
 
-    assert torch.equal(torch.as_tensor(trace["norm1"].tensor), out_of_place(block, X)[2])
+    assert torch.equal(torch.as_tensor(trace["norm1"].tensor), out_of_place(block, X)[3])
     assert trace["conv1"].tensor is None
 
 
 def test_a_copy_of_the_trace_has_it_too(block: Block) -> None:
     trace = copy.deepcopy(tg.trace(block, X))
 
-    assert torch.equal(torch.as_tensor(trace["norm1"].tensor), out_of_place(block, X)[2])
+    assert torch.equal(torch.as_tensor(trace["norm1"].tensor), out_of_place(block, X)[3])
+
+
+@pytest.mark.parametrize("look", [lambda x: x, lambda x: x.view(x.shape)], ids=["itself", "view"])
+def test_what_came_from_outside_may_be_written_over_after_the_pass(
+    look: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    class Adds(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu_(x * 2 + look(x))
+
+    x = X.clone()
+    trace = tg.trace(Adds(), x)
+    x.zero_()
+
+    assert torch.equal(torch.as_tensor(trace["add_1"].tensor), X * 2 + X)
 
 
 def test_a_write_after_the_pass_into_what_it_is_made_of_is_told() -> None:
