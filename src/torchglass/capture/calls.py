@@ -223,7 +223,7 @@ _thread = threading.get_ident
 
 
 def _stand_in() -> None:
-    global _original, _limits, _standing  # noqa: PLW0603
+    global _original, _limits, _standing  # noqa: PLW0603 - torch has one such method for all
     with _lock:
         _standing += 1
         if nn.Module.__call__ is not _call:
@@ -237,7 +237,7 @@ def _stand_in() -> None:
 
 
 def _step_back() -> None:
-    global _standing  # noqa: PLW0603
+    global _standing  # noqa: PLW0603 - see _stand_in
     with _lock:
         _standing -= 1
         if not _standing and nn.Module.__call__ is _call:

@@ -56,9 +56,8 @@ class Recipe(NamedTuple):
     """An op to run again. The tensors among its arguments are ingredients, or copies."""
 
     function: Callable[..., Any]
-    arguments: Sequence[Any]
-    names: tuple[str, ...]
-    """Those of the last arguments, which are given by name."""
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
     writes: bool
     """Whether it writes into its arguments."""
     length: int
@@ -108,10 +107,10 @@ class Overwritten(Mapping[Key, torch.Tensor]):
             tensor = self[argument.key] if argument.key in self else argument.unchanged()
             return tensor.clone() if recipe.writes else tensor
 
-        arguments = list(map(given, recipe.arguments))
-        named = dict(zip(reversed(recipe.names), reversed(arguments), strict=False))
+        args = map(given, recipe.args)
+        kwargs = {name: given(argument) for name, argument in recipe.kwargs.items()}
         with quietly(), torch.no_grad():
-            made: torch.Tensor = recipe.function(*arguments[: -len(named) or None], **named)
+            made: torch.Tensor = recipe.function(*args, **kwargs)
         return made
 
 
@@ -143,7 +142,9 @@ def recipe_for(
         arguments.append(taken)
     if length > _LONGEST:
         return None
-    return Recipe(event.function, arguments, tuple(event.kwargs), bool(event.written), length)
+    args, named = arguments[: len(event.args)], arguments[len(event.args) :]
+    kwargs = dict(zip(event.kwargs, named, strict=True))
+    return Recipe(event.function, args, kwargs, bool(event.written), length)
 
 
 def _gives_the_same_again(event: OpEvent) -> bool:
