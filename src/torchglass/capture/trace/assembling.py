@@ -135,9 +135,11 @@ class Assembly:
         self.held_tensors: dict[str, torch.Tensor] = {}
         self._wanted = wanted
         self._reruns = Reruns()
-        self._paths: dict[int, str] = {}
+        self._known: dict[int, str | CallId] = {}
+        """The paths of the model's modules by id, which give way to the last call of each."""
+        self._unknown: Counter[str] = Counter()
+        """How often those were called that it does not hold, by the paths they are given."""
         self._linker = self._linker_for(model, all_kept=wanted is None)
-        self._numbers: Counter[str] = Counter()
 
     def add(self, number: int, event: Event) -> bool:
         """The next event of the stream; whether anything of it is held."""
@@ -157,7 +159,7 @@ class Assembly:
 
     def end(self) -> tuple[tuple[Call, ...], tuple[Op, ...]]:
         """All records, once; what was known for the sake of events to come is let go first."""
-        del self._linker, self._paths, self._numbers
+        del self._linker, self._known, self._unknown
         records = tuple(self.calls), tuple(self.ops)
         self.calls.clear()
         self.ops.clear()
@@ -172,14 +174,13 @@ class Assembly:
         call = place.call if place is not _OUTSIDE else None
         return self._linker.op(self._next, event, call, place.location, place.source)
 
-    def _begin(self, number: int, call: Running) -> bool:
+    def _begin(self, event: int, call: Running) -> bool:
         inputs = list(tensors_of_call(call.args, call.kwargs))
-        held = call.parent is None and self._bring_in(number, call, inputs)
+        held = call.parent is None and self._bring_in(event, call, inputs)
         parent = self._place(call.parent)
-        path = self._path(call.module, parent)
-        self._numbers[path] += 1
-        way = self._linker.way(call.chain)
         this = CallId(len(self.calls))
+        path, number = self._next_call(call.module, parent, this)
+        way = self._linker.way(call.chain)
         location = self._linker.location(parent.location, way.number, path, this)
         call.place = _Place(this, path, location, way.source or parent.source)
         self.calls.append(
@@ -187,7 +188,7 @@ class Assembly:
                 id=this,
                 parent=None if call.parent is None else parent.call,
                 path=path,
-                number=self._numbers[path],
+                number=number,
                 inputs=self._values(inputs),
                 start_ns=call.start_ns,
                 end_ns=call.end_ns,
@@ -266,7 +267,7 @@ class Assembly:
         parameters: dict[int, str | Operand] = {}
         buffers: dict[int, str] = {}
         for path, module in model.named_modules():
-            self._paths[id(module)] = path
+            self._known[id(module)] = path
             self._learn(parameters, path, module._parameters)
             self._learn(buffers, path, module._buffers)
         return Linker(parameters, buffers, all_kept=all_kept)
@@ -279,9 +280,18 @@ class Assembly:
                 names[id(tensor)] = full = join_path(path, name)
                 self.held_tensors[full] = tensor
 
-    def _path(self, module: nn.Module, parent: _Place) -> str:
-        known = self._paths.get(id(module))
-        return known if known is not None else join_path(parent.path, f"<{type(module).__name__}>")
+    def _next_call(self, module: nn.Module, parent: _Place, this: CallId) -> tuple[str, int]:
+        """The path of a module, and how many calls of it this one makes."""
+        known = self._known.get(id(module))
+        if known is None:
+            path = join_path(parent.path, f"<{type(module).__name__}>")
+            self._unknown[path] += 1
+            return path, self._unknown[path]
+        self._known[id(module)] = this
+        if isinstance(known, str):
+            return known, 1
+        last = self.calls[known]
+        return last.path, last.number + 1
 
     @property
     def _next(self) -> OpId:
