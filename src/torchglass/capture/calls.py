@@ -215,19 +215,24 @@ _lock = threading.RLock()
 _observers: dict[int, Observer] = {}
 """Who is shown the calls of a thread, by the thread."""
 _original: Callable[..., Any] = nn.Module.__call__
+_is_torchs = True
+"""Whether that is torch's own function, not another's in its place."""
 _standing = 0
 """How many need our function in the place of torch's."""
 _limits = (0, 0)
 _DYNAMO_KEEPS_CALL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
 _thread = threading.get_ident
+_is_compiling = torch.compiler.is_compiling
+_tracing_state = torch._C._get_tracing_state
 
 
 def _stand_in() -> None:
-    global _original, _limits, _standing  # noqa: PLW0603 - torch has one such method for all
+    global _original, _is_torchs, _limits, _standing  # noqa: PLW0603 - torch has one such method
     with _lock:
         _standing += 1
         if nn.Module.__call__ is not _call:
             _original = nn.Module.__call__
+            _is_torchs = _is_plain(_original)
             limit = sys.getrecursionlimit()
             # Each level of a model takes four frames instead of three while we stand in between.
             _limits = limit, limit + limit // 3
@@ -294,14 +299,18 @@ def _is_plain(call: Callable[..., Any]) -> TypeGuard[FunctionType]:
 
 def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     # Constant while torch.compile looks at this function, so that nothing below reaches its graph.
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+    if _is_compiling() or _tracing_state() is not None:
         return _original(self, *args, **kwargs)
     observer = _observers.get(_thread())
     if observer is None:
         return _original(self, *args, **kwargs)
     depth = observer.enter(self, args, kwargs)
     try:
-        output = _original(self, *args, **kwargs)
+        if _is_torchs and self._compiled_call_impl is None:
+            # All that torch's own function does, and a frame less.
+            output = self._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        else:
+            output = _original(self, *args, **kwargs)
     except BaseException as error:
         observer.leave(depth, error=error)
         raise

@@ -239,6 +239,26 @@ def test_a_compiled_model_compiles_without_a_break_and_gives_the_same() -> None:
     assert paths(recorder.calls)[0] == ""
 
 
+def test_a_module_that_was_compiled_in_place_runs_its_compiled_code() -> None:
+    compilations: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Any:
+        compilations.append(graph)
+        return graph.forward
+
+    class Double(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    model = nn.Sequential(Double(), nn.ReLU())
+    model[0].compile(backend=backend)
+
+    recorded = calls_of(model, torch.ones(1, 3))
+
+    assert len(compilations) == 1
+    assert paths(recorded) == ["", "0", "1"]
+
+
 def test_dynamo_keeps_no_function_of_ours() -> None:
     from torch._dynamo import utils
     from torch._dynamo.variables import nn_module
@@ -322,8 +342,9 @@ def test_while_nobody_looks_torch_s_own_code_runs() -> None:
     assert paths(recorded) == [""]
 
 
-def test_what_another_has_put_in_the_place_of_torch_s_own_runs_while_nobody_looks(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("somebody_looks", [False, True])
+def test_what_another_has_put_in_the_place_of_torch_s_own_runs(
+    monkeypatch: pytest.MonkeyPatch, somebody_looks: bool
 ) -> None:
     seen: list[nn.Module] = []
 
@@ -334,7 +355,7 @@ def test_what_another_has_put_in_the_place_of_torch_s_own_runs_while_nobody_look
     model = nn.Linear(3, 3)
     with monkeypatch.context() as patch:
         patch.setattr(nn.Module, "__call__", noting)
-        with standing_by():
+        with recording(CallRecorder([("", model)])) if somebody_looks else standing_by():
             model(torch.ones(1, 3))
 
     assert seen == [model]

@@ -132,17 +132,21 @@ def modules_in(target: Any) -> list[Located]:
     found: dict[int, tuple[str, Any]] = {}
     waiting: list[tuple[str, Any]] = [("", target)]
     while waiting:
-        path, thing = waiting.pop()
+        path, thing = located = waiting.pop()
         if id(thing) not in found:
-            found[id(thing)] = path, thing
-            waiting.extend((join_path(path, name), part) for name, part in reversed(_parts(thing)))
+            found[id(thing)] = located
+            parts = _parts(thing)
+            if parts:
+                waiting += [(join_path(path, name), part) for name, part in reversed(parts)]
     return [located for located in found.values() if isinstance(located[1], nn.Module)]
 
 
 def _parts(thing: Any) -> list[tuple[str, Any]]:
     if isinstance(thing, nn.Module):
         # One whose `__init__` was never called has no table of modules.
-        children = getattr(thing, "_modules", {})
+        children = getattr(thing, "_modules", None)
+        if not children:
+            return []
         return [(name, child) for name, child in children.items() if child is not None]
     return module_parts(thing)
 

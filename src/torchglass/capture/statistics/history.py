@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Seen = Reading | tuple[tuple[str, Reading], ...]
 """Readings by their places; one alone stands at the usual place, as nearly all of them do."""
 
+_NOTHING = Totals()
 _AT_ONCE = 16
 """So many calls are dropped together, which takes less time than one by one."""
 
@@ -102,7 +103,7 @@ class History:
         self._latest: list[Call] = []
         self._reader = reader
         self._keep = keep
-        self._dropped = Totals()
+        self._dropped = _NOTHING
 
     @property
     def kept(self) -> list[Call]:

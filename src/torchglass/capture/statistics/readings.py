@@ -24,9 +24,11 @@ _SAMPLE = 4096
 """How many numbers of a tensor the level "cheap" looks at."""
 _MOST_KINDS = 1 << 12
 _STRIDED = torch.strided
+_Tensor = torch.Tensor
+_weak = weakref.ref
 
-_Kind = tuple[torch.Size, torch.dtype, torch.device, bool, bool]
-"""What there is to say of a dense tensor besides its numbers."""
+_Kind = tuple[torch.Size, torch.dtype, bool | torch.device, bool, bool]
+"""What there is to say of a dense tensor besides its numbers; True for the CPU."""
 
 
 class Reading:
@@ -82,7 +84,7 @@ class Reader:
 
     def _unless_known(self, tensor: torch.Tensor) -> Reading:
         known = self._known.get(id(tensor))
-        if known is not None and _is_still(known, tensor):
+        if known is not None and known[0]() is tensor and _is_unchanged(known, tensor):
             return known[2]
         reading = self._new(tensor)
         try:
@@ -114,23 +116,25 @@ class Reader:
     def _of_kind(self, tensor: torch.Tensor) -> Reading:
         """One object for all dense tensors of which there is nothing else to say."""
         # What comes out of a module is mostly what goes into the next.
-        if self._latest is not None and _is_still(self._latest, tensor):
-            return self._latest[2]
+        known = self._latest
+        if known is not None and known[0]() is tensor and _is_unchanged(known, tensor):
+            return known[2]
         if (
-            type(tensor) is not torch.Tensor
+            type(tensor) is not _Tensor
             or tensor.is_nested
             or tensor.layout is not _STRIDED
             or not tensor.is_contiguous()
         ):
             return self._new(tensor)
-        key = tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad, _has_grad(tensor)
+        device = tensor.is_cpu or tensor.device
+        key = tensor.shape, tensor.dtype, device, tensor.requires_grad, _has_grad(tensor)
         reading = self._kinds.get(key)
         if reading is None:
             if len(self._kinds) >= _MOST_KINDS:
                 self._kinds.clear()
             reading = self._kinds[key] = self._new(tensor)
         try:
-            self._latest = weakref.ref(tensor), tensor._version, reading
+            self._latest = _weak(tensor), tensor._version, reading
         except RuntimeError:
             # See `_Known`.
             self._latest = None
@@ -175,12 +179,8 @@ class Copies:
         self._bytes += size
 
 
-def _is_still(known: _Known, tensor: torch.Tensor) -> bool:
-    return (
-        known[0]() is tensor
-        and known[1] == tensor._version
-        and known[2].requires_grad == tensor.requires_grad
-    )
+def _is_unchanged(known: _Known, tensor: torch.Tensor) -> bool:
+    return known[1] == tensor._version and known[2].requires_grad == tensor.requires_grad
 
 
 def _has_grad(tensor: torch.Tensor) -> bool:
