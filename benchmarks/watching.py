@@ -31,10 +31,13 @@ TORCHEXPLORER = "torchexplorer"
 WANDB = "wandb"
 _CONTENDERS = (OURS, TORCHEXPLORER, WANDB)
 _BATCHES = {"resnet18": (32, 3, 32, 32), "gpt2": (4, 128), "mlp": (32, 64)}
-_SECONDS, _MOST_STEPS = 1.0, 10
-"""So much of plain steps, and as many cycles of watched ones, are measured in turns."""
 _MOST_ROUNDS = 10
-_CYCLE = 3
+_CYCLE, _SHORT_CYCLE = 10, 3
+"""How many steps there are to a logged one, itself included; fewer where a step is long."""
+_LONG_STEP = 1.0
+"""In CPU seconds."""
+_MOST_CYCLES, _LONG_ENOUGH = 3, 5.0
+"""So many cycles are timed in a round, fewer if they take more CPU seconds."""
 _SMALL = Scale(("mlp", {"layers": 4, "width": 16}), ("mlp", {"layers": 1, "width": 2}))
 
 Step = Callable[[], None]
@@ -48,7 +51,7 @@ def time_steps(contender: str, spec: Spec, rounds: int) -> Times:
     """CPU seconds, round by round, of plain steps, of the first one that is watched, of those that
     are logged, writing included, and of those that are not.
 
-    Every third step is logged. A round has a model of its own: peers leave their hooks in it.
+    A round has a model of its own: peers leave their hooks in it.
     """
     times: Times = {"plain": [], "first": [], "logged": [], "unlogged": []}
     started = time.process_time()
@@ -56,12 +59,16 @@ def time_steps(contender: str, spec: Spec, rounds: int) -> Times:
         if number and time.process_time() - started > PATIENCE:
             break
         plain, first, cycles = _watched(contender, spec)
-        unlogged = statistics.median(cycles[_UNTOUCHED.get(contender, 2) :: _CYCLE])
+        begin = _UNTOUCHED_FROM.get(contender, 2)
+        cycle = len(cycles[0])
+        unlogged = statistics.median(
+            seconds for steps in cycles for seconds in steps[begin : begin + cycle - 2]
+        )
         times["plain"].append(statistics.median(plain))
         times["first"].append(first)
         times["unlogged"].append(unlogged)
         # What was logged is worked out and written while the next step is going on.
-        times["logged"].append(_CYCLE * statistics.mean(cycles) - (_CYCLE - 1) * unlogged)
+        times["logged"].append(statistics.mean(map(sum, cycles)) - (cycle - 1) * unlogged)
     return times
 
 
@@ -74,10 +81,7 @@ def soak(contender: str, spec: Spec, steps: int) -> Times:
     seconds, kilobytes = [], []
     with tempfile.TemporaryDirectory() as folder, _WATCH[contender](model, 1, Path(folder)) as end:
         for number in range(steps):
-            start = time.process_time()
-            step()
-            end()
-            seconds.append(time.process_time() - start)
+            seconds.append(_seconds(step) + _seconds(end))
             if number % 10 == 9:
                 kilobytes.append(_resident_bytes() / 1e3)
     tenth = steps // 10
@@ -87,36 +91,42 @@ def soak(contender: str, spec: Spec, steps: int) -> Times:
     return {"slowdown": [late / early], "growth": [100 * float(slope)], "step": [1e3 * early]}
 
 
-def _watched(contender: str, spec: Spec) -> tuple[list[float], float, list[float]]:
+def _watched(contender: str, spec: Spec) -> tuple[list[float], float, list[list[float]]]:
     """CPU seconds of plain steps of a model, of the first one that is watched, and of cycles."""
     model, step = _training(spec)
-    # One step is enough of a large model.
-    length = 1 if sum(_stretch(step, 1, _SECONDS)) > _SECONDS else _MOST_STEPS
-    plain = _stretch(step, length, _SECONDS)
+    cycle = _SHORT_CYCLE if _seconds(step) > _LONG_STEP else _CYCLE
+    plain = _plain(step)
     watching = _WATCH[contender]
-    with tempfile.TemporaryDirectory() as folder, watching(model, _CYCLE, Path(folder)) as end:
+    with tempfile.TemporaryDirectory() as folder, watching(model, cycle, Path(folder)) as end:
 
         def whole() -> None:
             step()
             end()
 
-        (first, *_) = _stretch(whole, _CYCLE, PATIENCE)
-        cycles = _stretch(whole, _CYCLE * length, PATIENCE)
+        gc.collect()
+        first, *_ = [_seconds(whole) for _ in range(cycle)]
+        gc.collect()
+        cycles: list[list[float]] = []
+        while not cycles or (len(cycles) < _MOST_CYCLES and sum(map(sum, cycles)) < _LONG_ENOUGH):
+            cycles.append([_seconds(whole) for _ in range(cycle)])
     if contender == OURS:
         # Peers stay where they are.
-        plain += _stretch(step, length, _SECONDS)
+        plain += _plain(step)
     return plain, first, cycles
 
 
-def _stretch(step: Step, length: int, seconds: float) -> list[float]:
-    """CPU seconds of steps one after the other; whole cycles if there is no time for all."""
+def _plain(step: Step) -> list[float]:
     gc.collect()
     times: list[float] = []
-    while len(times) < length and (len(times) % _CYCLE or sum(times) < seconds):
-        start = time.process_time()
-        step()
-        times.append(time.process_time() - start)
+    while len(times) < _CYCLE and sum(times) < _LONG_STEP:
+        times.append(_seconds(step))
     return times
+
+
+def _seconds(step: Step) -> float:
+    start = time.process_time()
+    step()
+    return time.process_time() - start
 
 
 def _resident_bytes() -> int:
@@ -199,8 +209,9 @@ _WATCH: Mapping[str, Watching] = {
     TORCHEXPLORER: _watch_with_torchexplorer,
     WANDB: _watch_with_wandb,
 }
-_UNTOUCHED = {WANDB: 1}
-"""Which step of a cycle is neither logged nor the next one: the last, but for who logs the last."""
+_UNTOUCHED_FROM = {WANDB: 1}
+"""Where in a cycle the steps begin that are neither logged nor the next one: after these two, but
+for who logs the last."""
 
 
 class _Found(NamedTuple):
@@ -293,11 +304,11 @@ TOPIC = Topic(
     title="Watching a training",
     about="How many times the CPU time of a training step alone, with inputs, outputs, their "
     "gradients, parameters and their gradients logged, writing included, where every step, every "
-    "10th or every 100th is logged. Steps are timed where every third one is logged, in turns "
-    "with plain ones; a cycle is one logged step and as many others as belong to it. wandb logs "
-    "parameters and their gradients only, and writes in a process of its own, which is not "
-    "counted; torchexplorer needs the program dot (`apt install graphviz`). The soak is of a small "
-    "MLP: the time of late steps over that of early ones, and what the process has grown by.",
+    "10th or every 100th is logged. Steps are timed where every 10th is logged, of GPT-2 every "
+    "third, in turns with plain ones. wandb logs parameters and their gradients only, and writes "
+    "in a process of its own, which is not counted; torchexplorer needs the program dot "
+    "(`apt install graphviz`). The soak is of a small MLP: the time of late steps over that of "
+    "early ones, and what the process has grown by.",
     cases=[
         *(
             _every(log_freq, model, goal)
