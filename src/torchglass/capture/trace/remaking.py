@@ -8,7 +8,6 @@ one before a ReLU writes over it: running the batch norm again gives the same nu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -32,8 +31,7 @@ _ADDITIONS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Ingredient:
+class Ingredient(NamedTuple):
     """An argument that is itself a result of the pass."""
 
     key: Key

@@ -6,12 +6,12 @@ cannot be made again.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple, Protocol
 
 import torch
+from torch._C import _len_torch_dispatch_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchglass.capture.tensor.extents import ByMemory, Extent, extent_of, storage_of
@@ -68,7 +68,7 @@ class Snapshots:
         self._unwritten: dict[int, list[_Kept]] = {}
         self._written: dict[int, ByMemory[_Kept]] = {}
         self._remake = remake
-        self._first: dict[int | None, int] = {}
+        self._first: dict[int, int] = {}
         """The first event that had a result in a storage."""
         self._before: dict[tuple[int, int], Key] = {}
         """What a tensor was the result of before an event wrote into it, by event and its id."""
@@ -77,16 +77,23 @@ class Snapshots:
 
     def before_write(self, written: Sequence[torch.Tensor]) -> None:
         """Copy the results that a write into these tensors would change."""
-        with _unseen():
-            self._index()
-            for tensor in written:
-                storage = storage_of(tensor)
-                if storage is not None:
-                    self._copy_originals(tensor, storage)
-                    if storage in self._unwritten and _fills_its_storage(tensor):
-                        self._copy_all(storage, tensor)
-                    elif (extent := extent_of(tensor)) is not None:
-                        self._copy_results(extent)
+        if _len_torch_dispatch_stack() == 0:
+            self._save(written)
+        else:
+            # The user's own dispatch modes shall not see our copies.
+            with _disable_current_modes():
+                self._save(written)
+
+    def _save(self, written: Sequence[torch.Tensor]) -> None:
+        self._index()
+        for tensor in written:
+            storage = storage_of(tensor)
+            if storage is not None:
+                self._copy_originals(tensor, storage)
+                if storage in self._unwritten and _fills_its_storage(tensor):
+                    self._copy_all(storage, tensor)
+                elif (extent := extent_of(tensor)) is not None:
+                    self._copy_results(extent)
 
     def _copy_all(self, storage: int, written: torch.Tensor) -> None:
         for key, tensor in self._unwritten[storage]:
@@ -117,27 +124,28 @@ class Snapshots:
 
     def _known(self, event: int, tensor: torch.Tensor) -> Ingredient | torch.Tensor | None:
         """What `recipe_for` asks: a tensor as an event was given it."""
-        if tensor.is_inference():
-            # Nobody counts the writes into it.
-            return None
         key = self._before.get((event, id(tensor)))
         if key is None:
             storage = storage_of(tensor)
-            there = self._unwritten.get(storage or 0)
-            if there is None:
-                left_alone = storage not in self._written and id(tensor) not in self.originals
-                return tensor if left_alone and storage is not None else None
-            if not _fills_its_storage(tensor) or not self._is_made_here(storage):
+            if storage is None:
                 return None
+            if storage not in self._first:
+                return None if id(tensor) in self.originals else tensor
+            if storage in self._written or not _fills_its_storage(tensor):
+                return None
+            there = self._unwritten[storage]
             keys = [kept.key for kept in there if kept.tensor is tensor and kept.key[0] < event]
-            if not keys:
+            if not keys or not self._is_made_here(storage):
                 return None
             key = keys[-1]
+        if tensor.is_inference():
+            # Nobody counts the writes into it.
+            return None
         return Ingredient(key, tensor, tensor._version, self.overwritten.length(key))
 
-    def _is_made_here(self, storage: int | None) -> bool:
+    def _is_made_here(self, storage: int) -> bool:
         """Whether memory came with the pass; into any other the caller may write afterwards."""
-        maker = self._events[self._first[storage]] if storage in self._first else None
+        maker = self._events[self._first[storage]]
         if not isinstance(maker, OpEvent):
             return False
         return all(storage_of(given) != storage for given in tensors_in((maker.args, maker.kwargs)))
@@ -155,16 +163,17 @@ class Snapshots:
         for event in range(self._indexed, len(self._events)):
             for number, tensor in enumerate(self._events[event].results):
                 storage = storage_of(tensor)
-                if storage is not None:
-                    self._keep(storage, _Kept((event, number), tensor))
+                if storage is None:
+                    continue
+                kept = _Kept((event, number), tensor)
+                if storage not in self._first:
+                    self._first[storage] = event
+                    self._unwritten[storage] = [kept]
+                elif storage in self._written:
+                    _add(self._written[storage], kept)
+                else:
+                    self._unwritten[storage].append(kept)
         self._indexed = len(self._events)
-
-    def _keep(self, storage: int, kept: _Kept) -> None:
-        self._first.setdefault(storage, kept.key[0])
-        if storage in self._written:
-            _add(self._written[storage], kept)
-        else:
-            self._unwritten.setdefault(storage, []).append(kept)
 
 
 def _fills_its_storage(tensor: torch.Tensor) -> bool:
@@ -178,13 +187,3 @@ def _add(memory: ByMemory[_Kept], kept: _Kept) -> None:
     extent = extent_of(kept.tensor)
     if extent is not None:
         memory.add(extent, kept)
-
-
-@contextlib.contextmanager
-def _unseen() -> Iterator[None]:
-    """Keep our copies from the user's own dispatch modes, where there are any."""
-    if torch._C._len_torch_dispatch_stack() == 0:
-        yield
-    else:
-        with _disable_current_modes():
-            yield
