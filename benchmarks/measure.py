@@ -54,6 +54,21 @@ def in_turns(contenders: Mapping[str, Callable[[], object]], rounds: int) -> Tim
     return times
 
 
+def keep_freed_memory() -> None:
+    """Let malloc give no memory back to the system from now on.
+
+    Whether it does depends on what lies at the end of its heap, which is a matter of chance; in
+    rounds after which it did, others pay for the same pages again.
+    """
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
 def ratios(times: Sequence[float], baseline: Sequence[float]) -> list[float]:
     """How many times the baseline, round by round."""
     return [time / base for time, base in zip(times, baseline, strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -119,6 +120,7 @@ def _with_tensors(formula: Callable[..., int]) -> Count:
     return count
 
 
+@lru_cache(maxsize=4096)
 def _is_free(func: OpOverload, namespace: str, name: str) -> bool:
     if namespace not in _WITHOUT_WORK:
         return False
@@ -130,6 +132,7 @@ def _is_free(func: OpOverload, namespace: str, name: str) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)
 def _is_view(func: OpOverload) -> bool:
     """Whether it returns what it was given, or no tensors at all."""
     schema = func._schema
@@ -137,6 +140,7 @@ def _is_view(func: OpOverload) -> bool:
     return looks or not any("Tensor" in str(made.type) for made in schema.returns)
 
 
+@lru_cache(maxsize=4096)
 def _has_parts(func: OpOverload) -> bool:
     try:
         return bool(torch._C._dispatch_has_kernel_for_dispatch_key(full_name(func), _COMPOSITE))
