@@ -100,6 +100,19 @@ def storage_of(tensor: torch.Tensor) -> int | None:
         return None
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether the memory of a tensor is still there.
+
+    Some free it before the tensor, as FSDP does with weights that it has gathered; to look at such
+    a tensor ends the process.
+    """
+    try:
+        return not tensor.numel() or tensor.untyped_storage().nbytes() > 0
+    except _NO_MEMORY:
+        # It lies elsewhere, in tensors of its own.
+        return True
+
+
 def _runs(dims: Iterable[tuple[int, int]], item: int) -> tuple[int, int, bool]:
     """The run and the period of a tensor's dimensions, and whether its runs are solid."""
     run, period, count, solid = item, 0, 1, True

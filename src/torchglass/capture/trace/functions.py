@@ -19,6 +19,7 @@ class Handling(Enum):
     RECORD_WRITE = "record it; it writes into its first argument"
     MAY_WRITE = "record it; its `inplace` argument tells whether it writes"
     BY_SCHEMA = "record it; its schema tells what it writes"
+    MAY_RENORM = "record it; with a `max_norm` it writes into the weight it is given"
     MAY_UPDATE = "record it; while training it writes into the running statistics it is given"
     OPEN = "run its Python code with the mode on, and record what is inside"
     PASS = "let it by: it computes nothing"
@@ -90,6 +91,8 @@ _STATISTICS: dict[Any, slice] = {
     torch.instance_norm: slice(3, 5),
 }
 """Where normalisations take their running statistics; whether they update them comes sixth."""
+_EMBEDDINGS = (functional.embedding, functional.embedding_bag)
+"""Take their weight second and `max_norm` fourth."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -104,6 +107,8 @@ def handling_of(func: Any) -> Handling:
         return Handling.OPEN
     if func in _STATISTICS:
         return Handling.MAY_UPDATE
+    if func in _EMBEDDINGS:
+        return Handling.MAY_RENORM
     if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return Handling.BY_SCHEMA if _schema(func).is_mutable else Handling.RECORD
     if _named_as_in_place(name):
@@ -139,6 +144,9 @@ def written_by(
         return ()
     if handling is Handling.BY_SCHEMA:
         return tuple(written_by_schema(func, args, kwargs))
+    if handling is Handling.MAY_RENORM:
+        max_norm = next(iter(args[3:4]), kwargs.get("max_norm"))
+        return tuple(tensors_in(args[1:2] or kwargs.get("weight"))) if max_norm is not None else ()
     if handling is Handling.MAY_UPDATE:
         training = args[5:6] or (kwargs.get("training"), kwargs.get("use_input_stats"))
         running = (*args[_STATISTICS[func]], kwargs.get("running_mean"), kwargs.get("running_var"))

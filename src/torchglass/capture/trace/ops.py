@@ -143,7 +143,7 @@ class OpMode(TorchFunctionMode):
         if handling is not _RECORD or "out" in kwargs:
             written = written_by(func, handling, args, kwargs)
             if written:
-                self._listener.before_write(written)
+                self._listener.before_write(unwrapped(written))
         call, chain = self._listener.current, chain_from(sys._getframe(1), self._chains)
         start = _clock()
         try:

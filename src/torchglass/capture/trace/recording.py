@@ -206,7 +206,7 @@ class PassRecorder:
 
     def ended_by(self, error: BaseException) -> None:
         """Note the exception that ended the pass, and the op that it came from, if one did."""
-        self.error = f"{type(error).__name__}: {error}"
+        self.error = _said_by(error)
         if self._failed is not None and self._failed[1] in _causes(error):
             self.failure = self._failed[0]
 
@@ -321,6 +321,13 @@ def _edited(event: OpEvent, edit: Edit) -> OpEvent:
     with torch.no_grad():
         target.copy_(edit(target.detach().clone()))
     return event
+
+
+def _said_by(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a user's exception may not be able to say what it is
+        return type(error).__name__
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -14,7 +14,8 @@ import torch
 from torch.nn import functional
 
 from torchglass.capture.quiet import quietly
-from torchglass.capture.trace.ops import OpEvent
+from torchglass.capture.tensor.extents import has_memory
+from torchglass.capture.trace.ops import OpEvent, unwrapped
 from torchglass.errors import CaptureError
 
 Key = tuple[int, int]
@@ -47,6 +48,11 @@ class Ingredient(NamedTuple):
                 "this tensor is made again of another one, into which somebody wrote after the "
                 "pass: look at it before that, or name it in `save`"
             )
+        if not has_memory(self.tensor):
+            raise CaptureError(
+                "this tensor is made again of another one, whose memory was freed after the pass: "
+                "look at it before that, or name it in `save`"
+            )
         return self.tensor
 
 
@@ -72,7 +78,7 @@ class Overwritten(Mapping[Key, torch.Tensor]):
     def keep(self, key: Key, tensor: torch.Tensor, recipe: Recipe | None = None) -> None:
         """Keep how a result is made again; a copy of it, if that is not known."""
         if recipe is None:
-            self._copies[key] = tensor.detach().clone()
+            self._copies[key] = copy_of(tensor)
         else:
             self._recipes[key] = recipe
 
@@ -112,6 +118,12 @@ class Overwritten(Mapping[Key, torch.Tensor]):
         return made
 
 
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor is now, also after the transforms that may be running."""
+    copy: torch.Tensor = unwrapped(tensor.detach().clone())
+    return copy
+
+
 def recipe_for(
     event: object, known: Callable[[torch.Tensor], Ingredient | torch.Tensor | None]
 ) -> Recipe | None:
@@ -125,6 +137,9 @@ def recipe_for(
     output = event.output
     if type(output) is not torch.Tensor or not output.is_cpu or output.nbytes < WORTH_IT:
         return None
+    if not any(type(one) is torch.Tensor and one.dtype is output.dtype for one in event.args):
+        # What of integers and a number comes to is a matter of torch's default dtype.
+        return None
     room = output.nbytes // _SMALL
     length = 1
     arguments: list[Any] = []
@@ -136,7 +151,7 @@ def recipe_for(
             room -= argument.nbytes
             if taken is None or room < 0:
                 return None
-            taken = argument.detach().clone()
+            taken = copy_of(argument)
         arguments.append(taken)
     if length > _LONGEST:
         return None

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from torchglass.analyse.trace.signatures import argument_name, signature
 from torchglass.capture.forward.keeping import keeping_random_state
+from torchglass.capture.tensor.extents import has_memory
 from torchglass.capture.trace.assembling import Captured
 from torchglass.capture.trace.reruns import Rerun
 from torchglass.errors import CaptureError
@@ -92,8 +93,11 @@ class _Replay:
             if operand.op is None or not original.is_floating_point() or original.numel() == 0:
                 continue
             changed = {id(original): _perturbed(self._ours(original))}
-            with _random_state_kept():
-                result = self._run_apart(op, event, changed)
+            try:
+                with _random_state_kept():
+                    result = self._run_apart(op, event, changed)
+            except Exception:  # noqa: BLE001 - not every op takes any numbers: `bernoulli` does not
+                continue
             if all(_equal(one, other) for one, other in zip(plain, result, strict=True)):
                 name = argument_name(operand.place, signature(op.function))
                 self.unproven.append(Doubt(op=op.id, reason=f"another {name} changes nothing"))
@@ -125,6 +129,8 @@ class _Replay:
             raise CaptureError("it uses a gradient to which a backward has added meanwhile")
         made = self._made.get(id(tensor))
         if made is None:
+            if not has_memory(tensor):
+                raise CaptureError("the model has freed the memory of what it was given")
             made = self._made[id(tensor)] = self._captured.before_writes(tensor)
         return made
 
@@ -138,6 +144,8 @@ class _Replay:
 
 def _run(op: Op, event: Rerun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """An op with autograd on if it was, which chooses other kernels."""
+    if any(isinstance(given, torch.Generator) for given in (*args, *kwargs.values())):
+        raise CaptureError("it draws from a generator, which is not to be touched")
     with torch.set_grad_enabled(bool(op.grad_fn)):
         return event.function(*args, **kwargs)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from torchglass.capture.tensor.extents import has_memory
 from torchglass.capture.trace.remaking import Key
 from torchglass.capture.trace.reruns import Rerun
 from torchglass.records.trace import Op, OpId
@@ -64,7 +65,10 @@ class ByOp(Mapping[Output, torch.Tensor]):
 
 
 class Saved(Mapping[Output, torch.Tensor]):
-    """The tensors that ops made, where the events hold them; copies of those written over later."""
+    """The tensors that ops made, where the events hold them; copies of those written over later.
+
+    One whose memory the model has freed meanwhile is none of them.
+    """
 
     def __init__(
         self,
@@ -79,25 +83,33 @@ class Saved(Mapping[Output, torch.Tensor]):
         self._copies = copies
 
     def __getitem__(self, output: Output) -> torch.Tensor:
-        if output not in self:
+        if output in self._copies:
+            return self._copies[output]
+        tensor = self._uncopied(output)
+        if tensor is None:
             raise KeyError(output)
-        op, result = output
-        event = self._events[op]
-        if event is None:
-            return self._given[output]
-        return self._copies[output] if output in self._copies else event.results[result]
+        return tensor
 
     def __contains__(self, output: object) -> bool:
         match output:
-            case (int(op), int(result)) if 0 <= op < len(self._events):
-                event = self._events[op]
-                return output in self._given if event is None else 0 <= result < len(event.results)
+            case (int(op), int(result)):
+                at = OpId(op), result
+                return at in self._copies or self._uncopied(at) is not None
         return False
 
     def __iter__(self) -> Iterator[Output]:
         for op in self._ops:
             outputs = ((op.id, result) for result in range(len(op.outputs)))
-            yield from (at for at in outputs if self._events[op.id] or at in self._given)
+            yield from (at for at in outputs if at in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def _uncopied(self, output: Output) -> torch.Tensor | None:
+        op, result = output
+        event = self._events[op] if 0 <= op < len(self._events) else None
+        tensor = self._given.get(output)
+        if event is not None:
+            results = event.results
+            tensor = results[result] if 0 <= result < len(results) else None
+        return tensor if tensor is not None and has_memory(tensor) else None

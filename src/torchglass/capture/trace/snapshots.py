@@ -6,6 +6,7 @@ cannot be made again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple, Protocol
@@ -21,6 +22,7 @@ from torchglass.capture.trace.remaking import (
     Ingredient,
     Key,
     Overwritten,
+    copy_of,
     recipe_for,
 )
 
@@ -72,6 +74,8 @@ class Snapshots:
         """The first event that had a result in a storage."""
         self._before: dict[tuple[int, int], Key] = {}
         """What a tensor was the result of before an event wrote into it, by event and its id."""
+        self._writes: Counter[int] = Counter()
+        """How often each storage was written to, as far as that was seen."""
         self.overwritten = Overwritten()
         self.originals = Originals()
 
@@ -94,6 +98,7 @@ class Snapshots:
                     self._copy_all(storage, tensor)
                 elif (extent := extent_of(tensor)) is not None:
                     self._copy_results(extent)
+                self._writes[storage] += 1
 
     def _copy_all(self, storage: int, written: torch.Tensor) -> None:
         for key, tensor in self._unwritten[storage]:
@@ -120,7 +125,7 @@ class Snapshots:
             owners = (tensor,)
         for owner in owners:
             if id(owner) not in self.originals:
-                self.originals[id(owner)] = owner, owner.detach().clone()
+                self.originals[id(owner)] = owner, copy_of(owner)
 
     def _known(self, event: int, tensor: torch.Tensor) -> Ingredient | torch.Tensor | None:
         """What `recipe_for` asks: a tensor as an event was given it."""
@@ -138,8 +143,8 @@ class Snapshots:
             if not keys or not self._is_made_here(storage):
                 return None
             key = keys[-1]
-        if tensor.is_inference():
-            # Nobody counts the writes into it.
+        if tensor.is_inference() or tensor._version != self._writes[storage_of(tensor) or 0]:
+            # Nobody counts the writes into it, or there was one that nobody showed us.
             return None
         return Ingredient(key, tensor, tensor._version, self.overwritten.length(key))
 

@@ -41,3 +41,30 @@ def test_edges_are_taken_for_real_where_nothing_shall_be_changed() -> None:
     trace = tg.trace(_Choosing(), torch.ones(3), torch.ones(3))
 
     assert trace.validate(perturb=False).unproven == ()
+
+
+class _Drawing(nn.Module):
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.bernoulli(x.sigmoid(), generator=self.generator) + torch.randn(3)
+
+
+def test_an_op_that_does_not_take_any_number_is_replayed_although_its_edge_is_not_proven() -> None:
+    validation = tg.trace(_Drawing(), torch.ones(3)).validate()
+
+    assert validation
+    assert validation.skipped == ()
+
+
+def test_a_generator_of_the_user_s_is_not_drawn_from() -> None:
+    generator = torch.Generator()
+    trace = tg.trace(_Drawing(generator), torch.ones(3))
+    state = generator.get_state()
+
+    validation = trace.validate()
+
+    assert torch.equal(generator.get_state(), state)
+    assert [trace[doubt.op].label for doubt in validation.skipped] == ["bernoulli_1_2"]

@@ -497,6 +497,18 @@ def test_a_forward_that_raises_still_leaves_the_ops_before_it() -> None:
     ]
 
 
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def test_an_exception_that_cannot_say_what_it_is_comes_out_all_the_same() -> None:
+    with pytest.raises(Speechless), tracing(nn.ReLU()) as recorder:
+        raise Speechless
+
+    assert recorder.error == "Speechless"
+
+
 def test_two_traces_at_once_both_see_everything() -> None:
     inner, outer = nn.Linear(4, 4), nn.Sequential(nn.ReLU())
     x = torch.randn(4)
