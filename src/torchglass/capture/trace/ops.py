@@ -33,6 +33,7 @@ from torchglass.capture.trace.functions import (
 
 _clock = time.perf_counter_ns
 _any_autocast = torch._C._is_any_autocast_enabled
+_len_torch_function_stack = torch._C._len_torch_function_stack
 _is_compiling = torch.compiler.is_compiling
 _NO_KWARGS: Mapping[str, Any] = {}
 _BACKWARDS = (torch.Tensor.backward, torch.autograd.backward)
@@ -208,7 +209,14 @@ def holds_tensor(output: Any) -> bool:
 
 def _grad_fn(output: Any) -> str:
     tensor = output if isinstance(output, torch.Tensor) else next(tensors_in(output), None)
-    node = None if tensor is None else tensor.grad_fn
+    if tensor is None:
+        return ""
+    if _len_torch_function_stack():
+        # A mode of the user's shall not see us ask.
+        with torch._C.DisableTorchFunction():
+            node = tensor.grad_fn
+    else:
+        node = tensor.grad_fn
     return "" if node is None else type(node).__name__
 
 

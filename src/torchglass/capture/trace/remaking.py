@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from torchglass.capture.quiet import quietly
 from torchglass.capture.tensor.extents import has_memory
-from torchglass.capture.trace.ops import OpEvent, unwrapped
+from torchglass.capture.trace.ops import OpEvent
 from torchglass.errors import CaptureError
 
 Key = tuple[int, int]
@@ -78,7 +78,7 @@ class Overwritten(Mapping[Key, torch.Tensor]):
     def keep(self, key: Key, tensor: torch.Tensor, recipe: Recipe | None = None) -> None:
         """Keep how a result is made again; a copy of it, if that is not known."""
         if recipe is None:
-            self._copies[key] = copy_of(tensor)
+            self._copies[key] = tensor.detach().clone()
         else:
             self._recipes[key] = recipe
 
@@ -118,12 +118,6 @@ class Overwritten(Mapping[Key, torch.Tensor]):
         return made
 
 
-def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What a tensor is now, also after the transforms that may be running."""
-    copy: torch.Tensor = unwrapped(tensor.detach().clone())
-    return copy
-
-
 def recipe_for(
     event: object, known: Callable[[torch.Tensor], Ingredient | torch.Tensor | None]
 ) -> Recipe | None:
@@ -151,7 +145,7 @@ def recipe_for(
             room -= argument.nbytes
             if taken is None or room < 0:
                 return None
-            taken = copy_of(argument)
+            taken = argument.detach().clone()
         arguments.append(taken)
     if length > _LONGEST:
         return None

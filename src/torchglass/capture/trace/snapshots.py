@@ -12,9 +12,8 @@ from functools import cached_property, partial
 from typing import NamedTuple, Protocol
 
 import torch
-from torch._C import _len_torch_dispatch_stack
-from torch.utils._python_dispatch import _disable_current_modes
 
+from torchglass.capture.quiet import is_overheard, quietly
 from torchglass.capture.tensor.extents import ByMemory, Extent, extent_of, storage_of
 from torchglass.capture.trace.functions import tensors_in
 from torchglass.capture.trace.ops import OpEvent
@@ -22,7 +21,6 @@ from torchglass.capture.trace.remaking import (
     Ingredient,
     Key,
     Overwritten,
-    copy_of,
     recipe_for,
 )
 
@@ -81,12 +79,11 @@ class Snapshots:
 
     def before_write(self, written: Sequence[torch.Tensor]) -> None:
         """Copy the results that a write into these tensors would change."""
-        if _len_torch_dispatch_stack() == 0:
-            self._save(written)
-        else:
-            # The user's own dispatch modes shall not see our copies.
-            with _disable_current_modes():
+        if is_overheard():
+            with quietly():
                 self._save(written)
+        else:
+            self._save(written)
 
     def _save(self, written: Sequence[torch.Tensor]) -> None:
         self._index()
@@ -125,7 +122,7 @@ class Snapshots:
             owners = (tensor,)
         for owner in owners:
             if id(owner) not in self.originals:
-                self.originals[id(owner)] = owner, copy_of(owner)
+                self.originals[id(owner)] = owner, owner.detach().clone()
 
     def _known(self, event: int, tensor: torch.Tensor) -> Ingredient | torch.Tensor | None:
         """What `recipe_for` asks: a tensor as an event was given it."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchglass as tg
@@ -495,6 +496,27 @@ def test_a_forward_that_raises_still_leaves_the_ops_before_it() -> None:
         "linear_1_1 < input_1_0",
         "relu_1_2 < linear_1_1",
     ]
+
+
+def test_a_user_s_function_mode_sees_the_same_as_without_a_trace() -> None:
+    seen: list[str] = []
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)), torch.ones(3, 4)
+    with Mode():
+        model(x)
+    plain = seen.copy()
+    seen.clear()
+    with Mode(), tracing(model):
+        model(x)
+
+    assert seen == plain
 
 
 class Speechless(Exception):
