@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchglass.capture.trace.ops import OpEvent, results_of
+from torchglass.capture.trace.ops import OpEvent, UnwrappedEvent, results_of
+from torchglass.errors import CaptureError
 
 
 class Rerun(NamedTuple):
@@ -37,7 +38,9 @@ class Reruns:
     def of(self, event: OpEvent) -> Rerun:
         """What an event needs to be run again."""
         function = event.function
-        if event.autocast:
+        if isinstance(event, UnwrappedEvent):
+            function = _not_by_itself
+        elif event.autocast:
             function = partial(_under, event.autocast, function)
         kwargs = self._once(event.kwargs) if event.kwargs else event.kwargs
         return Rerun(function, event.args, kwargs, event.output, event.written)
@@ -49,6 +52,10 @@ class Reruns:
 
 
 _TOLD_BY_REPR = (bool, int, float, str, type(None))
+
+
+def _not_by_itself(*args: Any, **kwargs: Any) -> Any:
+    raise CaptureError("it ran under vmap, grad or the like, which tell how to take its arguments")
 
 
 def _under(

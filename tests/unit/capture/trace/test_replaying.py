@@ -68,3 +68,17 @@ def test_a_generator_of_the_user_s_is_not_drawn_from() -> None:
 
     assert torch.equal(generator.get_state(), state)
     assert [trace[doubt.op].label for doubt in validation.skipped] == ["bernoulli_1_2"]
+
+
+class _Mapping(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(lambda row: (row + 1) * 2, in_dims=1)(x) * 3
+
+
+def test_what_ran_under_a_transform_is_skipped_and_not_doubted() -> None:
+    trace = tg.trace(_Mapping(), torch.ones(3, 5))
+
+    validation = trace.validate()
+
+    assert validation
+    assert [trace[doubt.op].label for doubt in validation.skipped] == ["add_1_1", "mul_1_2"]
