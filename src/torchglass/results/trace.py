@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property, partial
@@ -283,10 +284,22 @@ class Trace(Sequence[Op]):
         try:
             return self.ops[self.anatomy.lookup.find(key if isinstance(key, str) else index(key))]
         except LookupFailedError:
-            slot = self._held.get(key) if isinstance(key, str) else None
-            if slot is None:
+            if not isinstance(key, str):
                 raise
-            return self._alive.held.setdefault(str(key), Held(self, str(key), slot))
+            if key not in self._held:
+                near = self._held_like(key)
+                if not near:
+                    raise
+                raise LookupFailedError(
+                    f"nothing is called {key!r}; near it are {', '.join(near)}"
+                ) from None
+            return self._alive.held.setdefault(key, Held(self, key, self._held[key]))
+
+    def _held_like(self, name: str) -> list[str]:
+        """The tensors that the same module holds under like names."""
+        place = name.rpartition(".")[0]
+        beside = [other for other in self._held if other.rpartition(".")[0] == place]
+        return difflib.get_close_matches(name, beside)
 
     @cached_property
     def _held(self) -> dict[str, Slot]:

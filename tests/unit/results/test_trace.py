@@ -372,6 +372,15 @@ def test_a_buffer_is_found_by_its_name_as_it_was_before_the_pass() -> None:
     assert "used by batchnorm_1_3" in repr(mean)
 
 
+def test_a_misspelt_weight_is_told_its_name() -> None:
+    trace = tg.trace(nn.Sequential(nn.Linear(4, 4)), torch.ones(2, 4))
+
+    with pytest.raises(
+        LookupFailedError, match=r"nothing is called '0.weigth'; near it are 0.weight"
+    ):
+        trace["0.weigth"]
+
+
 def test_a_parameter_is_found_by_its_name_with_its_gradient() -> None:
     model = nn.Linear(4, 4)
 
