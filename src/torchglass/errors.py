@@ -14,7 +14,11 @@ An exception of the user's own code is never wrapped in one of these: it passes 
 What goes wrong on our side inside the user's run is a TorchglassWarning, and stops nothing.
 """
 
+import sys
 import warnings
+
+_ON_THE_WAY = ("torchglass", "torch", "contextlib")
+"""The packages that stand between the user's line and a warning about it."""
 
 
 class TorchglassError(Exception):
@@ -52,11 +56,21 @@ class TorchglassWarning(RuntimeWarning):
 def warn(message: str) -> None:
     """Say what went wrong without raising, even where warnings are turned into errors."""
     try:
-        warnings.warn(message, TorchglassWarning, stacklevel=3)
+        warnings.warn(message, TorchglassWarning, stacklevel=_level_of_user())
     except TorchglassWarning:
         import logging
 
         logging.getLogger("torchglass").warning(message)
+
+
+def _level_of_user() -> int:
+    """The stack level of the innermost line of the user's; of `warn` where there is none."""
+    frame, level = sys._getframe(1), 1
+    while str(frame.f_globals.get("__name__")).partition(".")[0] in _ON_THE_WAY:
+        if frame.f_back is None:
+            return 1
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 class LookupFailedError(TorchglassError, KeyError):

@@ -231,7 +231,7 @@ def test_the_help_says_what_each_target_is_for(capsys: pytest.CaptureFixture[str
         (["summary", "net.py:Net", "--input", "2xA"], "'A' is no size"),
         (["summary", "empty.py"], "empty.py has no model in it: no nn.Module"),
         (["summary", "empty.py:Net"], "empty.py has no 'Net', nor any model"),
-        (["summary", "net.py:Net", "--html", "no/x.html"], "no/x.html: No such file or directory"),
+        (["summary", "net.py:Net", "--html", "net.py/x.html"], "net.py: Not a directory"),
         (["trace", "net.py:Net"], "--input 1x3x224x224 gives it a tensor"),
         (["view", "notes.txt", "--input", "1x3"], "notes.txt cannot be run: it is a file"),
         (["report", "net.py:Net"], "--out"),

@@ -314,3 +314,45 @@ def test_what_a_user_writes_is_not_taken_for_markup() -> None:
     assert "<script>" not in explanation._repr_html_()
     assert "\x1b" not in str(explanation)
     assert "\x1b" not in explanation.note
+
+
+X = torch.ones(2)
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor | None = None, *, scale: float = 1.0
+    ) -> Any:
+        return self.fc.forward(x, scale) if mask is None else self.fc(x)  # type: ignore[call-arg]
+
+
+class Inherited(Masked):
+    pass
+
+
+@pytest.mark.parametrize("model", [Masked(), Inherited()], ids=["own", "inherited"])
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [((), {}), ((X, X, X), {}), ((X,), {"scales": 1})],
+    ids=["too few", "too many", "unknown"],
+)
+def test_what_a_forward_takes_is_told_to_one_who_gives_something_else(
+    model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    told = story(model, *args, **named)
+
+    assert (
+        f"the forward of {type(model).__name__} takes "
+        "(x: torch.Tensor, mask: torch.Tensor | None=None, *, scale: float=1.0)"
+    ) in told
+
+
+def test_what_a_model_takes_is_no_answer_to_the_forward_of_another() -> None:
+    told = story(Masked(), X)
+
+    assert "Linear.forward() takes 2 positional arguments but 3 were given" in told
+    assert "the forward of" not in told

@@ -364,6 +364,7 @@ def test_a_module_or_an_op_can_be_allowed() -> None:
     model = nn.Sequential(Does(lambda self, x: x.log()))
 
     assert found(model, -torch.ones(2), allow=["log"]) == ()
+    assert found(model, -torch.ones(2), allow="log") == ()
     assert found(model, -torch.ones(2), allow=["0"]) == ()
     assert len(found(model, -torch.ones(2), allow=["1"])) == 1
 

@@ -18,6 +18,7 @@ from benchmarks.memory import LLAMA_70B, Llama, predict_llama
 from benchmarks.models import GPT2, ResNet18
 from torchglass.api.memory import memory
 from torchglass.cli import main
+from torchglass.errors import CaptureError, LookupFailedError
 from torchglass.records.memory import Footprint
 from torchglass.records.plain import from_plain
 from torchglass.results.memory import Memory
@@ -301,3 +302,55 @@ def test_the_command_line_prints_csv_alone_where_it_is_asked_to(
 
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["class"].rpartition(".")[2] for row in rows] == ["Net", "Linear", "ReLU", ""]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (3, "optimizer is a name such as 'adamw', .* not 3"),
+        ("lbfgs", "LBFGS .* closure"),
+        (torch.optim.LBFGS, "LBFGS .* closure"),
+        (torch.optim.LBFGS(nn.Linear(2, 2).parameters()), "LBFGS .* closure"),
+        ("adamm", "torch.optim has no 'adamm'"),
+    ],
+    ids=["number", "name", "class", "instance", "typo"],
+)
+def test_what_cannot_step_here_is_refused(optimizer: Any, message: str) -> None:
+    with pytest.raises(CaptureError, match=message):
+        memory(nn.Linear(2, 2), torch.ones(1, 2), optimizer=optimizer)
+
+
+def test_a_loss_that_is_no_function_is_refused() -> None:
+    loss: Any = 3
+
+    with pytest.raises(CaptureError, match="loss is a function of what the model returned, not 3"):
+        memory(nn.Linear(2, 2), torch.ones(1, 2), loss=loss)
+
+
+def test_a_row_that_is_not_there_is_answered_with_those_that_are() -> None:
+    taken = memory(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.ones(1, 2))
+
+    with pytest.raises(LookupFailedError, match="no module 'nope' was measured; there are 0, 1"):
+        taken.rows["nope"]
+    assert taken.rows.get("nope") is None
+
+
+def test_the_command_line_says_which_of_its_options_an_optimizer_cannot_do_with(
+    net: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["memory", net, "--input", "4x16", "--optimizer", "sgd", "--no-backward"]) == 2
+
+    assert "--optimizer needs the backward: leave --no-backward out" in capsys.readouterr().err
+
+
+unused = nn.Linear(1000, 1000)
+
+
+def test_a_function_takes_no_memory_for_models_that_it_does_not_use() -> None:
+    def total(x: torch.Tensor) -> torch.Tensor:
+        return x.sum()
+
+    found = memory(total, torch.ones(3, 4), backward=False)
+
+    assert found.parameters_bytes == 0
+    assert found.peak_bytes < 1_000

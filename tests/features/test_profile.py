@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -102,3 +104,38 @@ def test_modules_alone_are_timed_on_request() -> None:
 def test_a_loss_that_is_no_tensor_is_refused_by_name() -> None:
     with pytest.raises(CaptureError, match="loss gave float, and a backward begins at a tensor"):
         profile(nn.Linear(2, 2), torch.ones(1, 2), loss=lambda output: output.sum().item())
+
+
+def test_a_function_without_modules_is_timed_as_a_whole() -> None:
+    def total(x: torch.Tensor) -> torch.Tensor:
+        return x.sum()
+
+    taken = profile(total, torch.randn(3, 4), warmup=0, repeats=1, backward=False)
+
+    assert list(taken.rows) == [""]
+    assert taken.model.name == "total"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"repeats": 0}, "repeats is 1 or more, not 0"),
+        ({"repeats": "3"}, "repeats is 1 or more, not '3'"),
+        ({"warmup": -1}, "warmup is 0 or more, not -1"),
+    ],
+)
+def test_a_number_of_runs_that_makes_no_sense_is_refused_by_its_name(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CaptureError, match=message):
+        profile(nn.ReLU(), torch.ones(2), **options)
+
+
+@pytest.mark.parametrize("ops", [True, False])
+def test_only_who_measures_ops_is_told_to_leave_them_out(ops: bool) -> None:
+    taken = profile(nn.ReLU(), torch.ones(2), repeats=1, ops=ops)
+    timing = dataclasses.replace(taken.timing, plain_cpu_ns=(1,))
+
+    disturbed = Profile(taken.model, taken.calls, timing)
+
+    assert ("(ops=False)" in str(disturbed)) == ops

@@ -12,7 +12,7 @@ from torch import nn
 
 import torchglass as tg
 from tests import make
-from torchglass.errors import TargetError
+from torchglass.errors import CaptureError, TargetError, ViewError
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +69,44 @@ def test_a_guard_and_an_inspector_refuse_what_is_no_module() -> None:
         pass
     with pytest.raises(TargetError, match="a model, or a list of models, is watched; this is int"):
         tg.InspectorGadgets(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on": "shout"}, 'on is "raise", "warn" or "record", not \'shout\''),
+        ({"allow": 3}, "allow takes a name or several, not 3"),
+        ({"allow": ["log", 3]}, "allow takes a name or several, and 3 is none"),
+    ],
+)
+def test_a_guard_refuses_bad_options_where_it_is_called(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TargetError, match=message):
+        tg.guard(nn.ReLU(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"level": "foo"}, "level is one of full, cheap, shapes, not 'foo'"),
+        ({"keep": 0}, "keep is 1 or more, not 0"),
+        ({"keep": "all"}, "keep is 1 or more, not 'all'"),
+        ({"tensors": -1}, "tensors, True or how many bytes to keep, is 0 or more, not -1"),
+        ({"tensors": "all"}, "tensors, True or how many bytes to keep, is 0 or more, not 'all'"),
+    ],
+)
+def test_a_recording_refuses_bad_options_where_it_is_called(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CaptureError, match=message):
+        tg.record(nn.ReLU(), **options)
+
+
+@pytest.mark.parametrize("verb", [tg.trace, tg.tracing], ids=["trace", "tracing"])
+def test_a_trace_has_only_the_levels_that_there_are(verb: Any) -> None:
+    with pytest.raises(CaptureError, match="level is one of torch, aten, not 'foo'"):
+        verb(nn.ReLU(), *[torch.ones(2)] * (verb is tg.trace), level="foo")
 
 
 @pytest.mark.parametrize("words", [(), (torch.ones(2),)], ids=["nothing", "no name"])
@@ -134,6 +172,12 @@ def test_a_page_is_served_until_it_is_closed() -> None:
         assert "<html" in page.text
         with pytest.raises(httpx.ConnectError):
             browser.get(server.url)
+
+
+@pytest.mark.parametrize("port", [-5, 99999, "8080"])
+def test_a_page_is_served_only_where_there_is_a_port(port: Any) -> None:
+    with pytest.raises(ViewError, match="port is from 0 to 65535"):
+        tg.view(nn.Linear(2, 1), port=port)
 
 
 def test_a_page_is_saved_as_one_file(folder: Path) -> None:

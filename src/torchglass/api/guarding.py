@@ -8,7 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchglass.api.expecting import expect_module
+from torchglass.api.expecting import expect_module, expect_names
+from torchglass.errors import TargetError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,17 +17,18 @@ if TYPE_CHECKING:
     from torchglass.results.guard import Guard, On, Replay
 
 
-@contextlib.contextmanager
 def guard(
     model: nn.Module,
     *,
     on: On = "raise",
     backward: bool = True,
     cheap: bool = False,
-    allow: Iterable[str] = (),
+    allow: str | Iterable[str] = (),
     dump: str | PathLike[str] | None = None,
-) -> Iterator[Guard]:
+) -> contextlib.AbstractContextManager[Guard]:
     """Find the op that makes the first NaN or Inf in a with-block, forward or backward.
+
+    Use it in a with-block: called without `with`, it looks at nothing.
 
     An op is to blame for what is not finite in its result and was so in none of its inputs. `on`
     says whether that raises `NonFiniteError` right there, warns once for each place, or is only
@@ -46,22 +48,41 @@ def guard(
     >>> watched.first.op, watched.first.facts["nan"]
     ('log', 8)
     """
+    expect_module(model, "guard")
+    if on not in ("raise", "warn", "record"):
+        raise TargetError(f'on is "raise", "warn" or "record", not {on!r}')
+    return _guarding(
+        model,
+        on,
+        backward=backward,
+        cheap=cheap,
+        allow=expect_names("allow", allow),
+        folder=None if dump is None else Path(dump),
+    )
+
+
+@contextlib.contextmanager
+def _guarding(
+    model: nn.Module,
+    on: On,
+    *,
+    backward: bool,
+    cheap: bool,
+    allow: tuple[str, ...],
+    folder: Path | None,
+) -> Iterator[Guard]:
     from torchglass.capture.guard.desk import Desk
     from torchglass.capture.guard.dumping import Dumper
     from torchglass.capture.guard.guarding import guarding
     from torchglass.capture.guard.rerunning import rerunning
-    from torchglass.errors import TargetError
     from torchglass.results.guard import Guard
 
-    expect_module(model, "guard")
-    if on not in ("raise", "warn", "record"):
-        raise TargetError(f'on is "raise", "warn" or "record", not {on!r}')
     found = Guard(on)
     desk = Desk(
         model,
         found.report,
         allow=allow,
-        dumper=None if dump is None else Dumper(Path(dump)),
+        dumper=None if folder is None else Dumper(folder),
         repeat=on == "raise",
     )
     with (rerunning if cheap else guarding)(desk, backward=backward):

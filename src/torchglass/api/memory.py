@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torchglass.errors import CaptureError
+
 if TYPE_CHECKING:
     from torchglass.capture.memory.optimizers import Making
     from torchglass.capture.timing.steps import Loss
@@ -40,6 +42,8 @@ def memory(
     from torchglass.capture.memory.measuring import measure
     from torchglass.results.memory import Memory
 
+    if optimizer is not None:
+        _expect_optimizer(optimizer)
     return Memory(
         *measure(
             model,
@@ -51,3 +55,22 @@ def memory(
             fake=fake,
         )
     )
+
+
+def _expect_optimizer(optimizer: Any) -> None:
+    """Refuse what is no optimizer, and one that cannot step after a backward."""
+    from torch.optim import LBFGS, Optimizer
+
+    from torchglass.capture.memory.optimizers import optimizer_named
+
+    made = optimizer_named(optimizer) if isinstance(optimizer, str) else optimizer
+    if not callable(made) and not isinstance(made, Optimizer):
+        raise CaptureError(
+            "optimizer is a name such as 'adamw', a class, a function that makes one of "
+            f"parameters, or one of yours, not {optimizer!r}"
+        )
+    if made is LBFGS or isinstance(made, LBFGS):
+        raise CaptureError(
+            "LBFGS needs a closure that runs the model again, so a step of it cannot be measured; "
+            "try another optimizer"
+        )

@@ -40,9 +40,9 @@ def summary(
     >>> print(summary(model, input_size=(1, 3, 32, 32)).tree())
     Sequential(
     ├── 624 parameters
-    ├── 0: Conv2d(3→8, 5×5) [608 params]
-    ├── 1: BatchNorm2d(8) [16 params]
-    └── 2: ReLU [0 params]
+    ├── 0: Conv2d(3→8, 5×5) → 1×8×28×28 [608 params]
+    ├── 1: BatchNorm2d(8) → 1×8×28×28 [16 params]
+    └── 2: ReLU → 1×8×28×28 [0 params]
     """
     from torchglass.results.summary import Summary
 

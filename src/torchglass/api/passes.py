@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from torchglass.analyse.trace.selecting import Selection
-from torchglass.api.expecting import expect_module
+from torchglass.api.expecting import expect_module, expect_one_of
 from torchglass.errors import TargetError
 from torchglass.records.model import Model
 
@@ -75,6 +75,7 @@ def trace_forward(
     from torchglass.results.trace import Trace
 
     expect_module(model, "trace")
+    _expect_level(level)
     edits = edit or {}
     keys = [*edits] if stop_after is None else [*edits, stop_after]
     numbers = numbered(model, args, kwargs, keys, level)
@@ -86,14 +87,13 @@ def trace_forward(
     return Trace(lambda: tape.captured, _reading(model), output=output)
 
 
-@contextlib.contextmanager
 def tracing(
     model: nn.Module,
     *,
     save: Selection = "all",
     gradients: bool = False,
     level: Level = "torch",
-) -> Iterator[Trace]:
+) -> contextlib.AbstractContextManager[Trace]:
     """Trace whatever runs in a with-block: a training step, `generate()`, several forwards.
 
     The trace can be read when the block has ended. With `level="aten"` it lists every kernel,
@@ -106,11 +106,23 @@ def tracing(
     >>> passed.layer_labels
     ['ones_1_0', 'linear_1_1', 'output_1_2', 'sum_1_3']
     """
+    expect_module(model, "tracing")
+    _expect_level(level)
+    return _tracing(model, save=save, gradients=gradients, level=level)
+
+
+@contextlib.contextmanager
+def _tracing(model: nn.Module, **options: Any) -> Iterator[Trace]:
     from torchglass.results.trace import Trace
 
-    expect_module(model, "tracing")
-    with _telling_of_errors(model, save=save, gradients=gradients, level=level) as tape:
+    with _telling_of_errors(model, **options) as tape:
         yield Trace(lambda: tape.captured, _reading(model))
+
+
+def _expect_level(level: object) -> None:
+    from torchglass.capture.trace.recording import Level
+
+    expect_one_of("level", level, get_args(Level))
 
 
 def pluck(model: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from torchglass.api.expecting import expect_at_least, expect_one_of
 from torchglass.records.statistics import Level
 
 if TYPE_CHECKING:
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
 _BUDGET_BYTES = 1 << 30
 
 
-@contextlib.contextmanager
 def record(
     model: object, *, level: Level = "full", keep: int = 100, tensors: bool | int = False
-) -> Iterator[Recording]:
+) -> contextlib.AbstractContextManager[Recording]:
     """Take down what goes into and comes out of each module, and how long it takes, in a block.
+
+    Use it in a with-block: called without `with`, it records nothing.
 
     `model` may also be an object that holds modules, such as a pipeline, or a list of models. At
     the level "cheap" statistics are of at most 4,096 numbers of each tensor, at "shapes" there are
@@ -35,9 +37,16 @@ def record(
     >>> recording["1"][-1].in_shape, recording["1"].totals.calls
     ((3, 2), 1)
     """
+    expect_one_of("level", level, get_args(Level))
+    expect_at_least(1, "keep", keep)
+    expect_at_least(0, "tensors, True or how many bytes to keep,", tensors)
+    return _recording(model, level, keep, _BUDGET_BYTES if tensors is True else int(tensors))
+
+
+@contextlib.contextmanager
+def _recording(model: object, level: Level, keep: int, budget: int) -> Iterator[Recording]:
     from torchglass.capture.statistics.recording import recording_statistics
     from torchglass.results.recording import Recording
 
-    budget = _BUDGET_BYTES if tensors is True else int(tensors)
     with recording_statistics(model, level=level, keep=keep, budget_bytes=budget) as recorder:
         yield Recording(recorder, type(model).__name__)

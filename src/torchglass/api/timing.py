@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torchglass.api.expecting import expect_at_least
+
 if TYPE_CHECKING:
     from torchglass.capture.timing.steps import Loss
     from torchglass.results.profile import Profile
@@ -38,6 +40,8 @@ def profile(
     from torchglass.capture.timing.measuring import measure
     from torchglass.results.profile import Profile
 
+    expect_at_least(0, "warmup", warmup)
+    expect_at_least(1, "repeats", repeats)
     return Profile(
         *measure(
             model,

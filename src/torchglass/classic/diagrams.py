@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from torchglass.analyse.model.parameters import count
@@ -13,6 +12,7 @@ from torchglass.errors import ViewError
 from torchglass.records.model import Model, ModuleId
 from torchglass.targets.reading import read
 from torchglass.views.brief import brief
+from torchglass.views.files import in_its_folder
 from torchglass.views.formats import format_count, harmless
 
 Graph = dict[str, list[Any]]
@@ -76,7 +76,7 @@ def plot_network_graph(
         drawing.layout(prog="dot")
         picture: str = drawing.draw(format="svg").decode()
     if path is not None:
-        Path(path).write_text(picture, encoding="utf-8")
+        in_its_folder(path).write_text(picture, encoding="utf-8")
     return picture
 
 

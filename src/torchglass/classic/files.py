@@ -10,6 +10,7 @@ from pathlib import Path
 from torchglass.api.exploring import in_event_loop
 from torchglass.errors import TargetError, ViewError
 from torchglass.targets.folders import find_files
+from torchglass.views.files import in_its_folder
 
 
 def input_select_file(
@@ -44,7 +45,7 @@ def save_text_file(text: str, path: str | os.PathLike[str]) -> str:
     ...     Path(save_text_file("glass", folder + "/note.txt")).read_text()
     'glass'
     """
-    file = Path(path).expanduser()
+    file = in_its_folder(Path(path).expanduser())
     file.write_text(text, encoding="utf-8")
     return str(file.absolute())
 

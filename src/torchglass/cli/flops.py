@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchglass.analyse.rows import Sort
 from torchglass.cli.measuring import NO_FILES, Depth, Files, export_all
-from torchglass.cli.options import USUAL, Common, Flag, Inputs, Target, app
+from torchglass.cli.options import Debug, Flag, Inputs, Model, app
 from torchglass.cli.output import stdout_for_results
 from torchglass.cli.terminal import terminal_width
 from torchglass.targets.inputs import ready_to_run
@@ -12,7 +12,7 @@ from torchglass.targets.inputs import ready_to_run
 
 @app.command
 def flops(
-    target: Target,
+    target: Model,
     /,
     *,
     input: Inputs = (),
@@ -23,7 +23,7 @@ def flops(
     sort: Sort | None = None,
     ops: Flag = False,
     files: Files = NO_FILES,
-    common: Common = USUAL,
+    debug: Debug = False,
 ) -> None:
     """Print how many floating-point operations each module of a model takes.
 
@@ -48,6 +48,7 @@ def flops(
     """
     from torchglass.api import flops as counting
 
+    files.check()
     with stdout_for_results():
         model, inputs, named = ready_to_run(target, input, fake=fake)
         counted = counting.flops(

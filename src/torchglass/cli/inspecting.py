@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchglass.cli.options import USUAL, Common, File, Flag, Inputs, Target, app
+from torchglass.cli.options import Debug, File, Flag, Inputs, Model, app
 from torchglass.cli.output import export, stdout_for_results
 from torchglass.cli.terminal import terminal_width
 from torchglass.targets.inputs import ready_to_run
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @app.command
 def inspect(
-    target: Target,
+    target: Model,
     /,
     *,
     input: Inputs = (),
     backward: Flag = False,
     depth: int | None = None,
     out: File | None = None,
-    common: Common = USUAL,
+    debug: Debug = False,
 ) -> None:
     """Print what each module of a model does: shapes, time, memory, NaN and Inf.
 

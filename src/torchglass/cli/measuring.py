@@ -10,7 +10,7 @@ from typing import Annotated, Protocol
 from cyclopts import Parameter
 
 from torchglass.cli.options import File
-from torchglass.cli.output import STDOUT, export
+from torchglass.cli.output import STDOUT, expect_one_printed, export
 
 Depth = Annotated[int | None, Parameter(help="Show so many levels below the model.")]
 
@@ -24,6 +24,10 @@ class Files:
     """Write JSON to a file; `-` prints it instead."""
     csv: File | None = None
     """Write a line for each module to a file; `-` prints them instead."""
+
+    def check(self) -> None:
+        """Refuse both on stdout."""
+        expect_one_printed(json=self.json, csv=self.csv)
 
 
 NO_FILES = Files()

@@ -8,15 +8,16 @@ from cyclopts import Parameter
 
 from torchglass.analyse.rows import Sort as MostFirst
 from torchglass.cli.measuring import NO_FILES, Depth, Files, export_all
-from torchglass.cli.options import USUAL, Common, Flag, Inputs, Target, app
+from torchglass.cli.options import Debug, Flag, Inputs, Model, app
 from torchglass.cli.output import stdout_for_results
 from torchglass.cli.terminal import terminal_width
+from torchglass.errors import TargetError
 from torchglass.targets.inputs import ready_to_run
 
 
 @app.command
 def memory(
-    target: Target,
+    target: Model,
     /,
     *,
     input: Inputs = (),
@@ -28,7 +29,7 @@ def memory(
     ops: Flag = False,
     peak: Flag = False,
     files: Files = NO_FILES,
-    common: Common = USUAL,
+    debug: Debug = False,
 ) -> None:
     """Print how much memory each module of a model takes in a step, and who holds the peak.
 
@@ -55,6 +56,9 @@ def memory(
     """
     from torchglass.api.memory import memory as measure
 
+    if optimizer is not None and not backward:
+        raise TargetError("--optimizer needs the backward: leave --no-backward out")
+    files.check()
     with stdout_for_results():
         model, inputs, named = ready_to_run(target, input, fake=fake)
         result = measure(

@@ -20,7 +20,7 @@ from torchglass.cli.options import (
     Target,
     app,
 )
-from torchglass.cli.output import export, stdout_for_results, tell
+from torchglass.cli.output import STDOUT, expect_one_printed, export, stdout_for_results, tell
 from torchglass.cli.terminal import terminal_width
 from torchglass.targets.inputs import make_inputs, ready_to_run
 from torchglass.targets.names import resolve
@@ -57,6 +57,7 @@ def summary(
     csv
         Write a CSV file; `-` prints it.
     """
+    expect_one_printed(json=STDOUT if json else None, html=html, csv=csv)
     result = _summary(target, shown, common)
     if html:
         export(result.to_html, html)
@@ -75,12 +76,13 @@ def tree(target: Target, /, *, shown: Shown = EVERYTHING, common: Common = USUAL
     ```
     torchglass tree net.py:Net
     torchglass tree torchvision.models:resnet50 --depth 2 --fold
+    torchglass tree net.py:Net --input 1x3x224x224
     ```
     """
     print(_summary(target, shown, common).tree(width=terminal_width()))
 
 
-@app.command(group=LOOKING)
+@app.command(group=LOOKING, usage="Usage: torchglass explore [OPTIONS] [TARGET]")
 def explore(
     target: Target | None = None,
     /,
@@ -121,7 +123,9 @@ def explore(
     exploring.walk_through(model, tuple(inputs), named, against=against, unsafe=common.unsafe)
 
 
-@app.command(alias="serve", group=LOOKING)
+@app.command(
+    alias="serve", group=LOOKING, usage="Usage: torchglass view [OPTIONS] TARGET [OTHERS...]"
+)
 def view(
     target: Target,
     /,
@@ -170,7 +174,9 @@ def view(
         server.wait()
 
 
-@app.command(group=LOOKING)
+@app.command(
+    group=LOOKING, usage="Usage: torchglass report --out PATH [OPTIONS] TARGET [OTHERS...]"
+)
 def report(
     target: Target, /, *others: Path, out: Path, input: Inputs = (), common: Common = USUAL
 ) -> None:

@@ -40,6 +40,7 @@ for _flag in ("--help", "--version"):
 Target = Annotated[
     Path, Parameter(help="`net.py:Net`, `package.module:name`, a checkpoint or a run.")
 ]
+Model = Annotated[Path, Parameter(help="`net.py:Net` or `package.module:name`.")]
 File = Annotated[Path, Parameter(allow_leading_hyphen=True)]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 Inputs = Annotated[
@@ -53,15 +54,17 @@ Inputs = Annotated[
 ]
 
 
+Debug = Annotated[Flag, Parameter(help="Show the traceback of an error.")]
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Common:
-    """What every command that takes a target understands."""
+    """What every command that takes any target understands."""
 
     unsafe: Flag = False
     """Let a checkpoint run the code it carries: only for files that you trust."""
-    debug: Flag = False
-    """Show the traceback of an error."""
+    debug: Debug = False
 
 
 @Parameter(name="*")

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 import cyclopts
 from cyclopts import CycloptsError
 
-from torchglass.errors import TorchglassError, TorchglassWarning
+from torchglass.errors import TargetError, TorchglassError, TorchglassWarning
 
 STDOUT = Path("-")
 
@@ -38,6 +38,15 @@ def export(to_format: Callable[[Path | None], str], path: Path) -> None:
         return
     to_format(path)
     tell(f"wrote {path}")
+
+
+def expect_one_printed(**files: Path | None) -> None:
+    """Refuse results that would be printed one behind the other; options by their names."""
+    printed = [f"--{name}" for name, file in files.items() if file == STDOUT]
+    if len(printed) > 1:
+        raise TargetError(
+            f"{' and '.join(printed)} cannot be printed together: write all but one to a file"
+        )
 
 
 def tell(message: str) -> None:

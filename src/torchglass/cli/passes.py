@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from torchglass.analyse.rows import Sort as SlowestFirst
 from torchglass.cli.measuring import NO_FILES, Depth, Files, export_all
-from torchglass.cli.options import USUAL, Common, Flag, Inputs, Target, app
+from torchglass.cli.options import Debug, Flag, Inputs, Model, app
 from torchglass.cli.output import missing_input, stdout_for_results, tell
 from torchglass.cli.terminal import terminal_width
 from torchglass.targets.inputs import ready_to_run
@@ -18,7 +19,7 @@ from torchglass.views.text.fitting import broken
 
 @app.command
 def trace(
-    target: Target,
+    target: Model,
     /,
     *,
     input: Inputs = (),
@@ -26,7 +27,7 @@ def trace(
     draw: Path | None = None,
     level: Literal["torch", "aten"] = "torch",
     out: Path | None = None,
-    common: Common = USUAL,
+    debug: Debug = False,
 ) -> None:
     """Print every operation of one forward, by name.
 
@@ -61,15 +62,12 @@ def trace(
 
 
 @app.command
-def explain(target: Target, /, *, input: Inputs = (), common: Common = USUAL) -> None:
+def explain(target: Model, /, *, input: Inputs = (), debug: Debug = False) -> None:
     """Run one forward and tell what went wrong: which shapes met, where they came from, what fits.
 
     ```
     torchglass explain net.py:Net --input 1x4x32x32
     ```
-
-    Parameters
-    ----------
     """
     from torchglass.api import passes
 
@@ -83,20 +81,20 @@ def explain(target: Target, /, *, input: Inputs = (), common: Common = USUAL) ->
 
 @app.command
 def profile(
-    target: Target,
+    target: Model,
     /,
     *,
     input: Inputs = (),
     backward: Annotated[bool, Parameter(negative=("--no-backward", "--forward-only"))] = True,
-    warmup: int = 3,
-    repeats: int = 10,
+    warmup: Annotated[int, Parameter(validator=Number(gte=0))] = 3,
+    repeats: Annotated[int, Parameter(validator=Number(gte=1))] = 10,
     depth: Depth = None,
     sort: SlowestFirst | None = None,
     ops: Flag = False,
     layers: Flag = False,
     files: Files = NO_FILES,
     trace: Path | None = None,
-    common: Common = USUAL,
+    debug: Debug = False,
 ) -> None:
     """Print how long each module of a model takes, forward and backward.
 
@@ -126,6 +124,7 @@ def profile(
     """
     from torchglass.api import timing
 
+    files.check()
     model, inputs, named = _ready(target, input)
     with stdout_for_results():
         result = timing.profile(
@@ -151,7 +150,7 @@ def profile(
 
 
 @app.command
-def replay(file: Path, /, *, common: Common = USUAL) -> None:
+def replay(file: Path, /, *, debug: Debug = False) -> None:
     """Run the operation that made a NaN or an Inf again, alone, from a guard's dump.
 
     ```

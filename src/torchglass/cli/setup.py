@@ -8,16 +8,16 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchglass.cli.options import STARTING, Flag, app
+from torchglass.cli.options import STARTING, Debug, app
 
 
-@app.command(group=STARTING)
+@app.command(group=STARTING, usage="Usage: torchglass demo [OPTIONS] [FOLDER]")
 def demo(
     folder: Path | None = None,
     /,
     *,
     steps: Annotated[int, Parameter(validator=Number(gte=1))] = 300,
-    debug: Flag = False,
+    debug: Debug = False,
 ) -> None:
     """Train a small model while it is watched, then look inside.
 
@@ -32,8 +32,6 @@ def demo(
         Where the run and its page are written; `torchglass-demo` if none is named.
     steps
         How long to train.
-    debug
-        Show the traceback of an error.
     """
     from torchglass.demo import run
 

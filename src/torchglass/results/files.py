@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+
+from torchglass.views.files import in_its_folder
 
 File = str | os.PathLike[str]
 
@@ -11,5 +12,5 @@ File = str | os.PathLike[str]
 def written(text: str, file: File | None) -> str:
     """The text, which also goes into a file if one is named."""
     if file is not None:
-        Path(file).write_text(text, encoding="utf-8")
+        in_its_folder(file).write_text(text, encoding="utf-8")
     return text

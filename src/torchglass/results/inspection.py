@@ -81,7 +81,6 @@ class Inspection(Mapping[str, ModuleInspection]):
     def save(self, file: File) -> Path:
         """Write the file, and the folders that it is in."""
         path = Path(file)
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.to_json(path)
         return path
 

@@ -10,10 +10,17 @@ from torchglass.analyse.rows import Measured, Sort
 from torchglass.errors import LookupFailedError
 from torchglass.export.texts import json_text
 from torchglass.results.files import File, written
-from torchglass.targets.names import near
+from torchglass.targets.names import near_or_all
 from torchglass.views.tables import Look
 
 M = TypeVar("M", bound=Measured)
+
+
+class Rows(dict[str, M]):
+    """What was measured of each module, by its path."""
+
+    def __missing__(self, path: str) -> M:
+        raise LookupFailedError(f"no module {path!r} was measured{near_or_all(str(path), self)}")
 
 
 class Measurement(ABC, Generic[M]):
@@ -35,8 +42,6 @@ class Measurement(ABC, Generic[M]):
     def _op_table(self, count: int | None, room: int | None) -> str: ...
 
     def __getitem__(self, path: str) -> M:
-        if path not in self.rows:
-            raise LookupFailedError(f"no module {path!r} was measured{near(path, list(self.rows))}")
         return self.rows[path]
 
     def __str__(self) -> str:

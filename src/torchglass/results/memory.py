@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from torchglass.analyse.memory.reading import devices_of, memory_report
@@ -19,7 +20,7 @@ from torchglass.records.memory import Block, BlockKind, Footprint
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
 from torchglass.results.files import File, written
-from torchglass.results.measurement import Measurement
+from torchglass.results.measurement import Measurement, Rows
 from torchglass.views.tables import Look
 from torchglass.views.text.memory import (
     Remembered,
@@ -60,10 +61,10 @@ class Memory(Measurement[ModuleMemory]):
             )
         return Memory(self.model, self.calls, self.footprint, device)
 
-    @property
+    @cached_property
     def rows(self) -> Mapping[str, ModuleMemory]:
         """What each module takes, by its path."""
-        return self.report.modules
+        return Rows(self.report.modules)
 
     @property
     def unattributed(self) -> ModuleMemory:

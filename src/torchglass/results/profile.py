@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torchglass.records.model import Model
 from torchglass.records.timing import Timing
 from torchglass.records.trace import Call
 from torchglass.results.files import File, written
-from torchglass.results.measurement import Measurement
+from torchglass.results.measurement import Measurement, Rows
 from torchglass.views.tables import Look
 from torchglass.views.text.overlay import overlay_text
 from torchglass.views.text.profile import Profiled, op_table, profile_table
@@ -33,10 +34,10 @@ class Profile(Measurement[ModuleTime]):
         self.latency: Latency = latency(timing)
         self._profiled = Profiled(model, calls, timing, self.latency)
 
-    @property
+    @cached_property
     def rows(self) -> Mapping[str, ModuleTime]:
         """What each module took that ran, by its path."""
-        return self.latency.modules
+        return Rows(self.latency.modules)
 
     @property
     def root(self) -> ModuleTime:

@@ -57,7 +57,8 @@ class Summary:
     def tree(self, *, width: int | None = None) -> str:
         """The tree of modules, each with what it does and how many parameters it has.
 
-        A `width` leaves out what there is no room for in so many terminal cells.
+        Where a forward was run, it tells the shapes that came out, too. A `width` leaves out what
+        there is no room for in so many terminal cells.
         """
         return tree_text(self.report, width)
 

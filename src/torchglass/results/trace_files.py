@@ -14,6 +14,7 @@ from torchglass.records import trace as records
 from torchglass.records.run import Run
 from torchglass.records.trace import OpId
 from torchglass.store.traces import StoredTrace, read_trace, tensors_file, write_trace
+from torchglass.views.files import in_its_folder
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +38,9 @@ def save(trace: Trace, path: Path, *, overwrite: bool) -> Path:
     path = path if path.suffix else path.with_suffix(_SUFFIX)
     if path.exists() and not overwrite:
         raise StoreError(f"{path} is already there; choose another name, or say overwrite=True")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+    with tempfile.TemporaryDirectory(
+        dir=in_its_folder(path).parent, prefix=f".{path.name}-"
+    ) as folder:
         new = Path(folder) / path.name
         run = Run(name=trace.record.model, created_ns=time.time_ns())
         write_trace(new, run, _stored(trace))

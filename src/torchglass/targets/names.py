@@ -59,6 +59,12 @@ def near(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
+def near_or_all(name: str, names: Iterable[str]) -> str:
+    """The names most like one that is not there; without any, those that there are."""
+    every = [known for known in names if known]
+    return near(name, every) or (_listed(every) if every else "")
+
+
 def _incomplete(text: str) -> TargetError:
     """Why a text without a name in it is no target."""
     if not text:

@@ -86,7 +86,8 @@ def _inputs(row: Row, report: SummaryReport) -> str:
     return (first_shape(row.calls[0].inputs) or _NO_TENSOR) if row.calls else _unseen(row, report)
 
 
-def _outputs(row: Row, report: SummaryReport) -> str:
+def output_text(row: Row, report: SummaryReport) -> str:
+    """The shape that comes out of a module, "–" where it did not run; "" without a forward."""
     if not row.calls:
         return _unseen(row, report)
     calls = f" · {len(row.calls)} calls" if len(row.calls) > 1 else ""
@@ -122,7 +123,7 @@ def _own(text: Callable[[Row, SummaryReport], str]) -> Callable[[Row, SummaryRep
 COLUMNS: Mapping[str, Column] = {
     "class": Column("Class", _class, right=False),
     "input_size": Column("Input", _inputs, right=False, spare=3),
-    "output_size": Column("Output", _outputs, right=False, spare=1),
+    "output_size": Column("Output", output_text, right=False, spare=1),
     "kernel_size": Column(
         "Kernel",
         _own(lambda row, _: kernel_size(row.module.kind, row.module.extra)),

@@ -13,6 +13,7 @@ from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import Call, Op, OpId, Source
 from torchglass.views.brief import brief
 from torchglass.views.formats import format_shape, format_time, harmless, shorten
+from torchglass.views.signatures import forward_signature, misled_class
 
 _LONGEST_CODE = 88
 _MOST_GIVEN = 12
@@ -191,12 +192,26 @@ def _made_by(failure: Failure, id: OpId) -> str:
 
 
 def _why(failure: Failure) -> Iterator[Row]:
+    if failure.op is None:
+        yield from _signature(failure)
     if failure.verdict is not None:
         yield (harmless(failure.verdict.why),)
         for found in failure.set_sizes:
             # Of a tensor as it was made, what stands in the table is all there is to say.
             if found.op.id != found.given.operand.op or found.op.operands:
                 yield (_set(failure, found),)
+
+
+def _signature(failure: Failure) -> Iterator[Row]:
+    """What the module takes, where it was given other arguments."""
+    misled, module = misled_class(failure.error), failure.module
+    source = failure.model.classes.get(module.class_name) if misled and module else None
+    if source is None or module is None:
+        return
+    classes = [module.class_name, *(ancestor.class_name for ancestor in source.ancestors)]
+    is_its_own = misled in [name.rpartition(".")[2] for name in classes]
+    if is_its_own and (signature := forward_signature(source)):
+        yield (harmless(f"the forward of {module.kind} takes {signature}"),)
 
 
 def _set(failure: Failure, found: SetSize) -> str:

@@ -17,14 +17,20 @@ from torchglass.capture.flops.tally import Tally
 from torchglass.capture.forward.fake import Faking, has_fakes
 from torchglass.capture.forward.keeping import has_compiled, keeping_modules, running_uncompiled
 from torchglass.capture.forward.looking import tensors_of
-from torchglass.capture.model.structure import read_model
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.timing.backward import Reached
 from torchglass.capture.timing.clocks import Clock, clock_for
-from torchglass.capture.timing.steps import Located, Loss, Step, keeping_parameters, with_shapes
+from torchglass.capture.timing.steps import (
+    Located,
+    Loss,
+    Step,
+    keeping_parameters,
+    read_target,
+    with_shapes,
+)
 from torchglass.errors import CaptureError
 from torchglass.records.flops import Work
-from torchglass.records.model import Model, Module, ModuleId
+from torchglass.records.model import Model
 from torchglass.records.timing import Stage
 
 _NO_GRADIENT = "nothing that the model returned has a gradient, so only its forward was counted"
@@ -73,7 +79,7 @@ def count(
     notes += [_UNCOMPILED] if has_compiled(modules) else []
     notes += left_out
     return Counted(
-        _read(target, modules),
+        read_target(target, modules),
         Work(
             places=work.places,
             ops=work.ops,
@@ -83,15 +89,6 @@ def count(
             notes=tuple(notes),
         ),
     )
-
-
-def _read(target: Any, modules: Sequence[nn.Module]) -> Model:
-    """What a model is made of; a function is made of nothing but itself."""
-    if modules:
-        return read_model(target)
-    kind = type(target).__name__
-    root = Module(id=ModuleId(0), path="", name="", class_name=kind)
-    return Model(name=getattr(target, "__name__", kind), modules=(root,))
 
 
 @contextlib.contextmanager

@@ -23,7 +23,6 @@ from torchglass.capture.forward.looking import modules_in, note_where, tensors_o
 from torchglass.capture.memory.allocators import Meter, meters_for
 from torchglass.capture.memory.optimizers import Making, Twin, optimizer_named
 from torchglass.capture.memory.recording import MemoryRecorder
-from torchglass.capture.model.structure import read_model
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.timing.backward import Reached, leaves_among
 from torchglass.capture.timing.steps import (
@@ -34,6 +33,7 @@ from torchglass.capture.timing.steps import (
     Watcher,
     keeping_parameters,
     parameters_of,
+    read_target,
     with_shapes,
 )
 from torchglass.errors import CaptureError
@@ -108,7 +108,9 @@ def measure(
     notes = [*footprint.notes]
     notes += [_COMPILED] if has_compiled(modules) else []
     notes += left_out
-    return Measured(read_model(target), calls, dataclasses.replace(footprint, notes=tuple(notes)))
+    return Measured(
+        read_target(target, modules), calls, dataclasses.replace(footprint, notes=tuple(notes))
+    )
 
 
 def _taken(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Footprint]:

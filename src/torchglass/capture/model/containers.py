@@ -1,9 +1,12 @@
-"""Objects that are no modules but hold some: a pipeline, a dict of networks, a list of stages."""
+"""Objects that are no modules but hold or use some: a pipeline, a list of stages, a function."""
 
 from __future__ import annotations
 
+import dis
+import functools
 from collections.abc import Iterator
 from contextlib import suppress
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
@@ -12,10 +15,22 @@ from torch import nn
 def module_parts(thing: object) -> list[tuple[str, Any]]:
     """The named parts of an object that are modules, or dicts and lists that lead to some.
 
-    Only what is stored is looked at: no property, no iteration of the object's own is run.
+    Those of a function are what its code names. Only what is stored is looked at: no property, no
+    iteration of the object's own is run.
     """
-    parts = _items(thing) if isinstance(thing, (dict, list, tuple)) else _attributes(thing)
-    return [(name, part) for name, part in parts if _leads_to_module(part)]
+    return [(name, part) for name, part in _parts(thing) if _leads_to_module(part)]
+
+
+def _parts(thing: object) -> Iterator[tuple[str, Any]]:
+    if isinstance(thing, (dict, list, tuple)):
+        return _items(thing)
+    if isinstance(thing, FunctionType):
+        return _used_by(thing)
+    if isinstance(thing, MethodType):
+        return _parts_of_method(thing)
+    if isinstance(thing, functools.partial):
+        return _parts_of_partial(thing)
+    return _attributes(thing)
 
 
 def _leads_to_module(thing: object) -> bool:
@@ -44,3 +59,61 @@ def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
             if type(member).__name__ == "member_descriptor" and name != "__dict__":
                 with suppress(AttributeError):
                     yield name, member.__get__(thing)
+
+
+def _parts_of_method(method: MethodType) -> Iterator[tuple[str, Any]]:
+    holder = method.__self__
+    if isinstance(holder, nn.Module):
+        yield "__self__", holder
+    else:
+        yield from _parts(holder)
+    yield from _parts(method.__func__)
+
+
+def _parts_of_partial(partial: functools.partial[Any]) -> Iterator[tuple[str, Any]]:
+    function: Any = partial.func
+    if isinstance(function, (FunctionType, MethodType, functools.partial)):
+        yield from _parts(function)
+    else:
+        yield "func", function
+    yield "args", partial.args
+    yield "keywords", partial.keywords
+
+
+def _used_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function and those that it calls by name reach, each name once."""
+    names, seen, waiting = set(), set(), [function]
+    while waiting:
+        user = waiting.pop()
+        seen.add(user)
+        for name, part in (*_globals_of(user), *_closure_of(user), *vars(user).items()):
+            if isinstance(part, FunctionType):
+                waiting += [part] * (part not in seen)
+            elif name not in names:
+                names.add(name)
+                yield name, part
+
+
+def _globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The globals that a function names; of functions only those of its own file."""
+    world = function.__globals__
+    for name in dict.fromkeys(_globals_named(function.__code__)):
+        part = world.get(name)
+        if not isinstance(part, FunctionType) or part.__globals__ is world:
+            yield name, part
+
+
+def _globals_named(code: CodeType) -> Iterator[str]:
+    # The names in a code object are those of attributes, too; only its steps tell them apart.
+    steps = dis.get_instructions(code)
+    yield from (step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _globals_named(constant)
+
+
+def _closure_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        # A variable that is not set yet has a cell without contents.
+        with suppress(ValueError):
+            yield name, cell.cell_contents

@@ -12,14 +12,19 @@ from torchglass.analyse.charging import charge
 from torchglass.capture.calls import CallRecorder, recording
 from torchglass.capture.forward.keeping import has_compiled
 from torchglass.capture.forward.looking import note_where, tensors_of
-from torchglass.capture.model.structure import read_model
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.timing.backward import NodeTimer, Reached
 from torchglass.capture.timing.clocks import Clock, CpuClock, clock_for, cpu_clock
 from torchglass.capture.timing.forward import ModuleTimer, timing_ops
 from torchglass.capture.timing.spans import Stopwatch
-from torchglass.capture.timing.steps import Located, Loss, Step, keeping_parameters, with_shapes
-from torchglass.errors import CaptureError
+from torchglass.capture.timing.steps import (
+    Located,
+    Loss,
+    Step,
+    keeping_parameters,
+    read_target,
+    with_shapes,
+)
 from torchglass.records.model import Model
 from torchglass.records.timing import Charges, Span, Stage, Timing
 from torchglass.records.trace import Call
@@ -51,8 +56,6 @@ def measure(
     cpu: CpuClock | None = None,
 ) -> Measured:
     """Run a model several times and take the time of all that runs in it."""
-    if repeats < 1 or warmup < 0:
-        raise CaptureError("there is at least one run to measure, and no fewer warm-ups than none")
     target, located = with_shapes(target, args, kwargs)
     inputs = (tensor for _, tensor in tensors_of_call(args, kwargs))
     clock = clock or clock_for((*tensors_of(located), *inputs))
@@ -76,7 +79,7 @@ def measure(
         threads=torch.get_num_threads(),
         notes=tuple(notes),
     )
-    return Measured(read_model(target), calls, timing)
+    return Measured(read_target(target, modules), calls, timing)
 
 
 def _look(step: Step, modules: Located) -> tuple[Call, ...]:

@@ -14,10 +14,12 @@ from torch.utils._pytree import tree_map_only
 
 from torchglass.capture.forward.keeping import keeping_modules, keeping_random_state
 from torchglass.capture.forward.looking import copy_of_lazy, modules_in, tensors_of
+from torchglass.capture.model.structure import read_model
 from torchglass.capture.places import tensors_in
 from torchglass.capture.timing.backward import Reached, leaves_among, nodes_behind
 from torchglass.capture.trace.functions import without_guards
 from torchglass.errors import CaptureError, warn
+from torchglass.records.model import Model, Module, ModuleId
 from torchglass.records.timing import Stage
 
 # As a function that torch hands to modes it would hide from ours what a checkpoint runs again.
@@ -62,7 +64,7 @@ class Step:
         self._modules = modules
         self._arguments = args, dict(kwargs)
         self._backward = backward
-        self._loss = loss or sum_of_outputs
+        self._loss = _checked(sum_of_outputs if loss is None else loss)
         self.went_back = False
         """Whether the last run had a backward."""
 
@@ -120,6 +122,21 @@ def with_shapes(
     with keeping_random_state(), torch.no_grad():
         made(*args, **kwargs)
     return made, modules_in(made)
+
+
+def read_target(target: Any, modules: Sequence[nn.Module]) -> Model:
+    """What a model is made of; a function without modules is made of nothing but itself."""
+    if modules:
+        return read_model(target)
+    kind = type(target).__name__
+    root = Module(id=ModuleId(0), path="", name="", class_name=kind)
+    return Model(name=getattr(target, "__name__", kind), modules=(root,))
+
+
+def _checked(loss: Loss) -> Loss:
+    if not callable(loss):
+        raise CaptureError(f"loss is a function of what the model returned, not {loss!r}")
+    return loss
 
 
 def sum_of_outputs(output: Any) -> torch.Tensor:

@@ -12,6 +12,7 @@ from typing import get_args
 
 from torchglass.analyse.graph.parts import Graph
 from torchglass.errors import ViewError
+from torchglass.views.files import in_its_folder
 from torchglass.views.graph.arranging import arrange
 from torchglass.views.graph.directions import HEADINGS, Corners, Direction
 from torchglass.views.graph.graphviz import POINTS, measure
@@ -61,7 +62,7 @@ def draw(
         layout, style, heading, texts, format=kind, dpi=_dpi(corners) if kind in _PIXELS else POINTS
     )
     if path is not None:
-        path.write_bytes(picture)
+        in_its_folder(path).write_bytes(picture)
     return picture
 
 

@@ -183,7 +183,8 @@ def _facts(profiled: Profiled, room: int | None) -> list[str]:
         facts.append(
             ("Measuring", f"≈ {max(found.overhead, 1):.2f}× the CPU time of a run without it")
         )
-        if found.overhead > _MUCH:
+        has_ops = any(op.op and op.forward for op in found.ops)
+        if found.overhead > _MUCH and has_ops:
             notes.append(_DISTURBED)
     if found.busy is not None:
         notes.append(

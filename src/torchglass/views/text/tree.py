@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from torchglass.analyse.model.summary import Row, SummaryReport
-from torchglass.records.model import Model
 from torchglass.views.brief import brief
-from torchglass.views.columns import SAME_AS, row_name, same_as
+from torchglass.views.columns import SAME_AS, output_text, row_name, same_as
 from torchglass.views.formats import format_count, harmless, shorten, width
 from torchglass.views.text.fitting import shortened
 from torchglass.views.text.frame import missing_note
@@ -33,7 +32,7 @@ class _Way(NamedTuple):
 
 
 def tree_text(report: SummaryReport, room: int | None = None) -> str:
-    """The rows of a report, each with what its module does and its parameters.
+    """The rows of a report, each with what its module does, what comes out and its parameters.
 
     With a room of so many terminal cells a row that is too long says less, and the end says what.
     """
@@ -42,7 +41,7 @@ def tree_text(report: SummaryReport, room: int | None = None) -> str:
     # The lines of a deep tree would leave nothing for the names.
     arm = "──" if room is None or 2 * len("├── ") * deepest <= room else ""
     ways = [
-        _fitting(guide, _ways(row, report.model), room)
+        _fitting(guide, _ways(row, report), room)
         for row, guide in zip(below, guides(below, arm), strict=True)
     ]
     total = f"{'├' if ways else '└'}── {format_count(report.counts.total.parameters)} parameters"
@@ -63,9 +62,9 @@ def _fitting(guide: str, ways: Iterator[_Way], room: int | None) -> _Way:
     return _Way(guide + way.text, way.left_out)
 
 
-def _ways(row: Row, model: Model) -> Iterator[_Way]:
+def _ways(row: Row, report: SummaryReport) -> Iterator[_Way]:
     """What a row is, in full and then in fewer and fewer words, at last its name alone."""
-    module = row.module
+    module, model = row.module, report.model
     name = shorten(row_name(row, model), _LONGEST_NAME)
     other = same_as(row, model)
     if module.alias_of is not None:
@@ -76,15 +75,18 @@ def _ways(row: Row, model: Model) -> Iterator[_Way]:
     is_one = len(row.members) == 1
     kind = f"{name}: {harmless(module.kind)}" if is_one else name
     what = f"{name}: {brief(module.kind, module.extra)}" if is_one else name
+    shape = f" → {output_text(row, report)}" if row.calls else ""
     params = f" [{format_count(row.total.parameters)} params"
     tied, problem = (", tied" if other else ""), ("  !" if module.problem else "")
     whole_tied = f"{tied} to {other}" if other else ""
     whole_problem = f"{problem} {harmless(module.problem)}" if module.problem else ""
-    yield _Way(f"{what}{params}{whole_tied}]{whole_problem}")
+    yield _Way(f"{what}{shape}{params}{whole_tied}]{whole_problem}")
     less = [word for word, there in (("what is tied", tied), ("problems", problem)) if there]
-    yield _Way(f"{what}{params}{tied}]{problem}", tuple(less))
+    yield _Way(f"{what}{shape}{params}{tied}]{problem}", tuple(less))
     less += ["settings"] * (what != kind)
-    yield _Way(f"{kind}{params}{tied}]{problem}", tuple(less))
+    yield _Way(f"{kind}{shape}{params}{tied}]{problem}", tuple(less))
     less += ["classes"] * (kind != name)
+    yield _Way(f"{name}{shape}{params}{tied}]{problem}", tuple(less))
+    less += ["shapes"] * bool(shape)
     yield _Way(f"{name}{params}{tied}]{problem}", tuple(less))
     yield _Way(f"{name}{problem}", (*less, "parameters"))

@@ -8,6 +8,7 @@ import html
 from pathlib import Path
 
 from torchglass.records.flow import Reader
+from torchglass.views.files import in_its_folder
 from torchglass.views.web import page_files
 from torchglass.views.web.payloads import snapshot, to_json
 
@@ -62,7 +63,8 @@ def _render(title: str, data: str) -> str:
 
 def write_page(reader: Reader, path: Path, *others: Reader) -> None:
     """Save the page of a run, and of others to compare it with, as one HTML file."""
-    path.write_text(render_page(reader, *others), encoding="utf-8", errors="replace")
+    page = render_page(reader, *others)
+    in_its_folder(path).write_text(page, encoding="utf-8", errors="replace")
 
 
 def _script(name: str) -> str:

@@ -18,6 +18,7 @@ from torchglass.views.web.app import build_app
 from torchglass.views.web.shelf import FindMore
 
 _PORTS_TO_TRY = 50
+_LAST_PORT = 65535
 _EVERYWHERE = ("0.0.0.0", "::", "")
 
 
@@ -72,6 +73,7 @@ def serve(
     prefix under which a proxy shows it. `find_more` is asked now and then for runs that have been
     started since. The readers stay open when the server closes.
     """
+    _check_port(port)
     page_files.read("index.html")
     listener = _listen(host, port)
     token = token or secrets.token_urlsafe(24)
@@ -100,10 +102,15 @@ def serve(
     return Server(url, listener, uvicorn.Server(config), closing)
 
 
+def _check_port(port: object) -> None:
+    if not isinstance(port, int) or not 0 <= port <= _LAST_PORT:
+        raise ViewError(f"port is from 0 to {_LAST_PORT}, where 0 is any free one, not {port!r}")
+
+
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     problem: OSError | None = None
-    for candidate in (*range(port, min(port + _PORTS_TO_TRY, 65536)), 0):
+    for candidate in (*range(port, min(port + _PORTS_TO_TRY, _LAST_PORT + 1)), 0):
         if candidate and _answers(candidate):
             continue
         try:

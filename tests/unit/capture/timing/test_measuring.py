@@ -250,8 +250,8 @@ def test_the_user_s_exception_says_where_it_was() -> None:
     ("target", "options", "complaint"),
     [
         (3, {}, "not callable"),
-        (nn.ReLU(), {"repeats": 0}, "at least one run"),
-        (nn.ReLU(), {"warmup": -1}, "at least one run"),
+        (nn.ReLU(), {"loss": 3}, "loss is a function of what the model returned, not 3"),
+        (nn.ReLU(), {"loss": 0}, "loss is a function of what the model returned, not 0"),
         (nn.Linear(4, 4, device="meta"), {"backward": False}, "meta"),
     ],
 )

@@ -72,7 +72,8 @@ def test_a_generator_of_the_user_s_is_not_drawn_from() -> None:
 
 class _Mapping(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.vmap(lambda row: (row + 1) * 2, in_dims=1)(x) * 3
+        mapped: torch.Tensor = torch.vmap(lambda row: (row + 1) * 2, in_dims=1)(x)
+        return mapped * 3
 
 
 def test_what_ran_under_a_transform_is_skipped_and_not_doubted() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import hatch_build
 from tests import make
+from torchglass.errors import ViewError
 from torchglass.records.run import Run
 from torchglass.records.series import Frame
 from torchglass.store.memory import MemoryStore
@@ -190,3 +191,9 @@ def test_a_page_that_is_open_does_not_keep_the_program_from_ending(
 
         assert process.stdout.readline() == "ended\n"
         assert process.wait(timeout=10) == 0
+
+
+@pytest.mark.parametrize("port", [-5, 65536, 99999, "5000"])
+def test_what_is_no_port_is_refused(store: MemoryStore, port: Any) -> None:
+    with pytest.raises(ViewError, match=f"port is from 0 to 65535.*not {port!r}"):
+        serve(store, port=port)
