@@ -191,7 +191,7 @@ class PassRecorder:
             event = _edited(event, self._edits[number])
         try:
             if self._take_gradients:
-                self._ask_for_gradients(len(self.events), event.results)
+                self._ask_for_gradients(len(self.events), event)
             self._take_down(event)
         except Exception as problem:  # noqa: BLE001 - see _miss
             self._miss(problem)
@@ -236,10 +236,16 @@ class PassRecorder:
                 self._take_down(Ended(call))
         self.current = self._open[-1] if self._open else None
 
-    def _ask_for_gradients(self, number: int, results: tuple[torch.Tensor, ...]) -> None:
-        for result, tensor in enumerate(results):
+    def _ask_for_gradients(self, number: int, event: OpEvent) -> None:
+        for result, tensor in enumerate(event.results):
             if tensor.requires_grad:
-                hook = partial(self._take_gradient, (number, result))
+                hook: Callable[[Any], None] = partial(self._take_gradient, (number, result))
+                base = tensor._base
+                if event.written and base is not None and base.is_contiguous():
+                    # What was written into a view is used by way of its base, too.
+                    offset = tensor.storage_offset() - base.storage_offset()
+                    hook = partial(_of_part, hook, tensor.size(), tensor.stride(), offset)
+                    tensor = base  # noqa: PLW2901 - the one that has the whole gradient
                 tensor.register_hook(hook)  # type: ignore[no-untyped-call]
 
     def _take_gradient(self, key: Key, gradient: torch.Tensor | None) -> None:
@@ -253,6 +259,17 @@ class PassRecorder:
         if not self._warned:
             self._warned = True
             warn(f"the trace is not complete: {problem!r}")
+
+
+def _of_part(
+    take: Callable[[Any], None],
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    gradient: torch.Tensor | None,
+) -> None:
+    """Take of a base's gradient the part that a view of it sees."""
+    take(None if gradient is None else gradient.contiguous().as_strided(size, stride, offset))
 
 
 def _take_down_or_drop(
