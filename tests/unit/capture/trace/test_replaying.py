@@ -83,3 +83,18 @@ def test_what_ran_under_a_transform_is_skipped_and_not_doubted() -> None:
 
     assert validation
     assert [trace[doubt.op].label for doubt in validation.skipped] == ["add_1_1", "mul_1_2"]
+
+
+class _Counting(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = torch.tensor(3)
+        before = count + 1
+        count.add_(1)
+        return x + count + before
+
+
+def test_a_number_that_the_pass_counts_up_is_replayed_from_where_it_began() -> None:
+    with tg.tracing(_Counting(), level="aten") as trace:
+        _Counting()(torch.ones(3))
+
+    assert trace.validate()
