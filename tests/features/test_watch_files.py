@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -189,6 +191,103 @@ def test_one_thing_to_log_needs_no_list(tmp_path: Path) -> None:
 
     with open_run(tmp_path / "run.glass") as run:
         assert set(run) == {"input.0", "output"}
+
+
+def train(model: nn.Module, steps: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        torch.autograd.backward(model(torch.randn(3, 2)).square().mean())
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ({"log": None}, "log is a name or several, not None; what can be logged: io, io_grad"),
+        ({"log": [None]}, "log has None; what can be logged: io, io_grad"),
+        (
+            {"backend": None},
+            "backend is 'standalone' or 'none' or .*, or several of them, not None",
+        ),
+        ({"sample_n": 2.5}, "sample_n must be a whole number, 1 or more, or None .*, not 2.5"),
+        ({"bins": 2.5}, "bins must be a whole number, 1 or more, not 2.5"),
+        ({"bins": None}, "bins must be a whole number, 1 or more, not None"),
+        ({"bins": 10**9}, "bins must be 10,000 or less, not 1,000,000,000"),
+        ({"log_freq": None}, "log_freq must be a whole number, 1 or more, not None"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_said_with_what_can(
+    option: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TargetError, match=told):
+        watch(nn.Linear(2, 1), run_dir=tmp_path, **option)
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_there_can_be_gone_on_with_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    watch(nn.Linear(2, 1), save="training.glass", verbose=False).close()
+
+    with pytest.raises(
+        StoreError, match=r'another name, .* resume="training\.glass", or delete it'
+    ):
+        watch(nn.Linear(2, 1), save="training.glass", verbose=False)
+
+
+def test_a_watcher_knows_its_file_wherever_the_training_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with watch(nn.Linear(2, 1), save="run.glass", verbose=False) as watcher:
+        monkeypatch.chdir(tmp_path.parent)
+
+        assert watcher.path == tmp_path / "run.glass"
+
+
+def test_a_watcher_that_nobody_keeps_closes_its_file_when_the_model_is_gone(
+    tmp_path: Path,
+) -> None:
+    threads = set(threading.enumerate())
+
+    def train_and_forget() -> None:
+        model = nn.Linear(2, 1)
+        watch(model, save=tmp_path / "run.glass", verbose=False)
+        train(model, 2)
+
+    train_and_forget()
+    # The first thread keeps the watcher until it ends, the second one the file.
+    for name in ("torchglass idleness", "torchglass run.glass"):
+        gc.collect()
+        for thread in set(threading.enumerate()) - threads:
+            thread.join(20 if thread.name == name else 0)
+
+    assert set(threading.enumerate()) <= threads
+    with open_run(tmp_path / "run.glass") as run:
+        assert run.finished
+        assert run["weight"].steps.tolist() == [0, 1]
+
+
+def test_the_problems_of_a_run_can_be_read(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+
+    with watch(model, save=tmp_path / "run.glass", verbose=False):
+        torch.autograd.backward(model(torch.full((3, 2), torch.nan)).sum())
+
+    with open_run(tmp_path / "run.glass") as run:
+        assert {finding.kind for finding in run.findings} == {"nan"}
+        assert run.findings[0].step == 0
+
+
+def test_a_run_without_problems_has_none_to_read(tmp_path: Path) -> None:
+    watch(nn.Linear(2, 1), save=tmp_path / "run.glass", verbose=False).close()
+
+    with open_run(tmp_path / "run.glass") as run:
+        assert run.findings == ()
 
 
 def test_only_a_module_can_be_watched(tmp_path: Path) -> None:

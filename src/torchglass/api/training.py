@@ -6,9 +6,9 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from torchglass.api.backends import Backend, Shown, Standalone, find_backends, say
+from torchglass.api.backends import NAMES, Backend, Shown, Standalone, find_backends, say
 from torchglass.api.run_files import MEMORY, Opened, open_again, open_new, this_run
 from torchglass.errors import TargetError
 from torchglass.records.flow import Sink
@@ -83,14 +83,14 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     from torch import nn
 
     from torchglass.capture.distributed.ranks import is_among_many
-    from torchglass.capture.watch.options import Options
+    from torchglass.capture.watch.options import Options, names_to_log
 
     if not isinstance(model, nn.Module):
         raise TargetError(f"watch takes an nn.Module, not {type(model).__name__}")
     if save is not None and resume is not None:
         raise TargetError("save begins a new file and resume goes on with one: give one of them")
     options = Options(
-        log=frozenset([log] if isinstance(log, str) else log),
+        log=names_to_log(log),
         log_freq=log_freq,
         bins=bins,
         sample_n=sample_n,
@@ -103,15 +103,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     # TorchExplorer's own page spells it so.
     if reject_outlier_propertion is not None:
         reject_outlier_proportion = reject_outlier_propertion
-    if not 0 <= reject_outlier_proportion < 1:
-        raise TargetError(
-            f"reject_outlier_proportion is from 0 up to 1, not {reject_outlier_proportion}"
-        )
-    if standalone_port not in _PORTS:
-        raise TargetError(
-            f"standalone_port is from 1 to {_PORTS[-1]}, or 0 for any that is free, not "
-            f"{standalone_port!r}"
-        )
+    _check_showing(backend, standalone_port, reject_outlier_proportion)
     if verbose:
         _say_what_is_not_needed(
             (_IN_PLACE, "disable_inplace", disable_inplace),
@@ -147,7 +139,8 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
 def attach(tensor: Thing, parent: nn.Module, name: str) -> Thing:
     """Log a tensor inside `parent`'s forward, and its gradient, wherever the model is watched.
 
-    It gives the tensor back, and does nothing else where nobody watches or the step is not logged.
+    It gives the tensor back, and does nothing else where nobody watches, the step is not logged, or
+    the forward runs compiled.
 
     >>> import torch
     >>> class Scores(torch.nn.Module):
@@ -159,9 +152,14 @@ def attach(tensor: Thing, parent: nn.Module, name: str) -> Thing:
     >>> open("scores.glass")["scores"].column("mean")
     array([2.])
     """
+    import torch
+
+    # First of all, as torch compiles what stands here into the forward.
+    if torch.compiler.is_compiling():
+        return tensor
     from torchglass.capture.watch.attached import attach
 
-    return attach(tensor, parent, name)
+    return cast(Thing, attach(tensor, parent, name))
 
 
 def setup(ulimit: int = 50_000) -> None:
@@ -198,6 +196,20 @@ def open(path: str | os.PathLike[str]) -> SavedRun:  # noqa: A001 - as gzip.open
     return open_run(path)
 
 
+def _check_showing(backend: object, port: object, reject_outlier_proportion: float) -> None:
+    if not isinstance(backend, Iterable):
+        names = " or ".join(map(repr, NAMES))
+        raise TargetError(f"backend is {names}, or several of them, not {backend!r}")
+    if port not in _PORTS:
+        raise TargetError(
+            f"standalone_port is from 1 to {_PORTS[-1]}, or 0 for any that is free, not {port!r}"
+        )
+    if not 0 <= reject_outlier_proportion < 1:
+        raise TargetError(
+            f"reject_outlier_proportion is from 0 up to 1, not {reject_outlier_proportion}"
+        )
+
+
 def _started(
     model: nn.Module,
     options: Options,
@@ -217,7 +229,7 @@ def _started(
         sink,
         options,
         start=opened.start,
-        path=opened.path,
+        path=opened.path.absolute() if opened.path is not None else None,
         page=lambda: _page(opened, backends),
     )
     if backends:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchglass.errors import TargetError
+from torchglass.records.finding import Finding, Findings
 from torchglass.records.model import Model
 from torchglass.records.run import Run, Session
 from torchglass.records.series import FIELDS, Points, Series
@@ -149,6 +150,12 @@ class SavedRun:
         # Reversed, so that of two series with one label the first wins.
         found = {each.label: SavedSeries(self.reader, each) for each in reversed(self._records())}
         return dict(reversed(found.items()))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The problems that were found, in the order in which they were."""
+        found = self.reader.document(Findings)
+        return found.findings if found is not None else ()
 
     @property
     def last_step(self) -> int:

@@ -89,7 +89,10 @@ def create(
 ) -> sqlite3.Connection:
     """A new, empty run file, open for writing. What is already there is never overwritten."""
     if path.exists() and not (overwrite_empty and not has_begun(path)):
-        raise StoreError(f"{path} is already there; choose another name")
+        raise StoreError(
+            f"{path} is already there; choose another name, go on with it by "
+            f'resume="{path}", or delete it'
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(exist_ok=overwrite_empty)

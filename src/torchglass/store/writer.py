@@ -68,6 +68,8 @@ class FileSink:
         file_system: Callable[[Path], str] = file_system_of,
     ) -> None:
         self.path = Path(path)
+        self._place = self.path.absolute()
+        """Where the file is, whatever folder the training goes to."""
         self._resume = resume
         self._max_bytes = max_bytes
         self._journal = journal_for(self.path, file_system)
@@ -77,6 +79,8 @@ class FileSink:
         self._waiting_bytes = 0
         self._dropped = 0
         self._warned = False
+        self._is_lost = False
+        """Whether the file was deleted."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
@@ -126,9 +130,11 @@ class FileSink:
         """Write what is still waiting, mark the run as finished, and let go of the file."""
         if self._is_open():
             self._closing = True
-            self._wake.set()
-            self._thread.join(CLOSE_SECONDS)
             atexit.unregister(self.close)
+            # The garbage collector may close a run that nobody has any more in any thread.
+            if threading.current_thread() is not self._thread:
+                self._wake.set()
+                self._thread.join(CLOSE_SECONDS)
 
     def _put(self, kind: str, document: Document | Model) -> None:
         if self._is_open():
@@ -172,6 +178,7 @@ class FileSink:
         try:
             while self._write_some(file, catalog):
                 pass
+            self._look_for_file()
         except sqlite3.Error as error:
             self._warn(
                 f"cannot write to {self.path} ({error}); the training goes on, and writing is "
@@ -180,6 +187,15 @@ class FileSink:
         except StoreError as error:
             self._warn(f"{self.path} is no longer written to: {error}")
             self._closing = True
+
+    def _look_for_file(self) -> None:
+        """Say it once when the file was deleted: the system lets us write on, to nowhere."""
+        if not self._is_lost and not os.path.lexists(self._place):
+            self._is_lost = True
+            warn(
+                f"{self._place} was deleted or moved while it was written; the training goes on, "
+                "but what it records is lost"
+            )
 
     def _write_some(self, file: RunFile, catalog: Catalog) -> bool:
         """Write one transaction; True if more is waiting."""

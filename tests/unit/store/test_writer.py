@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -367,3 +369,56 @@ def test_a_thread_that_writes_at_once_needs_nothing_that_is_made_later(
     for path in paths:
         with FileReader(path) as reader:
             assert reader.last_step() == 0
+
+
+@pytest.mark.parametrize("whole_folder", [False, True])
+def test_a_file_that_is_deleted_is_said_once_and_the_training_goes_on(
+    tmp_path: Path, whole_folder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "runs" / "run.glass"
+    told: list[str] = []
+    has_told = threading.Event()
+
+    def tell(message: str) -> None:
+        told.append(message)
+        has_told.set()
+
+    monkeypatch.setattr(writer, "warn", tell)
+    sink = FileSink(path, RUN)
+    put_step(sink, 0)
+
+    shutil.rmtree(path.parent) if whole_folder else path.unlink()
+    put_step(sink, 1)
+
+    assert has_told.wait(20)
+    put_step(sink, 2)
+    sink.close()
+    assert len(told) == 1
+    assert "run.glass was deleted or moved" in told[0]
+
+
+def test_a_training_that_goes_to_another_folder_keeps_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sink = FileSink(Path("run.glass"), RUN)
+    monkeypatch.chdir(tmp_path.parent)
+    put_step(sink, 0)
+    sink.close()
+
+    with FileReader(tmp_path / "run.glass") as reader:
+        assert reader.last_step() == 0
+
+
+def test_a_run_may_be_closed_by_the_thread_that_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = FileSink(tmp_path / "run.glass", RUN)
+    monkeypatch.setattr(sink, "_look_for_file", sink.close)
+    put_step(sink, 0)
+
+    sink._thread.join(20)
+
+    with FileReader(tmp_path / "run.glass") as reader:
+        assert reader.finished()
+        assert reader.last_step() == 0

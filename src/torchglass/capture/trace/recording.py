@@ -243,7 +243,7 @@ class PassRecorder:
                 base = tensor._base
                 if event.written and base is not None and base.is_contiguous():
                     # What was written into a view is used by way of its base, too.
-                    offset = tensor.storage_offset() - base.storage_offset()
+                    offset = int(tensor.storage_offset() - base.storage_offset())
                     hook = partial(_of_part, hook, tensor.size(), tensor.stride(), offset)
                     tensor = base  # noqa: PLW2901 - the one that has the whole gradient
                 tensor.register_hook(hook)  # type: ignore[no-untyped-call]

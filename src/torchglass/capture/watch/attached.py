@@ -4,40 +4,61 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TypeVar, cast
+from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from torchglass.capture.watch.flow import Flow
 
-Thing = TypeVar("Thing")
+class Attaching(Protocol):
+    """Who takes down what is attached, and never raises."""
 
-_flows: tuple[Flow, ...] = ()
+    def attach(self, tensor: Tensor, module: nn.Module, name: str) -> Tensor:
+        """Take a tensor down, if a pass of the module is recorded; what to go on with."""
+
+
+_attaching: tuple[Attaching, ...] = ()
 """Those of the watchers that are on."""
 
 
-def attach(tensor: Thing, module: nn.Module, name: str) -> Thing:
-    """Take a tensor down in all watchers that are recording a pass of the module.
-
-    Only then is it not the very same tensor that comes back but a view of it, so that its gradient
-    is the one that comes this way, and not by others.
-    """
-    for flow in _flows:
-        spot = flow.spot(module, name)
-        if spot is not None and isinstance(tensor, torch.Tensor):
-            view = tensor.view_as(tensor)
-            flow.put(spot, view)
-            tensor = cast(Thing, view)
+def attach(tensor: Any, module: nn.Module, name: str) -> Any:
+    """Take a tensor down in all watchers that are recording a pass of the module."""
+    if isinstance(tensor, Tensor):
+        for one in _attaching:
+            tensor = one.attach(tensor, module, name)
     return tensor
 
 
+def own_way(tensor: Tensor) -> Tensor:
+    """A view of a tensor, whose gradient is the one that comes this way, and not by others.
+
+    It is the tensor itself where a view would be noticed: a leaf would lose its gradient, and what
+    was made without gradients could not be written to.
+    """
+    if not tensor.requires_grad or not torch.is_grad_enabled() or tensor.is_leaf:
+        return tensor
+    try:
+        return tensor.view_as(tensor)
+    except (RuntimeError, NotImplementedError):
+        # Sparse and nested tensors have no views.
+        return tensor
+
+
+def has_view(tensor: Tensor) -> bool:
+    """Whether a tensor can be viewed, which whoever looks at operations has then seen done."""
+    try:
+        tensor.view_as(tensor)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
 @contextlib.contextmanager
-def listening(flow: Flow) -> Iterator[None]:
-    """Show a flow what is attached until the block ends."""
-    global _flows  # noqa: PLW0603 - forwards know of no watcher
-    _flows = (*_flows, flow)
+def listening(one: Attaching) -> Iterator[None]:
+    """Show someone what is attached until the block ends."""
+    global _attaching  # noqa: PLW0603 - forwards know of no watcher
+    _attaching = (*_attaching, one)
     try:
         yield
     finally:
-        _flows = tuple(other for other in _flows if other is not flow)
+        _attaching = tuple(other for other in _attaching if other is not one)

@@ -1,8 +1,12 @@
-"""How long the forwards of a step take, and the step itself."""
+"""How long the forwards of a step take, and the step itself; and what time the user says it is."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
 
 from torchglass.capture.watch.ledger import Ledger, Place
 
@@ -35,3 +39,25 @@ class StepClock:
         if ledger is not None:
             ledger.numbers[_STEP] = (now - self._ended_ns) / 1e9
         self._ended_ns = now
+
+
+class UsersClock:
+    """A function of the user's that tells the time beside the steps, asked once a step."""
+
+    def __init__(self, name: str, ask: Callable[[Any, int], float]) -> None:
+        self.is_asked = False
+        """Whether it runs right now: what it runs of the model is no pass of the training."""
+        self._place = Place("", name)
+        self._ask = ask
+        self._step: int | None = None
+
+    def tell(self, model: nn.Module, step: int, ledger: Ledger) -> None:
+        """Put the time of a step into its ledger."""
+        if step == self._step:
+            return
+        self._step = step
+        self.is_asked = True
+        try:
+            ledger.numbers[self._place] = float(self._ask(model, step))
+        finally:
+            self.is_asked = False

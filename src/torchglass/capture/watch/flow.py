@@ -11,7 +11,7 @@ import contextlib
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -21,8 +21,10 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torchglass.capture.calls import recording, standing_by
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.quiet import is_overheard, quietly
+from torchglass.capture.watch.attached import has_view, own_way
 from torchglass.capture.watch.gauge import Gauge
-from torchglass.capture.watch.ledger import Ledger, Place
+from torchglass.capture.watch.gradients import GradientHook, Spot, Taker, on_backward
+from torchglass.capture.watch.ledger import Ledger
 from torchglass.capture.watch.passes import Inner, Passes
 from torchglass.records.model import join_path
 
@@ -31,17 +33,6 @@ MOST_CALLS = 16
 
 _current_backward = torch._C._current_graph_task_id
 _NO_BACKWARD = -1
-
-
-class Spot:
-    """A tensor's place at a call, by the names of all that is measured of it."""
-
-    __slots__ = ("gradient", "norms", "value")
-
-    def __init__(self, path: str, name: str) -> None:
-        self.value = Place(path, name)
-        self.gradient = Place(path, f"{name}.grad")
-        self.norms = Place(path, f"{name}.grad_norm")
 
 
 class _Open:
@@ -53,42 +44,6 @@ class _Open:
         self.path = path
         self.prefix = prefix
         self.inner_depth = inner_depth
-
-
-class _GradientHook:
-    """What torch calls with the gradient of a tensor; it keeps no flow alive.
-
-    It is one object with all that is to be known of the tensor, as every garbage collection of the
-    step looks through what is kept of thousands of them.
-    """
-
-    __slots__ = ("_flow", "_ledger", "_others", "_spot", "_tensor", "_version")
-
-    def __init__(
-        self, flow: weakref.ref[Flow], ledger: Ledger, spot: Spot, tensor: Tensor, version: int
-    ) -> None:
-        self._flow = flow
-        self._ledger = ledger
-        self._spot = spot
-        self._others: tuple[Spot, ...] = ()
-        """Where else the tensor was seen."""
-        self._tensor = weakref.ref(tensor)
-        self._version = version
-
-    def is_of(self, tensor: Tensor, version: int) -> bool:
-        """Whether it waits for the gradient of a tensor as it is now."""
-        return self._tensor() is tensor and self._version == version
-
-    def add(self, spot: Spot) -> None:
-        """The tensor was seen at another place, or at the same one again."""
-        if spot is not self._spot and spot not in self._others:
-            self._others += (spot,)
-
-    def __call__(self, gradient: Tensor | None) -> None:
-        flow = self._flow()
-        # An output of several that nothing used has no gradient.
-        if flow is not None and gradient is not None:
-            flow.take_gradient(self._ledger, (self._spot, *self._others), gradient)
 
 
 class Flow:
@@ -104,7 +59,7 @@ class Flow:
         """Whether nothing is shown until the pass is over that is going on."""
         self.compiled: dict[str, None] = {}
         """The paths of modules that ran compiled, whose inside is out of sight."""
-        self._here = weakref.ref(self)
+        self._here: weakref.ref[Taker] = weakref.ref(self)
         self._model = weakref.ref(model)
         self._paths = _paths(model)
         self._passes = passes
@@ -126,7 +81,7 @@ class Flow:
         self._open: list[_Open] = []
         self._shape: list[tuple[int, str]] = []
         self._spots: dict[tuple[str, str], Spot] = {}
-        self._hooks: dict[int, _GradientHook] = {}
+        self._hooks: dict[int, GradientHook] = {}
         self._handles: list[Any] = []
         self._backward = _NO_BACKWARD
         self._factor = 1.0
@@ -182,23 +137,28 @@ class Flow:
         self._hooks.clear()
         self._gauge.forget()
 
-    def spot(self, module: nn.Module, name: str) -> Spot | None:
-        """A place of its own in a module of the pass that is recorded, for `attach`."""
+    def attach(self, tensor: Tensor, module: nn.Module, name: str) -> Tensor:
+        """Take a tensor down at a place of its own in a module, if its pass is recorded."""
+        try:
+            spot = self._attached_spot(module, name)
+            if spot is None:
+                return tensor
+            way = own_way(tensor)
+            if self._shows_inner and (way is not tensor or has_view(tensor)):
+                self._inner.attached(spot.value.name)
+            with quietly():
+                self._take(spot, way)
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
+            self._passes.miss(problem)
+            return tensor
+        return way
+
+    def _attached_spot(self, module: nn.Module, name: str) -> Spot | None:
         path = self._paths.get(id(module))
         if path is None or self._ledger is None or self.thread != threading.get_ident():
             return None
         prefix = next((call.prefix for call in reversed(self._open) if call.path == path), "")
-        return self._spot(path, prefix + name)
-
-    def put(self, spot: Spot, tensor: Tensor) -> None:
-        """Take down a tensor that was just made, and ask for its gradient."""
-        try:
-            if self._shows_inner:
-                self._inner.attached(spot.value.name)
-            with quietly():
-                self._take(spot, tensor)
-        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
-            self._passes.miss(problem)
+        return self._spot(path, f"{prefix}{name!s}")
 
     def _begin(self, module: nn.Module, depth: int) -> None:
         self._start = depth
@@ -309,7 +269,7 @@ class Flow:
         if known is not None and known.is_of(tensor, version):
             known.add(spot)
             return
-        hook = _GradientHook(self._here, ledger, spot, tensor, version)
+        hook = GradientHook(self._here, ledger, spot, tensor, version)
         handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
         if tensor.is_leaf:
             # A leaf keeps its hooks for good; what was computed goes with its graph.
@@ -319,7 +279,7 @@ class Flow:
     def take_gradient(self, ledger: Ledger, spots: Iterable[Spot], gradient: Tensor) -> None:
         """Take down the gradient of what was at some places."""
         try:
-            self._notice_backward()
+            self._begin_backward()
             where = self._passes.ledger_of_gradient(ledger)
             if where is None or is_functorch_wrapped_tensor(gradient):
                 return
@@ -339,13 +299,20 @@ class Flow:
         except Exception as problem:  # noqa: BLE001 - no error of ours may stop a backward
             self._passes.miss(problem)
 
+    def notice_backward(self) -> None:
+        """A gradient of what a pass put out has come."""
+        try:
+            self._begin_backward()
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a backward
+            self._passes.miss(problem)
+
     def _notice_backward_of(self, output: Any) -> None:
         """Hear of the backward of what a pass put out."""
         for _, tensor in tensors_in(output):
             if tensor.requires_grad and not tensor.is_leaf:
-                tensor.register_hook(_on_backward(self._here))  # type: ignore[no-untyped-call]
+                tensor.register_hook(on_backward(self._here))  # type: ignore[no-untyped-call]
 
-    def _notice_backward(self) -> None:
+    def _begin_backward(self) -> None:
         backward = _current_backward()
         if backward != self._backward:
             self._backward = backward
@@ -364,20 +331,6 @@ class Flow:
         if spot is None:
             spot = self._spots[path, name] = Spot(path, name)
         return spot
-
-
-def _on_backward(flow: weakref.ref[Flow]) -> Callable[[Tensor | None], None]:
-    """What torch calls when the gradient of a pass's output is there."""
-
-    def notice(gradient: Tensor | None) -> None:
-        here = flow()
-        if here is not None:
-            try:
-                here._notice_backward()
-            except Exception as problem:  # noqa: BLE001 - no error of ours may stop a backward
-                here._passes.miss(problem)
-
-    return notice
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -32,6 +32,8 @@ class Ledger:
     def __init__(self) -> None:
         self.is_open = True
         self.numbers: dict[Place, Number] = {}
+        self.rates: dict[int, list[float]] = {}
+        """The learning rates of each optimizer that stepped, by its id."""
         self._readings: dict[Place, Reading] = {}
         self._more: list[tuple[Place, Reading]] = []
         """What was read at a place that had been read before."""
@@ -47,6 +49,7 @@ class Ledger:
         """Add all of a ledger that turned out to be of the same step."""
         later.is_open = False
         self.numbers.update(later.numbers)
+        self.rates.update(later.rates)
         for place, reading in later.readings():
             self.put(place, reading)
 
@@ -74,14 +77,25 @@ class Ledger:
             if stats is not None and matters(place.name, stats, zeros):
                 yield Observation(*place, stats, zeros)
 
+    def zeros(self) -> Iterator[tuple[Place, float]]:
+        """The share of zeros at each place, in all that was read there."""
+        found: dict[Place, tuple[float, int]] = {}
+        for place, reading in self.readings():
+            if reading.zeros is not None and reading.stats is not None:
+                zeros, count = found.get(place, (0.0, 0))
+                more = reading.stats.count
+                found[place] = zeros + reading.zeros * more, count + more
+        return ((place, zeros / count) for place, (zeros, count) in found.items() if count)
+
     def clear(self) -> None:
         """Let go of all that was read; the ledger has ended."""
         self._readings.clear()
         self._more.clear()
         self.numbers.clear()
+        self.rates.clear()
 
     def __bool__(self) -> bool:
-        return bool(self.numbers or self._readings)
+        return bool(self.numbers or self._readings or self.rates)
 
     def points(self, sink: Sink, bins: int) -> dict[SeriesId, Point]:
         """All of it as points of series, which ends the ledger; the gauge has finished."""
@@ -92,8 +106,16 @@ class Ledger:
                 points[sink.series(*place, "histogram")] = reading.histogram
         for place, parts in self._repeated().items():
             points[sink.series(*place, "histogram")] = merged(parts, bins * ROOM)
-        points.update((sink.series(*place), float(value)) for place, value in self.numbers.items())
+        numbers = chain(self.numbers.items(), self._named_rates())
+        points.update((sink.series(*place), float(value)) for place, value in numbers)
         return points
+
+    def _named_rates(self) -> Iterator[tuple[Place, float]]:
+        """One rate is the rate; more of them are numbered, on through all optimizers."""
+        sizes = [len(rates) for rates in self.rates.values() if rates]
+        for number, rate in enumerate(chain.from_iterable(self.rates.values())):
+            is_alone = number == 0 and sizes[0] == 1
+            yield Place("", "lr" if is_alone else f"lr.{number}"), rate
 
     def _repeated(self) -> dict[Place, list[Histogram]]:
         """All that was read at places that were read more than once."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torchglass.errors import TargetError
+
+MOST_BINS = 10_000
 
 Unit = Literal["optimizer", "backward"]
 """What a step is: one step of the model's optimizers, or one backward."""
@@ -22,6 +25,8 @@ LOGS = {
     "optimizer": "what the optimizer remembers of every parameter, and its learning rates",
 }
 """What can be logged."""
+
+_WHAT_CAN_BE_LOGGED = f"what can be logged: {', '.join(LOGS)}"
 
 USUAL_LOGS = ("io", "io_grad", "params", "params_grad")
 
@@ -49,15 +54,13 @@ class Options:
     """Whether what all ranks record is added up, so that each number is to be counted once."""
 
     def __post_init__(self) -> None:
-        unknown = sorted(self.log - LOGS.keys())
+        unknown = sorted(map(repr, self.log - LOGS.keys()))
         if unknown:
-            raise TargetError(
-                f"log has {', '.join(map(repr, unknown))}; what can be logged: {', '.join(LOGS)}"
-            )
-        for name in ("log_freq", "bins", "sample_n"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise TargetError(f"{name} must be 1 or more, not {value}")
+            raise TargetError(f"log has {', '.join(unknown)}; {_WHAT_CAN_BE_LOGGED}")
+        _check_whole("log_freq", self.log_freq)
+        _check_whole("bins", self.bins, most=MOST_BINS)
+        if self.sample_n is not None:
+            _check_whole("sample_n", self.sample_n, otherwise=", or None for all numbers")
         if self.time_log is not None and not _tells_time(self.time_log):
             raise TargetError(
                 "time_log is a name and a function of model and step, such as "
@@ -65,6 +68,26 @@ class Options:
             )
         if self.unit not in (None, "optimizer", "backward"):
             raise TargetError(f'unit is "optimizer" or "backward", not {self.unit!r}')
+
+
+def names_to_log(given: object) -> frozenset[str]:
+    """What is to be logged, by one name or by several."""
+    if isinstance(given, str):
+        return frozenset([given])
+    if not isinstance(given, Iterable):
+        raise TargetError(f"log is a name or several, not {given!r}; {_WHAT_CAN_BE_LOGGED}")
+    return frozenset(given)
+
+
+def _check_whole(name: str, value: object, *, most: int | None = None, otherwise: str = "") -> None:
+    try:
+        whole = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        whole = 0
+    if whole < 1:
+        raise TargetError(f"{name} must be a whole number, 1 or more{otherwise}, not {value!r}")
+    if most is not None and whole > most:
+        raise TargetError(f"{name} must be {most:,} or less, not {whole:,}")
 
 
 def _tells_time(given: object) -> bool:

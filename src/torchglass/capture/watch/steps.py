@@ -42,6 +42,8 @@ class Steps:
         self._backward_over = False
         self._passes_in_eval = 0
         self._logs_before_steps: bool | None = None
+        self._has_written = False
+        """Whether the current step was handed over before its end."""
 
     @property
     def is_recorded(self) -> bool:
@@ -63,9 +65,21 @@ class Steps:
         """Whether an optimizer or a backward has had the weights of this step measured."""
         return self._has_stepped or self._backward_over
 
+    @property
+    def optimizers(self) -> Iterable[Optimizer]:
+        """Those that are known to train the model."""
+        return self._optimizers
+
+    @property
+    def have_all_stepped(self) -> bool:
+        """Whether all optimizers have stepped that are expected to take part in this step."""
+        return all(optimizer in self._stepped for optimizer in self._partners)
+
     def begin_pass(self, *, training: bool) -> Ledger | None:
         """Where a pass that begins is to be recorded; None if it is not."""
         if self.is_paused:
+            if training and self._backward_over:
+                self.advance()
             return None
         if not training:
             self._passes_in_eval += 1
@@ -94,9 +108,8 @@ class Steps:
         self._optimizers.add(optimizer)
         if (is_new or optimizer in self._stepped) and not self.by_hand:
             self.advance()
-        elif self._next is not None:
-            self._now.take_over(self._next)
-            self._next = None
+        else:
+            self._take_over_next()
         self._stepped.add(optimizer)
         self._has_stepped = True
         self.is_updating = True
@@ -120,17 +133,18 @@ class Steps:
 
     def backward_ended(self) -> Ledger | None:
         """A backward is over; the ledger of the step that it is, where it is one by itself."""
-        if self.unit != "backward" or self.by_hand or self.is_paused:
+        if self.unit != "backward" or self.by_hand:
             return None
         self._backward_over = True
-        return self._now
+        return self._now if not self.is_paused else None
 
     def write(self) -> None:
         """Hand over what the current step has shown so far; more of it may come."""
         ledger, self._now = self._now, Ledger()
-        if ledger or self.is_recorded:
+        if ledger or (self.is_recorded and not self._has_written):
             self._finish(self.number, ledger)
         ledger.is_open = False
+        self._has_written = True
 
     def log(self, place: Place, value: Number) -> None:
         """Keep a number of the step that it belongs to.
@@ -150,9 +164,7 @@ class Steps:
         self.by_hand = True
         if number is not None:
             self.number = number
-        if self._next is not None:
-            self._now.take_over(self._next)
-            self._next = None
+        self._take_over_next()
         return self._now
 
     def advance(self) -> None:
@@ -169,6 +181,7 @@ class Steps:
     def _begin_next(self) -> None:
         self.number += 1
         self.taken += 1
+        self._has_written = False
         self._backward_over = False
         if self._has_stepped:
             # Those that did not take part will hardly do so in the next step.
@@ -180,11 +193,19 @@ class Steps:
             if not self.is_recorded:
                 self._now.drop_training()
 
+    def _take_over_next(self) -> None:
+        """What came after an optimizer stepped is of this step still."""
+        if self._next is not None:
+            if not self.is_recorded:
+                self._next.drop_training()
+            self._now.take_over(self._next)
+            self._next = None
+
     def _begin_after_step(self) -> Ledger | None:
         if self._next is None:
             self._next = Ledger()
-        all_stepped = all(optimizer in self._stepped for optimizer in self._partners)
-        wanted = self._is_recorded(self.taken + 1) or (not all_stepped and self.is_recorded)
+        is_of_this = not self.have_all_stepped and self.is_recorded
+        wanted = is_of_this or self._is_recorded(self.taken + 1)
         return self._next if wanted else None
 
     def _is_recorded(self, step: int) -> bool:

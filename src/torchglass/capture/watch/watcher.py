@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, SupportsIndex, final
 
 import torch
 from torch import Tensor, nn
@@ -31,24 +31,24 @@ from torch.optim.optimizer import (
 )
 
 from torchglass.analyse.garbage import collector_paused
-from torchglass.analyse.training_health import Judge
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.quiet import quietly
-from torchglass.capture.watch import attached
-from torchglass.capture.watch.clock import StepClock
+from torchglass.capture.watch import attached, stepping
+from torchglass.capture.watch.clock import StepClock, UsersClock
 from torchglass.capture.watch.flow import Flow
 from torchglass.capture.watch.gauge import Gauge
+from torchglass.capture.watch.given import logged_number, step_number
 from torchglass.capture.watch.graph import PassGraphs
 from torchglass.capture.watch.idleness import Idleness
 from torchglass.capture.watch.ledger import Ledger, Place
 from torchglass.capture.watch.living import find_living
+from torchglass.capture.watch.misses import Misses
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.pictures import Pictures
+from torchglass.capture.watch.problems import Problems
 from torchglass.capture.watch.scaling import Scaling
 from torchglass.capture.watch.steps import Steps
 from torchglass.capture.watch.weights import Weights
-from torchglass.errors import warn
-from torchglass.records.finding import Finding, Findings
 from torchglass.records.flow import Sink
 from torchglass.records.series import Frame
 
@@ -77,6 +77,7 @@ class Watcher:
         """The run file; None for a run in memory."""
         self._page = page
         self._clock = StepClock() if options.logs_times else None
+        self._users_clock = UsersClock(*options.time_log) if options.time_log else None
         self._sink = sink
         self._options = options
         self._model = weakref.ref(model)
@@ -93,13 +94,16 @@ class Watcher:
         self._running: set[int] = set()
         """The backwards that have begun and not ended."""
         self._pictures = Pictures()
-        self._judge = Judge()
-        self._findings: list[Finding] = []
-        self._told_compiled = 0
+        self._problems = Problems()
+        self._misses = Misses()
         self._lock = threading.RLock()
-        self._idle = Idleness()
-        self._warned = False
+        self._idle = Idleness(self._write_if_idle)
+        self._strangers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        """Optimizers that train none of the weights."""
         self._undo = contextlib.ExitStack()
+        # Who keeps neither watcher nor model has nobody else to close the file.
+        self._close_sink = weakref.finalize(self, sink.close)
+        self._close_sink.atexit = False
         sink.put_model(record)
         self._attach(model)
 
@@ -111,18 +115,18 @@ class Watcher:
         optimizer, and otherwise to the step before.
         """
         with self._harmless():
-            number = _one_number(name, value)
+            number = logged_number(name, value)
             if not self._steps.is_paused:
-                self._steps.log(Place("", name), number)
+                self._steps.log(Place("", str(name)), number)
 
-    def step(self, number: int | None = None) -> None:
+    def step(self, number: SupportsIndex | None = None) -> None:
         """End the current step, in loops that know better when that is; `number` is the step's own.
 
         From then on neither optimizers nor backwards end steps. Without an optimizer, this is when
         weights are measured.
         """
         with self._harmless():
-            ledger = self._steps.end_by_hand(number)
+            ledger = self._steps.end_by_hand(None if number is None else step_number(number))
             if self._steps.is_recorded and not self._steps.has_measured:
                 self._weights.read_gradients(self._weights.all, ledger, self.gradient_factor())
                 self._weights.read_values(self._weights.all, ledger)
@@ -139,7 +143,7 @@ class Watcher:
     def close(self) -> None:
         """Take everything off again, and close the sink with what was seen until now."""
         self._detach()
-        self._sink.close()
+        self._close_sink()
 
     def __enter__(self) -> Watcher:
         return self
@@ -161,8 +165,15 @@ class Watcher:
         """A pass through the model begins: where it is to be recorded, None if it is not."""
         self._idle.stop()
         with self._lock:
+            if self._users_clock is not None and self._users_clock.is_asked:
+                return None
             self._running.clear()
+            if self._steps.is_updating:
+                # One that raised has not told that it is over.
+                self._steps.is_updating = stepping.is_any_under_way()
             ledger = self._steps.begin_pass(training=training)
+            if ledger is not None:
+                self._learn_weights()
         if self._clock is not None:
             self._clock.begin_pass(ledger if training else None)
         return ledger
@@ -174,7 +185,8 @@ class Watcher:
 
     def wants_backward(self) -> bool:
         """Whether backwards are to be heard of because they may be what ends a step."""
-        return self._steps.unit != "optimizer" and not self._steps.by_hand
+        is_asked = self._users_clock is not None and self._users_clock.is_asked
+        return self._steps.unit != "optimizer" and not self._steps.by_hand and not is_asked
 
     def gradient_factor(self) -> float:
         """What undoes the scale that a `GradScaler` has put on gradients."""
@@ -194,8 +206,9 @@ class Watcher:
             _queue_callback(lambda: self._backward_ended(backward))
 
     def changed(self, model: nn.Module) -> None:
-        """The model has other modules than before."""
+        """The model has other modules or parameters than before."""
         self._weights.refresh(model)
+        self._strangers.clear()
         self._sink.put_model(read_model(model))
 
     def picture(self, place: Place, output: Tensor) -> None:
@@ -203,10 +216,8 @@ class Watcher:
         self._pictures.take(place.path, place.name, self._steps.number_of_pass, output)
 
     def miss(self, problem: Exception) -> None:
-        """Something could not be recorded: a warning, the first time; the training goes on."""
-        if not self._warned:
-            self._warned = True
-            warn(f"watching went wrong, the training goes on: {type(problem).__name__}: {problem}")
+        """Something could not be recorded: a warning, if it is new; the training goes on."""
+        self._misses.tell(problem)
 
     def _attach(self, model: nn.Module) -> None:
         undo = self._undo.callback
@@ -222,7 +233,7 @@ class Watcher:
         undo(atexit.unregister, self.close)
 
     def _detach(self) -> None:
-        self._idle.stop()
+        self._idle.close()
         with self._harmless():
             if self._steps.has_begun():
                 self._steps.advance()
@@ -238,14 +249,17 @@ class Watcher:
         if torch.compiler.is_compiling():
             return
         with self._harmless(), collector_paused():
-            if not self._weights.are_in(optimizer):
+            if stepping.is_within_own(optimizer) or not self._trains_ours(optimizer):
                 return
+            self._idle.stop()
             self._follow_thread()
             self._look_around()
             # Beforehand, as the histograms of all that was read are made when a step ends.
             self._scaling.settle(optimizer, self._steps.of_pass)
             ledger = self._steps.before_update(optimizer)
             if self._steps.is_recorded:
+                if not self._weights.are_all_of(optimizer):
+                    self._learn_weights()
                 trained = self._weights.of(optimizer)
                 self._weights.before_update(trained)
                 if not _computes_gradients(args, kwargs):
@@ -260,16 +274,21 @@ class Watcher:
         if torch.compiler.is_compiling():
             return
         with self._harmless(), collector_paused():
+            if stepping.is_within_own(optimizer) or not self._weights.are_in(optimizer):
+                return
             ledger = self._steps.after_update(optimizer)
-            if self._clock is not None and self._weights.are_in(optimizer):
+            if self._clock is not None:
                 self._clock.end_step(ledger)
+            if self._steps.have_all_stepped and not self._steps.by_hand:
+                self._rest()
             if ledger is None:
                 return
             trained = self._weights.of(optimizer)
             if _computes_gradients(args, kwargs):
                 self._weights.read_gradients(trained, ledger)
             self._weights.after_update(trained, ledger)
-            self._weights.read_values(trained if self._steps.taken else self._weights.all, ledger)
+            self._weights.read_values(trained, ledger)
+            self._weights.read_still(self._steps.optimizers, ledger)
             self._weights.read_state(optimizer, ledger)
 
     def _backward_ended(self, backward: int) -> None:
@@ -285,7 +304,13 @@ class Watcher:
             if self._steps.is_recorded:
                 self._weights.read_gradients(self._weights.all, ledger, self.gradient_factor())
                 self._weights.read_values(self._weights.all, ledger)
-            self._idle.start(self._write_if_idle)
+            self._rest()
+
+    def _rest(self) -> None:
+        """All of a step has been seen, and it may be long until another one ends it."""
+        # The frames of ranks are added up in the order in which they come: each step has one.
+        if not self._options.adds_up_ranks:
+            self._idle.start()
 
     def _write_if_idle(self) -> None:
         """Show a step to whoever looks, although nothing has come yet that ends it."""
@@ -301,6 +326,23 @@ class Watcher:
             self._steps.learn(living.optimizers)
             self._scaling.learn(living.scalers)
 
+    def _trains_ours(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer trains weights of the model, which may be new ones."""
+        if self._weights.are_in(optimizer):
+            return True
+        if optimizer not in self._strangers:
+            self._learn_weights()
+            if self._weights.are_in(optimizer):
+                return True
+            self._strangers.add(optimizer)
+        return False
+
+    def _learn_weights(self) -> None:
+        """Look again which parameters there are: some may have been replaced."""
+        model = self._model()
+        if model is not None and not self._weights.are_of(model):
+            self.changed(model)
+
     def _follow_thread(self) -> None:
         """Look at the calls of the thread that trains, wherever `watch` was called."""
         if self._flow.thread != threading.get_ident():
@@ -310,43 +352,34 @@ class Watcher:
     @collector_paused()
     def _put_frame(self, number: int, ledger: Ledger) -> None:
         self._flow.let_go()
+        model = self._model()
+        if self._users_clock is not None and model is not None:
+            with self._harmless():
+                self._users_clock.tell(model, number, ledger)
         with quietly():
             self._gauge.finish()
-            self._add_numbers(number, ledger)
+            self._add_numbers(ledger)
             points = ledger.points(self._sink, self._options.bins)
         if points:
             self._sink.put_frame(Frame(step=number, time_ns=time.time_ns(), points=points))
-        self._judge_step(number, ledger)
+        found = self._problems.look(number, ledger.observations(), self._flow.compiled)
         ledger.clear()
-        pictures = self._pictures.document()
-        if pictures is not None:
-            self._sink.put_document(pictures)
+        for document in (found, self._pictures.document()):
+            if document is not None:
+                self._sink.put_document(document)
 
-    def _judge_step(self, number: int, ledger: Ledger) -> None:
-        new = self._judge.look(number, ledger.observations())
-        while len(self._flow.compiled) > self._told_compiled:
-            new.append(_compiled(list(self._flow.compiled)[self._told_compiled], number))
-            self._told_compiled += 1
-        if new:
-            self._findings += new
-            self._sink.put_document(Findings(findings=tuple(self._findings)))
-
-    def _add_numbers(self, number: int, ledger: Ledger) -> None:
-        """What follows from the readings of a step, and from what it is asked for."""
-        for place, reading in ledger.readings():
+    def _add_numbers(self, ledger: Ledger) -> None:
+        """What follows from the readings of a step."""
+        for _, reading in ledger.readings():
             if reading.factor != 1:
                 ledger.numbers[Place("", "grad_scale")] = 1 / reading.factor
-            if "stats" in self._options.log and reading.zeros is not None:
-                ledger.numbers[Place(place.path, f"{place.name}.zeros")] = reading.zeros
-        model = self._model()
-        if self._options.time_log is not None and model is not None:
-            label, ask = self._options.time_log
-            with self._harmless():
-                ledger.numbers[Place("", label)] = float(ask(model, number))
+        if "stats" in self._options.log:
+            for (path, name), share in ledger.zeros():
+                ledger.numbers[Place(path, f"{name}.zeros")] = share
 
     @contextlib.contextmanager
     def _harmless(self) -> Iterator[None]:
-        """An error of ours in here becomes a warning, the first time; the training goes on."""
+        """An error of ours in here becomes a warning; the training goes on."""
         try:
             with self._lock:
                 yield
@@ -354,26 +387,6 @@ class Watcher:
             self.miss(error)
 
 
-def _compiled(path: str, step: int) -> Finding:
-    return Finding(
-        severity="note",
-        kind="compiled",
-        message=f"{path or 'the model'} runs compiled: what flows inside of it is not seen",
-        path=path,
-        step=step,
-    )
-
-
 def _computes_gradients(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether `optimizer.step(closure)` was called: its gradients are there only afterwards."""
     return callable(kwargs.get("closure", args[1] if len(args) > 1 else None))
-
-
-def _one_number(name: str, value: float | Tensor) -> float | Tensor:
-    if not isinstance(value, Tensor):
-        return float(value)
-    if value.numel() != 1:
-        raise ValueError(f"log({name!r}, …) takes one number, not {tuple(value.shape)} of them")
-    # A copy, as the training may change the tensor before it is read. Reading a number that is
-    # still being computed on a GPU would make the training wait for it.
-    return value.detach().clone() if value.device.type != "cpu" else float(value.detach())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -32,12 +33,25 @@ class Weights:
         self._gauge = gauge
         self._log = options.log
         self._is_ours = speaks_for if options.adds_up_ranks else _always
-        self._by_id = {id(weight.parameter): weight for weight in _weights(model)}
+        self._by_id: dict[int, Weight] = {}
+        self._are_still_read = False
+        """Whether those that no optimizer trains were read."""
         self._before: dict[int, torch.Tensor] = {}
+        self.refresh(model)
+
+    def are_of(self, model: nn.Module) -> bool:
+        """Whether they still are the parameters of the model."""
+        modules = model.modules()
+        now = [each for one in modules for each in one._parameters.values() if each is not None]
+        if {id(each) for each in now} == self._by_id.keys():
+            return True
+        # For the length of a call, `functional_call` puts tensors in their place.
+        return not all(isinstance(each, nn.Parameter) for each in now)
 
     def refresh(self, model: nn.Module) -> None:
         """Learn of parameters that have come and gone."""
         self._by_id = {id(weight.parameter): weight for weight in _weights(model)}
+        self._are_still_read = False
 
     def clear(self) -> None:
         """Hold no parameter any longer."""
@@ -46,18 +60,17 @@ class Weights:
 
     def are_in(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer trains any of them."""
-        return any(
-            id(parameter) in self._by_id
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
+        return any(id(parameter) in self._by_id for parameter in _given_to(optimizer))
+
+    def are_all_of(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer trains nothing else."""
+        return all(id(parameter) in self._by_id for parameter in _given_to(optimizer))
 
     def of(self, optimizer: Optimizer) -> list[Weight]:
         """Those that an optimizer trains."""
         return [
             self._by_id[id(parameter)]
-            for group in optimizer.param_groups
-            for parameter in group["params"]
+            for parameter in _given_to(optimizer)
             if parameter.requires_grad and id(parameter) in self._by_id
         ]
 
@@ -80,6 +93,14 @@ class Weights:
             if reading is not None:
                 reading.factor = factor
             ledger.put(weight.gradient, reading)
+
+    def read_still(self, optimizers: Iterable[Optimizer], ledger: Ledger) -> None:
+        """Those that none of the optimizers trains, which do not change: once."""
+        if not self._are_still_read:
+            self._are_still_read = True
+            trained = {id(one.parameter) for optimizer in optimizers for one in self.of(optimizer)}
+            still = [one for key, one in self._by_id.items() if key not in trained]
+            self.read_values(still, ledger)
 
     def read_values(self, weights: Iterable[Weight], ledger: Ledger) -> None:
         """The parameters as they are now."""
@@ -122,10 +143,8 @@ class Weights:
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor) and value.numel() == parameter.numel() > 1:
                     ledger.put(Place(path, f"{name}.{key}"), self._gauge.read_once(value))
-        rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
-        for number, rate in enumerate(rates):
-            place = Place("", "lr" if len(rates) == 1 else f"lr.{number}")
-            ledger.numbers[place] = float(rate)
+        groups = optimizer.param_groups
+        ledger.rates[id(optimizer)] = [float(group["lr"]) for group in groups if "lr" in group]
 
     def _moved(self, weight: Weight) -> tuple[torch.Tensor, torch.Tensor] | None:
         before = self._before.get(id(weight.parameter))
@@ -143,6 +162,10 @@ def _share(far: float, long: float) -> float | None:
 
 def _always(tensor: torch.Tensor) -> bool:
     return True
+
+
+def _given_to(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    return chain.from_iterable(group["params"] for group in optimizer.param_groups)
 
 
 def _weights(model: nn.Module) -> Iterator[Weight]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.optim import SGD, Optimizer
 
+from torchglass.capture.watch.gauge import Reading
 from torchglass.capture.watch.ledger import Ledger, Place
 from torchglass.capture.watch.options import Unit
 from torchglass.capture.watch.steps import Steps
@@ -99,6 +100,46 @@ def test_a_paused_training_counts_its_steps() -> None:
 
     assert finished.steps == []
     assert steps.number == 2
+
+
+def test_a_paused_training_counts_its_backwards_where_nothing_else_is_a_step() -> None:
+    steps, finished = make_steps(unit="backward")
+    steps.is_paused = True
+
+    for _ in range(3):
+        assert steps.begin_pass(training=True) is None
+        steps.backward_begun()
+        assert steps.backward_ended() is None
+
+    assert finished.steps == []
+    assert steps.number == 2
+
+
+def test_what_a_second_optimizer_finds_of_a_step_that_is_not_recorded_is_dropped() -> None:
+    steps, finished = make_steps(every=2)
+    optimizers = [make_optimizer(), make_optimizer()]
+    steps.learn(optimizers)
+
+    for _ in range(3):
+        for optimizer in optimizers:
+            ledger = steps.begin_pass(training=True)
+            if ledger is not None:
+                ledger.put(Place("", "output"), Reading())
+            update(steps, optimizer)
+
+    assert [number for number, _ in finished.steps] == [0]
+
+
+def test_a_step_that_was_written_before_its_end_is_written_again_only_with_more_in_it() -> None:
+    steps, finished = make_steps()
+
+    steps.write()
+    steps.advance()
+    steps.write()
+    steps.log(LOSS, 1.0)
+    steps.advance()
+
+    assert finished.steps == [(0, {}), (1, {}), (1, {"loss": 1.0})]
 
 
 def test_a_backward_is_a_step_where_nothing_else_is() -> None:

@@ -164,7 +164,7 @@ def test_only_every_nth_step_is_measured_but_all_that_is_logged_is_kept(
 
 
 def test_every_step_is_the_most_that_can_be_looked_at(store: MemoryStore) -> None:
-    with pytest.raises(TargetError, match="log_freq must be 1 or more, not 0"):
+    with pytest.raises(TargetError, match="log_freq must be a whole number, 1 or more, not 0"):
         Watcher(Tied(), store, Options(log_freq=0))
 
 
@@ -359,7 +359,7 @@ class Broken(MemoryStore):
         raise RuntimeError(f"no room for step {frame.step}")
 
 
-def test_an_error_of_ours_is_one_warning_and_training_goes_on() -> None:
+def test_an_error_of_ours_is_a_warning_and_training_goes_on() -> None:
     model = Tied()
     watcher = Watcher(model, Broken(RUN))
     train(model, 1)

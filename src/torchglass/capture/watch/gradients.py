@@ -1,0 +1,79 @@
+"""What torch calls when gradients come, without keeping alive who wants to know of them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from torch import Tensor
+
+from torchglass.capture.watch.ledger import Ledger, Place
+
+
+class Spot:
+    """A tensor's place at a call, by the names of all that is measured of it."""
+
+    __slots__ = ("gradient", "norms", "value")
+
+    def __init__(self, path: str, name: str) -> None:
+        self.value = Place(path, name)
+        self.gradient = Place(path, f"{name}.grad")
+        self.norms = Place(path, f"{name}.grad_norm")
+
+
+class Taker(Protocol):
+    """Who wants to know of gradients. Neither method raises."""
+
+    def take_gradient(self, ledger: Ledger, spots: Iterable[Spot], gradient: Tensor) -> None:
+        """The gradient of what was at some places has come."""
+
+    def notice_backward(self) -> None:
+        """A gradient of what a pass put out has come."""
+
+
+class GradientHook:
+    """What torch calls with the gradient of a tensor.
+
+    It is one object with all that is to be known of the tensor, as every garbage collection of the
+    step looks through what is kept of thousands of them.
+    """
+
+    __slots__ = ("_ledger", "_others", "_spot", "_taker", "_tensor", "_version")
+
+    def __init__(
+        self, taker: weakref.ref[Taker], ledger: Ledger, spot: Spot, tensor: Tensor, version: int
+    ) -> None:
+        self._taker = taker
+        self._ledger = ledger
+        self._spot = spot
+        self._others: tuple[Spot, ...] = ()
+        """Where else the tensor was seen."""
+        self._tensor = weakref.ref(tensor)
+        self._version = version
+
+    def is_of(self, tensor: Tensor, version: int) -> bool:
+        """Whether it waits for the gradient of a tensor as it is now."""
+        return self._tensor() is tensor and self._version == version
+
+    def add(self, spot: Spot) -> None:
+        """The tensor was seen at another place, or at the same one again."""
+        if spot is not self._spot and spot not in self._others:
+            self._others += (spot,)
+
+    def __call__(self, gradient: Tensor | None) -> None:
+        taker = self._taker()
+        # An output of several that nothing used has no gradient.
+        if taker is not None and gradient is not None:
+            taker.take_gradient(self._ledger, (self._spot, *self._others), gradient)
+
+
+def on_backward(taker: weakref.ref[Taker]) -> Callable[[Tensor | None], None]:
+    """What torch calls when the gradient of a pass's output is there."""
+
+    def notice(gradient: Tensor | None) -> None:
+        here = taker()
+        if here is not None:
+            here.notice_backward()
+
+    return notice

@@ -1,0 +1,37 @@
+"""The problems of a training, as they are found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from torchglass.analyse.training_health import Judge, Observation
+from torchglass.records.finding import Finding, Findings
+
+
+class Problems:
+    """Looks for problems in each step, and keeps those of the run."""
+
+    def __init__(self) -> None:
+        self._judge = Judge()
+        self._findings: list[Finding] = []
+        self._told_compiled = 0
+
+    def look(
+        self, step: int, observations: Iterable[Observation], compiled: Collection[str]
+    ) -> Findings | None:
+        """All problems of the run, if a step shows new ones; `compiled` are paths out of sight."""
+        new = self._judge.look(step, observations)
+        new += [_compiled(path, step) for path in list(compiled)[self._told_compiled :]]
+        self._told_compiled = len(compiled)
+        self._findings += new
+        return Findings(findings=tuple(self._findings)) if new else None
+
+
+def _compiled(path: str, step: int) -> Finding:
+    return Finding(
+        severity="note",
+        kind="compiled",
+        message=f"{path or 'the model'} runs compiled: what flows inside of it is not seen",
+        path=path,
+        step=step,
+    )
