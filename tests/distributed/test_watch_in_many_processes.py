@@ -74,6 +74,27 @@ torch.distributed.destroy_process_group()
 """
 
 
+LOGGED_ON_ONE = """
+import sys
+import torch
+from torch import nn
+from tests.distributed.processes import gather
+from torchglass.api.training import watch
+
+rank = gather()
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+options = {"save": f"{sys.argv[1]}/0.glass"} if rank == 0 else {}
+with watch(model, reduce="all", log_freq=3, **options) as watcher:
+    for step in range(8):
+        model(torch.full((2, 4), float(step))).sum().backward()
+        optimizer.step()
+        if rank == 0:
+            watcher.log("loss", step)
+torch.distributed.destroy_process_group()
+"""
+
+
 TOGETHER = """
 import sys
 import torch
@@ -149,6 +170,18 @@ def test_the_first_rank_has_the_numbers_of_all(tmp_path: Path, ranks: int) -> No
         assert run["0.weight"].column("count").tolist() == [32.0] * 3
         assert run["rank"].values.tolist() == [(ranks - 1) / 2] * 3
         assert set(run["ranks.slowest"].values.tolist()) <= set(range(ranks))
+
+
+def test_numbers_that_one_rank_logs_do_not_mix_up_the_steps_of_all(tmp_path: Path) -> None:
+    for rank in run_ranks(2, LOGGED_ON_ONE, str(tmp_path)):
+        assert rank.returncode == 0, rank.stderr
+        assert "records" not in rank.stderr
+
+    with open_run(tmp_path / "0.glass") as run:
+        assert run["loss"].steps.tolist() == run["loss"].values.tolist() == list(range(8))
+        inputs = run["input.0"]
+        assert inputs.steps.tolist() == inputs.column("mean").tolist() == [0, 3, 6]
+        assert inputs.column("count").tolist() == [16, 16, 16]
 
 
 def test_a_nan_on_one_rank_is_found_with_the_rank(tmp_path: Path) -> None:

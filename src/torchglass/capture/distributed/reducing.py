@@ -8,12 +8,14 @@ what one rank measures.
 from __future__ import annotations
 
 import contextlib
+import math
 import pickle
 import queue
 import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 from torch import distributed
@@ -30,8 +32,10 @@ from torchglass.records.series import Frame, Kind, SeriesId
 _PATIENCE = timedelta(seconds=60)
 """How long a rank waits for another before it goes on alone."""
 _CLOSE_SECONDS = 90.0
-_MOST_WAITING = 64
-"""So many steps may wait to be added up; those beyond are left out on all ranks alike or lost."""
+_MOST_WAITING = 1 << 19
+"""So many points may wait to be added up; those beyond are lost."""
+_END = math.inf
+"""The step that comes after all others of a rank."""
 
 
 def reducing(sink: Sink, reduce: str, *, bins: int = 30) -> Sink:
@@ -44,8 +48,18 @@ def reducing(sink: Sink, reduce: str, *, bins: int = 30) -> Sink:
     return Reducing(sink, bins) if is_among_many() else sink
 
 
+class _OfStep(NamedTuple):
+    """What one rank sends to another."""
+
+    step: float
+    parcel: Parcel
+
+
 class Reducing:
-    """Adds up frames over ranks in the order in which each rank puts them."""
+    """Adds up the frames of ranks that are of the same step, which come in the same order.
+
+    A step may have frames on some ranks only, where not all of them log their numbers.
+    """
 
     def __init__(self, sink: Sink, bins: int) -> None:
         self._sink = sink
@@ -55,7 +69,11 @@ class Reducing:
         # Its own group: the training's may be busy, and may not carry what lies on the CPU.
         self._group = distributed.new_group(backend="gloo", timeout=_PATIENCE)
         self._labels: dict[SeriesId, Label] = {}
-        self._frames: queue.Queue[Frame | None] = queue.Queue(_MOST_WAITING)
+        self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._ahead: dict[int, _OfStep] = {}
+        """What has come from other ranks of steps that are yet to come here."""
         self._last_ns = time.time_ns()
         self._is_alone = False
         self._found: dict[Label, Finding] = {}
@@ -84,32 +102,62 @@ class Reducing:
 
     def put_frame(self, frame: Frame) -> None:
         """Have what was measured at one step added to that of the other ranks."""
-        try:
-            self._frames.put_nowait(frame)
-        except queue.Full:
+        with self._lock:
+            has_room = not self._waiting or self._waiting + len(frame.points) <= _MOST_WAITING
+            self._waiting += len(frame.points) * has_room
+        if has_room:
+            self._frames.put(frame)
+        else:
             self._go_alone("the other ranks do not keep up")
 
     def close(self) -> None:
         """Add up what is still waiting, then let go of the store."""
-        with contextlib.suppress(queue.Full):
-            self._frames.put(None, timeout=_CLOSE_SECONDS)
-        self._thread.join(_CLOSE_SECONDS)
+        self._frames.put(None)
+        # The garbage collector may close a run that nobody has any more in any thread.
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_SECONDS)
         self._sink.close()
 
     def _work(self) -> None:
         while (frame := self._frames.get()) is not None:
-            parcel = self._parcel(frame)
-            if not self._is_alone:
-                try:
-                    for other in _partners(self._rank, self._size):
-                        if other < self._rank:
-                            self._send(parcel, other)
-                        else:
-                            parcel = parcel.plus(self._receive(other), self._bins)
-                except Exception as error:  # noqa: BLE001 - whatever a lost rank leads to
-                    self._go_alone(f"{type(error).__name__}: {error}".partition("\n")[0])
+            with self._lock:
+                self._waiting -= len(frame.points)
+            parcel = self._with_others(frame.step, self._parcel(frame))
             if self._rank == 0:
                 self._write(frame, parcel)
+        if not self._is_alone:
+            # Those who still wait for a step of ours shall know that none comes any more.
+            with contextlib.suppress(Exception):
+                self._added_up(_END, Parcel(parts={}))
+
+    def _with_others(self, step: int, parcel: Parcel) -> Parcel:
+        if self._is_alone:
+            return parcel
+        try:
+            return self._added_up(step, parcel)
+        except Exception as error:  # noqa: BLE001 - whatever a lost rank leads to
+            self._go_alone(f"{type(error).__name__}: {error}".partition("\n")[0])
+            return parcel
+
+    def _added_up(self, step: float, parcel: Parcel) -> Parcel:
+        """A parcel and those of the same step that other ranks send here; it is sent on."""
+        for other in _partners(self._rank, self._size):
+            if other < self._rank:
+                self._send(_OfStep(step, parcel), other)
+            else:
+                theirs = self._received(step, other)
+                parcel = parcel.plus(theirs, self._bins) if theirs is not None else parcel
+        return parcel
+
+    def _received(self, step: float, source: int) -> Parcel | None:
+        """What another rank has of a step, None if nothing; what it had before that is left out."""
+        there = self._ahead.pop(source, None) or self._receive(source)
+        while there.step < step:
+            there = self._receive(source)
+        if there.step > step:
+            self._ahead[source] = there
+            return None
+        return there.parcel
 
     def _parcel(self, frame: Frame) -> Parcel:
         seconds = (frame.time_ns - self._last_ns) / 1e9
@@ -130,18 +178,18 @@ class Reducing:
     def _all_findings(self) -> Findings:
         return Findings(findings=(*self._findings.findings, *self._found.values()))
 
-    def _send(self, parcel: Parcel, to: int) -> None:
+    def _send(self, parcel: _OfStep, to: int) -> None:
         data = torch.frombuffer(bytearray(pickle.dumps(parcel)), dtype=torch.uint8)
         distributed.send(torch.tensor([data.numel()]), to, group=self._group)
         distributed.send(data, to, group=self._group)
 
-    def _receive(self, source: int) -> Parcel:
+    def _receive(self, source: int) -> _OfStep:
         size = torch.zeros(1, dtype=torch.int64)
         distributed.recv(size, source, group=self._group)
         data = torch.empty(int(size.item()), dtype=torch.uint8)
         distributed.recv(data, source, group=self._group)
         # It comes from a process of the same training, which runs the same code anyway.
-        parcel: Parcel = pickle.loads(data.numpy().tobytes())
+        parcel: _OfStep = pickle.loads(data.numpy().tobytes())
         return parcel
 
     def _go_alone(self, why: str) -> None:
