@@ -1,6 +1,6 @@
 /** The graph view: what is drawn, and what mouse, finger and keyboard do to it. */
 
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { Model } from "../data/model";
 import { togglePin } from "../panels/state";
 import { lookFor, model, query, selected } from "../state/state";
@@ -152,7 +152,8 @@ function useFollowTree(known: Model): void {
 /** The focus goes along with the selection while it is in the graph. */
 function useFocus(svg: { current: SVGSVGElement | null }): void {
   const wasInside = useRef(false);
-  useEffect(() => {
+  // Before anything else happens: the next key must not go to the page itself.
+  useLayoutEffect(() => {
     const active = document.activeElement;
     const isInside = !!svg.current?.contains(active);
     // A box that is drawn anew loses the focus to the page itself, and takes it back.
