@@ -30,7 +30,12 @@ export interface PlotProps {
 
 const NO_OTHERS: NonNullable<PlotProps["others"]> = [];
 
-export function Plot({
+/** One that gets others beside it, or loses them, is another one: each of them is read by a hook of its own. */
+export function Plot(props: PlotProps) {
+  return <PlotBeside key={props.others?.length ?? 0} {...props} />;
+}
+
+function PlotBeside({
   store,
   series,
   title,
