@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -29,6 +30,14 @@ def together(
         name: Reading(unit=unit, samples=tuple(found[name])) if name in found else _absent(unit)
         for name in names
     }
+
+
+def beside_baseline(
+    baseline: str, others: Iterable[str], function: Measure, **arguments: Any
+) -> dict[str, Reading]:
+    """The milliseconds of one contender, and how many times that others take in turns with it."""
+    found = together((baseline, *others), "×", function, **arguments)
+    return {**found, baseline: dataclasses.replace(found[baseline], unit="ms")}
 
 
 def alone(contender: str, unit: str, function: Measure, **arguments: Any) -> Reading:

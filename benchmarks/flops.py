@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,8 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.cases import together
-from benchmarks.measure import Times, in_turns, keep_freed_memory, ratios
+from benchmarks.cases import beside_baseline
+from benchmarks.measure import Times, in_turns, keep_freed_memory, times_baseline
 from benchmarks.models import GPT_2, MLP, RESNET18, Scale, Spec, build
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
 
@@ -72,22 +71,19 @@ def time_step(spec: Spec, rounds: int, pages_at_hand: bool = False) -> Times:
         OURS: counted,
         _TORCH: counted_by_torch,
     }
-    times = in_turns(runs, rounds)
-    raw = times.pop(_RAW)
-    return {
-        _RAW: [1e3 * seconds for seconds in raw],
-        **{name: ratios(of_one, raw) for name, of_one in times.items()},
-    }
+    return times_baseline(in_turns(runs, rounds), _RAW)
 
 
 def _case(name: str, scale: Scale, goal: float | None) -> Case:
     def measure(effort: Effort) -> dict[str, Reading]:
-        contenders, spec = (_RAW, _EMPTY, OURS, _TORCH), scale.at(effort)
-        found = together(
-            contenders, "×", time_step, spec=spec, rounds=effort.rounds, pages_at_hand=True
+        return beside_baseline(
+            _RAW,
+            (_EMPTY, OURS, _TORCH),
+            time_step,
+            spec=scale.at(effort),
+            rounds=effort.rounds,
+            pages_at_hand=True,
         )
-        found[_RAW] = dataclasses.replace(found[_RAW], unit="ms")
-        return found
 
     return Case(name, measure, goal)
 

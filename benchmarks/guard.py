@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 
 import torch
 
-from benchmarks.cases import Measure, together
-from benchmarks.measure import Times, in_turns, ratios
+from benchmarks.cases import Measure, beside_baseline
+from benchmarks.measure import Times, in_turns, times_baseline
 from benchmarks.models import GPT_2, RESNET18, Scale, Spec, Subject, build
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
 from torchglass.capture.trace.functions import tensors_in
@@ -32,7 +31,7 @@ def time_forward(spec: Spec, rounds: int) -> Times:
         _CHEAP: _guarded(subject, subject.forward, cheap=True),
         _HOOKS: _inside(lambda: _isfinite_hooks(subject), subject.forward),
     }
-    return _times_raw(in_turns(contenders, rounds))
+    return times_baseline(in_turns(contenders, rounds), _RAW)
 
 
 def time_training(spec: Spec, rounds: int) -> Times:
@@ -48,7 +47,7 @@ def time_training(spec: Spec, rounds: int) -> Times:
         OURS: _guarded(subject, step),
         _ANOMALY: _inside(lambda: torch.autograd.detect_anomaly(check_nan=True), step),
     }
-    return _times_raw(in_turns(contenders, rounds))
+    return times_baseline(in_turns(contenders, rounds), _RAW)
 
 
 def _guarded(subject: Subject, run: Run, *, cheap: bool = False) -> Run:
@@ -80,19 +79,12 @@ def _isfinite_hooks(subject: Subject) -> Iterator[None]:
         yield
 
 
-def _times_raw(times: Times) -> Times:
-    found = {name: ratios(seconds, times[_RAW]) for name, seconds in times.items()}
-    return {**found, _RAW: [1e3 * seconds for seconds in times[_RAW]]}
-
-
 def _case(
     name: str, scale: Scale, function: Measure, contenders: tuple[str, ...], goal: float | None
 ) -> Case:
     def measure(effort: Effort) -> dict[str, Reading]:
         spec, rounds = scale.at(effort), effort.rounds
-        found = together((_RAW, *contenders), "×", function, spec=spec, rounds=rounds)
-        found[_RAW] = dataclasses.replace(found[_RAW], unit="ms")
-        return found
+        return beside_baseline(_RAW, contenders, function, spec=spec, rounds=rounds)
 
     return Case(name, measure, goal)
 

@@ -74,6 +74,13 @@ def ratios(times: Sequence[float], baseline: Sequence[float]) -> list[float]:
     return [time / base for time, base in zip(times, baseline, strict=True)]
 
 
+def times_baseline(times: Times, baseline: str) -> Times:
+    """The milliseconds of one contender, and how many times that the others take."""
+    base = times[baseline]
+    others = {name: ratios(of_one, base) for name, of_one in times.items() if name != baseline}
+    return {baseline: [1e3 * seconds for seconds in base], **others}
+
+
 def first_run_cost(run: Callable[[], object]) -> float:
     """CPU seconds that the first run costs over the later ones."""
     first = cpu_seconds(run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.cases import together
+from benchmarks.cases import beside_baseline
 from benchmarks.fresh import FreshError, fresh
-from benchmarks.measure import Times, in_turns, ratios
+from benchmarks.measure import Times, in_turns, times_baseline
 from benchmarks.models import GPT_2, MLP, RESNET18, Scale, Spec, build
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
 
@@ -190,21 +189,16 @@ def measure_step(spec: Spec, rounds: int, *, tracker: bool = True) -> Times:
     runs: dict[str, Callable[[], None]] = {_RAW: plain, OURS: seen, _PROFILER: profiled}
     if tracker:
         runs[_MEM_TRACKER] = tracked
-    times = in_turns(runs, rounds)
-    raw = times.pop(_RAW)
-    return {
-        _RAW: [1e3 * seconds for seconds in raw],
-        **{name: ratios(of_one, raw) for name, of_one in times.items()},
-    }
+    return times_baseline(in_turns(runs, rounds), _RAW)
 
 
 def _step_case(name: str, scale: Scale, *, tracker: bool = True) -> Case:
     def measure(effort: Effort) -> dict[str, Reading]:
-        names = (_RAW, OURS, _PROFILER, *([_MEM_TRACKER] if tracker else []))
+        others = (OURS, _PROFILER, *([_MEM_TRACKER] if tracker else []))
         spec, rounds = scale.at(effort), effort.rounds
-        found = together(names, "×", measure_step, spec=spec, rounds=rounds, tracker=tracker)
-        found[_RAW] = dataclasses.replace(found[_RAW], unit="ms")
-        return found
+        return beside_baseline(
+            _RAW, others, measure_step, spec=spec, rounds=rounds, tracker=tracker
+        )
 
     return Case(f"memory of a step, {name}", measure)
 

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from benchmarks.cases import installed, together
+from benchmarks.cases import beside_baseline, installed
 from benchmarks.measure import Times, in_turns, ratios
 from benchmarks.models import MLP, RESNET18, Spec, Subject, build
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
@@ -92,9 +92,9 @@ class _Work:
         contenders = (OURS, RP) if beside_rp else (OURS,)
 
         def measure(effort: Effort) -> dict[str, Reading]:
-            found = together(
-                (_RAW, *contenders),
-                "×",
+            return beside_baseline(
+                _RAW,
+                contenders,
                 time_statistics,
                 spec=self.small if effort.quick else self.full,
                 batch=self.batch,
@@ -103,8 +103,6 @@ class _Work:
                 contenders=installed(contenders),
                 rounds=effort.rounds,
             )
-            found[_RAW] = dataclasses.replace(found[_RAW], unit="ms")
-            return found
 
         return Case(f"{what}, {self.name}", measure, goal)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 
-from benchmarks.cases import together
-from benchmarks.measure import Times, in_turns, ratios
+from benchmarks.cases import beside_baseline
+from benchmarks.measure import Times, in_turns, times_baseline
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
 
 _SUM = "a sum"
@@ -28,24 +26,14 @@ def time_statistics(elements: int, rounds: int) -> Times:
         tensor.abs().max()
 
     times = in_turns({_SUM: tensor.sum, OURS: lambda: measure(tensor), _CALLS: eight_calls}, rounds)
-    sums = times.pop(_SUM)
-    return {
-        _SUM: [1e3 * seconds for seconds in sums],
-        **{name: ratios(seconds, sums) for name, seconds in times.items()},
-    }
+    return times_baseline(times, _SUM)
 
 
 def _case(name: str, elements: int, goal: float | None) -> Case:
     def measure(effort: Effort) -> dict[str, Reading]:
-        found = together(
-            (_SUM, OURS, _CALLS),
-            "×",
-            time_statistics,
-            elements=1_000 if effort.quick else elements,
-            rounds=effort.rounds,
-        )
-        found[_SUM] = dataclasses.replace(found[_SUM], unit="ms")
-        return found
+        count = 1_000 if effort.quick else elements
+        others = (OURS, _CALLS)
+        return beside_baseline(_SUM, others, time_statistics, elements=count, rounds=effort.rounds)
 
     return Case(name, measure, goal)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from benchmarks.cases import together
-from benchmarks.measure import Times, in_turns, ratios
+from benchmarks.cases import beside_baseline
+from benchmarks.measure import Times, in_turns, times_baseline
 from benchmarks.models import GPT_2, MLP, RESNET18, Scale, Spec, Subject, build
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
 
@@ -86,32 +85,24 @@ def _timed_forward(
 
 def _times(runs: Mapping[str, Run], rounds: int) -> Times:
     """What is measured alone in milliseconds, and how many times that all else takes."""
-    times = in_turns(runs, rounds)
-    raw = times.pop(_RAW)
-    return {
-        _RAW: [1e3 * seconds for seconds in raw],
-        **{name: ratios(of_one, raw) for name, of_one in times.items()},
-    }
+    return times_baseline(in_turns(runs, rounds), _RAW)
 
 
 def _case(
     name: str,
     scale: Scale,
     function: Callable[..., Times],
-    contenders: tuple[str, ...] = (_RAW, OURS, _PROFILER),
+    others: tuple[str, ...] = (OURS, _PROFILER),
     **options: bool,
 ) -> Case:
     def measure(effort: Effort) -> dict[str, Reading]:
         spec, rounds = scale.at(effort), effort.rounds
-        found = together(contenders, "×", function, spec=spec, rounds=rounds, **options)
-        found[_RAW] = dataclasses.replace(found[_RAW], unit="ms")
-        return found
+        return beside_baseline(_RAW, others, function, spec=spec, rounds=rounds, **options)
 
     return Case(name, measure)
 
 
 _MODELS = {"ResNet-18": RESNET18, "GPT-2-small-like": GPT_2, "MLP of 1000": MLP}
-_TWO = (_RAW, OURS)
 
 TOPIC = Topic(
     name="timing",
@@ -121,7 +112,7 @@ TOPIC = Topic(
     "kernels, and knows of no modules.",
     cases=[
         *(
-            _case(f"time of modules, {name}", scale, time_forward, _TWO, ops=False)
+            _case(f"time of modules, {name}", scale, time_forward, (OURS,), ops=False)
             for name, scale in _MODELS.items()
         ),
         *(

@@ -6,14 +6,13 @@ has an interpreter of its own, in which the forward is timed before the first tr
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
 from functools import partial
 
 import torch
 
-from benchmarks.cases import alone, at_start, each_alone, together
+from benchmarks.cases import alone, at_start, beside_baseline, each_alone
 from benchmarks.measure import (
     PATIENCE,
     Times,
@@ -22,7 +21,7 @@ from benchmarks.measure import (
     in_turns,
     keep_freed_memory,
     peak_bytes,
-    ratios,
+    times_baseline,
 )
 from benchmarks.models import GPT_2, LSTM, MLP, RESNET18, Scale, Spec, build
 from benchmarks.rows import OURS, TORCHLENS, Case, Effort, Reading, Topic
@@ -60,11 +59,7 @@ def time_ours(spec: Spec, rounds: int, pages_at_hand: bool = False) -> Times:
         },
         rounds,
     )
-    raw = times.pop(_RAW)
-    return {
-        _RAW: [1e3 * seconds for seconds in raw],
-        **{name: ratios(seconds, raw) for name, seconds in times.items()},
-    }
+    return times_baseline(times, _RAW)
 
 
 @torch.no_grad()
@@ -139,11 +134,10 @@ def _speed(
 ) -> Case:
     def measure(effort: Effort) -> dict[str, Reading]:
         spec, rounds = scale.at(effort), effort.rounds
-        names = (_RAW, _KEPT, _COPIED, OURS, _WORKED_OUT)
-        found = together(
-            names, "×", time_ours, spec=spec, rounds=rounds, pages_at_hand=pages_at_hand
+        others = (_KEPT, _COPIED, OURS, _WORKED_OUT)
+        found = beside_baseline(
+            _RAW, others, time_ours, spec=spec, rounds=rounds, pages_at_hand=pages_at_hand
         )
-        found[_RAW] = dataclasses.replace(found[_RAW], unit="ms")
         if not pages_at_hand:
             found[TORCHLENS] = alone(TORCHLENS, "×", time_peer, spec=spec, rounds=rounds)
         return found

@@ -27,9 +27,7 @@ class FindingsPanel(Panel):
 
     key: ClassVar[str] = "exclamation_mark"
     title: ClassVar[str] = "Findings"
-    missing: ClassVar[str] = (
-        "nothing was looked for: tg.check(model, *inputs) or tg.guard(model) looks for problems"
-    )
+    missing: ClassVar[str] = "no problem is recorded: tg.watch and tg.guard look for them"
     has_cursor = True
     BINDINGS: ClassVar = panel_bindings("panel:findings")
 

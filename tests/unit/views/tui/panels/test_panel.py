@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable
 from typing import ClassVar
@@ -10,6 +11,7 @@ import pytest
 from textual.binding import Binding
 from textual.pilot import Pilot
 
+import torchglass as tg
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.showing import PanelApp, drive, module_at, seen, settle, subject_of
 from torchglass.errors import LookupFailedError
@@ -351,3 +353,9 @@ def walk(panel: Panel, paths: Iterable[str], sizes: Iterable[tuple[int, int]]) -
 
     drive(app, story)
     return pages
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=[panel.title for panel in PANELS])
+def test_what_a_panel_without_anything_to_show_advises_is_there(panel: type[Panel]) -> None:
+    for name in re.findall(r"\btg\.(\w+)", panel.missing):
+        assert hasattr(tg, name)
