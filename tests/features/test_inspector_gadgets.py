@@ -404,6 +404,15 @@ def test_several_models_have_a_file_each(tmp_path: Path) -> None:
     assert idle.record.notes == ("the model was not called while it was watched",)
 
 
+@pytest.mark.parametrize("name", ["lr0.1", "lr0.01", "v1.2.json", "net.v2", ".hidden", "a.JSON"])
+def test_a_name_with_dots_stays_whole(name: str, tmp_path: Path) -> None:
+    with InspectorGadgets(nn.ReLU(), save_file=tmp_path / name):
+        pass
+
+    start = name.removesuffix(".json").removesuffix(".JSON")
+    assert [file.name for file in tmp_path.iterdir()] == [f"{start}_ReLU.json"]
+
+
 @pytest.mark.parametrize(("depth", "paths"), [(0, 1), (1, 3), (None, 5), (-1, 5)])
 def test_only_so_many_levels_are_watched(depth: int | None, paths: int) -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 2))

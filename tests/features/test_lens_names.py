@@ -97,6 +97,22 @@ def test_the_picture_lies_where_it_was_asked_for(vis_opt: Any, tmp_path: Path) -
     assert "of Recurrent" in picture
 
 
+@pytest.mark.parametrize(
+    ("path", "file"),
+    [("lr0.1", "lr0.1.svg"), ("lr0.01", "lr0.01.svg"), ("v1.svg", "v1.svg"), ("a.pdf", "a.svg")],
+)
+def test_a_picture_whose_name_has_dots_keeps_them(path: str, file: str, tmp_path: Path) -> None:
+    tl.show_model_graph(
+        nn.ReLU(),
+        torch.ones(2),
+        save_only=True,
+        vis_outpath=str(tmp_path / path),
+        vis_fileformat="svg",
+    )
+
+    assert [written.name for written in tmp_path.iterdir()] == [file]
+
+
 def test_wrong_options_say_which_there_are(model: nn.Module) -> None:
     x = torch.ones(3, 4)
 

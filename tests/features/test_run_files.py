@@ -108,3 +108,16 @@ def test_a_training_on_two_ranks_is_read_as_one(
         both = [run.ranks[rank]["loss"].values for rank in (0, 1)]
         assert run["loss"].values.tolist() == pytest.approx(sum(both) / 2)
         assert "rank" in str(run.compare_ranks())
+
+
+@pytest.mark.parametrize("name", ["lr0.1", "mine", "run.db"])
+def test_a_run_under_any_name_opens_everywhere(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    with tg.watch(nn.ReLU(), save=file, verbose=False) as watcher:
+        watcher.log("loss", 1.0)
+
+    tg.view(file, save=tmp_path / "page.html")
+
+    assert "<title>ReLU" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "ReLU" in str(tg.summary(file))
+    assert list(tg.open(file)["loss"].values) == [1.0]

@@ -114,3 +114,16 @@ def test_a_folder_that_cannot_be_written_stops_no_training(tmp_path: Path) -> No
         train_watched()
 
     assert len(tg.open(file)["loss"]) == 3
+
+
+@pytest.mark.parametrize("ending", [".glass", ""])
+def test_runs_whose_names_have_dots_have_a_folder_each(ending: str, tmp_path: Path) -> None:
+    for rate in ("0.1", "0.01"):
+        model, file = Net(), tmp_path / f"lr{rate}{ending}"
+        with tg.watch(model, backend="tensorboard", save=file, verbose=False) as watcher:
+            train(model, watcher, 2)
+
+    folders = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert len(folders) == 2
+    for folder in folders:
+        assert [each.step for each in events_in(folder).Scalars("loss")] == [0, 1]

@@ -15,8 +15,8 @@ from torchglass.records.documents import Document
 from torchglass.records.model import Model, join_path
 from torchglass.records.statistics import ModuleStatistics, Statistics, Totals
 from torchglass.targets.held import hold, reader_of_result
-from torchglass.targets.names import RUN_SUFFIX, resolve
-from torchglass.targets.reading import is_live, is_state, open_reader, read
+from torchglass.targets.names import resolve
+from torchglass.targets.reading import is_live, is_run, is_state, open_reader, read
 
 if TYPE_CHECKING:
     import torch
@@ -91,7 +91,7 @@ def _opened(target: object, unsafe: bool) -> Opened:
 
 
 def _is_checkpoint(target: object) -> TypeGuard[Path]:
-    return isinstance(target, Path) and target.suffix != RUN_SUFFIX
+    return isinstance(target, Path) and not is_run(target)
 
 
 def _run(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Opened:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast, final
 
 from torchglass.errors import CaptureError, TargetError, warn
 from torchglass.results.inspection import Inspection
+from torchglass.views.files import without_ending
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -172,4 +173,5 @@ def _names(models: Sequence[nn.Module]) -> list[str]:
 
 
 def _file(save_file: Path, name: str) -> Path:
-    return save_file.with_name(f"{save_file.stem}_{name}.json")
+    start = without_ending(save_file, "json")
+    return start.with_name(f"{start.name}_{name}.json")

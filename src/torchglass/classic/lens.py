@@ -12,6 +12,7 @@ from torchglass.analyse.trace.selecting import Selection
 from torchglass.api.passes import trace_forward
 from torchglass.errors import ViewError
 from torchglass.results.trace import Trace
+from torchglass.views.files import without_ending
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +25,9 @@ ModelHistory = Trace
 VisOpt = Literal["none", "rolled", "unrolled"]
 Attributes = Mapping[str, Any] | None
 """Attributes of Graphviz, with values or with functions of the history and a part."""
+
+PICTURE_ENDINGS = ("bmp", "dot", "gif", "jpeg", "jpg", "pdf", "png", "ps", "svg", "tif", "tiff")
+"""Endings that TorchLens takes off the path of a picture, before its own is put there."""
 
 _DIRECTIONS: dict[str, Direction] = {"bottomup": "up", "topdown": "down", "leftright": "right"}
 
@@ -84,7 +88,7 @@ def log_forward_pass(  # noqa: PLR0913, PLR0917 - this is how its users call it
     if vis_opt != "none":
         from torchglass.views.graph import Overrides
 
-        path = Path(vis_outpath).with_suffix(f".{vis_fileformat}")
+        path = _picture_file(vis_outpath, vis_fileformat)
         history.draw(
             path,
             mode=vis_opt,
@@ -219,6 +223,12 @@ def _told_of(history: Trace, attributes: Attributes) -> dict[str, Any]:
         name: partial(value, history) if callable(value) else value
         for name, value in (attributes or {}).items()
     }
+
+
+def _picture_file(path: str, format: str) -> Path:
+    """Where a picture is written: a name such as "lr0.1" keeps its dots."""
+    start = without_ending(path, "gv", format, *PICTURE_ENDINGS)
+    return start.with_name(f"{start.name}.{format}")
 
 
 def _direction(name: str) -> Direction:

@@ -1,6 +1,6 @@
 """A watched training in TensorBoard: `tg.watch(model, backend="tensorboard")`.
 
-Its events lie beside the run file, in a folder with the same name.
+Its events lie beside the run file, in a folder of the same name without ".glass".
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torchglass.integrations.frames import Measured, numbers_of
 from torchglass.records.flow import Reader
 from torchglass.records.histogram import Histogram
 from torchglass.records.series import Frame, Series, SeriesId
+from torchglass.views.files import without_ending
 
 _SECONDS_TO_FLUSH = 10
 _MOST_QUEUED = 10_000
@@ -100,6 +101,7 @@ def _tag(series: Series) -> str:
 def _folder_of(reader: Reader) -> Path:
     path = getattr(reader, "path", None)
     if isinstance(path, Path):
-        return path.with_suffix("")
+        folder = without_ending(path, "glass")
+        return folder if folder != path else path.with_name(f"{path.name}-tensorboard")
     run = reader.run()
     return Path("runs") / f"{run.name}-{run.created_ns}"

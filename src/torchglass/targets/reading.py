@@ -13,6 +13,8 @@ from torchglass.records.flow import Reader
 from torchglass.records.model import Model
 from torchglass.targets.names import RUN_SUFFIX, resolve
 
+_DATABASE = b"SQLite format 3\0"
+
 
 def is_reader(target: object) -> TypeGuard[Reader]:
     """Whether a target can be looked through as it is."""
@@ -37,7 +39,18 @@ def is_state(target: object) -> TypeGuard[Mapping[object, object]]:
 
 def is_run(path: Path) -> bool:
     """Whether a path is a run file, or a folder with those of all ranks of a run."""
-    return path.suffix == RUN_SUFFIX or (path.is_dir() and any(path.glob(f"*{RUN_SUFFIX}")))
+    if path.is_dir():
+        return any(path.glob(f"*{RUN_SUFFIX}"))
+    return path.suffix == RUN_SUFFIX or _is_database(path)
+
+
+def _is_database(path: Path) -> bool:
+    """Whether a file is one of SQLite's, as runs are under any name."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_DATABASE)) == _DATABASE
+    except OSError:
+        return False
 
 
 def read(target: object, *, unsafe: bool = False) -> Model:
