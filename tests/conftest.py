@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import signal
 import sys
@@ -49,6 +50,7 @@ def _no_model_of_a_test_stays() -> Iterator[None]:
     """Tests write their models to a file net.py, and another's would be found under its name."""
     yield
     sys.modules.pop("net", None)
+    linecache.clearcache()
 
 
 def _traces_of_us() -> dict[str, Any] | None:

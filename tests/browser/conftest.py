@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import hatch_build
 from tests.browser import chromium
@@ -17,7 +17,9 @@ from torchglass.views.web.server import Server, serve
 OpenPage = Callable[..., Page]
 Serve = Callable[..., Server]
 
-SECONDS = 10_000
+PATIENCE_MS = 60_000
+"""How long a test waits for the page, on a busy machine too."""
+expect.set_options(timeout=PATIENCE_MS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -74,7 +76,7 @@ def open_page(browser: Browser, serving: Serve) -> Iterator[OpenPage]:
         address: str, *, offline: bool = False, loses_its_server: bool = False, **options: Any
     ) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-        context.set_default_timeout(SECONDS)
+        context.set_default_timeout(PATIENCE_MS)
         context.set_offline(offline)
         contexts.append(context)
         page = context.new_page()

@@ -139,6 +139,6 @@ def test_a_hundred_thousand_steps_are_one_plot(open_page: OpenPage, serving: Ser
 
     plot = page.get_by_test_id("chart").get_by_role("img")
 
-    expect(plot).to_have_attribute("aria-label", re.compile("steps 0 to 99999"), timeout=30_000)
+    expect(plot).to_have_attribute("aria-label", re.compile("steps 0 to 99999"))
     page.get_by_role("button", name="Scalars").click()
     expect(page.get_by_test_id("chart").get_by_text("loss")).to_be_visible()

@@ -51,6 +51,13 @@ class Compare(Protocol):
     ) -> bool: ...
 
 
+@pytest.fixture(autouse=True)
+def _the_source_is_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panels show the lines of net.py that a trace and a finding name."""
+    monkeypatch.chdir(tmp_path)
+    samples.coded(Path())
+
+
 @pytest.fixture
 def looks_the_same(snap_compare: Compare) -> Callable[..., bool]:
     """Opens a panel of a module on the whole screen, so that the tree may look as it likes."""
@@ -120,10 +127,7 @@ def test_the_code(
     looks_the_same: Callable[..., bool],
     theme: str,
     size: Size,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     run = samples.store(samples.coded(Path()), samples.traced("net.py"))
 
     assert looks_the_same(Exhibit(reader=run), Code, "", "j", "enter", theme=theme, size=size)
