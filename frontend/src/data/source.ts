@@ -171,7 +171,11 @@ async function askServer<T>(name: string, query: Query): Promise<T> {
 function listen(listener: Listener, grows: boolean): void {
   const stream = new EventSource("api/events");
   stream.onopen = () => listener.connected(true);
-  stream.onerror = () => listener.connected(false);
+  stream.onerror = () => {
+    listener.connected(false);
+    // The server refused the stream for good, as it does when it has too many.
+    if (stream.readyState === EventSource.CLOSED) poll(listener, grows, askServer);
+  };
   stream.onmessage = (event: MessageEvent<string>) => {
     const { runs } = JSON.parse(event.data) as { runs: Status[] };
     listener.statuses(runs);
@@ -208,11 +212,17 @@ function askFrame(): Ask {
 
 const POLL_MS = 1000;
 
-/** A notebook does not tell of new steps by itself: it is asked now and then. */
+/** Asks now and then: a notebook does not tell of new steps by itself, nor a server that has too many streams. */
 function poll(listener: Listener, grows: boolean, ask: Ask): void {
   setTimeout(async () => {
-    const { runs } = await ask<{ runs: Status[] }>("statuses", {});
-    listener.statuses(runs);
-    if (grows || !runs.every((status) => status.finished)) poll(listener, grows, ask);
+    let goesOn = true;
+    try {
+      const { runs } = await ask<{ runs: Status[] }>("statuses", {});
+      listener.statuses(runs);
+      goesOn = grows || !runs.every((status) => status.finished);
+    } catch {
+      listener.connected(false);
+    }
+    if (goesOn) poll(listener, grows, ask);
   }, POLL_MS);
 }

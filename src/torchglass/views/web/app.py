@@ -12,8 +12,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NamedTuple
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -22,7 +25,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 
 from torchglass.errors import LookupFailedError, StoreError, ViewError
@@ -36,6 +39,8 @@ from torchglass.views.web.shelf import FindMore, Shelf
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _POLL_SECONDS = 0.25
 _HEARTBEAT_POLLS = 60
+MOST_STREAMS = 32
+"""Event streams at a time. A page that gets none asks for the statuses now and then instead."""
 
 
 def build_app(
@@ -80,6 +85,8 @@ class _Api:
     def __init__(self, shelf: Shelf, closing: threading.Event) -> None:
         self._shelf = shelf
         self._closing = closing
+        self._news = _News(shelf)
+        self._streams = 0
 
     def routes(self) -> list[BaseRoute]:
         """Where everything is."""
@@ -106,32 +113,76 @@ class _Api:
             headers={"Content-Disposition": "attachment", "Cache-Control": "no-store"},
         )
 
-    def _events(self, request: Request) -> Response:
+    async def _events(self, request: Request) -> Response:
+        if self._streams >= MOST_STREAMS:
+            return PlainTextResponse(f"{MOST_STREAMS} pages are open already.\n", status_code=503)
         return StreamingResponse(
-            self._stream(request.headers.get("last-event-id")),
+            self._counted(self._stream(request.headers.get("last-event-id"))),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
+
+    async def _counted(self, stream: AsyncIterator[str]) -> AsyncIterator[str]:
+        self._streams += 1
+        try:
+            async for event in stream:
+                yield event
+        finally:
+            self._streams -= 1
 
     async def _stream(self, known: str | None) -> AsyncIterator[str]:
         quiet_polls = 0
         while not self._closing.is_set():
             try:
-                statuses = await run_in_threadpool(self._shelf.statuses)
+                latest = await self._news.latest()
             except StoreError:
                 return  # The page connects again by itself, and says that it cannot meanwhile.
-            mark = payloads.mark(statuses)
-            ended = not self._shelf.grows and all(status["finished"] for status in statuses)
-            if mark != known or (ended and not quiet_polls):
-                yield f"id: {mark}\ndata: {json.dumps({'runs': statuses})}\n\n"
+            if latest.mark != known or (latest.ended and not quiet_polls):
+                yield latest.event
                 quiet_polls = 0
             elif quiet_polls % _HEARTBEAT_POLLS == 0:
                 yield ": still here\n\n"
-            if ended:
+            if latest.ended:
                 return
-            known = mark
+            known = latest.mark
             quiet_polls += 1
             await asyncio.sleep(_POLL_SECONDS)
+
+
+class _Latest(NamedTuple):
+    """How far all runs were at one look."""
+
+    mark: str
+    event: str
+    ended: bool
+    """Whether nothing can come any more."""
+
+
+class _News:
+    """Reads how far the runs are, once for all open streams."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._lock = asyncio.Lock()
+        self._read_at = -math.inf
+        self._latest = _Latest("", "", ended=False)
+
+    async def latest(self) -> _Latest:
+        """What a look less than a poll ago found, or a new one does."""
+        async with self._lock:
+            if time.monotonic() - self._read_at >= _POLL_SECONDS / 2:
+                self._latest = await run_in_threadpool(self._look)
+                self._read_at = time.monotonic()
+            return self._latest
+
+    def _look(self) -> _Latest:
+        statuses = self._shelf.statuses()
+        mark = payloads.mark(statuses)
+        if mark == self._latest.mark:
+            return self._latest
+        event = f"id: {mark}\ndata: {json.dumps({'runs': statuses})}\n\n"
+        ended = not self._shelf.grows and all(status["finished"] for status in statuses)
+        return _Latest(mark, event, ended)
 
 
 def _answer(request: Request, body: bytes, media_type: str) -> Response:

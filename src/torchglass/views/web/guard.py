@@ -7,7 +7,7 @@ import secrets
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HEADERS = {
@@ -20,7 +20,20 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_NO_TOKEN = "Open the address that was printed when Torchglass started: it holds a token.\n"
+_NO_TOKEN = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Torchglass: token needed</title>
+<h1>This page needs its token</h1>
+<p>Open the full URL that Torchglass printed in the terminal. It looks like this:</p>
+<pre>http://localhost:PORT/?token=…</pre>
+<p>After that, this browser opens the page without the token.</p>
+<p>If the program runs on another machine, forward its port, then open the printed URL here:</p>
+<pre>ssh -L PORT:localhost:PORT HOST</pre>
+<p>If the program was restarted, its token changed: use the newest URL.</p>
+</html>
+"""
 _GO_ON = '<!doctype html><meta http-equiv="refresh" content="0; url=./"><title>Torchglass</title>'
 
 
@@ -57,7 +70,7 @@ class TokenCheck:
         elif self._is_ours(shown) or self._is_ours(request.cookies.get(self._cookie)):
             answer = self._app
         else:
-            answer = PlainTextResponse(_NO_TOKEN, status_code=403)
+            answer = HTMLResponse(_NO_TOKEN, status_code=403)
         await answer(scope, receive, send)
 
     def _is_ours(self, token: str | None) -> bool:

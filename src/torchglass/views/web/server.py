@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from torchglass.errors import ViewError
 from torchglass.records.flow import Reader
@@ -20,6 +22,10 @@ from torchglass.views.web.shelf import FindMore
 _PORTS_TO_TRY = 50
 _LAST_PORT = 65535
 _EVERYWHERE = ("0.0.0.0", "::", "")
+_MOST_CONNECTIONS = 256
+_FEWEST_CONNECTIONS = 8
+_REQUEST_SECONDS = 5.0
+"""A connection that sends no complete request for this long is closed."""
 
 
 class Server:
@@ -97,9 +103,82 @@ def serve(
         lifespan="off",
         loop="asyncio",
         ws="none",
+        http=_BoundedProtocol,
+        # asyncio accepts as many as the backlog before it gives us the first to refuse.
+        backlog=connection_limit() // 4,
     )
     url = f"http://{_shown(host)}:{listener.getsockname()[1]}{root_path}/?token={quote(token)}"
     return Server(url, listener, uvicorn.Server(config), closing)
+
+
+class _BoundedProtocol(H11Protocol):
+    """HTTP in a process whose file handles belong to someone else's training.
+
+    There are few connections at a time: a new one takes the place of the one that has been idle
+    longest. A connection without a complete request is closed after `_REQUEST_SECONDS`.
+    """
+
+    _accepted_at = 0.0
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._accepted_at = self.loop.time()
+        self._expect_request()
+        if len(self.connections) > connection_limit():
+            self._make_room()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_deadline()
+        super().connection_lost(exc)
+
+    @property
+    def _is_idle(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
+
+    def _expect_request(self) -> None:
+        if not self._is_idle:
+            self._forget_deadline()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(_REQUEST_SECONDS, self._drop)
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _make_room(self) -> None:
+        """Close the connection that is missed least, which is the new one if all others are busy.
+
+        One that never sent a request goes before one that a browser keeps open for its next.
+        """
+        others = [each for each in self.connections if isinstance(each, _BoundedProtocol)]
+        idle = [each for each in others if each is not self and each._is_idle]
+        least = min(idle, key=lambda one: (one.cycle is not None, one._accepted_at), default=self)
+        least._drop()
+
+    def _drop(self) -> None:
+        # The transport tells of its end only in the next turn of the loop.
+        self.connections.discard(self)
+        self._forget_deadline()
+        self.transport.abort()
+
+
+def connection_limit() -> int:
+    """How many connections may be open: at most a quarter of the process's file handles."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit.
+        return _MOST_CONNECTIONS
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return max(_FEWEST_CONNECTIONS, min(_MOST_CONNECTIONS, soft // 4))
 
 
 def _check_port(port: object) -> None:

@@ -49,6 +49,16 @@ def test_nothing_is_told_without_the_token(path: str, stranger: TestClient) -> N
     assert stranger.get(path).status_code == 403
 
 
+def test_who_has_no_token_is_told_how_to_get_in_and_nothing_else(stranger: TestClient) -> None:
+    answer = stranger.get("/")
+
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "?token=" in answer.text
+    assert "ssh -L" in answer.text
+    assert TOKEN not in answer.text
+    assert "run" not in answer.text.replace("runs on", "")
+
+
 def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_can_use(
     stranger: TestClient,
 ) -> None:

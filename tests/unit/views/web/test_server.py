@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from torchglass.errors import ViewError
 from torchglass.records.run import Run
 from torchglass.records.series import Frame
 from torchglass.store.memory import MemoryStore
+from torchglass.views.web.app import MOST_STREAMS
 from torchglass.views.web.server import Server, serve
 
 
@@ -138,11 +142,11 @@ print("ended", flush=True)
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
-    def start_(ending: str) -> subprocess.Popen[str]:
-        program = SERVE.format(ending=ending)
+    def start_(ending: str = "", program: str = SERVE) -> subprocess.Popen[str]:
+        program = program.replace("{ending}", ending)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
         root = Path(hatch_build.__file__).parent
         started.append(
@@ -191,6 +195,120 @@ def test_a_page_that_is_open_does_not_keep_the_program_from_ending(
 
         assert process.stdout.readline() == "ended\n"
         assert process.wait(timeout=10) == 0
+
+
+TRAIN = """
+import resource
+
+import torch
+from torch import nn
+
+import torchglass as tg
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+path = input()
+with tg.watch(model, save=path) as watcher:
+    server = tg.view(path, port=0)
+    print(server.url, flush=True)
+    while input() == "step":
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        watcher.log("loss", 1.0)
+        with open("/dev/null") as first, open("/dev/null") as second:
+            print("stepped", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of open files")
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: loc", b"POST / HTTP/1.1\r\n"])
+def test_a_training_keeps_its_file_handles_whoever_connects(
+    sent: bytes, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = start(program=TRAIN)
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def tell(line: str) -> str:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+        return process.stdout.readline().strip()
+
+    url = tell(str(tmp_path / "run.glass"))
+    with contextlib.ExitStack() as stack:
+        for at in range(400):
+            half_open = socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=10)
+            stack.enter_context(half_open)
+            with contextlib.suppress(ConnectionError):
+                half_open.sendall(sent)
+            if at % 40 == 0:
+                assert tell("step") == "stepped"
+        assert tell("step") == "stepped"
+        # Who has the token still gets in.
+        assert status_of(url) == 303
+    process.stdin.write("end\n")
+    process.stdin.flush()
+    assert process.wait(timeout=60) == 0
+
+
+def status_of(url: str, path: str = "/") -> int:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", f"{path}?{address.query}")
+        return connection.getresponse().status
+
+
+def test_a_connection_without_a_complete_request_is_closed(server: Server) -> None:
+    port = urlsplit(server.url).port or 0
+    requests = [b"", b"GET / HTTP/1.1\r\n", b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\nGET"]
+    connections = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in requests]
+    for connection, sent in zip(connections, requests, strict=True):
+        connection.sendall(sent)
+
+    for connection in connections:
+        with contextlib.closing(connection), contextlib.suppress(ConnectionError):
+            while connection.recv(4096):
+                pass
+
+
+def test_event_streams_are_limited_and_free_their_place(server: Server) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST_STREAMS):
+            next_event(stack.enter_context(events(server.url)))
+
+        assert status_of(server.url, "/api/events") == 503
+        assert status_of(server.url, "/api/statuses") == 200
+
+    for _ in range(100):  # The server hears of a closed stream when it next writes to it.
+        with events(server.url) as stream:
+            if stream.status == 200:
+                break
+    assert stream.status == 200
+
+
+def test_one_look_at_the_runs_is_enough_for_all_streams(store: MemoryStore) -> None:
+    looks: list[float] = []
+
+    class Counting(MemoryStore):
+        def last_step(self) -> int:
+            looks.append(time.monotonic())
+            return super().last_step()
+
+    counting = Counting(Run(name="run", created_ns=0))
+    server = serve(counting, port=0)
+    with contextlib.closing(server), contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(events(server.url)) for _ in range(8)]
+        for stream in streams:
+            next_event(stream)
+        put_step(counting, 1)
+        for stream in streams:
+            next_event(stream)
+
+    assert min(later - one for one, later in itertools.pairwise(looks)) > 0.1
 
 
 @pytest.mark.parametrize("port", [-5, 65536, 99999, "5000"])
