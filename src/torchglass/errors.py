@@ -16,6 +16,7 @@ What goes wrong on our side inside the user's run is a TorchglassWarning, and st
 
 import sys
 import warnings
+from types import TracebackType
 
 _ON_THE_WAY = ("torchglass", "torch", "contextlib")
 """The packages that stand between the user's line and a warning about it."""
@@ -61,6 +62,65 @@ def warn(message: str) -> None:
         import logging
 
         logging.getLogger("torchglass").warning(message)
+
+
+class Fence:
+    """Keeps an error of ours out of the user's run: it becomes a warning, each one once.
+
+    with fence:
+        measure(tensor)             # an error in here is a warning
+
+    except Exception as problem:    # the same, where a with-block costs too much
+        fence.caught(problem)
+    """
+
+    __slots__ = ("_lost", "_told")
+
+    def __init__(self, lost: str) -> None:
+        """`lost` says what the user goes without: "some statistics were not recorded"."""
+        self._lost = lost
+        self._told: set[str] = set()
+
+    def caught(self, problem: BaseException) -> None:
+        """Warn of an error, if it is new; this never raises."""
+        try:
+            message = f"{type(problem).__name__}: {problem}"
+            if message in self._told or len(self._told) >= _MOST_WARNINGS:
+                return
+            self._told.add(message)
+            where = _innermost_of_ours(problem.__traceback__)
+            warn(
+                f"{self._lost}; your run continues. This is a bug in Torchglass, please report it: "
+                f"{message}{where}"
+            )
+        except Exception:  # noqa: BLE001 - at the end of the stack even a warning is a call too many
+            return
+
+    def __enter__(self) -> None:
+        """Errors are kept in from here on."""
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.caught(error)
+        return True
+
+
+_MOST_WARNINGS = 5
+"""Of so many different errors of one fence the user is told."""
+
+
+def _innermost_of_ours(traceback: TracebackType | None) -> str:
+    """The line of ours that an error came from last: " (capture/calls.py:120)"."""
+    found = ""
+    while traceback is not None:
+        name = str(traceback.tb_frame.f_globals.get("__name__"))
+        if name.partition(".")[0] == "torchglass":
+            found = f" ({name}:{traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return found
 
 
 def _level_of_user() -> int:

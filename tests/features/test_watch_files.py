@@ -327,6 +327,122 @@ def test_a_backend_that_cannot_begin_leaves_nothing_open(
     assert nn.Module.__call__ is call
 
 
+TRAIN_WHEN_TOLD = """
+import sys
+import torch, torchglass as tg
+print("ready", flush=True)
+sys.stdin.readline()
+watcher = tg.watch(torch.nn.Linear(2, 2), run_dir=sys.argv[1], verbose=False)
+watcher.log("number", int(sys.argv[2]))
+watcher.close()
+print(watcher.path)
+"""
+
+
+def test_trainings_that_start_together_in_one_folder_have_a_file_each(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TRAIN_WHEN_TOLD, str(tmp_path / "runs")]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+    processes = [subprocess.Popen([*command, str(number)], **pipes) for number in range(6)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+
+    paths = [Path(process.communicate()[0].strip()) for process in processes]
+
+    assert [process.returncode for process in processes] == [0] * 6
+    assert len(set(paths)) == 6
+    for number, path in enumerate(paths):
+        with open_run(path) as run:
+            assert run["number"].values.tolist() == [number]
+
+
+def test_threads_that_start_at_one_time_have_a_file_each(tmp_path: Path) -> None:
+    barrier = threading.Barrier(8)
+    paths: list[Path | None] = []
+
+    def train() -> None:
+        barrier.wait()
+        with watch(nn.Linear(2, 2), run_dir=tmp_path, verbose=False) as watcher:
+            paths.append(watcher.path)
+
+    threads = [threading.Thread(target=train) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(set(paths)) == 8
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"save": "x" * 300 + ".glass"},
+        {"save": "nul\0.glass"},
+        {"save": "file/run.glass"},
+        {"save": "folder.glass"},
+        {"run_dir": "file"},
+        {"run_dir": "x" * 300},
+        {"run_dir": "nul\0"},
+        {"run_dir": "closed"},
+        {"save": "closed/run.glass"},
+        {"save": "closed/inside/run.glass"},
+        {"resume": "x" * 300 + ".glass"},
+        {"resume": "nul\0.glass"},
+        {"resume": "closed/run.glass"},
+        {"resume": "folder.glass"},
+        {"resume": "file/run.glass"},
+    ],
+)
+def test_a_file_that_cannot_be_opened_is_an_error_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: dict[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.glass").mkdir()
+    (tmp_path / "closed").mkdir(mode=0)
+    before, threads = sorted(tmp_path.iterdir()), set(threading.enumerate())
+    user = os.geteuid()
+    if user == 0:
+        # Who may do everything is kept out of no folder.
+        tmp_path.chmod(0o777)
+        os.seteuid(65_534)
+    try:
+        with pytest.raises(StoreError, match="(cannot|already there)"):
+            watch(nn.Linear(4, 2), verbose=False, **where)  # type: ignore[arg-type]
+    finally:
+        os.seteuid(user)
+        (tmp_path / "closed").chmod(0o700)
+
+    assert sorted(tmp_path.iterdir()) == before
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(10)
+    assert set(threading.enumerate()) <= threads
+
+
+def test_a_name_that_no_file_can_hold_is_spelled_out_and_the_rest_is_written(
+    tmp_path: Path,
+) -> None:
+    model = nn.Module()
+    model.add_module("layer\udcff", nn.Linear(2, 2))
+    layer = model.get_submodule("layer\udcff")
+    with watch(model, save=tmp_path / "run.glass", verbose=False) as watcher:
+        for step in range(3):
+            layer(torch.ones(1, 2)).sum().backward()
+            watcher.log("acc\udcff", step)
+            watcher.log("loss", step)
+            watcher.step()
+
+    with open_run(tmp_path / "run.glass") as run:
+        assert run["loss"].values.tolist() == [0, 1, 2]
+        assert run["acc\\udcff"].values.tolist() == [0, 1, 2]
+        assert "layer\\udcff.weight" in str(list(run))
+
+
 @pytest.mark.parametrize("name", ["reject_outlier_proportion", "reject_outlier_propertion"])
 def test_how_histograms_were_made_and_are_to_be_shown_is_in_the_run(
     name: str, tmp_path: Path

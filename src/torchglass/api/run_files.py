@@ -53,8 +53,14 @@ def open_new(
     if save is None and os.fspath(folder) == MEMORY:
         store = MemoryStore(run)
         return Opened(run, store, lambda: store)
-    path = Path(save) if save is not None else _new_file(Path(folder), run)
-    return Opened(run, FileSink(path, run, max_bytes=max_bytes), lambda: FileReader(path), path)
+    path = Path(save) if save is not None else _reserved_file(Path(folder), run)
+    try:
+        sink = FileSink(path, run, is_reserved=save is None, max_bytes=max_bytes)
+    except BaseException:
+        if save is None:
+            path.unlink(missing_ok=True)
+        raise
+    return Opened(run, sink, lambda: FileReader(path), path)
 
 
 def open_again(run: Run, path: FilePath, max_bytes: int | None = None) -> Opened:
@@ -93,11 +99,13 @@ def this_run(name: str) -> Run:
     )
 
 
-def _new_file(folder: Path, run: Run) -> Path:
-    """A path in a folder that no run has yet, made of the time and the run's name."""
+def _reserved_file(folder: Path, run: Run) -> Path:
+    """A new, empty file named after the time and the run, which no other process has or gets."""
+    from torchglass.store import schema
+
     stem = f"{datetime.fromtimestamp(run.created_ns / 1e9):%Y%m%d-%H%M%S}-{run.name}"
     if run.world_size > 1:
         stem += f"-rank{run.rank}"
     names = (f"{stem}-{number}" if number > 1 else stem for number in count(1))
     paths = (folder / f"{name}{RUN_SUFFIX}" for name in names)
-    return next(path for path in paths if not path.exists())
+    return next(path for path in paths if schema.reserve(path))

@@ -22,7 +22,19 @@ class Catalog:
         if key not in self._ids:
             with self._lock:
                 if key not in self._ids:
-                    new = Series(id=SeriesId(len(self.all)), path=path, name=name, kind=kind)
-                    self.all.append(new)
-                    self._ids[key] = new.id
+                    self._ids[key] = self._made(_writable(path), _writable(name), kind)
         return self._ids[key]
+
+    def _made(self, path: str, name: str, kind: Kind) -> SeriesId:
+        known = self._ids.get((path, name, kind))
+        if known is not None:
+            return known
+        new = Series(id=SeriesId(len(self.all)), path=path, name=name, kind=kind)
+        self.all.append(new)
+        self._ids[path, name, kind] = new.id
+        return new.id
+
+
+def _writable(name: str) -> str:
+    """A name as UTF-8 can hold it: a lone surrogate, as in a file's name, is spelled out."""
+    return str(name).encode("utf-8", "backslashreplace").decode()

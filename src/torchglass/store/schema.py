@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from pathlib import Path
 from typing import Literal
@@ -79,26 +80,63 @@ _DAMAGED = (sqlite3.DatabaseError, UnicodeDecodeError, KeyError)
 """What comes of bytes that no writer of ours has written; messages that quote them may be bytes."""
 
 
+_NOT_OPENED = (OSError, ValueError, sqlite3.Error)
+"""What opening a file can raise: a path with a NUL in it is a ValueError."""
+
+
 def has_begun(path: Path) -> bool:
     """Whether a writer has put anything into a file."""
-    return path.is_file() and path.stat().st_size > 0
+    try:
+        return path.is_file() and path.stat().st_size > 0
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot open {path}: {error}") from error
+
+
+def reserve(path: Path) -> bool:
+    """Make an empty file for a run; False if the name is taken, also by another process just now.
+
+    Only one of all processes that ask for a name gets it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(exist_ok=False)
+    except (OSError, ValueError) as error:
+        # A folder that is a file has the same error as a name that is taken.
+        if isinstance(error, FileExistsError) and path.parent.is_dir():
+            return False
+        raise _not_written(path, error) from error
+    return True
 
 
 def create(
-    path: Path, journal: Journal = "WAL", *, overwrite_empty: bool = False
+    path: Path, journal: Journal = "WAL", *, is_reserved: bool = False
 ) -> sqlite3.Connection:
-    """A new, empty run file, open for writing. What is already there is never overwritten."""
-    if path.exists() and not (overwrite_empty and not has_begun(path)):
-        raise StoreError(
-            f"{path} is already there; choose another name, go on with it by "
-            f'resume="{path}", or delete it'
-        )
+    """A new, empty run file, open for writing. What is already there is never overwritten.
+
+    An empty file may be there if it `is_reserved`.
+    """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(exist_ok=overwrite_empty)
+        if not (is_reserved and path.exists()) and not reserve(path):
+            raise _taken(path)
+        if has_begun(path):
+            raise _taken(path)
         return _prepared(path, SCHEMA, journal)
-    except (OSError, sqlite3.Error) as error:
-        raise StoreError(f"cannot write a run to {path}: {error}") from error
+    except _NOT_OPENED as error:
+        raise _not_written(path, error) from error
+
+
+def _taken(path: Path) -> StoreError:
+    return StoreError(
+        f'{path} is already there; choose another name, go on with it by resume="{path}", '
+        "or delete it"
+    )
+
+
+def _not_written(path: Path, error: Exception) -> StoreError:
+    return StoreError(
+        f"cannot write a run to {path}: {error}. Choose a folder that you can write to "
+        "(run_dir= or save=)"
+    )
 
 
 def open_to_append(path: Path, journal: Journal = "WAL") -> sqlite3.Connection:
@@ -108,15 +146,15 @@ def open_to_append(path: Path, journal: Journal = "WAL") -> sqlite3.Connection:
     upgrade = f"BEGIN; {versions.UPGRADES[version]} COMMIT;" if version < SCHEMA_VERSION else ""
     try:
         return _prepared(path, upgrade, journal)
-    except sqlite3.Error as error:
+    except _NOT_OPENED as error:
         raise StoreError(f"cannot go on writing to {path}: {error}") from error
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
     """A run file open for reading from any thread, whether or not it is still being written."""
-    if not path.is_file():
-        raise StoreError(f"there is no run file {path}")
     if not has_begun(path):
+        if not path.is_file():
+            raise StoreError(f"there is no run file {path}")
         raise StoreError(f"{path} is empty: its writer stopped before it began")
     try:
         connection = _connect(path, "mode=ro")
@@ -152,7 +190,7 @@ def _prepared(path: Path, script: str, journal: Journal) -> sqlite3.Connection:
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    address = f"file:{quote(str(path.absolute()))}?{mode}"
+    address = f"file:{quote(os.fsencode(path.absolute()))}?{mode}"
     connection = sqlite3.connect(address, uri=True, check_same_thread=False)
     try:
         # SQLite reads nothing before the first query.

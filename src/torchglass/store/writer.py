@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from itertools import accumulate, islice
 from pathlib import Path
 
-from torchglass.errors import StoreError, warn
+from torchglass.errors import Fence, StoreError, warn
 from torchglass.records.documents import NAMES, Document
 from torchglass.records.model import Model
 from torchglass.records.run import Run
@@ -45,6 +45,13 @@ CLOSE_SECONDS = 10.0
 _WHOLE = struct.Struct("<qq")
 _NOT_PLAIN = (struct.error, TypeError, ValueError, OverflowError, RecursionError)
 """What packing says of something that no record should hold."""
+_NEVER_WRITTEN = (
+    sqlite3.DataError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+)
+"""What SQLite says of values that it cannot hold; its other errors are those of disks."""
 
 
 class FileSink:
@@ -64,6 +71,7 @@ class FileSink:
         run: Run,
         *,
         resume: bool = False,
+        is_reserved: bool = False,
         max_bytes: int | None = None,
         file_system: Callable[[Path], str] = file_system_of,
     ) -> None:
@@ -71,6 +79,8 @@ class FileSink:
         self._place = self.path.absolute()
         """Where the file is, whatever folder the training goes to."""
         self._resume = resume
+        self._is_reserved = is_reserved
+        """Whether an empty file was made for it before."""
         self._max_bytes = max_bytes
         self._journal = journal_for(self.path, file_system)
         self._owner = os.getpid()
@@ -79,6 +89,7 @@ class FileSink:
         self._waiting_bytes = 0
         self._dropped = 0
         self._warned = False
+        self._fence = Fence(f"some steps are left out of {self.path}")
         self._is_lost = False
         """Whether the file was deleted."""
         self._lock = threading.Lock()
@@ -89,7 +100,12 @@ class FileSink:
             target=self._work, args=(run, opened), name=f"torchglass {self.path.name}", daemon=True
         )
         self._thread.start()
-        self._catalog = opened.result()
+        try:
+            self._catalog = opened.result()
+        except BaseException:
+            self._closing = True
+            self._wake.set()
+            raise
         atexit.register(self.close)
 
     def put_model(self, model: Model) -> None:
@@ -150,28 +166,39 @@ class FileSink:
         # even close one, and the child's copy of this frame is never run again nor cleaned up.
         try:
             file = self._open(run)
-        except StoreError as error:
+            catalog = Catalog(file.known_series)
+        except BaseException as error:  # noqa: BLE001 - whoever made the sink waits for the outcome
             opened.set_exception(error)
             return
-        catalog = Catalog(file.known_series)
         opened.set_result(catalog)
         while not self._closing:
             self._wake.wait(FLUSH_SECONDS)
             self._wake.clear()
+            with self._fence:
+                self._flush(file, catalog)
+        with self._fence:
             self._flush(file, catalog)
-        self._flush(file, catalog)
-        file.close(dropped=self._dropped + len(self._frames))
+        self._finish(file)
+
+    def _finish(self, file: RunFile) -> None:
+        for _ in range(2):
+            with self._fence:
+                file.close(dropped=self._dropped + len(self._frames))
+                return
 
     def _open(self, run: Run) -> RunFile:
         if self._resume and schema.has_begun(self.path):
             connection = schema.open_to_append(self.path, self._journal)
         else:
-            connection = schema.create(self.path, self._journal, overwrite_empty=self._resume)
+            is_reserved = self._resume or self._is_reserved
+            connection = schema.create(self.path, self._journal, is_reserved=is_reserved)
         try:
             return RunFile(connection, run)
-        except sqlite3.Error as error:
+        except BaseException as error:
             connection.close()
-            raise StoreError(f"cannot write a run to {self.path}: {error}") from error
+            if isinstance(error, sqlite3.Error):
+                raise StoreError(f"cannot write a run to {self.path}: {error}") from error
+            raise
 
     def _flush(self, file: RunFile, catalog: Catalog) -> None:
         """Write what is waiting; what cannot be written now waits for the next time."""
@@ -202,6 +229,24 @@ class FileSink:
         with self._lock:
             documents = dict(self._documents)
             frames = self._next_frames()
+        try:
+            self._write(file, catalog, documents, frames)
+        except Exception as problem:
+            if _may_work_later(problem):
+                raise
+            self._fence.caught(problem)
+            self._dropped += len(frames)
+            # A document is given up only if it fails alone: the next try is without these frames.
+            self._forget({} if frames else documents, frames)
+        return bool(self._frames)
+
+    def _write(
+        self,
+        file: RunFile,
+        catalog: Catalog,
+        documents: Mapping[str, Document | Model],
+        frames: Sequence[PackedFrame],
+    ) -> None:
         news = News(
             documents=self._packed_documents(documents),
             frames=frames,
@@ -211,7 +256,6 @@ class FileSink:
         )
         file.write(news, max_bytes=self._max_bytes)
         self._forget(documents, frames)
-        return bool(self._frames)
 
     def _next_frames(self) -> tuple[PackedFrame, ...]:
         """Those of one transaction: few enough that the past can make room for them."""
@@ -256,3 +300,8 @@ class FileSink:
         if not self._warned:
             self._warned = True
             warn(message)
+
+
+def _may_work_later(problem: Exception) -> bool:
+    is_of_the_disk = isinstance(problem, (sqlite3.Error, StoreError))
+    return is_of_the_disk and not isinstance(problem, _NEVER_WRITTEN)
