@@ -46,6 +46,8 @@ def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]
     writes into its buffers without a trace in their version counters, so nothing but a stand-in
     keeps them as they are.
     """
+    modules = list(modules)
+    sharded = _ShardedParameters(modules)
     saved: list[tuple[dict[str, Any], dict[str, Any]]] = []
     scripted: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
@@ -63,10 +65,74 @@ def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]
                     _replace(table, replace[name])
         yield
     finally:
+        # FSDP knows which weights it has registered, so it has to put them back itself.
+        sharded.restore()
         for table, before in reversed(saved):
             _put_back(table, before)
         for buffer, value in scripted:
             _write_back(buffer, value)
+
+
+class _ShardedParameters:
+    """Whether the weights of modules under `fully_shard` are sharded or gathered, to restore it.
+
+    A forward without a backward leaves the weights of the root gathered, and one that raises leaves
+    FSDP in the middle of a pass.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        states = {id(state): state for state in map(_sharding_of, modules) if state is not None}
+        self._states = [
+            (state, state._training_state, state._state_ctx.iter_forward_root)
+            for state in states.values()
+        ]
+        self._groups = [
+            (group, group._training_state, group._sharded_state)
+            for state in states.values()
+            for group in _groups_of(state)
+        ]
+
+    def restore(self) -> None:
+        """Shard or gather the weights as before."""
+        for state, training_state, root in self._states:
+            state._training_state = training_state
+            state._state_ctx.iter_forward_root = root
+        for group, training_state, sharded_state in self._groups:
+            group._training_state = training_state
+            if group._all_gather_result is not None:
+                group.wait_for_unshard()
+            if group._sharded_state is not sharded_state:
+                group.unshard() if sharded_state.name == "UNSHARDED" else group._to_sharded()
+                group.wait_for_unshard()
+
+
+def _sharding_of(module: nn.Module) -> Any:
+    """The state that `fully_shard` keeps of a module; None of one that is not sharded."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None or not isinstance(module, getattr(fsdp, "FSDPModule", ())):
+        return None
+    return module._get_fsdp_state()  # type: ignore[operator]
+
+
+def _groups_of(state: Any) -> list[Any]:
+    """The groups of weights that are gathered together; earlier versions of torch have one."""
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        groups = [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+    return list(groups)
+
+
+def is_sharded(modules: Iterable[nn.Module]) -> bool:
+    """Whether FSDP, of either version, gathers the weights of some of the modules."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return False
+    kinds = tuple(
+        kind
+        for name in ("FSDPModule", "FullyShardedDataParallel")
+        if (kind := getattr(fsdp, name, None)) is not None
+    )
+    return any(isinstance(module, kinds) for module in modules)
 
 
 @contextlib.contextmanager
