@@ -7,7 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 import torchglass as tg
 
@@ -30,6 +37,20 @@ def llama() -> nn.Module:
         vocab_size=100,
     )
     model: nn.Module = LlamaForCausalLM(config).eval()
+    return model
+
+
+def mixtral() -> nn.Module:
+    config = MixtralConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=4,
+        vocab_size=100,
+    )
+    model: nn.Module = MixtralForCausalLM(config).eval()
     return model
 
 
@@ -63,3 +84,18 @@ def test_generating_shows_one_pass_for_each_token() -> None:
 
     assert trace.anatomy.loops == 3
     assert [call.number for call in trace.calls if call.path == "transformer"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("make", [gpt2, llama, mixtral])
+def test_a_fake_forward_has_the_shapes_and_flops_of_a_real_one(
+    make: Callable[[], nn.Module], capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = make()
+
+    real, fake = (tg.summary(model, input_ids=TOKENS, fake=fake) for fake in (False, True))
+    counted, predicted = (tg.flops(model, input_ids=TOKENS, fake=fake) for fake in (False, True))
+
+    assert str(fake) == str(real)
+    assert predicted.total_flops == counted.total_flops > 0
+    assert tg.memory(model, input_ids=TOKENS, fake=True).peak_bytes > 0
+    assert "fake_tensor" not in capfd.readouterr().err

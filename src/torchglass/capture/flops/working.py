@@ -68,7 +68,7 @@ def count(
         # A compiled function that the forward calls would hide its kernels, too.
         stack.enter_context(running_uncompiled())
         if is_fake:
-            args, kwargs = stack.enter_context(_without_numbers(tensors, modules, args, kwargs))
+            args, kwargs = stack.enter_context(_without_numbers(tensors, located, args, kwargs))
         step = Step(target, modules, args, kwargs, backward=backward, loss=loss)
         left_out = stack.enter_context(keeping_parameters(modules))
         run = _Run(step, located, is_module=isinstance(target, nn.Module))
@@ -94,14 +94,14 @@ def count(
 @contextlib.contextmanager
 def _without_numbers(
     tensors: Sequence[torch.Tensor],
-    modules: Sequence[nn.Module],
+    located: Located,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Let modules have tensors without numbers, and give such arguments."""
-    faking = Faking(tensors)
+    faking = Faking(tensors, located)
     replace = {"_parameters": faking.fake, "_buffers": faking.fake}
-    with keeping_modules(modules, replace), faking.running():
+    with keeping_modules((module for _, module in located), replace), faking.running():
         yield tree_map_only(torch.Tensor, faking.fake, (args, dict(kwargs)))
 
 

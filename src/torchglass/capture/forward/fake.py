@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -14,15 +17,27 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchglass.capture.forward.keeping import is_sharded
 from torchglass.errors import CaptureError
 
-_LIMITS = (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
+_REASONS: dict[type[Exception], str] = {
+    DataDependentOutputException: (
+        "its control flow depends on tensor values, which fake tensors lack"
+    ),
+    DynamicOutputShapeException: "a shape depends on tensor values, which fake tensors lack",
+    UnsupportedFakeTensorException: "torch has no fake version of such a tensor",
+}
+_READS_VALUES = ("FakeTensor", "not supported for tensor subclasses", "data is not allocated")
+"""What torch says of `.numpy()`, `.data_ptr()` and custom kernels on a fake tensor."""
+_SHARDED = (
+    "a model under FSDP does not run with fake=True: FSDP gathers weights in real memory. "
+    "Use fake=True before sharding, or fake=False."
 )
+_NESTED = "torch has no fake version of a nested tensor. Use fake=False."
+_GROUPED_MM = getattr(torch.ops.aten, "_grouped_mm", None)
+_log = logging.getLogger(FakeTensorMode.__module__)
 
 
 def has_fakes(tensors: Iterable[torch.Tensor]) -> bool:
@@ -33,9 +48,14 @@ def has_fakes(tensors: Iterable[torch.Tensor]) -> bool:
 class Faking:
     """Makes fakes of real tensors, the same fake of the same tensor."""
 
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+    def __init__(
+        self, tensors: Iterable[torch.Tensor], located: Sequence[tuple[str, nn.Module]] = ()
+    ) -> None:
+        if is_sharded(module for _, module in located):
+            raise CaptureError(_SHARDED)
         modes = (tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor))
         self._mode = next(modes, None) or FakeTensorMode(allow_non_fake_inputs=True)
+        self._located = located
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -49,14 +69,28 @@ class Faking:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """In this block no operation computes anything."""
+        _log.addFilter(_is_worth_telling)
         try:
-            with self._mode:
+            with self._mode, _WiderKernels():  # type: ignore[no-untyped-call]
                 yield
-        except _LIMITS as error:
+        except Exception as error:
+            reason = _reason(error)
+            if reason is None:
+                raise
             raise CaptureError(
-                f"this forward does not run on fake tensors ({type(error).__name__}: {error}): "
-                "its way depends on numbers, and they have none; try fake=False"
+                f"{self._where(error)} does not run with fake=True: {reason}. Use fake=False."
             ) from error
+        finally:
+            _log.removeFilter(_is_worth_telling)
+
+    def _where(self, error: Exception) -> str:
+        """The module that raised, and the line of the user's code."""
+        from torchglass.capture.trace.attempts import clues, failed_module
+
+        failed = failed_module(error)
+        path = next((path for path, module in self._located if module is failed), "")
+        source = clues(error).source
+        return (path or "the model") + (f" ({source.file}:{source.line})" if source else "")
 
     def _make(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, FakeTensor):
@@ -67,6 +101,11 @@ class Faking:
             except (UnsupportedFakeTensorException, NotImplementedError):
                 # The mode takes real tensors as they are, and some kinds have no fakes.
                 return tensor
+            except AssertionError as error:
+                # torch asserts of nested tensors that their sizes may be symbols.
+                if tensor.is_nested:
+                    raise CaptureError(_NESTED) from error
+                raise
         # Some operations look at numbers only where there could be any: on "meta" they refuse.
         # Memory of its own: FakeTensor forbids the one that it is given to be looked at any more.
         like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
@@ -74,3 +113,47 @@ class Faking:
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
         return fake
+
+
+class _WiderKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Lets fake kernels take the dtypes that the real ones take."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _GROUPED_MM is None or func is not _GROUPED_MM.default:
+            return func(*args, **kwargs)
+        return _grouped_mm(func, args, kwargs)
+
+
+def _grouped_mm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The fake kernel knows bfloat16 only, the real one on the CPU also float32."""
+    first, second, *others = args
+    if first.dtype is torch.bfloat16:
+        return func(*args, **kwargs)
+    output = func(first.bfloat16(), second.bfloat16(), *others, **kwargs)
+    return output.to(kwargs.get("out_dtype") or first.dtype)
+
+
+def _reason(error: Exception) -> str | None:
+    """Why a forward failed on fake tensors only; None where it would fail on real ones, too."""
+    if isinstance(error, UnsupportedOperatorException):
+        return f"torch has no fake version of {error.func}"
+    for kind, reason in _REASONS.items():
+        if isinstance(error, kind):
+            return reason
+    if isinstance(error, (RuntimeError, TypeError)) and any(
+        words in str(error) for words in _READS_VALUES
+    ):
+        return "it reads tensor values, which fake tensors lack"
+    return None
+
+
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    """Not what torch writes of each exception that it raises: the exception says it."""
+    return "failed while attempting to run meta" not in str(record.msg)

@@ -70,7 +70,7 @@ def look_at(
         target = copy_of_lazy(target, tensors)
         modules = modules_in(target)
         tensors = tensors_of(modules)
-    faking = Faking(tensors) if fake or has_fakes(tensors) else None
+    faking = Faking(tensors, modules) if fake or has_fakes(tensors) else None
     if input_size is not None:
         arguments = _from_sizes(input_size, dtypes, tensors, faking)
     elif input_data is not None:

@@ -133,7 +133,7 @@ def _taken(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Footpri
 def _predicted(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Footprint]:
     """Run the step once, on tensors that hold nothing."""
     modules = plan.modules
-    faking = Faking(tensors_of(plan.located))
+    faking = Faking(tensors_of(plan.located), plan.located)
     users = plan.parameters
     with (
         keeping_modules(modules, {"_parameters": faking.fake, "_buffers": faking.fake}),
@@ -145,7 +145,7 @@ def _predicted(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Foo
                 weights: Any = module._flat_weights
                 vars(module)["_flat_weights"] = [faking.fake(weight) for weight in weights]
         seen = _Seen(plan, users, faking.fake)
-        seen.run(_faked(arguments, faking))
+        seen.run(tree_map_only(torch.Tensor, faking.fake, arguments))
     footprint = seen.footprint()
     notes = [*footprint.notes]
     if seen.went_back and any(block.op == _LSTM for block in footprint.blocks):
@@ -153,15 +153,6 @@ def _predicted(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Foo
     if seen.has_sparse:
         notes.append(_SPARSE)
     return seen.calls, dataclasses.replace(footprint, fake=True, notes=tuple(notes))
-
-
-def _faked(arguments: Arguments, faking: Faking) -> Arguments:
-    try:
-        faked: Arguments = tree_map_only(torch.Tensor, faking.fake, arguments)
-    except AssertionError as error:
-        # torch asserts of nested tensors that their sizes may be symbols.
-        raise CaptureError(f"there is no fake of these inputs ({error}); try fake=False") from error
-    return faked
 
 
 def _run(plan: _Plan, arguments: Arguments, watcher: Watcher) -> None:

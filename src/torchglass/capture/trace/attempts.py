@@ -79,6 +79,14 @@ def clues(error: BaseException, failed: OpEvent | None = None) -> Clues:
     )
 
 
+def failed_module(error: BaseException) -> nn.Module | None:
+    """The innermost module that an exception came out of."""
+    frames = [step.tb_frame for step in _steps(error.__traceback__)]
+    calls = [frame for frame in frames if frame.f_code is nn.Module._call_impl.__code__]
+    module = calls[-1].f_locals.get("self") if calls else None
+    return module if isinstance(module, nn.Module) else None
+
+
 def _steps(traceback: TracebackType | None) -> Iterator[TracebackType]:
     """The frames that an exception came through, outermost first."""
     while traceback is not None:

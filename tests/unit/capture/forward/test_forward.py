@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import torchglass as tg
 from torchglass.capture.forward.looking import Seen, look_at
 from torchglass.errors import CaptureError
 
@@ -282,13 +283,59 @@ def test_tied_weights_are_one_fake_too() -> None:
     look_at(Tied(), input_size=(1, 2), fake=True)
 
 
-def test_a_forward_that_depends_on_numbers_is_refused_clearly_when_fake() -> None:
+def if_positive(x: torch.Tensor) -> torch.Tensor:
+    return x if x.sum() > 0 else -x
+
+
+def in_numpy(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(x.detach().numpy())
+
+
+def positive_ones(x: torch.Tensor) -> torch.Tensor:
+    return x[x > 0]
+
+
+@pytest.mark.parametrize(
+    ("choose", "reason"),
+    [
+        (if_positive, "its control flow depends on tensor values, which fake tensors lack"),
+        (in_numpy, "it reads tensor values, which fake tensors lack"),
+        (positive_ones, "a shape depends on tensor values, which fake tensors lack"),
+    ],
+)
+@pytest.mark.parametrize("verb", [tg.summary, tg.flops, tg.memory])
+def test_a_fake_forward_that_needs_values_names_the_module_the_line_and_the_reason(
+    verb: Callable[..., object],
+    choose: Callable[[torch.Tensor], torch.Tensor],
+    reason: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     class Choosing(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x if x.sum() > 0 else -x
+            return choose(x)
 
-    with pytest.raises(CaptureError, match="try fake=False"):
-        look_at(Choosing(), input_size=(2,), fake=True)
+    model = nn.Sequential(nn.Linear(2, 2), Choosing())
+    line = choose.__code__.co_firstlineno + 1
+
+    with pytest.raises(CaptureError) as raised:
+        verb(model, torch.randn(2, 2), fake=True)
+
+    assert str(raised.value) == (
+        f"1 ({__file__}:{line}) does not run with fake=True: {reason}. Use fake=False."
+    )
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("verb", [tg.summary, tg.flops, tg.memory])
+def test_an_error_of_a_fake_forward_is_raised_once_and_torch_writes_no_log(
+    verb: Callable[..., object], capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+
+    with pytest.raises(RuntimeError, match=r"must have same reduction dim|cannot be multiplied"):
+        verb(model, torch.randn(2, 5), fake=True)
+
+    assert capfd.readouterr().err == ""
 
 
 def test_a_model_of_fake_tensors_runs_as_it_is() -> None:
