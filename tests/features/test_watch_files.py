@@ -476,6 +476,9 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
 
 def test_a_backend_that_breaks_is_a_warning_and_the_file_is_written(tmp_path: Path) -> None:
     class Broken:
+        def follow(self, training: object) -> None:
+            """Nothing to do."""
+
         def begin(self, reader: object) -> None:
             """Nothing to do."""
 

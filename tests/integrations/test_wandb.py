@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -131,12 +136,12 @@ def test_the_page_is_put_in_once_at_the_end_and_no_file_for_a_step(
     assert "<title>Net – Torchglass</title>" in text
 
 
-def test_a_run_that_is_finished_before_the_watcher_has_the_page_all_the_same(
+def test_a_run_that_is_finished_before_the_watcher_has_all_steps_and_the_page(
     run: wandb.Run, tmp_path: Path
 ) -> None:
     model = Net()
 
-    watcher = tg.watch(model, backend="wandb", run_dir=tmp_path, verbose=False)
+    watcher = tg.watch(model, backend="wandb", save=tmp_path / "a.glass", verbose=False)
     train(model, watcher, 3)
     run.finish()
     train(model, watcher, 1)
@@ -144,8 +149,111 @@ def test_a_run_that_is_finished_before_the_watcher_has_the_page_all_the_same(
 
     rows = read_rows(tmp_path)
     measured = [row for row in rows if "torchglass/hidden.weight" in row]
-    assert [row["torchglass/step"] for row in measured] == [0, 1]
+    assert [row["torchglass/step"] for row in measured] == [0, 1, 2]
     assert "torchglass/page" in rows[-1]
+    assert _page_status(tmp_path)["last_step"] == 2
+    assert tg.open(tmp_path / "a.glass").reader.last_step() == 3
+
+
+def test_a_run_that_the_program_finishes_has_its_last_step_and_a_finished_page(
+    run: wandb.Run, tmp_path: Path
+) -> None:
+    model = Net()
+
+    watcher = tg.watch(model, backend="wandb", save=tmp_path / "a.glass", verbose=False)
+    losses = _train_and_log(model, run, 6)
+    run.finish()
+
+    rows = [row for row in read_rows(tmp_path) if "mine" in row]
+    assert [row["mine"] for row in rows] == losses
+    assert [row["torchglass/step"] for row in rows] == list(range(6))
+    status = _page_status(tmp_path)
+    assert (status["last_step"], status["finished"]) == (5, True)
+    watcher.close()
+
+
+ROWS: dict[str, Callable[[wandb.Run, float, int], None]] = {
+    "a row": lambda run, loss, step: run.log({"mine": loss}),
+    "a row by the module": lambda run, loss, step: wandb.log({"mine": loss}),
+    "a numbered row": lambda run, loss, step: run.log({"mine": loss}, step=step * 10),
+    "a numbered row at once": lambda run, loss, step: run.log(
+        {"mine": loss}, step=step + 1, commit=True
+    ),
+    "a row in two parts": lambda run, loss, step: (
+        run.log({"part": step}, commit=False),
+        run.log({"mine": loss}),
+    )[-1],
+}
+
+
+@pytest.mark.parametrize("log", ROWS.values(), ids=ROWS)
+def test_a_row_logged_after_the_update_has_what_was_measured_in_that_step(
+    log: Callable[[wandb.Run, float, int], None], run: wandb.Run, tmp_path: Path
+) -> None:
+    model = Net()
+
+    with tg.watch(
+        model, backend="wandb", save=tmp_path / "a.glass", sample_n=None, verbose=False
+    ) as watcher:
+        _train_and_log(model, run, 5, log=log, before_row=lambda loss: watcher.log("loss", loss))
+    run.finish()
+
+    rows = [row for row in read_rows(tmp_path) if "mine" in row]
+    assert [row["torchglass/step"] for row in rows] == list(range(5))
+    assert [row["torchglass/loss"] for row in rows] == [row["mine"] for row in rows]
+    # The inputs of step n are all n + 1.
+    for step, row in enumerate(rows):
+        bins = row["torchglass/input.0"]["bins"]
+        assert bins[0] <= step + 1 <= bins[-1]
+
+
+@pytest.mark.parametrize("when", ["before the update", "before other values"])
+def test_rows_that_are_logged_too_early_lose_nothing_and_tell_the_right_steps(
+    when: str, run: wandb.Run, tmp_path: Path
+) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    with tg.watch(model, backend="wandb", save=tmp_path / "a.glass", verbose=False) as watcher:
+        for step in range(5):
+            loss = model(torch.ones(6, 4) * (step + 1)).square().mean()
+            if when == "before the update":
+                watcher.log("nth", step)
+                run.log({"mine": step})
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if when == "before other values":
+                run.log({"mine": step})
+                watcher.log("nth", step)
+    run.finish()
+
+    rows = read_rows(tmp_path)
+    assert [row["mine"] for row in rows if "mine" in row] == list(range(5))
+    measured = [row for row in rows if "torchglass/hidden.weight" in row]
+    assert [row["torchglass/step"] for row in measured] == list(range(5))
+    numbered = [row for row in rows if "torchglass/nth" in row]
+    assert [row["torchglass/nth"] for row in numbered] == list(range(5))
+    assert all(row["torchglass/nth"] == row["torchglass/step"] for row in numbered)
+
+
+def test_nothing_of_ours_stays_on_a_run_of_wandb(run: wandb.Run, tmp_path: Path) -> None:
+    before, hooks = dict(vars(run)), list(run._teardown_hooks)
+
+    with tg.watch(Net(), backend="wandb", save=tmp_path / "a.glass", verbose=False):
+        pass
+
+    assert set(vars(run)) == set(before)
+    assert run._teardown_hooks == hooks
+
+
+def test_a_run_shown_in_wandb_is_one_file(run: wandb.Run, tmp_path: Path) -> None:
+    model = Net()
+
+    with tg.watch(model, backend="wandb", save=tmp_path / "a.glass", verbose=False) as watcher:
+        train(model, watcher, 2)
+
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["a.glass"]
 
 
 def test_the_page_comes_after_a_minute_and_then_ever_more_rarely(
@@ -188,6 +296,38 @@ def test_two_models_side_by_side_do_not_mix(run: wandb.Run, tmp_path: Path) -> N
     assert steps[-3:] == [0, 1, 2]
     assert others[-2:] == [0, 1]
     assert not any("torchglass/weight" in row for row in rows)
+
+
+def _train_and_log(
+    model: torch.nn.Module,
+    run: wandb.Run,
+    steps: int,
+    *,
+    log: Callable[[wandb.Run, float, int], None] = ROWS["a row"],
+    before_row: Callable[[torch.Tensor], None] = lambda loss: None,
+) -> list[float]:
+    """Train on inputs that are all n + 1 in step n, and log each loss to wandb."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    for step in range(steps):
+        loss = model(torch.ones(6, 4) * (step + 1)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        before_row(loss)
+        losses.append(loss.item())
+        log(run, losses[-1], step)
+    return losses
+
+
+def _page_status(folder: Path) -> dict[str, Any]:
+    """What the page in a wandb run says about its training."""
+    (page,) = folder.glob("wandb/offline-run-*/files/media/**/*.html")
+    text = page.read_text(encoding="utf-8")
+    (packed,) = re.findall(r'id="torchglass-data">([^<]*)<', text)
+    data = json.loads(gzip.decompress(base64.b64decode(packed)))
+    status: dict[str, Any] = data["runs"][0]["run"]["status"]
+    return status
 
 
 def _recorded(model: torch.nn.Module, path: Path) -> Path:

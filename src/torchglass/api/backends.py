@@ -11,6 +11,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchglass.errors import TargetError, ViewError, warn
@@ -23,8 +24,27 @@ if TYPE_CHECKING:
     from torchglass.views.web.server import Server
 
 
+def _nothing() -> None:
+    """There is no training to ask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What a backend may ask of the training that it shows."""
+
+    show_step: Callable[[], None] = _nothing
+    """Shows the current step at once, if its update is over."""
+    catch_up: Callable[[], None] = _nothing
+    """Shows the current step however far it is, and waits until the reader has all steps."""
+    close: Callable[[], None] = _nothing
+    """Ends the run."""
+
+
 class Backend(Protocol):
-    """Who is shown a run while it is recorded."""
+    """Who is shown a run while it is recorded, and lets go of its reader in the end."""
+
+    def follow(self, training: Training) -> None:
+        """The training that will be shown, before it begins."""
 
     def begin(self, reader: Reader) -> None:
         """The run begins; the reader tells at any time what has been written of it."""
@@ -81,6 +101,11 @@ class Standalone:
         self._port = port
         self._say = say
         self._server: Server | None = None
+        self._training = Training()
+
+    def follow(self, training: Training) -> None:
+        """The training that will be shown, before it begins."""
+        self._training = training
 
     @property
     def url(self) -> str:

@@ -35,6 +35,8 @@ class Opened(NamedTuple):
     start: int = 0
     """The number of its next step."""
     is_new: bool = True
+    flush: Callable[[], None] = lambda: None
+    """Waits until a reader finds all that was written."""
 
     def give_up(self) -> None:
         """Close the run, and leave no file that was not there before."""
@@ -60,7 +62,7 @@ def open_new(
         if save is None:
             path.unlink(missing_ok=True)
         raise
-    return Opened(run, sink, lambda: FileReader(path), path)
+    return Opened(run, sink, lambda: FileReader(path), path, flush=sink.flush)
 
 
 def open_again(run: Run, path: FilePath, max_bytes: int | None = None) -> Opened:
@@ -74,7 +76,7 @@ def open_again(run: Run, path: FilePath, max_bytes: int | None = None) -> Opened
         with FileReader(file) as reader:
             start = reader.last_step() + 1
     sink = FileSink(file, run, resume=True, max_bytes=max_bytes)
-    return Opened(run, sink, lambda: FileReader(file), file, start, is_new)
+    return Opened(run, sink, lambda: FileReader(file), file, start, is_new, sink.flush)
 
 
 def this_run(name: str) -> Run:

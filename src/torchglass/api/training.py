@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import importlib
 import os
+import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from torchglass.api.backends import NAMES, Backend, Shown, Standalone, find_backends, say
+from torchglass.api.backends import (
+    NAMES,
+    Backend,
+    Shown,
+    Standalone,
+    Training,
+    find_backends,
+    say,
+)
 from torchglass.api.run_files import MEMORY, Opened, open_again, open_new, this_run
 from torchglass.errors import TargetError
 from torchglass.records.flow import Sink
@@ -234,7 +244,7 @@ def _started(
     )
     if backends:
         try:
-            _begin(backends, opened)
+            _begin(backends, opened, watcher)
         except BaseException:
             watcher.close()
             raise
@@ -251,15 +261,34 @@ def _page(opened: Opened, backends: Sequence[Backend]) -> str:
     return str(frames.saved_frame(opened.path if opened.path is not None else opened.reader()))
 
 
-def _begin(backends: Sequence[Backend], opened: Opened) -> None:
-    """Show a run to its backends, which share a reader for as long as they like."""
-    reader = opened.reader()
-    try:
+def _begin(backends: Sequence[Backend], opened: Opened, watcher: Watcher) -> None:
+    """Show a run to its backends, each of which has a reader for as long as it likes."""
+    training = _training(opened, weakref.ref(watcher))
+    with ExitStack() as undo:
         for backend in backends:
+            reader = opened.reader()
+            undo.callback(reader.close)
+            backend.follow(training)
             backend.begin(reader)
-    except BaseException:
-        reader.close()
-        raise
+        undo.pop_all()
+
+
+def _training(opened: Opened, find: Callable[[], Watcher | None]) -> Training:
+    # A watcher that is kept alive by its backends would never close a file that nobody watches.
+    def show_step() -> None:
+        if (watcher := find()) is not None:
+            watcher.write_step()
+
+    def catch_up() -> None:
+        if (watcher := find()) is not None:
+            watcher.write_step(incomplete=True)
+        opened.flush()
+
+    def close() -> None:
+        if (watcher := find()) is not None:
+            watcher.close()
+
+    return Training(show_step=show_step, catch_up=catch_up, close=close)
 
 
 def _say_what_is_not_needed(*given: tuple[str, str, object]) -> None:

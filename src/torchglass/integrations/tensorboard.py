@@ -11,6 +11,7 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from torchglass.analyse.histograms import grid_of
+from torchglass.api.backends import Training
 from torchglass.integrations.frames import Measured, numbers_of
 from torchglass.records.flow import Reader
 from torchglass.records.histogram import Histogram
@@ -34,9 +35,13 @@ class TensorBoardBackend:
         self._folder = Path()
         self._writer: SummaryWriter | None = None
 
+    def follow(self, training: Training) -> None:
+        """Nothing has to be asked of the training."""
+
     def begin(self, reader: Reader) -> None:
         """The run begins."""
         self._folder = _folder_of(reader)
+        self._reader = reader
 
     def frame(self, frame: Frame, series: Mapping[SeriesId, Series]) -> None:
         """A step was measured."""
@@ -52,6 +57,7 @@ class TensorBoardBackend:
 
     def close(self) -> None:
         """Write what is left."""
+        self._reader.close()
         if self._writer is not None:
             self._writer.close()
 

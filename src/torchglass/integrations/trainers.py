@@ -27,6 +27,7 @@ class Followed:
         self._watcher: Watcher | None = None
         self._options = dict(options)
         self._numbers: dict[str, float | torch.Tensor] = {}
+        """Logged before the first step began."""
 
     def begin(self, model: nn.Module) -> None:
         """A training begins; one that an exception ended before is closed first."""
@@ -35,14 +36,21 @@ class Followed:
 
     def begin_step(self, number: int) -> None:
         """A step begins, or goes on: its number tells."""
-        if self.number is not None and number != self.number:
+        if number == self.number:
+            return
+        if self.number is not None:
             self._end_step(self.number)
         self.number = number
+        if self._watcher is not None:
+            self._watcher.begin_step(number)
+            self._log_numbers(self._watcher)
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Keep what of it is a number for the current step."""
         if self._watcher is not None:
             self._numbers.update(numbers_in(values))
+            if self.number is not None:
+                self._log_numbers(self._watcher)
 
     def end(self) -> None:
         """The training is over, or was stopped; nothing stays on the model."""
@@ -56,10 +64,12 @@ class Followed:
 
     def _end_step(self, number: int) -> None:
         if self._watcher is not None:
-            for name, value in self._numbers.items():
-                self._watcher.log(name, value)
-            self._numbers.clear()
             self._watcher.step(number)
+
+    def _log_numbers(self, watcher: Watcher) -> None:
+        for name, value in self._numbers.items():
+            watcher.log(name, value)
+        self._numbers.clear()
 
 
 def numbers_in(values: Mapping[str, Any]) -> dict[str, float | torch.Tensor]:

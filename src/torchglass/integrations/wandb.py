@@ -1,23 +1,27 @@
 """A watched training in Weights & Biases: `wandb.init()`, then `tg.watch(model, backend="wandb")`.
 
-wandb keeps one row of numbers for each step of its own, and refuses a step lower than the last. So
-that steps stay those of the program, what was measured waits in the open row for the program's next
-`wandb.log` to take it along; `torchglass/step` in it is the step of the training, over which charts
-are drawn. Of a program that logs nothing itself, the steps become rows when the training ends.
+wandb keeps one row of values for each step of its own, and refuses a step lower than the last. So
+that steps stay those of the program, what was measured goes into the row of the program's next
+`wandb.log`: if the step's update is over by then, into the row of that very step. `torchglass/step`
+in it is the step of the training, over which charts are drawn. Of a program that logs nothing
+itself, the steps become rows when the training ends.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import wandb
 from wandb.sdk.wandb_run import TeardownHook, TeardownStage
 
+from torchglass.api.backends import Training
 from torchglass.errors import ViewError, warn
 from torchglass.integrations.frames import Measured, Thinned, bins_of, numbers_of
 from torchglass.records.flow import Reader
@@ -30,6 +34,10 @@ FIRST_PAGE_SECONDS = 60.0
 
 MOST_POINTS = 20_000
 """So many points are kept, evenly over the training, for a program that logs nothing itself."""
+
+_PUBLISH = "_partial_history_callback"
+_OPEN_ROW = -1
+"""Stands for the row that wandb has open, whatever its number."""
 
 _backends: Counter[str] = Counter()
 """How many there have been in each wandb run: models that are watched side by side."""
@@ -51,11 +59,24 @@ class WandbBackend:
         self._kept: Thinned | None = Thinned(MOST_POINTS)
         """None once the program is known to log by itself."""
         self._names: set[str] = set()
+        self._training = Training()
+        self._reader: Reader | None = None
         self._is_open = False
+        self._is_in_step = True
+        """Whether rows get the step that they are logged in; if not, the step before."""
+        self._shown_step = -1
+        """The last step that a row of the program was given."""
+        self._own_calls = threading.local()
+        self._undo = contextlib.ExitStack()
         self._page: threading.Thread | None = None
+
+    def follow(self, training: Training) -> None:
+        """The training that will be shown, before it begins."""
+        self._training = training
 
     def begin(self, reader: Reader) -> None:
         """The run begins; so must have one of wandb's."""
+        self._reader = reader
         if wandb.run is None:
             raise ViewError(
                 "backend='wandb' shows the training in a run of wandb, and there is none: "
@@ -64,15 +85,20 @@ class WandbBackend:
         if wandb.run.disabled:
             return
         self._run = wandb.run
-        self._reader = reader
         self._first_row = _rows_of_others(self._run)
         _backends[self._run.id] += 1
         number = _backends[self._run.id]
         self._prefix = "torchglass" if number == 1 else f"torchglass-{number}"
         self._run.define_metric(f"{self._prefix}/step", hidden=True)
-        self._run.define_metric(f"{self._prefix}/*", step_metric=f"{self._prefix}/step")
+        # Each row of ours says its step, and that of the page alone has none.
+        self._run.define_metric(
+            f"{self._prefix}/*", step_metric=f"{self._prefix}/step", step_sync=False
+        )
         # A run that is finished before the watcher is closed takes nothing any more.
-        self._run._teardown_hooks.append(TeardownHook(self._end_with_run, TeardownStage.EARLY))
+        hook = TeardownHook(self._end_with_run, TeardownStage.EARLY)
+        self._run._teardown_hooks.append(hook)
+        self._undo.callback(_remove, self._run, hook)
+        self._join_rows()
         self._seconds = FIRST_PAGE_SECONDS
         self._next_page = self._now() + self._seconds
         self._is_open = True
@@ -85,30 +111,95 @@ class WandbBackend:
         if self._now() >= self._next_page:
             self._seconds *= 2
             self._next_page = self._now() + self._seconds
-            self._page = threading.Thread(target=self._try_page, daemon=True)
+            self._page = threading.Thread(target=self._try_page, args=(self._reader,), daemon=True)
             self._page.start()
 
     def close(self) -> None:
         """Put in what is left, and the page with all of it."""
-        if not self._is_open:
+        if self._reader is None:
             return
+        reader, self._reader = self._reader, None
+        try:
+            if self._is_open:
+                self._end(reader)
+        finally:
+            reader.close()
+
+    def _end(self, reader: Reader) -> None:
         self._is_open = False
+        self._undo.close()
         if self._page is not None:
             self._page.join()
         self._forget_if_logged()
         if self._kept is not None:
             self._put_rows(self._kept)
-        self._put_page()
+        self._put_page(reader)
+
+    def _join_rows(self) -> None:
+        """Be asked for the current step whenever the program logs a row, until the end."""
+        # What `run.log` and `wandb.log`, however it was imported, both call.
+        publish = getattr(self._run, _PUBLISH, None)
+        if publish is None:
+            return
+
+        @functools.wraps(publish)
+        def publish_with_step(
+            data: Any,
+            step: int | None = None,
+            commit: bool | None = None,
+            *others: Any,
+            **more: Any,
+        ) -> Any:
+            if self._is_open and self._is_in_step and not self._is_own_call:
+                self._show_step(step, commit)
+            return publish(data, step, commit, *others, **more)
+
+        setattr(self._run, _PUBLISH, publish_with_step)
+        self._undo.callback(_take_back, self._run, publish_with_step)
+
+    @property
+    def _is_own_call(self) -> bool:
+        return getattr(self._own_calls, "row", None) is not None
+
+    def _show_step(self, step: int | None, commit: bool | None) -> None:
+        """Put the current step into the row that the program is about to write to."""
+        if step is None and commit is False:
+            # The row stays open, and more of the step may come.
+            return
+        is_refused = step is not None and step < getattr(self._run, "_local_step", 0)
+        self._own_calls.row = _OPEN_ROW if step is None or is_refused else step
+        try:
+            self._training.show_step()
+        finally:
+            self._own_calls.row = None
 
     def _put(self, measured: Measured) -> None:
         row = self._row(measured)
         self._names.update(row)
-        self._run.log(row, commit=False)
+        if measured.step <= self._shown_step and any(
+            _is_logged(each) for each, _ in measured.points
+        ):
+            # The program logs values of a step after its row: from now on a row gets the step
+            # before, of which everything is known.
+            self._is_in_step = False
+        asked_in = getattr(self._own_calls, "row", None)
+        if asked_in is not None:
+            self._shown_step = measured.step
+        self._log(row, step=None if asked_in == _OPEN_ROW else asked_in)
         if self._kept is not None:
             self._kept.add(measured)
             # Ever more rarely, as wandb is asked and waited for.
             if self._kept.seen.bit_count() == 1:
                 self._forget_if_logged()
+
+    def _log(self, row: dict[str, Any], *, step: int | None = None) -> None:
+        """Put values into an open row of wandb's."""
+        before = getattr(self._own_calls, "row", None)
+        self._own_calls.row = _OPEN_ROW
+        try:
+            self._run.log(row, step=step, commit=False)
+        finally:
+            self._own_calls.row = before
 
     def _forget_if_logged(self) -> None:
         if self._kept is not None and _rows_of_others(self._run) != self._first_row:
@@ -134,22 +225,55 @@ class WandbBackend:
                 row[name] = wandb.Histogram(np_histogram=bins)
         return row
 
-    def _put_page(self) -> None:
-        page = wandb.Html(render_page(self._reader), inject=False)
-        self._run.log({f"{self._prefix}/page": page}, commit=False)
+    def _put_page(self, reader: Reader) -> None:
+        page = wandb.Html(render_page(reader), inject=False)
+        self._log({f"{self._prefix}/page": page})
 
-    def _try_page(self) -> None:
+    def _try_page(self, reader: Reader) -> None:
         try:
-            self._put_page()
+            self._put_page(reader)
         except Exception as error:  # noqa: BLE001 - in a thread beside someone's training
             self._next_page = float("inf")
             warn(f"wandb is shown no page: {type(error).__name__}: {error}")
 
     def _end_with_run(self) -> None:
+        """wandb's run ends first: it has the training up to now, and the watcher goes on."""
         try:
-            self.close()
+            if self._is_open and self._reader is not None:
+                self._training.catch_up()
+                self._end(cast(Reader, _Ended(self._reader)))
         except Exception as error:  # noqa: BLE001 - while someone's run of wandb is finished
             warn(f"wandb lacks the end of the training: {type(error).__name__}: {error}")
+
+
+class _Ended:
+    """What a reader has, of a run that is over as far as wandb is concerned."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def finished(self) -> bool:
+        """There will be no more steps of it in wandb."""
+        return True
+
+
+def _is_logged(series: Series) -> bool:
+    """Whether a series holds what the program logs by itself, such as the loss."""
+    return not series.path and series.kind == "scalar"
+
+
+def _take_back(run: wandb.Run, publish: object) -> None:
+    """Take ours off a run again, unless someone else has put theirs over it."""
+    if vars(run).get(_PUBLISH) is publish:
+        delattr(run, _PUBLISH)
+
+
+def _remove(run: wandb.Run, hook: TeardownHook) -> None:
+    # A new list, as wandb may be going through the old one.
+    run._teardown_hooks = [each for each in run._teardown_hooks if each is not hook]
 
 
 def _rows_of_others(run: wandb.Run) -> float:

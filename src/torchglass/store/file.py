@@ -203,9 +203,12 @@ class FileReader:
         return seed
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file; the last reader of a finished run removes its write-ahead log."""
         with self._lock:
+            is_finished = _is_finished(self._connection)
             self._connection.close()
+        if is_finished:
+            schema.remove_log(self.path)
 
     def __enter__(self) -> FileReader:
         return self
@@ -256,3 +259,10 @@ class FileReader:
                     self._connection.execute("COMMIT")
             except _UNREADABLE as error:
                 raise StoreError(f"cannot read {self.path}: {error}") from error
+
+
+def _is_finished(connection: sqlite3.Connection) -> bool:
+    try:
+        return read_meta(connection, "finished_ns") is not None
+    except _UNREADABLE:
+        return False

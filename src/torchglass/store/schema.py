@@ -175,6 +175,16 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def remove_log(path: Path) -> None:
+    """Move what is in the write-ahead log of a finished run into its file, if nobody has it open.
+
+    SQLite does this when the last connection closes, but not if that one could only read.
+    """
+    if path.with_name(f"{path.name}-wal").exists():
+        with contextlib.suppress(sqlite3.Error):
+            _connect(path, "mode=rw").close()
+
+
 def _prepared(path: Path, script: str, journal: Journal) -> sqlite3.Connection:
     """A file open for writing, after a script has run on it."""
     connection = sqlite3.connect(path)

@@ -93,6 +93,8 @@ class FileSink:
         self._is_lost = False
         """Whether the file was deleted."""
         self._lock = threading.Lock()
+        self._awaited: list[threading.Event] = []
+        """Set once all that was waiting before is written."""
         self._wake = threading.Event()
         self._closing = False
         opened: Future[Catalog] = Future()
@@ -141,6 +143,15 @@ class FileSink:
             self._warn(f"{self.path} is written too slowly, so some steps are left out of it")
         elif waiting >= FLUSH_BYTES:
             self._wake.set()
+
+    def flush(self) -> None:
+        """Wait until all that was put until now is in the file, or the disk does not answer."""
+        if self._is_open() and threading.current_thread() is not self._thread:
+            written = threading.Event()
+            with self._lock:
+                self._awaited.append(written)
+            self._wake.set()
+            written.wait(CLOSE_SECONDS)
 
     def close(self) -> None:
         """Write what is still waiting, mark the run as finished, and let go of the file."""
@@ -202,6 +213,8 @@ class FileSink:
 
     def _flush(self, file: RunFile, catalog: Catalog) -> None:
         """Write what is waiting; what cannot be written now waits for the next time."""
+        with self._lock:
+            awaited, self._awaited = self._awaited, []
         try:
             while self._write_some(file, catalog):
                 pass
@@ -214,6 +227,9 @@ class FileSink:
         except StoreError as error:
             self._warn(f"{self.path} is no longer written to: {error}")
             self._closing = True
+        finally:
+            for written in awaited:
+                written.set()
 
     def _look_for_file(self) -> None:
         """Say it once when the file was deleted: the system lets us write on, to nowhere."""

@@ -44,6 +44,15 @@ class Steps:
         self._logs_before_steps: bool | None = None
         self._has_written = False
         """Whether the current step was handed over before its end."""
+        self._is_named_late = False
+        """Whether the user tells the number of a step only when it ends."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of the current step has been seen, under the number that it will keep."""
+        if self.is_updating or self._is_named_late:
+            return False
+        return self._backward_over or (self._has_stepped and self.have_all_stepped)
 
     @property
     def is_recorded(self) -> bool:
@@ -159,10 +168,16 @@ class Steps:
             self.advance()
         self.of_pass.numbers[place] = value
 
+    def begin_by_hand(self, number: int) -> None:
+        """A trainer says which step begins, or goes on; `end_by_hand` ends it."""
+        self.by_hand = True
+        self.number = number
+
     def end_by_hand(self, number: int | None) -> Ledger:
         """The user says that a step is over: its ledger, which `advance` then ends."""
         self.by_hand = True
         if number is not None:
+            self._is_named_late = self._is_named_late or number != self.number
             self.number = number
         self._take_over_next()
         return self._now

@@ -132,6 +132,20 @@ class Watcher:
                 self._weights.read_values(self._weights.all, ledger)
             self._steps.advance()
 
+    def begin_step(self, number: int) -> None:
+        """Say which step begins, in loops that also call `step(number)` when it ends."""
+        with self._harmless():
+            self._steps.begin_by_hand(number)
+
+    def write_step(self, *, incomplete: bool = False) -> None:
+        """Write the current step now if its update is over, or however far it is."""
+        with self._harmless():
+            # The frames of ranks are added up in the order in which they come: each step has one.
+            if self._options.adds_up_ranks or self._flow.is_in_pass:
+                return
+            if self._steps.is_over or (incomplete and self._steps.has_begun()):
+                self._steps.write()
+
     def pause(self) -> None:
         """Record nothing until `resume`; steps are still counted."""
         self._steps.is_paused = True
