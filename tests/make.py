@@ -89,10 +89,16 @@ def call(
     )
 
 
-def value(*shape: int, place: str = "", op: int | None = None, memory: int | None = None) -> Value:
+def value(
+    *shape: int,
+    place: str = "",
+    op: int | None = None,
+    output: int = 0,
+    memory: int | None = None,
+) -> Value:
     """A dense tensor at a place of a call."""
     made_by = None if op is None else OpId(op)
-    return Value(place=place, spec=spec(*shape), op=made_by, memory=memory)
+    return Value(place=place, spec=spec(*shape), op=made_by, output=output, memory=memory)
 
 
 def _values(items: Iterable[Value | tuple[int, ...]], first_memory: int) -> tuple[Value, ...]:
@@ -107,16 +113,20 @@ def _values(items: Iterable[Value | tuple[int, ...]], first_memory: int) -> tupl
 def op(
     id: int,
     function: str = "relu",
-    *parents: int,
+    *parents: int | tuple[int, int],
     kind: OpKind = "op",
     shape: tuple[int, ...] = (2, 3),
     parameters: Mapping[str, tuple[int, ...]] | None = None,
     **fields: Any,
 ) -> Op:
-    """An op that used the results of some others, and parameters given by their shapes."""
+    """An op that used the results of some others, and parameters given by their shapes.
+
+    A parent is an op, or an op and which output of it.
+    """
+    made = [parent if isinstance(parent, tuple) else (parent, 0) for parent in parents]
     operands = [
-        Operand(place=str(place), spec=spec(*shape), op=OpId(parent))
-        for place, parent in enumerate(parents)
+        Operand(place=str(place), spec=spec(*shape), op=OpId(parent), output=output)
+        for place, (parent, output) in enumerate(made)
     ]
     operands += [
         Operand(place=name.rpartition(".")[2], spec=spec(*size), parameter=name)

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
+import type { NodeKind } from "../src/data/records";
 import { readGraph } from "../src/graph/calls";
-import { type Choice, Levels } from "../src/graph/levels";
+import { type Choice, type Level, Levels } from "../src/graph/levels";
 import { chain, makeGraph } from "./make";
 
 const PLAIN: Choice = { ops: false, fold: true };
@@ -122,11 +123,113 @@ test("ten thousand ops in one call are groups that none is too large to lay out"
     ["call", ""] as const,
     ...Array.from({ length: 10_000 }, (_, at) => ["op", "", 0, `op${at % 7}`] as const),
   ];
-  const levels = levelsOf(makeGraph(nodes, chain(1, 10_000)));
+  const levels = levelsOf(makeGraph(nodes, chain(1, 10_000)), { ops: false, fold: false });
 
   const level = levels.ofCall(0);
 
   assert.equal(level.items.length, 100);
   assert.equal(level.links.length, 99);
   assert.equal(levels.inside(level.items[7]!).items.length, 100);
+});
+
+test("however often a pattern is repeated, what is inside the stack can be laid out", () => {
+  const nodes = [["call", ""] as const, ...Array.from({ length: 10_000 }, (_, at) => ["op", "", 0, `op${at % 7}`] as const)];
+  const levels = levelsOf(makeGraph(nodes, chain(1, 10_000)));
+  const sizes = (level: Level): number[] => [
+    level.items.length,
+    ...level.items.filter((item) => item.members.length).flatMap((item) => sizes(levels.inside(item))),
+  ];
+
+  assert.equal(levels.ofCall(0).items[0]!.members.length, 9996);
+  assert.ok(Math.max(...sizes(levels.ofCall(0))) <= 250);
+});
+
+/** Blocks whose results are added to what they were given, outside of them, after an input and before an output. */
+function residuals(blocks: number, between: readonly string[] = []) {
+  const nodes: (readonly [NodeKind, string, number?, string?])[] = [
+    ["call", ""],
+    ["input", "", 0, "0"],
+    ["output", "", 0],
+  ];
+  const edges: [number, number][] = [];
+  let last = 1;
+  for (let at = 0; at < blocks; at++) {
+    edges.push([last, nodes.length]);
+    nodes.push(["call", `blocks.${at}`, 0]);
+    for (const op of between) {
+      edges.push([nodes.length - 1, nodes.length]);
+      nodes.push(["op", "", 0, op]);
+    }
+    edges.push([last, nodes.length], [nodes.length - 1, nodes.length]);
+    last = nodes.length;
+    nodes.push(["op", "", 0, "__add__"]);
+  }
+  edges.push([last, 2]);
+  return makeGraph(nodes, edges);
+}
+
+for (const blocks of [4, 12, 48]) {
+  for (const ops of [false, true]) {
+    test(`${blocks} residual connections take O(n) lines, with operations ${ops ? "shown" : "hidden"}`, () => {
+      const level = levelsOf(residuals(blocks, ["relu"]), { ops, fold: false }).ofCall(0);
+
+      assert.equal(level.links.length, blocks * (ops ? 4 : 3) + 1);
+      assert.equal(level.items.filter((item) => item.node.name === "__add__").length, blocks);
+      assert.equal(level.items.filter((item) => item.node.name === "relu").length, ops ? blocks : 0);
+    });
+  }
+}
+
+test("a stack holds the operations between its calls, so that no line leads back", () => {
+  for (const ops of [false, true]) {
+    const level = levelsOf(residuals(12, ["relu", "dropout"]), { ops, fold: true }).ofCall(0);
+
+    assert.deepEqual(
+      level.items.map(({ kind, members }) => [kind, members.length]),
+      [
+        ["input", 0],
+        ["stack", ops ? 48 : 24],
+        ["output", 0],
+      ],
+    );
+    assert.deepEqual(
+      level.links.map(({ from, to }) => [from, to]),
+      [
+        [0, 1],
+        [1, 2],
+      ],
+    );
+  }
+});
+
+test("an operation whose result nothing uses is not drawn where data meets", () => {
+  const sent = makeGraph(
+    [
+      ["call", ""],
+      ["call", "a", 0],
+      ["call", "b", 0],
+      ["op", "", 0, "add"],
+    ],
+    [
+      [1, 2],
+      [1, 3],
+      [2, 3],
+    ],
+  );
+
+  assert.equal(levelsOf(sent).ofCall(0).items.length, 2);
+});
+
+test("input and output stay out of the groups of a long loop", () => {
+  const nodes = [
+    ["call", ""] as const,
+    ["input", "", 0, "0"] as const,
+    ["output", "", 0] as const,
+    ...Array.from({ length: 2400 }, (_, at) => ["op", "", 0, `op${at}`] as const),
+  ];
+  const level = levelsOf(makeGraph(nodes, [[1, 3], ...chain(3, 2402), [2402, 2]])).ofCall(0);
+
+  assert.deepEqual([level.items[0]!.kind, level.items.at(-1)!.kind], ["input", "output"]);
+  assert.ok(level.items.slice(1, -1).every((item) => item.kind === "group"));
+  assert.ok(level.links.every(({ from, to }) => from < to));
 });

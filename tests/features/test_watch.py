@@ -13,11 +13,13 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import torchglass as tg
 from tests.watched import watching
 from torchglass.api.training import attach, watch
 from torchglass.errors import TargetError, TorchglassWarning
 from torchglass.records.activations import Activations
 from torchglass.records.graph import Graph
+from torchglass.views.web.op_graph import op_graph
 
 
 class Net(nn.Module):
@@ -597,6 +599,125 @@ def test_an_operation_without_a_gradient_does_not_cut_the_graph() -> None:
         backward(model(torch.randn(3, 4)).sum())
 
     assert ("before", "embed") in edges(seen.graph)
+
+
+class TwoInputs(nn.Module):
+    """Two ways that meet only at the end, and a mask that not every pass has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(4, 4)
+        self.right = nn.Linear(4, 4)
+
+    def forward(
+        self, idx: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        hidden = self.left(idx)
+        if mask is not None:
+            hidden = hidden * mask
+        return cast(torch.Tensor, (hidden - self.right(targets)).square().sum())
+
+
+def flow_of_inputs(graph: Graph) -> set[tuple[str, str]]:
+    names = {node.id: node.facts.get("argument", node.name) for node in graph.nodes}
+    sources = {node.id for node in graph.nodes if node.kind == "input" and node.parent == 0}
+    return {(names[e.source], names[e.target]) for e in graph.edges if e.source in sources}
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda batch: (batch[:, :-1], batch[:, 1:]),
+        lambda batch: (batch[:, :4], batch[:, 1:5]),
+        lambda batch: batch[:, :4].chunk(2),
+        lambda batch: (batch[::2, :4], batch[1::2, :4]),
+        lambda batch: (batch[0, :4].expand(2, 4), batch[1, 1:].expand(2, 4)),
+        lambda batch: batch[:, :4].unbind(0)[:2],
+    ],
+)
+def test_views_of_one_batch_are_inputs_of_their_own(views: Any) -> None:
+    model = TwoInputs()
+    idx, targets = views(torch.randn(4, 5))
+
+    with watching(model) as seen:
+        backward(model(idx, targets))
+
+    assert flow_of_inputs(seen.graph) == {("idx", "left"), ("targets", "right")}
+    assert flow_of_inputs(op_graph(tg.trace(model, idx, targets).record)) == {
+        ("idx", "left"),
+        ("targets", "right"),
+    }
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        lambda x: x.chunk(2, dim=-1),
+        lambda x: x.split([4, 4], dim=-1),
+        lambda x: (x[..., :4], x[..., 4:]),
+        lambda x: x.unflatten(-1, (2, 4)).unbind(-2),
+        lambda x: torch.tensor_split(x, 2, dim=-1),
+    ],
+)
+def test_parts_of_one_tensor_go_their_own_ways_inside_a_module(split: Any) -> None:
+    class Splits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide = nn.Linear(4, 8)
+            self.two = TwoInputs()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return cast(torch.Tensor, self.two(*split(self.wide(x))))
+
+    model = Splits()
+
+    with watching(model) as seen:
+        backward(model(torch.randn(3, 4)))
+
+    for graph in (seen.graph, op_graph(tg.trace(model, torch.randn(3, 4)).record)):
+        names = {node.id: node.name for node in graph.nodes}
+        inputs = {
+            node.id: node.facts["argument"]
+            for node in graph.nodes
+            if node.kind == "input" and node.path == "two"
+        }
+        ways = {(inputs[e.source], names[e.target]) for e in graph.edges if e.source in inputs}
+        assert ways == {("idx", "left"), ("targets", "right")}
+
+
+def test_a_tensor_that_only_a_later_pass_is_given_is_in_the_graph() -> None:
+    model = TwoInputs()
+    x = torch.randn(3, 4)
+
+    with watching(model) as seen:
+        backward(model(x, x + 1))
+        backward(model(x, x + 1))
+        backward(model(x, x + 1, mask=torch.ones(3, 4)))
+
+    assert "input.mask" in seen.labels
+    assert {node.name for node in seen.graph.nodes if node.kind == "input"} == {"0", "1", "mask"}
+
+
+@pytest.mark.parametrize("blocks", [4, 12])
+def test_residual_connections_outside_of_blocks_are_one_line_each(blocks: int) -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(blocks))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = x + block(x)
+            return x
+
+    model = Residual()
+
+    with watching(model) as seen:
+        backward(model(torch.randn(3, 4)).sum())
+
+    assert len(seen.graph.edges) == 3 * blocks + 1
+    in_order = [node.kind for node in seen.graph.nodes if node.kind in ("call", "op")]
+    assert in_order == ["call", *["call", "op"] * blocks]
 
 
 def edges(graph: Graph) -> set[tuple[str, str]]:

@@ -11,7 +11,7 @@ import { fitted, widthOf } from "./lettering";
 import type { DrawnBox } from "./scene";
 import { TITLE } from "./sizes";
 import { graph, MINI, selectedKey, sides } from "./state";
-import { moduleOf, wordsFor } from "./words";
+import { isSymbol, moduleOf, wordsFor } from "./words";
 
 const RADIUS = { call: 7, stack: 7, group: 7, op: 14, input: 14, output: 14, attached: 3 };
 
@@ -61,6 +61,13 @@ export function Box({ box, at, known, detail }: { box: DrawnBox; at: number; kno
 
 function Label({ box, title, subtitle }: { box: DrawnBox; title: string; subtitle: string }) {
   const { item, w, h, open } = box;
+  if (item.kind === "op" && isSymbol(title)) {
+    return (
+      <text class="title" x={w / 2} y={h / 2 + 5} text-anchor="middle">
+        {title}
+      </text>
+    );
+  }
   const indent = open === undefined ? 12 : 24;
   const room = w - indent - 10 - (glanceSeries(item) !== undefined && !open ? MINI.w + 6 : 0);
   const top = open ? 20 : subtitle ? h / 2 - 4 : h / 2 + 5;

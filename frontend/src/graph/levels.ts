@@ -1,7 +1,7 @@
 /** What is seen inside an opened call: its calls and ops, repeated ones folded, many ones grouped. */
 
 import type { TensorSpec } from "../data/records";
-import { type CallGraph, type Node, push } from "./calls";
+import { type CallGraph, type Edge, type Node, push } from "./calls";
 
 export interface Item {
   readonly key: string;
@@ -43,7 +43,9 @@ interface Stretch {
 }
 
 /** Longer patterns are modules of their own in most models. */
-const LONGEST_PATTERN = 6;
+const LONGEST_PATTERN = 12;
+/** So many ops without a call among them are folded: fewer are quickly read one by one. */
+const FEWEST_FOLDED_OPS = 24;
 /** So many alike in a row are folded. */
 const FEWEST_FOLDED = 3;
 /** One layout of more items takes too long, and nobody could read it. */
@@ -85,60 +87,25 @@ export class Levels {
     return node.children.filter((id) => !["input", "output"].includes(this.graph.node(id).kind));
   }
 
-  /** The nodes of a call and their edges, ops left out where calls tell enough. */
+  /**
+   * The nodes of a call and their edges, ops left out where calls tell enough. An op where data of several nodes
+   * meets, as the addition of a residual connection, stays: without it each of them would lead to all that follows.
+   */
   private plain(id: number | undefined): Level {
-    const nodes = this.graph.children(id).map((child) => this.graph.node(child));
-    const hidesOps = !this.choice.ops && nodes.some((node) => node.kind === "call" || node.kind === "attached");
-    const shown = hidesOps ? nodes.filter((node) => node.kind !== "op") : nodes;
-    const places = new Map(shown.map((node, at) => [node.id, at]));
-    const items = shown.map((node): Item => ({ key: node.key, kind: node.kind, node, members: [] }));
-    return { items, links: hidesOps ? this.linksPastOps(id, places) : this.links(id, places) };
-  }
-
-  private links(id: number | undefined, places: ReadonlyMap<number, number>): Link[] {
-    return joined(
-      this.graph.edges(id).map(({ source, target, spec, count }) => ({
-        from: places.get(source)!,
-        to: places.get(target)!,
-        specs: spec ? [spec] : [],
-        count,
-      })),
-    );
-  }
-
-  /** Links between what is shown, drawn past the ops that are not. */
-  private linksPastOps(id: number | undefined, places: ReadonlyMap<number, number>): Link[] {
-    const next = new Map<number, number[]>();
+    const nodes = inputsFirst(this.graph.children(id).map((child) => this.graph.node(child)));
     const edges = this.graph.edges(id);
-    for (const edge of edges) push(next, edge.source, edge.target);
-    const reached = new Map<number, ReadonlySet<number>>();
-    const from = (start: number): ReadonlySet<number> => {
-      const found = new Set<number>();
-      const waiting = [start];
-      const seen = new Set(waiting);
-      for (let at = waiting.pop(); at !== undefined; at = waiting.pop()) {
-        for (const target of next.get(at) ?? []) {
-          const place = places.get(target);
-          if (place !== undefined) found.add(place);
-          else if (reached.has(target)) reached.get(target)!.forEach((one) => found.add(one));
-          else if (!seen.has(target)) waiting.push(target);
-          seen.add(target);
-        }
-      }
-      return found;
-    };
-    // Backwards, so that what lies behind an op is known before the ops that lead to it.
-    const ops = [...new Set(edges.map((edge) => edge.source))].filter((one) => !places.has(one));
-    for (const op of ops.sort((a, b) => b - a)) reached.set(op, from(op));
+    const hidesOps = !this.choice.ops && nodes.some((node) => node.kind === "call" || node.kind === "attached");
+    const origins = hidesOps ? originsOf(nodes, edges) : new Map<number, number>();
+    const shown = nodes.filter((node) => !hidesOps || node.kind !== "op" || origins.get(node.id) === node.id);
+    const places = new Map(shown.map((node, at) => [node.id, at]));
     const links: Link[] = [];
     for (const { source, target, spec, count } of edges) {
-      const place = places.get(source);
-      if (place === undefined) continue;
-      const direct = places.get(target);
-      const ends = direct === undefined ? (reached.get(target) ?? new Set<number>()) : new Set([direct]);
-      for (const to of ends) links.push({ from: place, to, specs: spec ? [spec] : [], count });
+      const from = places.get(origins.get(source) ?? source);
+      const to = places.get(target);
+      if (from !== undefined && to !== undefined) links.push({ from, to, specs: spec ? [spec] : [], count });
     }
-    return joined(links);
+    const items = shown.map((node): Item => ({ key: node.key, kind: node.kind, node, members: [] }));
+    return { items, links: joined(links) };
   }
 
   private arrange(level: Level, key: string): Level {
@@ -149,18 +116,23 @@ export class Levels {
   private inGroups(level: Level, key: string): Level {
     if (level.items.length <= MOST_ITEMS) return level;
     const parts: Stretch[] = [];
-    for (let at = 0; at < level.items.length; at += GROUP_SIZE) {
-      parts.push({ from: at, to: Math.min(at + GROUP_SIZE, level.items.length), period: 1 });
+    for (let from = 0, to = 0; from < level.items.length; from = to) {
+      // What goes in and comes out stands by itself.
+      const border = borderOf(level.items[from]!);
+      while (to < level.items.length && to - from < GROUP_SIZE && borderOf(level.items[to]!) === border) to++;
+      if (to - from > 1) parts.push({ from, to, period: 1 });
     }
     return this.inGroups(this.group(level, parts, "group", key), `${key}+`);
   }
 
   /** Stretches of items that are alike, or that repeat a short pattern such as conv, norm, activation. */
   private repeats(items: readonly Item[]): Stretch[] {
-    const kinds = items.map((item) => (item.kind === "call" ? this.likenessOf(item.node) : undefined));
+    const kinds = items.map(({ kind, node }) => (kind === "call" || kind === "op" ? this.likenessOf(node) : undefined));
     const stretches: Stretch[] = [];
+    const hasCall = ({ from, period }: Stretch) => items.slice(from, from + period).some((item) => item.kind === "call");
+    const tells = (one: Stretch) => hasCall(one) || one.to - one.from >= FEWEST_FOLDED_OPS;
     for (let from = 0; from < items.length;) {
-      const found = repeatAt(kinds, from);
+      const found = repeatAt(kinds, from, tells);
       if (found) stretches.push(found);
       from = found?.to ?? from + 1;
     }
@@ -198,7 +170,8 @@ export class Levels {
       if (stretch) {
         const { node, key: first } = members[0]!;
         const item: Item = { key: `${key}*${kind}${first}`, kind, node, members, period: stretch.period };
-        this.known.set(item.key, { items: members, links: linksWithin(level.links, at, end) });
+        const inner = { items: members, links: linksWithin(level.links, at, end) };
+        this.known.set(item.key, kind === "stack" ? this.inGroups(inner, item.key) : inner);
         items.push(item);
       } else items.push(members[0]!);
       at = end;
@@ -208,13 +181,72 @@ export class Levels {
   }
 }
 
+const BORDERS: Partial<Record<Item["kind"], number>> = { input: -1, output: 1 };
+
+function borderOf({ kind }: { kind: Item["kind"] }): number {
+  return BORDERS[kind] ?? 0;
+}
+
+function inputsFirst(nodes: readonly Node[]): Node[] {
+  return nodes.toSorted((one, other) => borderOf(one) - borderOf(other));
+}
+
+/** For each op the one node that its data came from: itself, where data of several nodes meets. */
+function originsOf(nodes: readonly Node[], edges: readonly Edge[]): ReadonlyMap<number, number> {
+  const ops = new Set(nodes.filter((node) => node.kind === "op").map((node) => node.id));
+  const [into, next, waits] = [new Map<number, number[]>(), new Map<number, number[]>(), new Map<number, number>()];
+  for (const { source, target } of edges) {
+    push(next, source, target);
+    if (!ops.has(target)) continue;
+    push(into, target, source);
+    if (ops.has(source)) waits.set(target, (waits.get(target) ?? 0) + 1);
+  }
+  const used = usedOps(ops, edges);
+  const origins = new Map<number, number>();
+  const ready = [...ops].filter((op) => !waits.get(op));
+  for (const op of ready) {
+    const found = new Set((into.get(op) ?? []).map((source) => origins.get(source) ?? (ops.has(source) ? -1 : source)));
+    found.delete(-1);
+    const [first] = found;
+    if (found.size > 1 && used.has(op)) origins.set(op, op);
+    else if (first !== undefined) origins.set(op, first);
+    for (const target of next.get(op) ?? []) {
+      const left = (waits.get(target) ?? 0) - 1;
+      waits.set(target, left);
+      if (left === 0) ready.push(target);
+    }
+  }
+  return origins;
+}
+
+/** The ops whose result reaches anything that is not an op. */
+function usedOps(ops: ReadonlySet<number>, edges: readonly Edge[]): ReadonlySet<number> {
+  const into = new Map<number, number[]>();
+  for (const { source, target } of edges) push(into, target, source);
+  const used = new Set<number>();
+  const waiting = [...into.keys()].filter((id) => !ops.has(id));
+  for (const at of waiting) {
+    for (const source of into.get(at) ?? []) {
+      if (!ops.has(source) || used.has(source)) continue;
+      used.add(source);
+      waiting.push(source);
+    }
+  }
+  return used;
+}
+
 /** The shortest pattern that begins at a place and is repeated often enough, as far as it goes. */
-function repeatAt(kinds: readonly (number | undefined)[], from: number): Stretch | undefined {
+function repeatAt(
+  kinds: readonly (number | undefined)[],
+  from: number,
+  tells: (one: Stretch) => boolean,
+): Stretch | undefined {
   for (let period = 1; period <= LONGEST_PATTERN; period++) {
     let same = from + period;
     while (same < kinds.length && kinds[same] !== undefined && kinds[same] === kinds[same - period]) same++;
     const times = Math.floor((same - from) / period);
-    if (times >= FEWEST_FOLDED) return { from, to: from + times * period, period };
+    const found = { from, to: from + times * period, period };
+    if (times >= FEWEST_FOLDED && tells(found)) return found;
   }
   return undefined;
 }

@@ -12,7 +12,7 @@ import { type Item, Levels } from "./levels";
 import { widthOf } from "./lettering";
 import { placeBoxes } from "./placing";
 import { boxesOf, drawScene, EMPTY, type Scene } from "./scene";
-import { moduleOf, wordsFor } from "./words";
+import { isSymbol, moduleOf, wordsFor } from "./words";
 
 /** The call that is looked into; "" is the outermost. */
 export const entered = signal("");
@@ -70,6 +70,7 @@ export const MINI = { w: 46, h: 24 };
 function sizeOf(known: Model): (item: Item) => { w: number; h: number } {
   return (item) => {
     const { title, subtitle } = wordsFor(known, item);
+    if (item.kind === "op" && isSymbol(title)) return { w: 28, h: 28 };
     const isCall = item.kind === "call" || item.kind === "stack" || item.kind === "group";
     const letters = Math.min(WIDEST, Math.max(widthOf(title, "title"), widthOf(subtitle, "subtitle")));
     const w = Math.ceil(letters + 26 + (isCall ? 16 : 0) + (isCall && hasHistograms.value ? MINI.w + 8 : 0));
@@ -202,7 +203,7 @@ function openStacksAround(node: Node): void {
     const around = items.find((item) => item.members.length && holds(item, node.key));
     if (!around) break;
     next.add(around.key);
-    items = around.members;
+    items = all.inside(around).items;
   }
   if (next.size !== opened.value.size) opened.value = next;
 }

@@ -21,9 +21,13 @@ export function wordsFor(model: Model, item: Item): Words {
   const { node, members } = item;
   if (item.kind === "stack") {
     const first = nameOf(model, node);
-    const last = nameOf(model, members.at(-1)!.node);
+    const last = nameOf(model, (members.findLast((member) => member.kind === "call") ?? members.at(-1)!).node);
     const { period = 1 } = item;
-    const pattern = members.slice(0, period).map((member) => classOf(model, member.node));
+    const repeated = members.slice(0, period);
+    const calls = repeated.filter((member) => member.kind === "call");
+    const pattern = calls.length
+      ? calls.map((member) => classOf(model, member.node))
+      : repeated.map((member) => opTitle(member.node));
     return { title: `${pattern.join(", ")} ×${members.length / period}`, subtitle: `${first} … ${last}` };
   }
   if (item.kind === "group") return { title: `${countOf(item)} steps`, subtitle: `from ${nameOf(model, node)}` };
@@ -31,12 +35,26 @@ export function wordsFor(model: Model, item: Item): Words {
     const again = node.number > 1 ? ` · call ${node.number}` : "";
     return { title: nameOf(model, node), subtitle: classOf(model, node) + again };
   }
-  if (item.kind === "op") return { title: node.name, subtitle: shapesOf(node.outputs) };
+  if (item.kind === "op") {
+    const title = opTitle(node);
+    return { title, subtitle: isSymbol(title) ? "" : shapesOf(node.outputs) };
+  }
   const title = { input: "Input", output: "Output", attached: "" }[item.kind];
   return {
-    title: [title, node.name].filter(Boolean).join(" "),
+    title: [title, node.facts["argument"] ?? node.name].filter(Boolean).join(" "),
     subtitle: shapesOf([...node.outputs, ...node.inputs].slice(0, 1)),
   };
+}
+
+const SYMBOLS: Readonly<Record<string, string>> = { add: "+", sub: "−", mul: "×", div: "÷", matmul: "@" };
+
+/** torch's name of an operation, or the sign that everyone writes for it. */
+function opTitle({ name }: Node): string {
+  return SYMBOLS[name.replace(/^__[ir]?|_+$/g, "")] ?? name;
+}
+
+export function isSymbol(title: string): boolean {
+  return title.length === 1;
 }
 
 function countOf(item: Item): number {
@@ -44,7 +62,7 @@ function countOf(item: Item): number {
 }
 
 export function nameOf(model: Model, node: Node): string {
-  if (node.kind !== "call") return node.name || node.kind;
+  if (node.kind !== "call") return node.kind === "op" ? opTitle(node) : node.name || node.kind;
   const module = moduleOf(model, node);
   return module ? tail(module, model) : node.path || model.name;
 }
@@ -96,6 +114,7 @@ export function rowsFor(model: Model, item: Item, passes: number): Rows {
     specs.map((spec, at) => [specs.length > 1 ? `${name} ${at}` : name, describe(spec)] as const);
   const facts = Object.entries(node.facts).map(([name, fact]) => [/^\d+$/.test(name) ? "–" : name, fact] as const);
   return [
+    ...(item.kind === "op" ? [["operation", node.name] as const] : []),
     ...named("in", node.inputs),
     ...named("out", node.outputs),
     ...(facts.length ? facts : module ? factsOf(module.extra ?? "") : []),

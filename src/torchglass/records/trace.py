@@ -32,6 +32,10 @@ class Value:
     spec: TensorSpec
     op: OpId | None = None
     """The op that made it, where ops were traced."""
+    output: int = 0
+    """Which output of that op."""
+    name: str = ""
+    """What `forward` calls an argument, where its place does not say it: "targets" of place "1"."""
     memory: int | None = None
     """The same in two values of a pass that lie in one memory, as views and in-place results do."""
 

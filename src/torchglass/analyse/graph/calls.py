@@ -1,16 +1,20 @@
-"""The flow between module calls: a traced pass with its ops left out.
+"""The flow between module calls: a traced pass with most of its ops left out.
 
     graph = union(None, call_graph(trace))
 
-Inside a call stand the calls that it made, the tensors that were given names there, and its inputs
-and outputs; an edge leads from what made data to what used it, through however many ops.
+Inside a call stand the calls that it made, the tensors that were given names there, its inputs and
+outputs, and the ops where data from several of these meets, such as the addition of a residual
+connection. An edge leads from what made data to what used it, through the ops that are left out.
+So the number of edges grows with the number of nodes, and not with its square.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from torchglass.records.graph import Edge, Graph, Node, NodeId, NodeKind
 from torchglass.records.tensors import TensorSpec
@@ -20,6 +24,9 @@ Sources = dict[NodeId, TensorSpec]
 """The nodes of one call that data came from, and what came from each."""
 
 Facts = Mapping[str, str]
+
+_MOST_JOINS = 500
+"""Ops of one call that become nodes; a loop written out by hand may have any number."""
 
 
 def call_graph(
@@ -60,6 +67,37 @@ def union(one: Graph | None, other: Graph, *, times: int = 1) -> Graph:
     return Graph(nodes=tuple(joined.nodes), edges=tuple(joined.edges.values()), passes=passes)
 
 
+def in_order(nodes: Iterable[Node], edges: Iterable[Edge], starts: Mapping[NodeId, int]) -> Graph:
+    """A graph of some nodes in the order in which they ran, and of the edges between them.
+
+    A node without a start begins with the call that it stands in.
+    """
+    begins: dict[NodeId | None, int] = {None: 0}
+    kept = list(nodes)
+    for node in kept:
+        begins[node.id] = starts.get(node.id, begins[node.parent])
+    kept.sort(key=lambda node: begins[node.id])
+    ids = {node.id: NodeId(place) for place, node in enumerate(kept)}
+    return Graph(
+        nodes=tuple(
+            replace(node, id=ids[node.id], parent=None if node.parent is None else ids[node.parent])
+            for node in kept
+        ),
+        edges=tuple(
+            replace(edge, source=ids[edge.source], target=ids[edge.target])
+            for edge in edges
+            if edge.source in ids and edge.target in ids
+        ),
+    )
+
+
+class _Entry(NamedTuple):
+    """An input of a call, and which output of an op outside it is."""
+
+    output: int
+    node: NodeId
+
+
 class _Contraction:
     """A pass on its way to a graph."""
 
@@ -73,10 +111,12 @@ class _Contraction:
         self._edges: dict[tuple[NodeId, NodeId], Edge] = {}
         self._node_of: dict[CallId, NodeId] = {}
         self._inputs: dict[CallId, Sources] = {}
-        self._made_outside: dict[CallId, dict[OpId, Sources]] = {}
+        self._made_outside: dict[CallId, dict[OpId, list[_Entry]]] = {}
         self._outputs: dict[CallId, list[NodeId]] = {}
         self._through: dict[OpId, Sources] = {}
         """For an op, the nodes of its own call that its data came from."""
+        self._starts: dict[NodeId, int] = {}
+        self._joins: Counter[tuple[CallId, str]] = Counter()
         self._opened = {call.parent for call in trace.calls}
         self._opened |= {trace.ops[op].call for op in self._attached if op < len(trace.ops)}
 
@@ -91,8 +131,18 @@ class _Contraction:
             self._return(call)
 
     def graph(self) -> Graph:
-        """All that was found."""
-        return Graph(nodes=tuple(self._nodes), edges=tuple(self._edges.values()))
+        """All that was found, without ops whose result nothing uses."""
+        used = {node.id for node in self._nodes if node.kind != "op"}
+        takers: dict[NodeId, list[NodeId]] = {}
+        for source, target in self._edges:
+            takers.setdefault(source, []).append(target)
+        # An op's takers come after it, but for the outputs, which are no ops.
+        for node in reversed(self._nodes):
+            if any(taker in used for taker in takers.get(node.id, ())):
+                used.add(node.id)
+        return in_order(
+            [node for node in self._nodes if node.id in used], self._edges.values(), self._starts
+        )
 
     def _add_call(self, call: Call) -> None:
         parent = self._node_of[call.parent] if call.parent is not None else None
@@ -106,17 +156,20 @@ class _Contraction:
             outputs=tuple(value.spec for value in call.outputs),
             facts=self._facts.get(call.path, {}),
         )
+        self._starts[self._node_of[call.id]] = call.start_ns
         self._made_outside[call.id] = {}
         self._outputs[call.id] = []
         if call.id not in self._opened:
             return
         inside, path = self._node_of[call.id], call.path
         for value in call.inputs:
+            facts = {"argument": value.name} if value.name else {}
             node = self._add_node(
-                "input", inside, path=path, name=value.place, outputs=(value.spec,)
+                "input", inside, path=path, name=value.place, outputs=(value.spec,), facts=facts
             )
             if value.op is not None:
-                self._made_outside[call.id].setdefault(value.op, {})[node] = value.spec
+                entry = _Entry(value.output, node)
+                self._made_outside[call.id].setdefault(value.op, []).append(entry)
         for value in call.outputs:
             node = self._add_node(
                 "output", inside, path=path, name=value.place, inputs=(value.spec,)
@@ -125,34 +178,60 @@ class _Contraction:
 
     def _follow(self, op: Op) -> None:
         """Learn where the data of an op came from, as seen in the call that it ran in."""
-        sources: Sources = {}
+        taken: list[Sources] = []
         for operand in op.operands:
+            found: Sources = {}
             for parent in operand.parents:
-                sources.update(self._sources(parent, op.call, operand.spec))
-                self._cross(parent, op, operand.spec)
-        if op.id in self._attached and op.call is not None:
-            spec = op.outputs[0].spec
-            place = self._trace.calls[op.call].path
-            node = self._add_node(
-                "attached",
-                self._node_of[op.call],
-                path=place,
-                name=self._attached[op.id],
-                inputs=(spec,),
-                outputs=(spec,),
-            )
-            self._add_edges(sources, node)
-            sources = {node: spec}
+                output = operand.output if parent == operand.op else None
+                found.update(self._sources(parent, output, op.call, operand.spec))
+                self._cross(parent, output, op, operand.spec)
+            taken.append(found)
+        sources = {node: spec for found in taken for node, spec in found.items()}
+        kind: NodeKind | None = None
+        call = op.call
+        if call is not None and op.outputs:
+            kind = "attached" if op.id in self._attached else self._join(op, call, taken)
+        if kind is not None and call is not None:
+            sources = self._stand(kind, op, call, sources)
         self._through[op.id] = sources
 
-    def _cross(self, parent: OpId, op: Op, spec: TensorSpec) -> None:
+    def _join(self, op: Op, call: CallId, taken: Iterable[Sources]) -> NodeKind | None:
+        """Whether data of several nodes meets in an op, so that it becomes a node itself."""
+        different = {frozenset(found) for found in taken if found}
+        if op.kind != "op" or call not in self._opened or len(different) < 2:
+            return None
+        if self._joins[call, ""] >= _MOST_JOINS:
+            return None
+        self._joins[call, ""] += 1
+        return "op"
+
+    def _stand(self, kind: NodeKind, op: Op, call: CallId, sources: Sources) -> Sources:
+        """Add the node that an op becomes."""
+        spec = op.outputs[0].spec
+        name = self._attached[op.id] if kind == "attached" else op.function
+        # Counted in its call, so that two passes of different lengths have the same nodes.
+        self._joins[call, name] += 1
+        node = self._add_node(
+            kind,
+            self._node_of[call],
+            path=self._trace.calls[call].path,
+            name=name,
+            number=self._joins[call, name] if kind == "op" else 1,
+            inputs=tuple(sources.values()) if kind == "op" else (spec,),
+            outputs=(spec,),
+        )
+        self._starts[node] = op.start_ns
+        self._add_edges(sources, node)
+        return {node: spec}
+
+    def _cross(self, parent: OpId, output: int | None, op: Op, spec: TensorSpec) -> None:
         """Add the edge to a call that took data past its arguments, as from an attribute."""
         for call in self._calls_around(op.call):
             outside = self._trace.calls[call].parent
             if self._is_in(parent, call):
                 return
             if parent not in self._made_outside[call]:
-                self._add_edges(self._sources(parent, outside, spec), self._node_of[call])
+                self._add_edges(self._sources(parent, output, outside, spec), self._node_of[call])
             if self._is_in(parent, outside):
                 return
 
@@ -167,10 +246,14 @@ class _Contraction:
             self._add_edges(self._came_from(value, call.id), node)
 
     def _came_from(self, value: Value, inside: CallId | None) -> Sources:
-        return {} if value.op is None else self._sources(value.op, inside, value.spec)
+        if value.op is None:
+            return {}
+        return self._sources(value.op, value.output, inside, value.spec)
 
-    def _sources(self, op: OpId, inside: CallId | None, spec: TensorSpec) -> Sources:
-        """The nodes directly inside a call that stand for what an op made."""
+    def _sources(
+        self, op: OpId, output: int | None, inside: CallId | None, spec: TensorSpec
+    ) -> Sources:
+        """The nodes directly inside a call that stand for what an op made, or for one output."""
         if op >= len(self._trace.ops):
             return {}
         call = self._trace.ops[op].call
@@ -179,8 +262,8 @@ class _Contraction:
         for around in self._calls_around(call):
             if self._trace.calls[around].parent == inside:
                 return {self._node_of[around]: spec}
-        given = self._made_outside[inside].get(op, {}) if inside is not None else {}
-        return dict.fromkeys(given, spec)
+        entries = self._made_outside[inside].get(op, []) if inside is not None else []
+        return {entry.node: spec for entry in entries if output in (None, entry.output)}
 
     def _calls_around(self, call: CallId | None) -> Iterator[CallId]:
         """A call and those that it was made in, innermost first."""

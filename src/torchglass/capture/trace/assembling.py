@@ -139,6 +139,7 @@ class Assembly:
         """The paths of the model's modules by id, which give way to the last call of each."""
         self._unknown: Counter[str] = Counter()
         """How often those were called that it does not hold, by the paths they are given."""
+        self._arguments_of: dict[type[nn.Module], Sequence[str]] = {}
         self._linker = self._linker_for(model, all_kept=wanted is None)
 
     def add(self, number: int, event: Event) -> bool:
@@ -189,7 +190,7 @@ class Assembly:
                 parent=None if call.parent is None else parent.call,
                 path=path,
                 number=number,
-                inputs=self._values(inputs),
+                inputs=self._arguments(call.module, inputs),
                 start_ns=call.start_ns,
                 end_ns=call.end_ns,
             )
@@ -203,7 +204,7 @@ class Assembly:
         names = _names_of_inputs(call)
         held = False
         for result, (place, tensor) in enumerate(inputs):
-            if not self._linker.knows(tensor):
+            if self._linker.is_input(tensor):
                 op = self._linker.source_op(self._next, names.get(id(tensor), place), tensor)
                 held |= self._append_given(op, [((number, result), tensor)])
                 self.sources[op.id] = (tensor,)
@@ -297,8 +298,35 @@ class Assembly:
     def _next(self) -> OpId:
         return OpId(len(self.ops))
 
+    def _arguments(self, module: nn.Module, located: Located) -> tuple[Value, ...]:
+        """The tensors that a module was called with, by their places and their names."""
+        names = self._arguments_of.get(type(module))
+        if names is None or "forward" in module.__dict__:
+            names = argument_names(module)
+            self._arguments_of.setdefault(type(module), names)
+        value = self._linker.value
+        return tuple(value(place, tensor, named(place, names)) for place, tensor in located)
+
     def _values(self, located: Located) -> tuple[Value, ...]:
         return tuple(self._linker.value(place, tensor) for place, tensor in located)
+
+
+def argument_names(module: nn.Module) -> list[str]:
+    """What `forward` calls its positional arguments, as far as it names them."""
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [parameter.name for parameter in parameters if parameter.kind in by_place]
+
+
+def named(place: str, names: Sequence[str]) -> str:
+    """The place of an argument with its name for its number: "1.hidden" is "state.hidden"."""
+    first, dot, rest = place.partition(".")
+    if not first.isdecimal() or int(first) >= len(names):
+        return place
+    return f"{names[int(first)]}{dot}{rest}"
 
 
 def _names_of_inputs(call: Running) -> dict[int, str]:

@@ -51,9 +51,11 @@ class Linker:
         self._ways: dict[Chain, Way] = {}
         self._alone: dict[TensorSpec, tuple[Value]] = {}
         self._said: dict[Any, Any] = {}
+        self._inputs: set[OpId] = set()
 
     def source_op(self, id: OpId, address: str, tensor: torch.Tensor) -> Op:
         """The record of a tensor that came from outside: an input of the pass."""
+        self._inputs.add(id)
         return Op(id=id, kind="input", function=address, outputs=self._made(id, (tensor,)))
 
     def final_op(self, id: OpId, address: str, tensor: torch.Tensor) -> Op:
@@ -129,10 +131,29 @@ class Linker:
         held = id(tensor) in self._parameters or id(tensor) in self._buffers
         return held or self._origins.find(tensor) is not None
 
-    def value(self, place: str, tensor: torch.Tensor) -> Value:
-        """A tensor at a place of a call."""
-        op, _ = self._origins.find(tensor) or (None, 0)
-        return Value(place=self._once(place), spec=describe(tensor), op=op)
+    def is_input(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor that the outermost call was given is new, though it may be a view.
+
+        Two views of one batch are two inputs.
+        """
+        if not self.knows(tensor):
+            return True
+        return self._origins.own(tensor) is None and self._maker(tensor) in self._inputs
+
+    def _maker(self, tensor: torch.Tensor) -> OpId | None:
+        found = self._origins.find(tensor)
+        return None if found is None else found[0]
+
+    def value(self, place: str, tensor: torch.Tensor, name: str = "") -> Value:
+        """A tensor at a place of a call, which calls it by a name."""
+        op, output = self._origins.find(tensor) or (None, 0)
+        return Value(
+            place=self._once(place),
+            spec=describe(tensor),
+            op=op,
+            output=output,
+            name="" if name == place else self._once(name),
+        )
 
     def _arguments(
         self, event: OpEvent, views: Sequence[torch.Tensor]

@@ -27,7 +27,7 @@ class Origins:
         self._outputs: dict[int, int] = {}
         """The numbers of those outputs that are not an op's first."""
         self._watched: dict[int, weakref.ref[torch.Tensor]] | None = None if hold else {}
-        self._by_storage: dict[int, _Reference] = {}
+        self._by_storage: dict[int, list[_Reference]] = {}
         self._not_by_storage: list[_Reference] = []
         self._writes: dict[int, ByMemory[OpId]] = {}
 
@@ -55,7 +55,7 @@ class Origins:
     def find(self, tensor: torch.Tensor) -> Output | None:
         """The op that made a tensor, wrote it last, or made the memory that it is a view of."""
         # By its memory, if it is a view made out of our sight, as `vmap` makes of what it returns.
-        return self._own(tensor) or self._of_storage(tensor)
+        return self.own(tensor) or self._of_storage(tensor)
 
     def writers_since(
         self, op: OpId, tensor: torch.Tensor, views: Sequence[torch.Tensor] = ()
@@ -74,7 +74,8 @@ class Origins:
         writers = {writer for extent in extents for writer in writes.meeting(extent)}
         return tuple(sorted(writer for writer in writers if writer > op))
 
-    def _own(self, tensor: torch.Tensor) -> Output | None:
+    def own(self, tensor: torch.Tensor) -> Output | None:
+        """The op that made this very tensor, not one that shares its memory."""
         key = id(tensor)
         maker = self._makers.get(key)
         if maker is None or (self._watched is not None and self._watched[key]() is not tensor):
@@ -82,17 +83,23 @@ class Origins:
         return maker, self._outputs.get(key, 0)
 
     def _of_storage(self, tensor: torch.Tensor) -> Output | None:
-        """What was last made in a tensor's storage. Few passes ask, so the index waits for one."""
+        """What was last made of a tensor's memory. Few passes ask, so the index waits for one."""
         for reference in self._not_by_storage:
             made = _tensor(reference)
             storage = storage_of(made) if made is not None else None
             if storage is not None:
-                self._by_storage[storage] = reference
+                self._by_storage.setdefault(storage, []).append(reference)
         self._not_by_storage.clear()
-        storage = storage_of(tensor)
-        last = self._by_storage.get(storage) if storage is not None else None
-        made = _tensor(last) if last is not None else None
-        return self._own(made) if made is not None else None
+        extent = extent_of(tensor)
+        if extent is None:
+            return None
+        # A storage may hold several tensors, as slices of one batch: those elsewhere are others.
+        for reference in reversed(self._by_storage.get(extent.storage, ())):
+            made = _tensor(reference)
+            there = extent_of(made) if made is not None else None
+            if made is not None and there is not None and there.meets(extent):
+                return self.own(made)
+        return None
 
 
 def _tensor(reference: _Reference) -> torch.Tensor | None:

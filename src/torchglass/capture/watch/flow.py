@@ -33,6 +33,7 @@ MOST_CALLS = 16
 
 _current_backward = torch._C._current_graph_task_id
 _NO_BACKWARD = -1
+_ONE_ARGUMENT = ("0",)
 
 
 class _Open:
@@ -79,7 +80,7 @@ class Flow:
         self._training = True
         self._numbers: Counter[str] = Counter()
         self._open: list[_Open] = []
-        self._shape: list[tuple[int, str]] = []
+        self._shape: list[tuple[int, str, tuple[str, ...]]] = []
         self._spots: dict[tuple[str, str], Spot] = {}
         self._hooks: dict[int, GradientHook] = {}
         self._handles: list[Any] = []
@@ -107,7 +108,7 @@ class Flow:
         """A call begins; how deep it is."""
         depth, self._depth = self._depth, self._depth + 1
         if self._start is None and self._path(module) is not None:
-            self._begin(module, depth)
+            self._begin(module, depth, args, kwargs)
         if self._ledger is not None:
             try:
                 self._enter(module, args, kwargs)
@@ -160,7 +161,9 @@ class Flow:
         prefix = next((call.prefix for call in reversed(self._open) if call.path == path), "")
         return self._spot(path, f"{prefix}{name!s}")
 
-    def _begin(self, module: nn.Module, depth: int) -> None:
+    def _begin(
+        self, module: nn.Module, depth: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
         self._start = depth
         self._numbers.clear()
         self._open.clear()
@@ -177,7 +180,9 @@ class Flow:
             if self._ledger is not None:
                 self._last = self._ledger
                 self._learn_modules()
-                self._shows_inner = self._inner.begin(training=module.training)
+                with quietly():
+                    arguments = tuple(place for place, _ in tensors_of_call(args, kwargs))
+                self._shows_inner = self._inner.begin(training=module.training, arguments=arguments)
             elif module is self._model():
                 self._seeing.close()
                 self._is_away = True
@@ -218,14 +223,17 @@ class Flow:
         if _is_compiled(module):
             self.compiled.setdefault(path)
         self._numbers[path] += 1
-        self._shape.append((len(self._open), path))
+        depth = len(self._open)
         call = _Open(path, _prefix(self._numbers[path], self._training), 0)
         self._open.append(call)
         if len(args) == 1 and not kwargs and type(args[0]) is Tensor and not is_overheard():
+            self._shape.append((depth, path, _ONE_ARGUMENT))
             self._take(self._spot(path, f"{call.prefix}input.0"), args[0])
         else:
             with quietly():
-                for place, tensor in tensors_of_call(args, kwargs):
+                inputs = list(tensors_of_call(args, kwargs))
+                self._shape.append((depth, path, tuple(place for place, _ in inputs)))
+                for place, tensor in inputs:
                     self._take(self._spot(path, f"{call.prefix}input.{place}"), tensor)
         if self._shows_inner:
             call.inner_depth = self._inner.enter(module, args, kwargs)

@@ -25,7 +25,8 @@ from torchglass.records.graph import Graph
 from torchglass.records.model import Model
 from torchglass.records.trace import OpId
 
-Shape = tuple[tuple[int, str], ...]
+Shape = tuple[tuple[int, str, tuple[str, ...]], ...]
+"""The depth, the path and the places of the tensors that were given, of each call."""
 
 _MOST_SHAPES = 32
 """So many shapes of passes are traced; a model that always takes another way has no end of them."""
@@ -90,12 +91,15 @@ class PassGraphs:
         self._tries = 0
         """How many passes were traced since a new shape was found."""
         self._is_stale = False
+        self._arguments: set[tuple[str, ...]] = set()
+        """The places of the tensors that traced passes were given."""
 
-    def begin(self, *, training: bool) -> bool:
-        """A pass begins; whether its calls are to be shown."""
+    def begin(self, *, training: bool, arguments: tuple[str, ...] = ()) -> bool:
+        """A pass begins with tensors at these places; whether its calls are to be shown."""
         self._tracing = None
         model = self._model()
-        if model is not None and self._wants_to_trace():
+        if model is not None and self._wants_to_trace(arguments):
+            self._arguments.add(arguments)
             self._tries += 1
             self._tracing = _Tracing(model)
         return self._tracing is not None
@@ -117,7 +121,7 @@ class PassGraphs:
             self._tracing.attached(name)
 
     def end(self, shape: Shape | None) -> None:
-        """The pass ended, with these depths and paths of its calls; None if it raised."""
+        """The pass ended, and had this shape; None if it raised."""
         tracing, self._tracing = self._tracing, None
         if shape is None:
             return
@@ -145,6 +149,8 @@ class PassGraphs:
         if self._is_stale:
             self.write()
 
-    def _wants_to_trace(self) -> bool:
+    def _wants_to_trace(self, arguments: tuple[str, ...]) -> bool:
         has_new = bool(self._untraced) and self._tries < _MOST_TRIES
+        # What a pass is given is known as it begins, so it need not come a second time.
+        has_new = has_new or arguments not in self._arguments
         return (has_new or not self._graphs) and len(self._graphs) < _MOST_SHAPES

@@ -44,8 +44,8 @@ class Passes(Protocol):
 class Inner(Protocol):
     """Who else looks at the calls of a recorded pass."""
 
-    def begin(self, *, training: bool) -> bool:
-        """A pass begins; whether its calls are to be shown."""
+    def begin(self, *, training: bool, arguments: tuple[str, ...] = ()) -> bool:
+        """A pass begins with tensors at these places; whether its calls are to be shown."""
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """A call begins."""
@@ -53,8 +53,11 @@ class Inner(Protocol):
     def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
         """The call at a depth ended."""
 
-    def end(self, shape: tuple[tuple[int, str], ...] | None) -> None:
-        """The pass ended; its shape is the depths and paths of its calls, None if it raised."""
+    def end(self, shape: tuple[tuple[int, str, tuple[str, ...]], ...] | None) -> None:
+        """The pass ended; its shape is the depth, path and arguments of its calls.
+
+        None if it raised.
+        """
 
     def attached(self, name: str) -> None:
         """The tensor that was made last was given a name."""

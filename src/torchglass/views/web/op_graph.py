@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torchglass.analyse.graph.calls import in_order
 from torchglass.records.graph import Edge, Graph, Node, NodeId, NodeKind
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import Call, CallId, Op, Operand, OpId, Trace, Value
@@ -35,8 +36,8 @@ class _Drawing:
         self._of_op: dict[OpId, NodeId] = {}
         self._inputs: dict[CallId, list[NodeId]] = {}
         self._outputs: dict[CallId, list[NodeId]] = {}
+        self._starts: dict[NodeId, int] = {}
         self._lines: dict[CallId | None, tuple[CallId, ...]] = {None: ()}
-        # A call begins before the ops in it, and ops stand in the order in which they ran.
         for call in trace.calls:
             self._add_call(call)
         for op in trace.ops:
@@ -45,7 +46,7 @@ class _Drawing:
 
     def graph(self) -> Graph:
         """What was drawn."""
-        return Graph(nodes=tuple(self._nodes), edges=tuple(self._edges.values()))
+        return in_order(self._nodes, self._edges.values(), self._starts)
 
     def connect(self, parent: OpId, op: Op, operand: Operand) -> None:
         """Draw what an op made to an op that used it, through all borders between them."""
@@ -56,11 +57,11 @@ class _Drawing:
         common = _alike(source, target)
         start = self._of_op.get(parent)
         for call in reversed(source[common:]):
-            self._draw(start, self._border(self._outputs, call, parent, operand.spec), operand.spec)
+            self._draw(start, self._border(self._outputs, call, parent, operand), operand.spec)
             start = self._call_node(call)
         for call in target[common:]:
             self._draw(start, self._call_node(call), operand.spec)
-            start = self._border(self._inputs, call, parent, operand.spec)
+            start = self._border(self._inputs, call, parent, operand)
         self._draw(start, self._of_op.get(op.id), operand.spec)
 
     def _draw(self, source: NodeId | None, target: NodeId | None, spec: TensorSpec) -> None:
@@ -75,21 +76,25 @@ class _Drawing:
         return node
 
     def _border(
-        self, borders: dict[CallId, list[NodeId]], call: CallId, op: OpId, spec: TensorSpec
+        self, borders: dict[CallId, list[NodeId]], call: CallId, op: OpId, operand: Operand
     ) -> NodeId:
         """The input or output of a call through which the result of an op goes."""
         values = self._calls[call].inputs if borders is self._inputs else self._calls[call].outputs
         places = [at for at, value in enumerate(values) if value.op == op]
-        places += [at for at, value in enumerate(values) if value.spec == spec]
+        if op == operand.op:
+            # Of an op with several outputs, as `chunk`, the one that is meant comes first.
+            places.sort(key=lambda at: values[at].output != operand.output)
+        places += [at for at, value in enumerate(values) if value.spec == operand.spec]
         if not borders[call]:
             kind: NodeKind = "input" if borders is self._inputs else "output"
-            borders[call].append(self._add(kind, call, Value(place="", spec=spec)))
+            borders[call].append(self._add(kind, call, Value(place="", spec=operand.spec)))
         return borders[call][places[0] if places else 0]
 
     def _add_call(self, call: Call) -> None:
         self._lines[call.id] = (*self._lines[call.parent], call.id)
         node = NodeId(len(self._nodes))
         self._of_call[call.id] = node
+        self._starts[node] = call.start_ns
         self._nodes.append(
             Node(
                 id=node,
@@ -116,6 +121,7 @@ class _Drawing:
                 name=value.place,
                 inputs=(value.spec,) if kind == "output" else (),
                 outputs=(value.spec,) if kind == "input" else (),
+                facts={"argument": value.name} if value.name else {},
             )
         )
         return node
@@ -123,6 +129,7 @@ class _Drawing:
     def _add_op(self, op: Op) -> None:
         node = NodeId(len(self._nodes))
         self._of_op[op.id] = node
+        self._starts[node] = op.start_ns
         self._nodes.append(
             Node(
                 id=node,

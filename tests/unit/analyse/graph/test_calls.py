@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests import make
@@ -66,8 +68,9 @@ def test_data_flows_between_calls_through_the_ops_that_are_left_out() -> None:
     assert edges(graph) == {
         ("input 0", "a:1"),
         ("a:1", "b:1"),
-        ("b:1", "output"),
-        ("input 0", "output"),
+        ("b:1", "op add"),
+        ("input 0", "op add"),
+        ("op add", "output"),
     }
 
 
@@ -80,8 +83,68 @@ def test_a_call_stands_before_what_is_in_it() -> None:
         ("output", "", 0),
         ("call", "a", 0),
         ("call", "b", 0),
+        ("op", "", 0),
     ]
-    assert [node.id for node in graph.nodes] == [0, 1, 2, 3, 4]
+    assert [node.id for node in graph.nodes] == [0, 1, 2, 3, 4, 5]
+
+
+def residuals(blocks: int, *, join: str = "add") -> Trace:
+    """Blocks whose results are added to what they were given, outside of them."""
+    ops, calls, last = [make.op(0, "x", kind="input")], [call(0, "", None, inputs=(0,))], 0
+    for at in range(blocks):
+        first = len(ops)
+        ops.append(make.op(first, "linear", last, call=at + 1, start_ns=10 * first))
+        ops.append(make.op(first + 1, join, last, first, call=0, start_ns=10 * first + 10))
+        block = call(at + 1, f"blocks.{at}", inputs=(last,), outputs=(first,))
+        calls.append(dataclasses.replace(block, start_ns=10 * first, end_ns=10 * first + 10))
+        last = first + 1
+    calls[0] = dataclasses.replace(calls[0], outputs=(make.value(2, 3, op=last),))
+    return make.trace(ops, calls)
+
+
+@pytest.mark.parametrize("join", ["add", "__mul__", "cat", "lerp"])
+@pytest.mark.parametrize("blocks", [4, 12, 48])
+def test_residual_connections_take_as_many_edges_as_there_are_blocks(
+    blocks: int, join: str
+) -> None:
+    graph = call_graph(residuals(blocks, join=join))
+
+    assert len(graph.edges) == 3 * blocks + 1
+    inside = [node.kind for node in graph.nodes if node.kind in ("call", "op")]
+    assert inside == ["call", *["call", "op"] * blocks]
+
+
+def test_an_op_whose_result_nothing_uses_is_left_out() -> None:
+    trace = residuals(2)
+    unused = make.op(len(trace.ops), "add", 1, 2, call=0)
+
+    graph = call_graph(dataclasses.replace(trace, ops=(*trace.ops, unused)))
+
+    assert graph == call_graph(trace)
+
+
+def test_each_output_of_an_op_goes_its_own_way_inside_a_call() -> None:
+    halves = [make.value(2, 3, place=str(at), op=1, output=at) for at in range(2)]
+    trace = make.trace(
+        [
+            make.op(0, "x", kind="input"),
+            make.op(1, "chunk", 0, call=0),
+            make.op(2, "linear", (1, 0), call=2),
+            make.op(3, "linear", (1, 1), call=3),
+            make.op(4, "add", 2, 3, call=1),
+        ],
+        [
+            call(0, "", None, inputs=(0,), outputs=(4,)),
+            make.call(1, "two", parent=0, inputs=halves, outputs=[make.value(2, 3, op=4)]),
+            make.call(2, "two.a", parent=1, inputs=halves[:1], outputs=[make.value(2, 3, op=2)]),
+            make.call(3, "two.b", parent=1, inputs=halves[1:], outputs=[make.value(2, 3, op=3)]),
+        ],
+    )
+
+    assert {end for end in edges(call_graph(trace)) if "two." in end[1]} == {
+        ("input 0", "two.a:1"),
+        ("input 1", "two.b:1"),
+    }
 
 
 def test_edges_lead_only_between_nodes_of_one_parent() -> None:
