@@ -86,10 +86,10 @@ def extent_of(tensor: torch.Tensor) -> Extent | None:
         first = int(tensor.storage_offset()) * item
         shape, strides = tuple(tensor.shape), tensor.stride()
         dims = [(size, step * item) for size, step in zip(shape, strides, strict=True) if size > 1]
+        last = first + sum((size - 1) * step for size, step in dims) + item - 1
+        return Extent(storage, first, last, *_runs(dims, item), item, shape, strides)
     except _NO_MEMORY:
         return None
-    last = first + sum((size - 1) * step for size, step in dims) + item - 1
-    return Extent(storage, first, last, *_runs(dims, item), item, shape, strides)
 
 
 def storage_of(tensor: torch.Tensor) -> int | None:
