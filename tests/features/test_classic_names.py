@@ -106,7 +106,7 @@ def test_a_configuration_chooses_what_an_export_shows() -> None:
     compact = rp.ExplorerConfig(compact_view=True, show_memory=False)
     flat = rp.ExplorerConfig(max_depth=1, show_parameter_counts=False)
 
-    assert usual == rp.export_model_summary(model)
+    assert "weight 2×2, bias 2" in usual
     assert "2 × Linear (0–1)" in rp.export_model_summary(model, config=compact)
     assert "Bytes" not in rp.export_model_summary(model, config=compact).splitlines()[1]
     assert "Linear" not in rp.export_model_summary(model, config=flat)
@@ -137,3 +137,23 @@ def _text_of(page: str) -> str:
     parser = Words()
     parser.feed(page)
     return " ".join(parser.words)
+
+
+def test_a_configuration_shows_shapes_and_recorded_times() -> None:
+    model = nn.Sequential(nn.Linear(2, 3))
+    config = rp.ExplorerConfig(show_shapes=True, show_timing=True)
+    before = rp.export_model_summary(model, config=config).splitlines()[1]
+
+    with rp.record_torch_module_forward_stats(model):
+        model(torch.ones(5, 2))
+    lines = rp.export_model_summary(model, config=config).splitlines()
+    plain = rp.ExplorerConfig(show_shapes=False, show_timing=False)
+    bare = rp.export_model_summary(model, config=plain).splitlines()[1]
+
+    assert before.split() == ["Module", "Class", "Shapes", "Parameters", "Share", "Bytes"]
+    assert [*lines[1].split()] == [
+        *("Module", "Class", "Shapes", "Output", "Parameters", "Share", "Bytes", "Time"),
+    ]
+    assert any("weight 3×2, bias 3  5×3" in line for line in lines)
+    assert "Shapes" not in bare
+    assert "Time" not in bare

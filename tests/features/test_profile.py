@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from torchglass.api.models import summary
 from torchglass.api.timing import profile
 from torchglass.errors import CaptureError
 from torchglass.results.profile import Profile
@@ -139,3 +140,13 @@ def test_only_who_measures_ops_is_told_to_leave_them_out(ops: bool) -> None:
     disturbed = Profile(taken.model, taken.calls, timing)
 
     assert ("(ops=False)" in str(disturbed)) == ops
+
+
+def test_the_overlay_and_the_summary_count_the_same_memory() -> None:
+    model = nn.Sequential(nn.BatchNorm2d(64), nn.Conv2d(64, 2, 1)).eval()
+
+    overlay = profile(model, torch.ones(1, 64, 4, 4), repeats=1).overlay("0")
+
+    assert "Mem: 1.0 KB" in overlay
+    assert "Parameters: 128 × 4 bytes   Buffers: 520 B" in overlay
+    assert "1.0 KB" in str(summary(model))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchglass.analyse.model.parameters import ModuleCounts, count
@@ -85,10 +85,16 @@ def lazy_parameter_analysis(model: Any) -> Callable[[str], ModuleInfo]:
 
     >>> import torch
     >>> get_module_info = lazy_parameter_analysis(torch.nn.Sequential(torch.nn.Linear(2, 3)))
-    >>> get_module_info("0").parameter_count
-    9
+    >>> info = get_module_info("0")
+    >>> info.name, info.parameter_count
+    ('0', 9)
     """
-    return lambda module_path: analyze_module_detailed(get_module_by_path(model, module_path))
+
+    def get_module_info(module_path: str) -> ModuleInfo:
+        found = analyze_module_detailed(get_module_by_path(model, module_path))
+        return replace(found, name=module_path)
+
+    return get_module_info
 
 
 def get_module_by_path(model: Any, path: str) -> Any:

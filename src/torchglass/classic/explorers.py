@@ -9,12 +9,17 @@ from torchglass.analyse.model.parameters import count
 from torchglass.api import exploring, models
 from torchglass.errors import ViewError
 from torchglass.records.model import join_path
-from torchglass.targets.reading import read
+from torchglass.records.statistics import Measured
+from torchglass.records.trace import Call, CallId, Value
+from torchglass.targets.reading import is_live, read
 from torchglass.views import formats
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
+    from torchglass.results.summary import Summary
     from torchglass.views.tui.preferences import Memory
 
 format_shape = formats.format_shape
@@ -29,7 +34,7 @@ class ExplorerConfig:
     >>> import torch
     >>> config = ExplorerConfig(show_memory=False, max_depth=0)
     >>> print(export_model_summary(torch.nn.ReLU(), config=config).splitlines()[1])
-    Module  Class  Parameters  Share
+    Module  Class  Shapes  Parameters  Share
     """
 
     show_parameter_counts: bool = True
@@ -48,13 +53,16 @@ class ExplorerConfig:
         if self.max_depth is not None and self.max_depth < 0:
             raise ViewError(f"max_depth is 0 or more, not {self.max_depth}")
 
-    def summary_options(self) -> dict[str, Any]:
-        """The same wishes as arguments of `summary`."""
-        columns = ["class"]
-        if self.show_parameter_counts:
-            columns += ["parameters", "share"]
-        if self.show_memory:
-            columns += ["bytes"]
+    def summary_options(self, *, ran: bool = False) -> dict[str, Any]:
+        """The same wishes as arguments of `summary`; `ran` where a forward was recorded."""
+        wishes = (
+            (True, ["class"]),
+            (self.show_shapes, ["shapes", *(["output_size"] if ran else [])]),
+            (self.show_parameter_counts, ["parameters", "share"]),
+            (self.show_memory, ["bytes"]),
+            (self.show_timing and ran, ["time"]),
+        )
+        columns = [name for wished, names in wishes if wished for name in names]
         return {"depth": self.max_depth, "fold": self.compact_view, "col_names": columns}
 
     def memory(self) -> Memory:
@@ -100,11 +108,14 @@ def export_model_summary(
 ) -> str:
     """The summary of a model as text, as JSON or as one HTML page.
 
+    With a config it shows what the config asks for. Output shapes and times are those of forwards
+    that `record_torch_module_forward_stats` recorded.
+
     >>> import torch
     >>> print(export_model_summary(torch.nn.ReLU()).splitlines()[3])
     ReLU    ReLU            0
     """
-    summary = models.summary(model, **(config.summary_options() if config else {}))
+    summary = models.summary(model) if config is None else _summary(model, config)
     if format == "text":
         return str(summary)
     if format == "json":
@@ -112,6 +123,34 @@ def export_model_summary(
     if format == "html":
         return summary.to_html()
     raise ViewError(f"format is 'text', 'json' or 'html', not {format!r}")
+
+
+def _summary(model: object, config: ExplorerConfig) -> Summary:
+    """A summary with the forwards that were recorded on the model, if any were."""
+    from torchglass.classic.statistics import get_forward_stats
+    from torchglass.results.summary import Summary
+
+    record = models.summary(model).model
+    recorded = get_forward_stats(model) if is_live(model) else {}
+    calls = [
+        Call(
+            id=CallId(number),
+            parent=None,
+            path=path,
+            number=call.number,
+            inputs=_values(call.inputs),
+            outputs=_values(call.outputs),
+            end_ns=call.total_ns,
+        )
+        for number, (path, call) in enumerate(
+            (path, call) for path, calls in recorded.items() for call in calls
+        )
+    ]
+    return Summary(record, calls or None, **config.summary_options(ran=bool(calls)))
+
+
+def _values(measured: Iterable[Measured]) -> tuple[Value, ...]:
+    return tuple(Value(place=one.place, spec=one.spec) for one in measured)
 
 
 def get_parameter_statistics(model: object) -> dict[str, int]:

@@ -10,7 +10,7 @@ from torchglass.records.model import Model
 from torchglass.records.tensors import TensorSpec
 from torchglass.views import tables
 from torchglass.views.brief import kernel_size
-from torchglass.views.formats import format_bytes, format_shape, format_share, harmless
+from torchglass.views.formats import format_bytes, format_shape, format_share, format_time, harmless
 
 NOT_RUN = "–"
 SAME_AS = "↗"
@@ -98,6 +98,17 @@ def _unseen(row: Row, report: SummaryReport) -> str:
     return NOT_RUN if report.ran and row.module.alias_of is None else ""
 
 
+def _slot_shapes(row: Row, _: SummaryReport) -> str:
+    return ", ".join(f"{harmless(slot.name)} {shape_text(slot.spec)}" for slot in row.module.slots)
+
+
+def _time(row: Row, report: SummaryReport) -> str:
+    """What the calls of a module took together."""
+    if not row.calls:
+        return _unseen(row, report)
+    return format_time(sum(call.total_ns for call in row.calls) / 1e9)
+
+
 def _share(row: Row, report: SummaryReport) -> str:
     part = row.total.parameters
     return format_share(part, report.counts.total.parameters) if part else ""
@@ -137,6 +148,8 @@ COLUMNS: Mapping[str, Column] = {
     "buffers": Column("Buffers", _own(lambda row, _: f"{row.total.buffers:,}"), spare=7),
     "calls": Column("Calls", _own(lambda row, _: f"{len(row.calls)}"), spare=8),
     "dtype": Column("Dtype", _own(lambda row, _: ", ".join(row.dtypes)), right=False, spare=9),
+    "shapes": Column("Shapes", _own(_slot_shapes), right=False, spare=11),
+    "time": Column("Time", _own(_time), spare=12),
     "device": Column("Device", _own(lambda row, _: ", ".join(row.devices)), right=False, spare=10),
 }
 _USUAL = ("class", "output_size", "parameters", "share", "bytes")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torchglass.analyse.latency import ModuleTime, Times
+from torchglass.analyse.model.parameters import Counts
 from torchglass.errors import ViewError
 from torchglass.records.model import Module
 from torchglass.records.trace import Value
@@ -61,7 +62,7 @@ def _block(profiled: Profiled, path: str, activations: int | None) -> list[Seque
     if time is None or module is None:
         raise ViewError(f"no module {path!r} ran; profile.rows lists those that did")
     own = profiled.counts(module).total
-    held = format_bytes(own.parameter_bytes + (activations or 0))
+    held = format_bytes(own.bytes + (activations or 0))
     forward, backward, memory = _ARMS
     call = profiled.first_calls.get(path)
     return [
@@ -79,7 +80,7 @@ def _block(profiled: Profiled, path: str, activations: int | None) -> list[Seque
             f"Output: {_shapes(call.outputs if call else ())}",
         ),
         (backward, _flash(time.backward), f"Gradient: {_gradient(time)}"),
-        (memory, f"📊 {held}", *_memory(module, own.parameter_bytes, activations)),
+        (memory, f"📊 {held}", *_memory(module, own, activations)),
     ]
 
 
@@ -100,13 +101,15 @@ def _shapes(values: Sequence[Value]) -> str:
     return ", ".join(shape_text(value.spec) for value in values) or "no tensor"
 
 
-def _memory(module: Module, parameter_bytes: int, activations: int | None) -> Iterator[str]:
+def _memory(module: Module, held: Counts, activations: int | None) -> Iterator[str]:
     parameters = [slot.spec for slot in module.slots if slot.role == "parameter"]
     count = sum(spec.elements for spec in parameters)
     sizes = {spec.bytes // spec.elements for spec in parameters if spec.elements}
-    if len(sizes) == 1 and count * next(iter(sizes)) == parameter_bytes:
+    if len(sizes) == 1 and count * next(iter(sizes)) == held.parameter_bytes:
         yield f"Parameters: {count:,} × {sizes.pop()} bytes"
     else:
-        yield f"Parameters: {format_bytes(parameter_bytes)}"
+        yield f"Parameters: {format_bytes(held.parameter_bytes)}"
+    if held.buffer_bytes:
+        yield f"Buffers: {format_bytes(held.buffer_bytes)}"
     if activations is not None:
         yield f"Activations: {format_bytes(activations)}"
