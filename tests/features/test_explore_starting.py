@@ -51,6 +51,185 @@ def shown(target: Any, *inputs: Any, press: tuple[str, ...] = (), **options: Any
     return text[0]
 
 
+def healthy() -> nn.Sequential:
+    model = net().eval()
+    model[0].register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+    model[0].register_buffer("lowest", torch.tensor(torch.inf))
+    model[0].register_parameter(
+        "shift", nn.Parameter(torch.tensor([0.0, -torch.inf]), requires_grad=False)
+    )
+    return model
+
+
+class Narrow(nn.Module):
+    """Its second layer does not take what its first one gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.second = nn.Linear(6, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.second(self.first(x))
+
+
+class Python(nn.Module):
+    """Its forward fails before any operation of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+
+    def forward(self, x: Any) -> Any:
+        return x["image"]
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "told"),
+    [
+        (Narrow(), (torch.ones(3, 4),), ["RuntimeError", "make the layer Linear(8, 2)", "second"]),
+        (Narrow(), (), ["TypeError", "Narrow"]),
+        (Python(), (torch.ones(3, 4),), ["IndexError", 'x["image"]']),
+    ],
+    ids=["shapes", "arguments", "python"],
+)
+def test_a_forward_that_raises_opens_with_the_explanation(
+    model: nn.Module, inputs: tuple[Any, ...], told: list[str]
+) -> None:
+    app = ExplorerApp(exhibit(model, inputs, {} if inputs else {"y": torch.ones(1)}))
+
+    async def story(pilot: Pilot[None]) -> None:
+        text = screen_text(app)
+        assert all(words in text for words in told)
+        assert "✗" in text
+
+        # The model is there to be explored as ever.
+        await pilot.press("a", "exclamation_mark")
+        await settle(app, pilot)
+        assert told[0] in screen_text(app)
+
+    drive(app, story, size=(180, 40))
+
+
+def test_the_cursor_begins_at_the_module_that_failed() -> None:
+    app = ExplorerApp(exhibit(Narrow(), (torch.ones(3, 4),)))
+
+    async def story(pilot: Pilot[None]) -> None:
+        assert app.explorer.tree_panel.selected.path == "second"
+        await pilot.press("up", "w")
+        await settle(app, pilot)
+        assert "linear_1_1" in screen_text(app)
+
+    drive(app, story)
+
+
+def test_in_an_event_loop_a_forward_that_raises_still_raises() -> None:
+    async def cell() -> None:
+        tg.explore(Narrow(), torch.ones(3, 4))
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        asyncio.run(cell())
+
+
+def test_a_weight_that_is_not_finite_is_an_error_at_its_module() -> None:
+    model = net()
+    with torch.no_grad():
+        model.get_parameter("4.weight")[0, 0] = torch.inf
+
+    for inputs in ((), (torch.ones(3, 4),)):
+        text = shown(model, *inputs, press=("exclamation_mark",))
+
+        assert "✗ 1 of 16 values of `4.weight` is Inf" in text
+        assert "1 error" in text
+
+
+def test_running_statistics_that_are_not_finite_are_an_error() -> None:
+    model = net()
+    model.get_buffer("1.running_var")[2] = torch.inf
+
+    assert "1 of 8 values of `1.running_var` is Inf" in shown(model, press=("exclamation_mark",))
+
+
+def test_a_nan_that_the_forward_makes_is_an_error_where_it_is_made() -> None:
+    class Root(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sqrt()
+
+    model = nn.Sequential(nn.Identity(), Root(), nn.Identity())
+
+    text = shown(model, torch.tensor([-1.0, 4.0]), press=("exclamation_mark",))
+
+    assert "1 error" in text
+    assert "sqrt made 1 NaN" in text
+    assert "1 ✗" in text
+    assert "2 ✗" not in text
+
+
+def test_infinities_where_they_belong_are_no_problem() -> None:
+    model = healthy()
+
+    assert "No problems found in this forward or in the weights." in shown(
+        model, torch.ones(3, 4), press=("exclamation_mark",)
+    )
+    assert "No NaN or Inf in the weights." in shown(model, press=("exclamation_mark",))
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_checkpoint_with_a_nan_in_it_has_an_error_there(tmp_path: Path, suffix: str) -> None:
+    state = net().state_dict()
+    state["4.bias"][1] = torch.nan
+    file = tmp_path / f"model{suffix}"
+    torch.save(state, file) if suffix == ".pt" else save_file(state, file)
+
+    assert "1 of 2 values of `4.bias` is NaN" in shown(file, press=("exclamation_mark",))
+
+
+def test_what_was_not_looked_at_is_not_called_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = tg.trace(net(), torch.ones(3, 4))
+    assert "Not checked. tg.guard(model)" in shown(trace, press=("exclamation_mark",))
+
+    monkeypatch.setattr("torchglass.views.tui.live_bench._CHECKED_BYTES", 8)
+    model = net()
+    model.get_parameter("4.bias").data[0] = torch.nan
+    assert "Not checked. Press r" in shown(model, press=("exclamation_mark",))
+    text = shown(model, press=("exclamation_mark", "tab", "r"))
+    assert "1 of 2 values of `4.bias` is NaN" in text
+    assert "4 ✗" in text
+
+
+def test_rps_call_shows_tensors_and_the_names_of_its_statistics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = net()
+    exhibits: list[Any] = []
+    monkeypatch.setattr("torchglass.api.exploring.has_terminal", lambda: True)
+    monkeypatch.setattr(
+        "torchglass.views.tui.app.run_explorer", lambda make, **_: exhibits.append(make())
+    )
+
+    tg.explore_torch_module_with_stats(model, torch.ones(3, 4))
+
+    app = ExplorerApp(exhibits[0])
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("j", "a", "tab")
+        await settle(app, pilot)
+        text = screen_text(app)
+        assert "input.0" in text
+        assert "3×8 float32" in text
+
+        await pilot.press("end", "right")
+        await settle(app, pilot)
+        await pilot.press("down", "right")
+        await settle(app, pilot)
+        text = screen_text(app)
+        for name in ("in_shape", "in_min", "in_std", "out_mean", "out_requires_grad", "runtime"):
+            assert name in text
+        assert text.count("input.0") == 2
+
+    drive(app, story, size=(160, 60))
+
+
 def test_a_model_with_inputs_shows_what_went_through_it() -> None:
     text = shown(net(), torch.ones(3, 4), press=("f", "F"))
 
@@ -75,9 +254,16 @@ def test_a_forward_leaves_three_records_and_the_model_as_it_was() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_an_error_of_the_forward_is_the_users_own() -> None:
+def test_an_error_that_cannot_be_explained_is_the_users_own() -> None:
+    class Pipeline:
+        def __init__(self) -> None:
+            self.net = net()
+
+        def __call__(self, x: Any) -> Any:
+            return self.net(x)
+
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        exhibit(net(), (torch.ones(3, 5),))
+        exhibit(Pipeline(), (torch.ones(3, 5),))
 
 
 class Worded(nn.Module):
@@ -277,9 +463,28 @@ def test_the_magic_of_ipython(shell: Any, line: str, explored: tuple[str, ...]) 
     install(shell, lambda *given: seen.append(given))
     shell.user_ns.update({"model": "MODEL", "x": "X", "_": "LAST"})
 
-    shell.run_line_magic("explore", line)
+    for magic in ("explore", "EMA"):
+        shell.run_line_magic(magic, line)
 
-    assert seen == [explored]
+    assert seen == [explored, explored]
+
+
+def test_rps_ema_explores_the_model_that_was_recorded_last(shell: Any) -> None:
+    seen: list[tuple[Any, ...]] = []
+    install(shell, lambda *given: seen.append(given))
+    shell.user_ns.update({"net": net, "tg": tg, "torch": torch, "_": ""})
+
+    shell.run_cell("first, second, third = net(), net(), net()")
+    shell.run_cell("EMA")
+    shell.run_cell(
+        "with tg.record_torch_module_forward_stats(second):\n    output = second(torch.ones(3, 4))"
+    )
+    shell.run_cell("EMA")
+    shell.run_cell("output")
+    shell.run_cell("EMA")
+
+    names = shell.user_ns
+    assert seen == [(names["third"],), (names["second"],), (names["second"],)]
 
 
 def test_a_config_says_what_is_shown_for_this_time(

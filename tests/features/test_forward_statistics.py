@@ -225,7 +225,9 @@ def test_exploring_with_statistics_changes_neither_buffers_nor_random_numbers(
     model: Any = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout())
     shown: list[object] = []
     # There is no terminal in a test; the snippet above is shown in a real one.
-    monkeypatch.setattr("torchglass.api.exploring.explore", shown.append)
+    monkeypatch.setattr(
+        "torchglass.api.exploring.walk_through", lambda model, *_, **__: shown.append(model)
+    )
     before = torch.get_rng_state()
 
     tg.explore_torch_module_with_stats(model, torch.randn(4, 3, generator=torch.Generator()))
@@ -241,7 +243,7 @@ def test_a_lazy_model_becomes_a_real_one_by_exploring_it_with_statistics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model: Any = nn.Sequential(nn.LazyLinear(2))
-    monkeypatch.setattr("torchglass.api.exploring.explore", lambda model: None)
+    monkeypatch.setattr("torchglass.api.exploring.walk_through", lambda *_, **__: None)
 
     tg.explore_torch_module_with_stats(model, torch.ones(1, 5))
 

@@ -22,7 +22,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from torchglass.analyse.trace.signatures import plain_name
-from torchglass.records.finding import Evidence, Finding
+from torchglass.records.finding import Evidence, Finding, Role
+from torchglass.records.model import join_path
+from torchglass.records.statistics import ForwardStats, Measured
 from torchglass.records.tensors import Stats
 
 _LARGEST_EXPONENT = {"float64": 709.78, "float32": 88.72, "bfloat16": 88.72, "float16": 11.09}
@@ -39,6 +41,52 @@ def cause(finding: Finding) -> str:
             if told:
                 return told
     return _of_any_op(finding)
+
+
+def first_nan(calls: Sequence[ForwardStats]) -> Finding | None:
+    """The first NaN that came out of a module, of calls in the order in which they began."""
+    spoiled = [call for call in calls if _with_nan(call.outputs)]
+    paths = {call.path for call in spoiled}
+    inner = [call for call in spoiled if not any(_is_below(path, call.path) for path in paths)]
+    if not inner:
+        return None
+    call = inner[0]
+    made, stats = _with_nan(call.outputs)[0]
+    name = f"`{call.path}`" if call.path else "the model"
+    return Finding(
+        severity="error",
+        kind="nan",
+        message=not_finite_words(stats, f"leaving {name}"),
+        path=call.path,
+        call=call.number,
+        tensors=(
+            *(_evidence("input", "argument", one) for one in call.inputs),
+            _evidence("output", "result", made),
+        ),
+    )
+
+
+def _with_nan(tensors: Sequence[Measured]) -> list[tuple[Measured, Stats]]:
+    return [(one, one.stats) for one in tensors if one.stats is not None and one.stats.nan]
+
+
+def _is_below(path: str, other: str) -> bool:
+    return path != other and (not other or path.startswith(f"{other}."))
+
+
+def _evidence(side: str, role: Role, tensor: Measured) -> Evidence:
+    name = join_path(side, tensor.place)
+    return Evidence(name=name, role=role, spec=tensor.spec, stats=tensor.stats)
+
+
+def not_finite_words(stats: Stats, of: str) -> str:
+    """How many values of something are NaN or Inf: "3 of 64 values of `fc.weight` are NaN"."""
+    counts = [(stats.nan, "NaN"), (stats.inf, "Inf")]
+    bad = stats.nan + stats.inf
+    what = " or ".join(word for count, word in counts if count)
+    if bad == stats.count:
+        return f"All {stats.count:,} values {of} are {what}"
+    return f"{bad:,} of {stats.count:,} values {of} {'is' if bad == 1 else 'are'} {what}"
 
 
 def share_of_largest(dtype: str, magnitude: float) -> float:

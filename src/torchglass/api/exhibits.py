@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from torchglass.analyse.comparing import Comparison, compare
+from torchglass.analyse.health import first_nan
 from torchglass.analyse.measuring import measures
 from torchglass.errors import CaptureError, TargetError
 from torchglass.records.documents import Document
+from torchglass.records.finding import Finding, Findings
 from torchglass.records.model import Model, join_path
-from torchglass.records.statistics import ModuleStatistics, Statistics, Totals
+from torchglass.records.statistics import (
+    ForwardStats,
+    Measured,
+    ModuleStatistics,
+    Statistics,
+    Totals,
+)
 from torchglass.targets.held import hold, reader_of_result
 from torchglass.targets.names import resolve
 from torchglass.targets.reading import is_live, is_run, is_state, open_reader, read
@@ -21,11 +29,16 @@ from torchglass.targets.reading import is_live, is_run, is_state, open_reader, r
 if TYPE_CHECKING:
     import torch
 
+    from torchglass.analyse.failure.story import Failure
     from torchglass.records.attributes import LiveModel
     from torchglass.records.flow import Reader
+    from torchglass.results.recording import Recording
     from torchglass.views.tui.app import Exhibit
 
-_TENSORS_BYTES = 1 << 28
+    Tensors = Mapping[tuple[str, int, str], torch.Tensor]
+
+TENSORS_BYTES = 1 << 28
+"""How much of what goes through a forward is kept to be looked at."""
 _WARMUP, _REPEATS = 1, 3
 
 
@@ -36,29 +49,43 @@ def exhibit(
     *,
     against: object = None,
     unsafe: bool = False,
+    tensors: Tensors | None = None,
 ) -> Exhibit:
-    """Whatever a user points at, made ready to be looked at; with inputs a model is run."""
+    """Whatever a user points at, made ready to be looked at; with inputs a model is run.
+
+    A forward that raises is shown up to there, with the explanation. `tensors` are those of a
+    recording of the model.
+    """
     from torchglass.views.tui.app import Exhibit
 
     found = resolve(target)
     if inputs or kwargs:
         if not is_live(found):
             raise TargetError("only a live model can be run: leave the inputs out, or load it")
-        reader, live = _run(found, inputs, kwargs or {})
+        opened = _run(found, inputs, kwargs or {})
     else:
-        reader, live = _opened(found, unsafe)
+        opened = _opened(found, unsafe, tensors)
+    model = opened.reader.model()
     return Exhibit(
-        reader=reader,
-        live=live,
-        comparison=None if against is None else _compared(found, reader.model(), against, unsafe),
+        reader=opened.reader,
+        live=opened.live,
+        failure=opened.failure,
+        error=opened.error,
+        comparison=None if against is None else _compared(found, model, against, unsafe),
     )
 
 
-Opened = tuple["Reader", "LiveModel | None"]
+class Opened(NamedTuple):
+    """A target as a reader, a way to get at its tensors, and the forward that raised, if any."""
+
+    reader: Reader
+    live: LiveModel | None = None
+    failure: Failure | None = None
+    error: BaseException | None = None
 
 
-def _opened(target: object, unsafe: bool) -> Opened:
-    """A target as a reader, and a way to get at its tensors if there is one."""
+def _opened(target: object, unsafe: bool, tensors: Tensors | None = None) -> Opened:
+    """A target as it is, not run."""
     from torchglass.results.trace import Trace
 
     result = reader_of_result(target)
@@ -67,27 +94,29 @@ def _opened(target: object, unsafe: bool) -> Opened:
         from torchglass.capture.attributes.stored import StoredObject
 
         seen = recorded_tensors(target.record, target.saved_tensors)
-        return result, StoredObject(target.model, {}, seen)
+        return Opened(result, StoredObject(target.model, {}, seen))
     if result is not None:
-        return result, None
+        return Opened(result)
     if is_state(target):
         from torchglass.capture.attributes.stored import StoredObject
 
         model = read(target)
-        return hold(model), StoredObject(model, _tensors_of(target, unsafe))
+        return Opened(hold(model), StoredObject(model, _tensors_of(target, unsafe)))
     if is_live(target):
         from torchglass.capture.attributes.live import LiveObject
 
         before = _recorded_before(target)
         documents = [before] if before.modules else []
-        return hold(read(target), *documents), LiveObject(target)
+        live = LiveObject(target, calls=_by_call(tensors or {}))
+        return Opened(hold(read(target), *documents), live)
     reader = open_reader(target, unsafe=unsafe)
     if not _is_checkpoint(target):
-        return reader, None
+        return Opened(reader)
     from torchglass.capture.attributes.stored import StoredObject
     from torchglass.capture.checkpoint.tensors import StoredTensors
 
-    return reader, StoredObject(reader.model(), StoredTensors(target, unsafe=unsafe))
+    stored = StoredTensors(target, unsafe=unsafe)
+    return Opened(reader, StoredObject(reader.model(), stored))
 
 
 def _is_checkpoint(target: object) -> TypeGuard[Path]:
@@ -103,20 +132,108 @@ def _run(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Open
     from torchglass.capture.attributes.live import LiveObject
 
     # One after the other: tracing takes time that would be taken for the model's.
-    with _leaving_as_found(model), record(model, tensors=_TENSORS_BYTES) as recording:
-        model(*inputs, **kwargs)
+    error: Exception | None = None
+    with _leaving_as_found(model), record(model, tensors=TENSORS_BYTES) as recording:
+        try:
+            model(*inputs, **kwargs)
+        except Exception as raised:  # noqa: BLE001 - whatever the forward raises is explained
+            error = raised
+    if error is not None:
+        failed = _failed(model, inputs, kwargs, recording)
+        if failed is None:
+            raise error
+        return failed
+    live = LiveObject(model, calls=_by_call(recording.tensors))
     documents: list[Document] = [Statistics(modules=tuple(recording.values()))]
     if isinstance(model, nn.Module):
         with _leaving_as_found(model):
             documents.append(trace_forward(model, inputs, kwargs, save=None).record)
     with contextlib.suppress(CaptureError):
         documents.append(_measured(model, inputs, kwargs))
-    tensors: dict[str, dict[str, torch.Tensor]] = {}
-    for (path, _, place), tensor in recording.tensors.items():
+    documents.append(_findings(model, inputs, kwargs, recording.calls, live))
+    return Opened(hold(read(model), *documents), live)
+
+
+def _failed(
+    model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], recording: Recording
+) -> Opened | None:
+    """What a forward that raised shows; None where it cannot be explained, or ran this time."""
+    from torch import nn
+
+    from torchglass.capture.attributes.live import LiveObject
+    from torchglass.results.explanation import explain
+
+    explained = explain(model, *inputs, **kwargs) if isinstance(model, nn.Module) else None
+    if explained is None or explained.ok:
+        return None
+    failure = explained.failure
+    call, op = failure.call, failure.op
+    finding = Finding(
+        severity="error",
+        kind="raised",
+        message=failure.error.strip().partition("\n")[0],
+        path="" if call is None else call.path,
+        call=0 if call is None else call.number,
+        op="" if op is None else op.function,
+        source=failure.source,
+    )
+    reader = hold(
+        read(model),
+        Statistics(modules=tuple(recording.values())),
+        explained.trace.record,
+        Findings(findings=(finding,)),
+    )
+    live = LiveObject(model, calls=_by_call(recording.tensors))
+    return Opened(reader, live, failure, explained.error)
+
+
+def _findings(
+    model: Any,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    calls: Sequence[ForwardStats],
+    live: LiveModel,
+) -> Findings:
+    """The NaN and Inf values in the weights and in what one forward made, the first one first."""
+    from torch import nn
+
+    from torchglass.api.guarding import guard
+
+    weights = live.check(lambda share: True) or ()
+    spoiled = [call for call in calls if any(_is_not_finite(one) for one in call.outputs)]
+    if not spoiled:
+        return Findings(findings=weights)
+    guarded: tuple[Finding, ...] = ()
+    if isinstance(model, nn.Module):
+        # What the guard cannot run is still known from the statistics.
+        with contextlib.suppress(Exception), _leaving_as_found(model):
+            with guard(model, on="record", backward=False) as watched:
+                model(*inputs, **kwargs)
+            guarded = watched.findings
+    holders = {one.holder for finding in weights for one in finding.tensors}
+    told = tuple(one for one in guarded if not holders.intersection(_holders(one)))
+    if weights or any(one.severity == "error" for one in told):
+        return Findings(findings=(*weights, *told))
+    first = first_nan(calls)
+    return Findings(findings=(*((first,) if first else ()), *told))
+
+
+def _is_not_finite(tensor: Measured) -> bool:
+    return tensor.stats is not None and bool(tensor.stats.nan or tensor.stats.inf)
+
+
+def _holders(finding: Finding) -> set[str]:
+    return {one.holder for one in finding.tensors if one.holder}
+
+
+def _by_call(tensors: Tensors) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
+    """What went into and came out of each call that was recorded, named as series are."""
+    calls: dict[tuple[str, int], dict[str, torch.Tensor]] = {}
+    for (path, number, place), tensor in tensors.items():
         side, _, inner = place.partition(".")
         name = join_path("input" if side == "in" else "output", inner)
-        tensors.setdefault(path, {})[name] = tensor
-    return hold(read(model), *documents), LiveObject(model, tensors)
+        calls.setdefault((path, number), {})[name] = tensor
+    return calls
 
 
 def _measured(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Document:
@@ -187,7 +304,7 @@ def _compared(target: object, model: Model, against: object, unsafe: bool) -> Co
 
     other = resolve(against)
     before, after = _tensors_of(other, unsafe), _tensors_of(target, unsafe)
-    return compare(_opened(other, unsafe)[0].model(), model, distances(before, after))
+    return compare(_opened(other, unsafe).reader.model(), model, distances(before, after))
 
 
 def _tensors_of(target: object, unsafe: bool) -> Mapping[str, Callable[[], torch.Tensor]]:

@@ -14,6 +14,8 @@ from torchglass.errors import TargetError, ViewError
 from torchglass.targets.names import resolve
 
 if TYPE_CHECKING:
+    import torch
+
     from torchglass.classic.explorers import ExplorerConfig
     from torchglass.records.flow import Reader
     from torchglass.views.web.server import Server
@@ -34,7 +36,8 @@ def explore(
     """Walk through a target in the terminal, until `q`; `?` shows the keys.
 
     With inputs the model is run first, and shapes, times, FLOPs, memory and every operation are
-    there to be looked at; gradients, buffers and random state are afterwards what they were.
+    there to be looked at; gradients, buffers and random state are afterwards what they were. If
+    that forward raises, the explorer opens with the explanation and with what ran before.
     `against` is another target, from which changes are marked. Without a target the runs and
     checkpoints of the current folder are offered. `config` says what is shown, for this time. All
     other names are arguments of forward; one that has the name of an option is given by position.
@@ -59,14 +62,18 @@ def walk_through(
     against: object = None,
     config: ExplorerConfig | None = None,
     unsafe: bool = False,
+    tensors: Mapping[tuple[str, int, str], torch.Tensor] | None = None,
 ) -> Server | None:
-    """The same, for any names of arguments."""
+    """The same, for any names of arguments; `tensors` are those of a recording of the model."""
     from torchglass.api.exhibits import exhibit
 
     if target is None and (inputs or kwargs):
         raise TargetError("the model comes first: tg.explore(model, *inputs)")
     if in_event_loop():
-        return _open_page(exhibit(target, inputs, kwargs, against=against, unsafe=unsafe).reader)
+        shown = exhibit(target, inputs, kwargs, against=against, unsafe=unsafe)
+        if shown.error is not None:
+            raise shown.error
+        return _open_page(shown.reader)
     if target is not None and not has_terminal():
         raise ViewError(
             "the explorer needs a terminal; without one, print(tg.summary(model)) shows a model "
@@ -79,7 +86,9 @@ def walk_through(
     if target is not None:
         # The user's own code runs and prints before the screen is taken; reading may take longer.
         found = resolve(target)
-        make = partial(exhibit, found, inputs, kwargs, against=against, unsafe=unsafe)
+        make = partial(
+            exhibit, found, inputs, kwargs, against=against, unsafe=unsafe, tensors=tensors
+        )
         source = make() if inputs or kwargs else make
         run_explorer(source, memory=None if config is None else config.memory())
     return None

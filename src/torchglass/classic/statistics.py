@@ -31,6 +31,13 @@ def record_torch_module_forward_stats(module: object, *, keep: int = 100) -> Ite
     >>> model[1].forward_stats[-1].in_shape
     (3, 2)
     """
+    with _filling(module, keep=keep) as recording:
+        yield recording
+
+
+@contextlib.contextmanager
+def _filling(module: object, *, keep: int = 100, budget_bytes: int = 0) -> Iterator[Recording]:
+    """The same, with copies of the tensors up to so many bytes in the recording."""
     from torchglass.capture.forward.looking import modules_in
     from torchglass.capture.statistics.recording import recording_statistics
 
@@ -45,7 +52,7 @@ def record_torch_module_forward_stats(module: object, *, keep: int = 100) -> Ite
                 lists[call.path].append(call)
                 del lists[call.path][:-keep]
 
-    with recording_statistics(module, keep=keep, ended=fill) as recorder:
+    with recording_statistics(module, keep=keep, budget_bytes=budget_bytes, ended=fill) as recorder:
         yield Recording(recorder, type(module).__name__)
 
 
@@ -83,24 +90,34 @@ def display_timing_in_explorer(timing_data: TimingData) -> None:
 def explore_torch_module_with_stats(module: Any, /, *inputs: Any, **kwargs: Any) -> None:
     """Run one forward, recording its statistics, and walk through the model in the terminal.
 
-    Random state and buffers are afterwards what they were.
+    The attributes panel (`a`) has `forward_stats` and the tensors themselves. Random state and
+    buffers are afterwards what they were. If the forward raises, the explorer opens with the
+    explanation.
     """
     from torch.nn.parameter import is_lazy
 
+    from torchglass.api.exhibits import TENSORS_BYTES
     from torchglass.capture.forward.keeping import keeping_modules, keeping_random_state
     from torchglass.capture.forward.looking import modules_in, tensors_of
 
     located = modules_in(module)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(record_torch_module_forward_stats(module))
+        recording = stack.enter_context(_filling(module, budget_bytes=TENSORS_BYTES))
         stack.enter_context(keeping_random_state())
         # A lazy module gets its tensors from its first forward, and keeps them.
         if not any(map(is_lazy, tensors_of(located))):
             inner = (module for _, module in located)
             copies = {"_buffers": lambda buffer: buffer.detach().clone()}
             stack.enter_context(keeping_modules(inner, copies))
-        module(*inputs, **kwargs)
-    exploring.explore(module)
+        failed = False
+        try:
+            module(*inputs, **kwargs)
+        except Exception:  # noqa: BLE001 - the explorer runs it again to explain what it raises
+            failed = True
+    if failed:
+        exploring.walk_through(module, inputs, kwargs)
+    else:
+        exploring.walk_through(module, (), {}, tensors=recording.tensors)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

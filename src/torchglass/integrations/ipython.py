@@ -1,9 +1,9 @@
-"""The magic of IPython: `%explore model` after `%load_ext torchglass`."""
+"""The magics of IPython: `%explore model` and rp's `EMA`, after `%load_ext torchglass`."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 
@@ -22,15 +22,16 @@ class Shell(Protocol):
 
 
 def install(shell: Shell, explore: Callable[..., Any]) -> None:
-    """Teach a shell the magic: `%explore model`, `%explore model, inputs`, `%explore runs/a.glass`.
+    """Add `%explore model`, `%explore model, inputs`, `%explore runs/a.glass` and `EMA` to a shell.
 
-    Without anything it explores what the last cell gave, as rp's EMA did.
+    Without anything both explore what the last cell gave. Where that is not a model, it is the
+    model whose forward was recorded last, or else the one that was defined last.
     """
 
     def magic(line: str) -> Any:
         expression = line.strip()
         if not expression:
-            return explore(shell.user_ns.get("_"))
+            return explore(_last(shell.user_ns))
         if _is_file(expression, shell):
             return explore(shlex.split(expression)[0])
         given = shell.ev(f"({expression},)")
@@ -38,6 +39,20 @@ def install(shell: Shell, explore: Callable[..., Any]) -> None:
 
     magic.__doc__ = "Walk through a model, a run or a checkpoint: %explore model[, inputs]"
     shell.register_magic_function(magic, magic_kind="line", magic_name="explore")
+    shell.register_magic_function(magic, magic_kind="line", magic_name="EMA")
+
+
+def _last(names: Mapping[str, Any]) -> Any:
+    """What to explore where nothing is named; None offers the files of the folder."""
+    last = names.get("_")
+    # By their classes: asking an instance would run properties of the user's.
+    is_value = isinstance(last, (int, float)) or hasattr(type(last), "requires_grad")
+    if last is not None and not is_value and not (isinstance(last, str) and not last):
+        return last
+    own = [value for name, value in names.items() if not name.startswith("_")]
+    models = [value for value in own if hasattr(type(value), "named_modules")]
+    recorded = [model for model in models if getattr(model, "__dict__", {}).get("forward_stats")]
+    return next(reversed(recorded or models), None)
 
 
 def _is_file(expression: str, shell: Shell) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NewType, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from torchglass.records.finding import Finding
 from torchglass.records.tensors import Stats, TensorSpec
 
 AttributeId = NewType("AttributeId", int)
@@ -134,3 +135,9 @@ class LiveModel(Protocol):
         self, id: AttributeId, stats: Stats, bins: int, progress: Progress, part: Index = ()
     ) -> Spread | None:
         """How the finite numbers of what was measured are spread."""
+
+    def check(self, progress: Progress) -> tuple[Finding, ...] | None:
+        """The parameters and buffers that contain NaN or Inf.
+
+        None where there are no values to look at, or if it was told to stop.
+        """

@@ -114,8 +114,8 @@ class _Rows:
         self._calls: dict[str, list[Call]] = {}
         for call in calls:
             self._calls.setdefault(call.path, []).append(call)
-        self._dtypes = _kinds_below(model, lambda slot: slot.spec.dtype)
-        self._devices = _kinds_below(model, lambda slot: slot.spec.device)
+        self._dtypes = kinds_below(model, lambda slot: slot.spec.dtype)
+        self._devices = kinds_below(model, lambda slot: slot.spec.device, of_all=True)
 
     def build(self, depth: int | None, sort: Sort | None, fold: bool) -> list[Row]:
         model = self._model
@@ -178,13 +178,18 @@ def _together(model: Model, members: Sequence[ModuleId]) -> Counts:
     return count(Model(name="", modules=(holder,)))[0].total
 
 
-def _kinds_below(model: Model, kind: Callable[[Slot], str]) -> list[tuple[str, ...]]:
-    """The kinds of the tensors in each branch: of its parameters, or else of its buffers."""
+def kinds_below(
+    model: Model, kind: Callable[[Slot], str], *, of_all: bool = False
+) -> list[tuple[str, ...]]:
+    """The kinds of the tensors in each branch: of its parameters, or else of its buffers.
+
+    With `of_all` those of both.
+    """
     parameters: list[dict[str, None]] = [{} for _ in model.modules]
     buffers: list[dict[str, None]] = [{} for _ in model.modules]
     for module in reversed(model.modules):
         for slot in module.slots:
-            found = buffers if slot.role == "buffer" else parameters
+            found = buffers if slot.role == "buffer" and not of_all else parameters
             found[module.id].setdefault(kind(slot))
         if module.parent is not None:
             parameters[module.parent].update(parameters[module.id])

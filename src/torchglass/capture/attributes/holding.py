@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from torchglass.records.attributes import Role
+from torchglass.records.statistics import ForwardStats
 
 _TABLES: Mapping[str, Role] = {
     "_parameters": "parameter",
@@ -86,6 +87,9 @@ def _key_text(key: object) -> str:
 def _attributes(thing: Any, *, everything: bool) -> list[Held]:
     """The attributes of an object: tensors and modules first, then the rest, then its class's."""
     found: dict[str, Held] = {}
+    if isinstance(thing, ForwardStats):
+        # By these names the statistics of a call are known; they stand in no `__dict__`.
+        found = {name: Held(name, "attribute", value) for name, value in thing.items()}
     stored: dict[str, Any] = {}
     with suppress(AttributeError):
         stored = object.__getattribute__(thing, "__dict__")

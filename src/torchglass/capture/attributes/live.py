@@ -7,19 +7,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from torchglass.capture.attributes import numbers
 from torchglass.capture.attributes.holding import Held, holdings
 from torchglass.capture.attributes.wording import Words, one_line, opens, raised, whole_text
 from torchglass.capture.forward.keeping import keeping_random_state
+from torchglass.capture.forward.looking import modules_in
 from torchglass.capture.model.containers import module_parts
 from torchglass.capture.tensor.describing import describe
 from torchglass.errors import LookupFailedError
@@ -32,10 +36,16 @@ from torchglass.records.attributes import (
     Spread,
     TensorFacts,
 )
+from torchglass.records.finding import Finding
+from torchglass.records.statistics import ForwardStats
 from torchglass.records.tensors import Stats
 
 Recorded = Mapping[str, Mapping[str, torch.Tensor]]
 """For the path of a module, what went into and came out of it, by name."""
+RecordedCalls = Mapping[tuple[str, int], Mapping[str, torch.Tensor]]
+"""The same for a path and the number of a call there; those of a path in the order of calls."""
+
+Load = Callable[[], torch.Tensor]
 
 
 class _Known(NamedTuple):
@@ -50,9 +60,16 @@ class _Known(NamedTuple):
 class LiveObject:
     """A model, or an object that holds some, with what one of its forwards left behind."""
 
-    def __init__(self, target: object, recorded: Recorded | None = None) -> None:
+    def __init__(
+        self,
+        target: object,
+        recorded: Recorded | None = None,
+        calls: RecordedCalls | None = None,
+    ) -> None:
+        """`recorded` are the tensors of the last call of each module, which `calls` has, too."""
         self._target = target
-        self._recorded = recorded or {}
+        self._calls = calls or {}
+        self._recorded = recorded or {path: seen for (path, _), seen in self._calls.items()}
         self._known: dict[AttributeId, _Known] = {}
         self._ids = count()
         self._root: AttributeId | None = None
@@ -74,7 +91,7 @@ class LiveObject:
         """A page of what something holds; `everything` adds what is private, and methods."""
         known = self._find(id)
         thing = known.held.value
-        recorded = self._tensors if id == self._root else []
+        recorded = self._tensors if id == self._root else self._tensors_of_call(thing)
         first = recorded[start : start + most]
         held, total = self._holdings(
             thing, max(start - len(recorded), 0), most - len(first), everything=everything
@@ -126,12 +143,43 @@ class LiveObject:
         """How the finite numbers of what was measured are spread."""
         return numbers.spread(numbers.part_of(self._tensor(id), part), stats, bins, progress)
 
+    def check(self, progress: Progress) -> tuple[Finding, ...] | None:
+        """The parameters and buffers that contain NaN or Inf; None without any, or if stopped."""
+        slots = list(self._slots())
+        found = []
+        for done, (path, name, role, load) in enumerate(slots):
+            if not progress(done / len(slots)):
+                return None
+            # A tensor of a foreign class, or of a file that is gone, is not the others' problem.
+            with contextlib.suppress(Exception):
+                problem = numbers.not_finite(path, name, role, load())
+                found += [problem] if problem else []
+        return tuple(found) if slots else None
+
+    def _slots(self) -> Iterator[tuple[str, str, Literal["parameter", "buffer"], Load]]:
+        """All parameters and buffers, each tensor once: its module, name and role, and itself."""
+        seen: set[int] = set()
+        for path, module in modules_in(self._target):
+            for name, tensor in module._parameters.items():
+                if tensor is not None and not _is_known(tensor, seen):
+                    yield path, name, "parameter", partial(_itself, tensor)
+            for name, buffer in module._buffers.items():
+                if buffer is not None and not _is_known(buffer, seen):
+                    yield path, name, "buffer", partial(_itself, buffer)
+
     def _module_at(self, path: str) -> object:
         return _find(self._target, path)
 
     def _tensors_at(self, path: str) -> list[Held]:
         """What there is of a module beside its attributes."""
         recorded = self._recorded.get(path, {})
+        return [Held(name, "recorded", tensor) for name, tensor in recorded.items()]
+
+    def _tensors_of_call(self, thing: Any) -> list[Held]:
+        """What went through a call whose statistics these are."""
+        if not isinstance(thing, ForwardStats):
+            return []
+        recorded = self._calls.get((thing.path, thing.number), {})
         return [Held(name, "recorded", tensor) for name, tensor in recorded.items()]
 
     def _find(self, id: AttributeId) -> _Known:
@@ -205,6 +253,17 @@ def _as_tensor(value: Any) -> torch.Tensor | None:
     except (TypeError, ValueError):
         # Texts, dates and reversed arrays are nothing that torch can hold.
         return None
+
+
+def _is_known(tensor: torch.Tensor, seen: set[int]) -> bool:
+    """Whether a tensor was seen before; from now on it was. One without values need not be."""
+    known = id(tensor) in seen or is_lazy(tensor) or tensor.is_meta
+    seen.add(id(tensor))
+    return known
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 _identity = id

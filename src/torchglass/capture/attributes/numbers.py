@@ -11,10 +11,14 @@ import torch
 from torch.nn.functional import adaptive_avg_pool2d
 from torch.nn.parameter import is_lazy
 
+from torchglass.analyse.health import not_finite_words
 from torchglass.analyse.moments import joined
 from torchglass.capture.attributes.wording import raised
+from torchglass.capture.guard.finiteness import Health, look_again
 from torchglass.capture.tensor.describing import describe, measure
 from torchglass.records.attributes import Index, Progress, Spread, TensorFacts
+from torchglass.records.finding import Evidence, Finding, Role
+from torchglass.records.model import join_path
 from torchglass.records.tensors import Stats
 
 _SLAB = 1 << 22
@@ -110,6 +114,37 @@ def spread(tensor: torch.Tensor, stats: Stats, bins: int, progress: Progress) ->
             counts += torch.histc(numbers, bins, stats.min, stats.max).cpu()
             done += slab.numel()
     return Spread(low=stats.min, high=stats.max, counts=tuple(map(int, counts.tolist())))
+
+
+def not_finite(path: str, name: str, role: Role, tensor: torch.Tensor) -> Finding | None:
+    """The NaN and Inf values of a parameter or a buffer; None where it is sound.
+
+    Inf where it belongs is sound: −Inf in a mask, Inf in a buffer that keeps a limit.
+    """
+    if look_again(tensor) < Health.INF:
+        return None
+    stats = measure_all(tensor, lambda share: True)
+    is_limit = role == "buffer" and not name.startswith("running_")
+    if stats is None or (not stats.nan and (is_limit or _is_mask(tensor, stats))):
+        return None
+    full_name = join_path(path, name)
+    kind = "nan" if stats.nan else "inf"
+    return Finding(
+        severity="error",
+        kind=kind,
+        message=not_finite_words(stats, f"of `{full_name}`"),
+        path=path,
+        facts={"nan": stats.nan, "inf": stats.inf, "count": stats.count},
+        tensors=(
+            Evidence(name=name, role=role, spec=describe(tensor), stats=stats, holder=full_name),
+        ),
+    )
+
+
+def _is_mask(tensor: torch.Tensor, stats: Stats) -> bool:
+    """Whether it has −Inf beside one other value at most."""
+    alike = stats.inf == stats.count or stats.min == stats.max
+    return alike and not tensor.is_complex() and not bool(torch.isposinf(tensor.detach()).any())
 
 
 def _unreadable(tensor: torch.Tensor) -> str:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
-
-import torch
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from torchglass.capture.attributes.holding import Held
-from torchglass.capture.attributes.live import LiveObject, Recorded
+from torchglass.capture.attributes.live import LiveObject, Load, Recorded
 from torchglass.errors import LookupFailedError
 from torchglass.records.attributes import Attribute, AttributeId, Role
 from torchglass.records.model import Model, Module, join_path
 
-Load = Mapping[str, Callable[[], torch.Tensor]]
+Loads = Mapping[str, Load]
 
 
 class _Unread(NamedTuple):
@@ -28,7 +26,7 @@ class _Unread(NamedTuple):
 class StoredObject(LiveObject):
     """A model by its record, of which the tensors can be loaded that its modules hold."""
 
-    def __init__(self, model: Model, load: Load, recorded: Recorded | None = None) -> None:
+    def __init__(self, model: Model, load: Loads, recorded: Recorded | None = None) -> None:
         """`load` is how to get at a tensor by its dotted name."""
         super().__init__(model, recorded)
         self._model = model
@@ -52,6 +50,16 @@ class StoredObject(LiveObject):
         found = list(self._held_by(thing))
         page = found[start : start + most]
         return [Held(one.name, one.role, one.load()) for one in page], len(found)
+
+    def _slots(self) -> Iterator[tuple[str, str, Literal["parameter", "buffer"], Load]]:
+        for module in self._model.modules:
+            for slot in module.slots:
+                load = self._load.get(join_path(module.path, slot.name))
+                if load is not None:
+                    role: Literal["parameter", "buffer"] = (
+                        "buffer" if slot.role == "buffer" else "parameter"
+                    )
+                    yield module.path, slot.name, role, load
 
     def _held_by(self, module: Module) -> Iterator[_Unread]:
         """What went through a module, what it holds, and the modules in it."""

@@ -14,6 +14,7 @@ from textual.app import App, SystemCommand, get_system_commands_provider
 from textual.screen import Screen
 
 from torchglass.analyse.comparing import Comparison
+from torchglass.analyse.failure.story import Failure
 from torchglass.records.attributes import LiveModel
 from torchglass.records.flow import Reader
 from torchglass.views.tui.preferences import Forgetful, Memory, PreferenceFile
@@ -33,6 +34,10 @@ class Exhibit:
     """The model itself, where it is in this process."""
     comparison: Comparison | None = None
     """With another model, in whose tree both are."""
+    failure: Failure | None = None
+    """The forward that raised."""
+    error: BaseException | None = None
+    """What it raised."""
 
 
 Source = Reader | Exhibit | Callable[[], Exhibit]
@@ -92,7 +97,13 @@ class ExplorerApp(App[None]):
         exhibit = source if isinstance(source, Exhibit) else Exhibit(reader=source)
         reader, comparison = exhibit.reader, exhibit.comparison
         model = reader.model() if comparison is None else comparison.model
-        subject = Subject(reader.run(), model, live=exhibit.live, comparison=comparison)
+        subject = Subject(
+            reader.run(),
+            model,
+            live=exhibit.live,
+            comparison=comparison,
+            failure=exhibit.failure,
+        )
         self.explorer = Explorer(subject, reader, self._preferences)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from textual import on
 from textual.message import Message
 
+from torchglass.records.attributes import LiveModel
+from torchglass.records.finding import Finding, Findings
 from torchglass.records.flow import Reader
 from torchglass.records.model import Model
 from torchglass.views.tui.dock import Dock
 from torchglass.views.tui.following import Follower, News
+from torchglass.views.tui.panels.findings import FindingsPanel
 from torchglass.views.tui.preferences import Preferences
 from torchglass.views.tui.subject import Holdings, Subject, measure
 from torchglass.views.tui.tree.tree import ModuleTree
 from torchglass.views.tui.workbench import Workbench
 
 _POLL_SECONDS = 0.25
+_CHECKED_BYTES = 1 << 29
+"""Up to how many bytes weights are checked without being asked: they are read in a second."""
 
 
 class LiveBench(Workbench):
@@ -31,6 +37,13 @@ class LiveBench(Workbench):
             super().__init__()
             self.model = model
             self.holdings = holdings
+
+    class Checked(Message):
+        """The values of the weights were looked at."""
+
+        def __init__(self, found: Sequence[Finding] | None) -> None:
+            super().__init__()
+            self.found = found
 
     class Heard(Message):
         """The run was read again."""
@@ -55,12 +68,14 @@ class LiveBench(Workbench):
             model=subject.model,
         )
         self._fresh, self._is_due, self._sized = True, False, False
+        self._checking = self._gone = False
 
     @property
     def settled(self) -> bool:
         """Whether no thread is at work, and all that was found is on the screen."""
         drawn = not (self._is_due or self._fresh) and all(panel.settled for panel in self.dock)
-        counted = self.subject.holdings is not None and not self.searching.at_work
+        at_work = self.searching.at_work or self._checking
+        counted = self.subject.holdings is not None and not at_work
         return counted and self._follower.idle and drawn
 
     @property
@@ -84,7 +99,8 @@ class LiveBench(Workbench):
         self.run_worker(self._follower.follow, thread=True)
 
     def on_unmount(self) -> None:
-        """Let the thread go."""
+        """Let the threads go."""
+        self._gone = True
         self._follower.stop()
 
     def _count(self) -> None:
@@ -101,6 +117,31 @@ class LiveBench(Workbench):
             self.subject.holdings = message.holdings
             self._learn()
             self.title_line.tell()
+            self._check_values()
+
+    def _check_values(self) -> None:
+        """Look for NaN and Inf in weights that take no time to read, unless a run tells of them."""
+        subject = self.subject
+        counts = subject.counts(subject.model.root)
+        unread = subject.values_checked is False and subject.document(Findings) is None
+        if subject.live is None or counts is None or not unread or self.title_line.news is None:
+            return
+        if not self._checking and 0 < counts.total.bytes <= _CHECKED_BYTES:
+            self._checking = True
+            self.run_worker(partial(self._read_values, subject.live), thread=True)
+
+    def _read_values(self, live: LiveModel) -> None:
+        self.post_message(self.Checked(live.check(lambda share: not self._gone)))
+
+    @on(Checked)
+    def _take_checked(self, message: Checked) -> None:
+        self._checking = False
+        self.subject.take_checked(message.found)
+        self._learn()
+
+    @on(FindingsPanel.Checked)
+    def _tell_checked(self) -> None:
+        self._learn()
 
     @on(Heard)
     def _take_news(self, message: Heard) -> None:
@@ -120,6 +161,7 @@ class LiveBench(Workbench):
         elif last is not None and last.problem:
             self.say()
         self.title_line.take(news)
+        self._check_values()
 
     def _take_model(self, model: Model) -> None:
         before = self.subject.model
@@ -177,5 +219,8 @@ class LiveBench(Workbench):
         if preferences.repeats_folded:
             tree.fold_repeats(True)
         tree.set_folds(preferences.first_folds(self.subject.outline, tree.window))
+        call = self.subject.failure.call if self.subject.failure else None
+        if call is not None:
+            self.go_to(call.path)
         # Not before: a thread that counts a large model takes half of the time of the first paint.
         self.call_after_refresh(self._count)

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from torchglass.analyse.comparing import Comparison
+from torchglass.analyse.failure.story import Failure
 from torchglass.analyse.model.parameters import ModuleCounts, count
 from torchglass.analyse.model.repeats import alike, builds
+from torchglass.analyse.model.summary import kinds_below
 from torchglass.records.attributes import LiveModel
 from torchglass.records.documents import D, Document
 from torchglass.records.finding import Finding, Findings
@@ -39,12 +41,21 @@ class Holdings:
     counts: Sequence[ModuleCounts]
     notes: Mapping[ModuleId, str]
     """What is out of the ordinary about some modules, each opening with its mark."""
+    devices: Sequence[tuple[str, ...]]
+    """Where the tensors in each branch are."""
+    dtypes: Sequence[tuple[str, ...]]
+    """Of which types the parameters in each branch are, or its buffers where it has none."""
 
 
 def measure(model: Model) -> Holdings:
     """Count all modules, and note what is out of the ordinary about them."""
     notes = {module.id: note for module in _notable(model) if (note := _note(model, module))}
-    return Holdings(counts=count(model), notes=notes)
+    return Holdings(
+        counts=count(model),
+        notes=notes,
+        devices=kinds_below(model, lambda slot: slot.spec.device, of_all=True),
+        dtypes=kinds_below(model, lambda slot: slot.spec.dtype),
+    )
 
 
 class Subject:
@@ -57,8 +68,14 @@ class Subject:
         *,
         live: LiveModel | None = None,
         comparison: Comparison | None = None,
+        failure: Failure | None = None,
     ) -> None:
         self.run = run
+        self.failure = failure
+        """The forward that raised, if one did."""
+        self.values_checked: bool | None = None if live is None else False
+        """Whether the values of all weights were looked at; None where there are none to see."""
+        self._bad_values: tuple[Finding, ...] = ()
         self.live = live
         self.comparison = comparison
         self.step = -1
@@ -66,7 +83,7 @@ class Subject:
         self._points: dict[SeriesId, Points] = {}
         self._histograms: dict[SeriesId, Histograms] = {}
         self._documents: Mapping[type[Document], Document] = {}
-        self._about = _About(self._documents)
+        self._about = _About(self._documents, ())
         self.take_model(model)
 
     def take_model(self, model: Model) -> None:
@@ -79,6 +96,14 @@ class Subject:
     def counts(self, module: Module) -> ModuleCounts | None:
         """What a module holds; None as long as it is being counted."""
         return None if self.holdings is None else self.holdings.counts[module.id]
+
+    def devices(self, module: Module) -> tuple[str, ...]:
+        """Where the tensors of a module and of all in it are; () as long as they are counted."""
+        return () if self.holdings is None else self.holdings.devices[_own(module)]
+
+    def dtypes(self, module: Module) -> tuple[str, ...]:
+        """Of which types the parameters of a module and of all in it are."""
+        return () if self.holdings is None else self.holdings.dtypes[_own(module)]
 
     def note(self, module: Module) -> str:
         """What is out of the ordinary about a module, opening with its mark."""
@@ -129,7 +154,13 @@ class Subject:
     def take_documents(self, documents: Mapping[type[Document], Document]) -> None:
         """Look at these records of the run from now on."""
         self._documents = documents
-        self._about = _About(documents)
+        self._about = _About(documents, self._bad_values)
+
+    def take_checked(self, found: Iterable[Finding] | None) -> None:
+        """Take in the weights that contain NaN or Inf; None says that no values are there."""
+        self.values_checked = None if found is None else True
+        self._bad_values = tuple(found or ())
+        self._about = _About(self._documents, self._bad_values)
 
     def document(self, kind: type[D]) -> D | None:
         """The record of this class, the same object until another one is read."""
@@ -150,6 +181,10 @@ class Subject:
     def has_flow(self, field: str) -> bool:
         """Whether anything of the run tells this field of a flow."""
         return field in self._about.flow_fields
+
+    def findings(self) -> Sequence[Finding]:
+        """The problems that were found, in the order in which they came up."""
+        return self._about.all_findings
 
     def findings_at(self, path: str) -> Sequence[Finding]:
         """The problems that were found at a module."""
@@ -189,8 +224,11 @@ class Subject:
 class _About:
     """The records of a run by the module that they speak of."""
 
-    def __init__(self, documents: Mapping[type[Document], Document]) -> None:
+    def __init__(
+        self, documents: Mapping[type[Document], Document], bad_values: tuple[Finding, ...]
+    ) -> None:
         self._documents = documents
+        self._bad_values = bad_values
 
     @cached_property
     def measures(self) -> Mapping[str, ModuleMeasure]:
@@ -216,12 +254,21 @@ class _About:
         }
 
     @cached_property
-    def findings(self) -> Mapping[str, Sequence[Finding]]:
+    def all_findings(self) -> Sequence[Finding]:
         found = cast(Findings | None, self._documents.get(Findings))
+        return (*self._bad_values, *(found.findings if found else ()))
+
+    @cached_property
+    def findings(self) -> Mapping[str, Sequence[Finding]]:
         by_path: dict[str, list[Finding]] = {}
-        for finding in found.findings if found else ():
+        for finding in self.all_findings:
             by_path.setdefault(finding.path, []).append(finding)
         return by_path
+
+
+def _own(module: Module) -> ModuleId:
+    """The module itself, or the one that it is another name of."""
+    return module.id if module.alias_of is None else module.alias_of
 
 
 def moving(series: Series) -> str:

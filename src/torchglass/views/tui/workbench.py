@@ -14,6 +14,7 @@ from torchglass.views.tui.bars import KeyBar, TwoEnds
 from torchglass.views.tui.dock import Dock, Edge
 from torchglass.views.tui.keys import Key, hints
 from torchglass.views.tui.panels import PANELS, Panel
+from torchglass.views.tui.panels.explanation import ExplanationPanel
 from torchglass.views.tui.panels.labels import LabelPanel
 from torchglass.views.tui.preferences import Preferences
 from torchglass.views.tui.search_bar import SearchBar
@@ -63,7 +64,8 @@ class Workbench(Screen[None]):
 
     def open_first_panels(self) -> None:
         """Open the panels that the user had open, as far as there is anything to show in them."""
-        for key in reversed(self._panels_at_first):
+        first = (ExplanationPanel.key, *self._panels_at_first)
+        for key in reversed(first if self.subject.failure else self._panels_at_first):
             if panel := self._make_panel(key):
                 self.dock.open(panel)
         self._lay_out()
@@ -128,6 +130,13 @@ class Workbench(Screen[None]):
     @on(Panel.Retitled)
     def _panel_changed(self) -> None:
         self.offer_keys()
+
+    def action_unfold_or_view(self) -> None:
+        """Fold or unfold the module under the cursor; go to the panel from one without children."""
+        if self.tree_panel.selected.children:
+            self.tree_panel.action_fold("one")
+        else:
+            self.action_view()
 
     @on(ModuleTree.Viewed)
     def action_view(self) -> None:

@@ -150,7 +150,7 @@ CASES: dict[tuple[Place, str], Case] = {
     ("tree", "fold('class')"): Case(row_count, 9, 13, first=("j", "j", "j")),
     ("tree", "fold('class branches')"): Case(row_count, 9, 23, first=("j", "j", "j")),
     ("tree", "screen.fold_repeats"): Case(row_count, 9, 8),
-    ("tree", "screen.view"): Case(focus, "ModuleTree", "Details"),
+    ("tree", "screen.unfold_or_view"): Case(row_count, 9, 1),
     ("anywhere", "panel(1)"): Case(focus, "ModuleTree", "Details"),
     ("anywhere", "panel(-1)"): Case(focus, "ModuleTree", "Performance", first=("P",)),
     ("anywhere", "resize(1)"): Case(dock_width, 48, 54),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from tests.unit.views.tui.runs import Training, tiny
+from torchglass.capture.model.structure import read_model
 from torchglass.records.model import Module
 from torchglass.records.run import Run
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.views.tui.subject import Subject, measure
+from torchglass.views.tui.tree import texts
 
 
 @pytest.fixture
@@ -81,3 +85,30 @@ def test_of_statistics_the_spread_is_shown() -> None:
     subject.learn(1, [gradient], [training.store.points(gradient.id)])
 
     assert subject.values(gradient)[0] == 1.0
+
+
+def test_devices_and_types_of_containers_are_those_of_all_inside() -> None:
+    halves = nn.ModuleDict(
+        {
+            "one": nn.Linear(2, 2),
+            "two": nn.Linear(2, 2, device="meta", dtype=torch.float16),
+            "many": nn.Sequential(
+                nn.BatchNorm1d(2), nn.Linear(2, 2).half(), nn.Linear(2, 2).double()
+            ),
+        }
+    )
+    model = read_model(halves)
+    subject = Subject(Run(name="", created_ns=0), model)
+    subject.holdings = measure(model)
+
+    def told(path: str) -> tuple[str, str]:
+        module = model.find(path)
+        assert module is not None
+        return texts.device(subject, module)[0][0], texts.dtype(subject, module)[0][0]
+
+    assert told("") == ("cpu, meta", "mixed")
+    assert told("one") == ("cpu", "float32")
+    assert told("two") == ("meta", "float16")
+    assert told("many") == ("cpu", "mixed")
+    # The counter of a norm is a buffer, and no type of its parameters.
+    assert told("many.0") == ("cpu", "float32")

@@ -3,6 +3,7 @@
 from torchglass.views.tui.panels.attributes import Attributes
 from torchglass.views.tui.panels.code import Code
 from torchglass.views.tui.panels.details import Details
+from torchglass.views.tui.panels.explanation import ExplanationPanel
 from torchglass.views.tui.panels.findings import FindingsPanel
 from torchglass.views.tui.panels.flow import TensorFlow
 from torchglass.views.tui.panels.gradients import GradientFlow
@@ -21,5 +22,6 @@ PANELS: tuple[type[Panel], ...] = (
     GradientFlow,
     SeriesPanel,
     FindingsPanel,
+    ExplanationPanel,
 )
 """In the order in which they are offered."""

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from textual.message import Message
+
 from torchglass.analyse.failure.story import code_at
 from torchglass.analyse.health import cause
 from torchglass.records.finding import Evidence, Finding, Findings
 from torchglass.views.columns import shape_text
-from torchglass.views.formats import harmless
+from torchglass.views.formats import format_bytes, harmless
 from torchglass.views.tui.panels.drawing import Cell, Row, paragraph, table, text, wrap
 from torchglass.views.tui.panels.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
@@ -27,9 +29,11 @@ class FindingsPanel(Panel):
 
     key: ClassVar[str] = "exclamation_mark"
     title: ClassVar[str] = "Findings"
-    missing: ClassVar[str] = "no problem is recorded: tg.watch and tg.guard look for them"
     has_cursor = True
-    BINDINGS: ClassVar = panel_bindings("panel:findings")
+    BINDINGS: ClassVar = panel_bindings("panel:findings", "panel:values")
+
+    class Checked(Message):
+        """The values of the weights were looked at."""
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
@@ -37,17 +41,19 @@ class FindingsPanel(Panel):
         self._starts: list[int] = []
         """The row that each finding begins with."""
 
-    @classmethod
-    def available(cls, subject: Subject) -> bool:
-        """Whether problems were looked for."""
-        return subject.document(Findings) is not None
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the keys act that act now."""
+        unread = not self.subject.findings() and _can_check(self.subject)
+        return (*super().places, *(("panel:values",) if unread else ()))
 
     def follow(self, moved: bool) -> None:
         """Draw the problems."""
-        found = self.subject.document(Findings)
-        if found is None or not found.findings:
+        found = self.subject.findings()
+        if not found:
             self.subtitle, self._starts = "", []
-            self.say("No problem was found.")
+            if self.settled:
+                self.say(_without_findings(self.subject))
             return
         self.subtitle = _counted(found)
         rows = self._rows_of(found)
@@ -74,6 +80,16 @@ class FindingsPanel(Panel):
         """Which finding the cursor is on."""
         return max(bisect_right(self._starts, self.row) - 1, 0)
 
+    def action_check(self) -> None:
+        """Look for NaN and Inf in the weights."""
+        live = self.subject.live
+        if live is not None and not self.subject.findings() and _can_check(self.subject):
+            self.work("Checking the weights", live.check, self._take_checked)
+
+    def _take_checked(self, found: Sequence[Finding] | None) -> None:
+        self.subject.take_checked(found)
+        self.post_message(self.Checked())
+
     def action_tell(self) -> None:
         """Tell all about the finding under the cursor, or only its sentence."""
         target = self.rows[self.row].target if self.row < len(self.rows) else None
@@ -86,14 +102,14 @@ class FindingsPanel(Panel):
         if isinstance(row.target, tuple):
             self.post_message(self.Jump(row.target[1]))
 
-    def _rows_of(self, found: Findings) -> list[Row]:
+    def _rows_of(self, found: Sequence[Finding]) -> list[Row]:
         here: list[Row] = []
         elsewhere: list[Row] = []
-        for number, finding in enumerate(found.findings[:_MOST]):
+        for number, finding in enumerate(found[:_MOST]):
             inside = _is_inside(finding.path, self.module.path)
             rows = self._rows_of_one(number, finding)
             (here if inside else elsewhere).extend(rows)
-        more = len(found.findings) - _MOST
+        more = len(found) - _MOST
         end = [text(f"and {more:,} more", "muted")] if more > 0 else []
         if here and elsewhere:
             return [*here, Row(), text("elsewhere", "heading"), *elsewhere, *end]
@@ -120,8 +136,33 @@ def _is_inside(path: str, around: str) -> bool:
     return not around or path == around or path.startswith(f"{around}.")
 
 
-def _counted(found: Findings) -> str:
-    counts = Counter(finding.severity for finding in found.findings)
+def _can_check(subject: Subject) -> bool:
+    """Whether there are weights whose values nobody looked at."""
+    counts = subject.counts(subject.model.root)
+    unread = subject.values_checked is False and subject.document(Findings) is None
+    return unread and counts is not None and counts.total.bytes > 0
+
+
+def _without_findings(subject: Subject) -> str:
+    """Which values were looked at in vain, and which were not."""
+    if subject.step >= 0:
+        return f"No problems found up to step {subject.step:,}."
+    if subject.document(Findings) is not None:
+        return "No problems found in this forward or in the weights."
+    if subject.values_checked:
+        return (
+            "No NaN or Inf in the weights. Activations were not checked: tg.explore(model, *inputs)"
+            " or --input checks one forward, tg.watch(model) a training."
+        )
+    if _can_check(subject):
+        counts = subject.counts(subject.model.root)
+        size = f" ({format_bytes(counts.total.bytes)})" if counts else ""
+        return f"Not checked. Press r to look for NaN and Inf in the weights{size}."
+    return "Not checked. tg.guard(model) finds the first NaN or Inf of a forward."
+
+
+def _counted(found: Sequence[Finding]) -> str:
+    counts = Counter(finding.severity for finding in found)
     words = [(counts["error"], "error"), (counts["warning"], "warning"), (counts["note"], "note")]
     return ", ".join(f"{count:,} {word}{'s' * (count != 1)}" for count, word in words if count)
 

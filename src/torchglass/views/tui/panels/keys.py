@@ -84,6 +84,8 @@ PANEL_KEYS: tuple[Key, ...] = (
         ("space right l", "tell", "tell all about it, or less", "more"),
         ("left h", "back", "go back to the tree"),
     ),
+    *rows("panel:explanation", "Explanation", ("left h", "back", "go back to the tree")),
+    *rows("panel:values", "Findings", ("r", "check", "check the weights for NaN and Inf", "check")),
     *rows(
         "panel:tensor flow",
         "Tensor flow",

@@ -70,25 +70,27 @@ class LabelPanel(Panel):
         ticked = column.id in self.labels.shown
         useful = column.applies(self.subject)
         key = _KEYS.get(column.group, "")
-        example, style = column.example
         return Row(
             [
                 ("● " if ticked else "○ ", "mark" if ticked else "faint"),
                 (fit(column.name, _NAMES), "plain" if useful else "faint"),
                 (f"{key:2}", "key"),
-                (example, style) if useful else ("not recorded", "faint"),
+                *(self._value(column) if useful else [("not recorded", "faint")]),
             ]
         )
+
+    def _value(self, column: Column) -> list[tuple[str, str]]:
+        """What a component says of the module under the tree's cursor."""
+        if column is NAME and self.module.parent is None:
+            return [(self.subject.model.name, "name")]
+        return list(column.draw(self.subject, [self.module]))
 
     def _preview(self) -> Iterator[tuple[str, str]]:
         """The label of the module under the cursor."""
         room = self.room
         columns = [column for column in self.labels.all if column.id in self.labels.shown]
         for column in columns:
-            if column is NAME and self.module.parent is None:
-                pieces: list[tuple[str, str]] = [(self.subject.model.name, "name")]
-            else:
-                pieces = list(column.draw(self.subject, [self.module]))
+            pieces = self._value(column)
             for text, style in pieces:
                 if room > 0:
                     yield fit(text, min(cell_len(text), room)), style

@@ -22,7 +22,7 @@ class Index:
         self.model = model
         self.words: list[str] = []
         """In lower case and a line each: a name, a class, settings, and each of the tensors."""
-        self._names: list[str] = []
+        self.names: list[str] = []
         """By number of the words: the name that they begin with."""
         self._numbers: dict[tuple[object, ...], int] = {}
         self._number_of: list[int] = []
@@ -56,7 +56,7 @@ class Index:
     def at_end_of_path(self, text: str) -> Mask:
         """The modules whose path has the text in it with its last dot before their own name."""
         above, _, own = text.rpartition(".")
-        named = self.chosen([name.startswith(own) for name in self._names])
+        named = self.chosen([name.startswith(own) for name in self.names])
         holds = np.zeros(len(named), np.bool_)
         holds[self._holders] = [path.endswith(above) for path in self._paths]
         return named & holds[self._parents]
@@ -70,7 +70,7 @@ class Index:
             number = self._numbers[key] = len(self._numbers)
             lines = [module.name, module.kind, module.extra, *map(_line, module.slots)]
             self.words.append("\n".join(lines).lower())
-            self._names.append(module.name.lower())
+            self.names.append(module.name.lower())
         return number
 
     @cached_property

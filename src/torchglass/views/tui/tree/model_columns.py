@@ -131,7 +131,8 @@ BYTES: tuple[Column, ...] = (
 TYPES: tuple[Column, ...] = (
     text_column(
         texts.device,
-        most=10,
+        most=16,
+        texts=texts.devices,
         id="device",
         title="device",
         name="Device",
@@ -140,7 +141,8 @@ TYPES: tuple[Column, ...] = (
     ),
     text_column(
         texts.dtype,
-        most=10,
+        most=17,
+        texts=texts.dtypes,
         id="dtype",
         title="dtype",
         name="Data Types",

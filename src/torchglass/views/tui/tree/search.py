@@ -38,14 +38,25 @@ class Finder:
     def find(self, text: str) -> Matches:
         """The modules with the text in their name, class, settings, or names and shapes of tensors.
 
-        Case is no matter. A text with a dot in it is looked for in paths, too, and has to reach the
-        module's own name: "layer1.0" finds that block, not all that is inside it. "re:" begins a
-        regular expression; `SearchError` says what is wrong with it.
+        Upper and lower case are the same. A text with a dot in it is also looked for in paths, and
+        has to reach the module's own name: "layer1.0" finds that block, not all that is inside it.
+        "re:" begins a regular expression; `SearchError` says what is wrong with it.
         """
         matches = NONE
         for found in self.finding(text):
             matches = found
         return matches
+
+    def named(self, text: str) -> Mask | None:
+        """The modules with the text in their name or path; None where that makes no difference.
+
+        All names were read before, by a search.
+        """
+        if text.startswith(REGEX) or not text:
+            return None
+        text = text.lower()
+        chosen = self._index.chosen([text in name for name in self._index.names])
+        return chosen | self._index.at_end_of_path(text) if "." in text else chosen
 
     def finding(self, text: str) -> Iterator[Matches]:
         """The same step by step: what is found so far, and at last all of it.
@@ -127,19 +138,33 @@ def _between(first: Matches, last: Matches) -> Iterator[int]:
 
 
 class Walk:
-    """The matches of a search in the order in which the tree has its rows."""
+    """The matches of a search: those by name or path first, each kind in the order of the rows."""
 
-    def __init__(self, matches: Matches, order: Order) -> None:
+    def __init__(self, matches: Matches, order: Order, named: Mask | None = None) -> None:
         self.order = order
+        is_named = np.ones(len(matches), np.bool_) if named is None else named[matches]
         # Mostly they are in order already, which the stable sort sees at once.
-        self._places = np.sort(order.places[matches], kind="stable")
+        self._named, self._others = (
+            np.sort(order.places[part], kind="stable")
+            for part in (matches[is_named], matches[~is_named])
+        )
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._named) + len(self._others)
+
+    @property
+    def named_count(self) -> int:
+        """How many of them match by name or path."""
+        return len(self._named)
 
     def first(self, id: ModuleId) -> ModuleId | None:
-        """The module itself if it is a match, else the next one."""
-        return self._match(self._before(id)) if len(self) else None
+        """The module itself if it matches by name, else the next one that does."""
+        if not len(self):
+            return None
+        place = self.order.places[id]
+        if len(self._named):
+            return self._match(int(np.searchsorted(self._named, place)) % len(self._named))
+        return self._match(int(np.searchsorted(self._others, place)))
 
     def next(self, id: ModuleId, direction: int) -> ModuleId | None:
         """The match after a module, or before it with -1, around the end; None without any."""
@@ -154,12 +179,24 @@ class Walk:
 
     def is_match(self, id: ModuleId) -> bool:
         """Whether a module is one of them."""
-        at = self._before(id)
-        return at < len(self) and bool(self._places[at] == self.order.places[id])
+        return _is_in(self._named, self.order.places[id]) or _is_in(
+            self._others, self.order.places[id]
+        )
 
     def _before(self, id: ModuleId) -> int:
-        return int(np.searchsorted(self._places, self.order.places[id]))
+        """How many matches come before a module."""
+        place = self.order.places[id]
+        if _is_in(self._others, place) or not len(self._named):
+            return len(self._named) + int(np.searchsorted(self._others, place))
+        return int(np.searchsorted(self._named, place))
 
     def _match(self, number: int) -> ModuleId:
-        place = self._places[number % len(self)]
+        number %= len(self)
+        named = len(self._named)
+        place = self._named[number] if number < named else self._others[number - named]
         return ModuleId(int(self.order.ids[place]))
+
+
+def _is_in(places: Ids, place: int) -> bool:
+    at = int(np.searchsorted(places, place))
+    return at < len(places) and bool(places[at] == place)

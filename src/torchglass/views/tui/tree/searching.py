@@ -11,7 +11,7 @@ from textual.message import Message
 
 from torchglass.records.model import ModuleId
 from torchglass.views.tui.subject import Subject
-from torchglass.views.tui.tree.rows import Folds, reveal
+from torchglass.views.tui.tree.rows import Folds, Mask, reveal
 from torchglass.views.tui.tree.search import NONE, Finder, Matches, SearchError, Walk
 from torchglass.views.tui.tree.tree import ModuleTree
 
@@ -42,6 +42,7 @@ class Searching:
         """Whether it is being typed."""
         self.problem = ""
         self._matches = NONE
+        self._named: Mask | None = None
         self._walked: Walk | None = None
         self._before: _Origin | None = None
         self._work: Iterator[Matches] | None = None
@@ -112,6 +113,7 @@ class Searching:
 
     def _take(self, matches: Matches) -> None:
         self._matches, self._walked = matches, None
+        self._named = self.finder.named(self.text) if len(matches) else None
         self.tree.mark(matches)
 
     def _show(self, here: ModuleId | None = None) -> None:
@@ -166,14 +168,15 @@ class Searching:
         walk, cursor = self._walk, self.tree.cursor
         if not len(walk):
             return "no match"
+        by_name = f", {walk.named_count:,} by name" if 0 < walk.named_count < len(walk) else ""
         if walk.is_match(cursor):
-            return f"{walk.number(cursor):,} of {len(walk):,}"
-        return f"{len(walk):,} matches"
+            return f"{walk.number(cursor):,} of {len(walk):,}{by_name}"
+        return f"{len(walk):,} matches{by_name}"
 
     @property
     def _walk(self) -> Walk:
         """The matches in the order of the rows, which the user may sort meanwhile."""
         order = self.tree.arrangement.order
         if self._walked is None or self._walked.order is not order:
-            self._walked = Walk(self._matches, order)
+            self._walked = Walk(self._matches, order, self._named)
         return self._walked

@@ -15,6 +15,7 @@ from torchglass.views.tui.subject import FOUND, LOST, Subject
 SPARK, VALUE = 8, 8
 """The cells of a sparkline, and of the last number of it."""
 _SHAPES = 8
+_KINDS = 2
 
 
 def format_value(value: float) -> str:
@@ -49,13 +50,28 @@ def all_args(subject: Subject) -> Sequence[str]:
 
 
 def device(subject: Subject, module: Module) -> Sequence[Piece]:
-    """Where its tensors are."""
-    return [(_joined(slot.spec.device for slot in module.slots), "device")]
+    """Where its tensors and those of all in it are."""
+    return [(_common(subject.devices(module)), "device")]
 
 
 def dtype(subject: Subject, module: Module) -> Sequence[Piece]:
-    """Of which types its tensors are."""
-    return [(_joined(slot.spec.dtype for slot in module.slots), "dtype")]
+    """Of which types its parameters and those of all in it are."""
+    return [(_common(subject.dtypes(module)), "dtype")]
+
+
+def devices(subject: Subject) -> Sequence[str]:
+    """All texts of devices."""
+    return [_common(kinds) for kinds in set(subject.holdings.devices if subject.holdings else ())]
+
+
+def dtypes(subject: Subject) -> Sequence[str]:
+    """All texts of types."""
+    return [_common(kinds) for kinds in set(subject.holdings.dtypes if subject.holdings else ())]
+
+
+def _common(kinds: Sequence[str]) -> str:
+    """What all have in common, two of them, or that there are more."""
+    return harmless(", ".join(kinds)) if len(kinds) <= _KINDS else "mixed"
 
 
 def _joined(words: Iterable[str]) -> str:

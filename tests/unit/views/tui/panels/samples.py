@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests import make
+from torchglass.analyse.failure.story import Failure
 from torchglass.records.documents import Document
 from torchglass.records.finding import Evidence, Finding, Findings
 from torchglass.records.measures import Measures, ModuleMeasure
@@ -169,6 +170,14 @@ def traced(file: str = "net.py") -> Trace:
         make.op(5, "", 4, kind="output", call=None),
     ]
     return make.trace(ops, calls)
+
+
+def failed() -> Failure:
+    """The same pass, which ended in its second block."""
+    error = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x4 and 3x4)"
+    op = make.op(4, "linear", 2, parameters={"blocks.1.fc.weight": (4, 3)}, call=CallId(4))
+    trace = traced()
+    return Failure(replace(trace, ops=trace.ops[:3], error=error, failed=op), net())
 
 
 def long_pass(count: int) -> Trace:

@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from torchglass.analyse.comparing import Comparison
+from torchglass.analyse.failure.story import Failure
 from torchglass.records.attributes import LiveModel
 from torchglass.records.documents import NAMES, Document
 from torchglass.records.model import Module
@@ -21,11 +22,14 @@ from torchglass.views.tui.themes import DARK, THEMES, column_colours
 
 
 def subject_of(
-    store: MemoryStore, live: LiveModel | None = None, comparison: Comparison | None = None
+    store: MemoryStore,
+    live: LiveModel | None = None,
+    comparison: Comparison | None = None,
+    failure: Failure | None = None,
 ) -> Subject:
     """What the explorer would know of a run after it read all of it."""
     model = comparison.model if comparison else store.model()
-    subject = Subject(store.run(), model, live=live, comparison=comparison)
+    subject = Subject(store.run(), model, live=live, comparison=comparison, failure=failure)
     subject.holdings = measure(subject.model)
     catch_up(subject, store)
     return subject

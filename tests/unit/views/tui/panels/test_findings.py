@@ -64,7 +64,14 @@ def test_all_about_a_problem_is_a_key_away(tmp_path: Path) -> None:
 
 
 def test_no_problem_is_good_news() -> None:
-    assert "No problem was found." in seen(panel_of(Findings()))
+    assert "No problems found in this forward" in seen(panel_of(Findings()))
+
+
+def test_a_training_without_problems_tells_up_to_which_step() -> None:
+    run = samples.store()
+    samples.train(run, range(174))
+
+    assert "No problems found up to step 173." in seen(FindingsPanel(subject_of(run)))
 
 
 def test_ten_thousand_problems_are_told_in_part() -> None:

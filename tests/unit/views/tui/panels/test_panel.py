@@ -70,7 +70,7 @@ def everything() -> Subject:
         samples.findings(),
     )
     samples.train(run, range(30))
-    return subject_of(run)
+    return subject_of(run, failure=samples.failed())
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ def test_a_panel_is_offered_only_where_it_has_something_to_show(everything: Subj
     offered = [panel.title for panel in PANELS if panel.available(_bare())]
     filled = [panel.title for panel in PANELS if panel.available(everything)]
 
-    assert offered == ["Details"]
+    assert offered == ["Details", "Findings"]
     assert filled == [
         "Details",
         "Performance",
@@ -289,6 +289,7 @@ def test_a_panel_is_offered_only_where_it_has_something_to_show(everything: Subj
         "Gradient flow",
         "Series",
         "Findings",
+        "Explanation",
     ]
 
 

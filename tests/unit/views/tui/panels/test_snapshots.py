@@ -18,6 +18,7 @@ from torchglass.views.tui.app import Exhibit, ExplorerApp
 from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.attributes import Attributes
 from torchglass.views.tui.panels.code import Code
+from torchglass.views.tui.panels.explanation import ExplanationPanel
 from torchglass.views.tui.picture import settle
 
 Size = tuple[int, int]
@@ -26,7 +27,7 @@ NARROW, WIDE = (80, 24), (160, 50)
 THEMES = pytest.mark.parametrize("theme", ["glass-dark", "glass-light"])
 SIZES = pytest.mark.parametrize("size", [NARROW, WIDE], ids=["80x24", "160x50"])
 OF_RECORDS = pytest.mark.parametrize(
-    "panel", [one for one in PANELS if one not in (Code, Attributes)]
+    "panel", [one for one in PANELS if one not in (Code, Attributes, ExplanationPanel)]
 )
 OPENED = {
     "tree": [],
@@ -110,6 +111,15 @@ def living() -> Exhibit:
     colours = torch.stack([ramp, ramp.t(), 1 - ramp])
     live = LiveObject(net, {"0": {"output": waves, "picture": colours}})
     return Exhibit(reader=samples.store(read_model(net)), live=live)
+
+
+def broken() -> Exhibit:
+    return Exhibit(reader=samples.store(None, samples.traced()), failure=samples.failed())
+
+
+@SIZES
+def test_the_explanation(looks_the_same: Callable[..., bool], size: Size) -> None:
+    assert looks_the_same(broken(), ExplanationPanel, "blocks.1.fc", size=size)
 
 
 @THEMES

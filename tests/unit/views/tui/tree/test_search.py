@@ -121,3 +121,40 @@ def test_matches_are_walked_in_the_order_of_the_rows(model: Model) -> None:
 
     assert walk.next(model.root.id, 1) == norms[1]
     assert walk.number(ModuleId(int(norms[0]))) == 2
+
+
+def test_what_matches_by_name_comes_before_what_matches_by_class() -> None:
+    names = ("conv1", "conv2", "bn2", "last")
+    classes = ("torch.nn.Conv2d", "torch.nn.Conv2d", "torch.nn.BatchNorm2d", "torch.nn.Conv2d")
+    children = {name: {"class": kind} for name, kind in zip(names, classes, strict=True)}
+    model = make.model({"children": {"block": {"children": children}, "conv2": {}}})
+    finder = Finder(model)
+    walk = Walk(finder.find("conv2"), Outline(model).order, finder.named("conv2"))
+
+    def path(id: ModuleId | None) -> str:
+        assert id is not None
+        return model[id].path
+
+    here = walk.first(model.root.id)
+    seen = []
+    for _ in range(len(walk) + 1):
+        assert here is not None
+        seen.append(path(here))
+        here = walk.next(here, 1)
+
+    assert seen == ["block.conv2", "conv2", "block.conv1", "block.last", "block.conv2"]
+    assert walk.named_count == 2
+    assert walk.number(ModuleId(2)) == 3
+    assert path(walk.next(ModuleId(3), -1)) == "block.last"
+
+
+def test_a_path_ranks_before_settings_that_look_like_one() -> None:
+    model = make.model({"children": {"a": {"extra": "b.0"}, "b": {"children": {"0": {}}}}})
+    finder = Finder(model)
+    walk = Walk(finder.find("b.0"), Outline(model).order, finder.named("b.0"))
+
+    first = walk.first(model.root.id)
+
+    assert first is not None
+    assert model[first].path == "b.0"
+    assert len(walk) == 2
