@@ -192,7 +192,7 @@ def test_a_nan_on_one_rank_is_found_with_the_rank(tmp_path: Path) -> None:
     assert found is not None
     (of_input,) = (one for one in found.findings if one.facts["series"] == "input.0")
     assert of_input.facts["ranks"] == [3]
-    assert of_input.message == "input.0 has numbers that are not finite on rank 3 of 4"
+    assert of_input.message == "`input.0` has NaN or Inf on rank 3 of 4 (since step 0)"
 
 
 def test_shards_are_measured_where_they_lie_and_add_up_to_the_whole(tmp_path: Path) -> None:

@@ -49,11 +49,11 @@ def layers(model: Model, series: Iterable[Series]) -> list[Layer]:
 
 def gradient_norms(layer: Layer, points: Callable[[Series], Points | None]) -> Numbers:
     """The L2 norm of the gradients of a layer's parameters taken together, step by step."""
-    squares = [_squares(one) for one in _read(layer.gradients, points)]
-    shortest = min(map(len, squares), default=0)
+    lengths = [_lengths(one) for one in _read(layer.gradients, points)]
+    shortest = min(map(len, lengths), default=0)
     # The latest steps are those that all have.
-    together = [one[len(one) - shortest :] for one in squares]
-    norms: Numbers = np.sqrt(np.sum(together, axis=0)) if together else np.empty(0)
+    together = [one[len(one) - shortest :] for one in lengths]
+    norms: Numbers = np.hypot.reduce(together) if together else np.empty(0)
     return norms
 
 
@@ -71,13 +71,12 @@ def _read(series: Sequence[Series], points: Callable[[Series], Points | None]) -
     return [found for one in series if (found := points(one)) is not None and len(found)]
 
 
-def _squares(points: Points) -> Numbers:
-    """The sum of all squares, from the moments that are kept."""
+def _lengths(points: Points) -> Numbers:
+    """The norms, from the moments that are kept; squares would vanish or overflow sooner."""
     if points.series.kind == "scalar":
         # A scalar that is called a gradient is its norm.
-        scalar: Numbers = points.column("value") ** 2
-        return scalar
+        return np.abs(points.column("value"))
     count, mean, std = (points.column(name) for name in ("count", "mean", "std"))
     spoiled = points.column("nan") + points.column("inf") > 0
-    squares: Numbers = np.maximum(count - 1, 0) * std**2 + count * mean**2
-    return np.where(spoiled, np.nan, squares)
+    around, away = np.sqrt(np.maximum(count - 1, 0)) * std, np.sqrt(count) * mean
+    return np.where(spoiled, np.nan, np.hypot(around, away))

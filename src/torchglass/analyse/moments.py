@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +26,21 @@ def joined(parts: Iterable[Stats]) -> Stats:
     sizes = [part.count - part.nan - part.inf for part in parts]
     finite, total = [pair for pair in zip(parts, sizes, strict=True) if pair[1]], sum(sizes)
     mean = sum(part.mean * (size / total) for part, size in finite) if finite else math.nan
-    squares = sum(
-        part.std * part.std * (size - 1) + (part.mean - mean) * (part.mean - mean) * size
+    # Lengths are added, not squares, which vanish or overflow sooner.
+    lengths = (
+        (part.std * math.sqrt(size - 1), (part.mean - mean) * math.sqrt(size))
         for part, size in finite
     )
+    length = math.hypot(*chain.from_iterable(lengths))
     return Stats(
         count=sum(part.count for part in parts),
         min=min((part.min for part, _ in finite), default=math.nan),
         max=max((part.max for part, _ in finite), default=math.nan),
         mean=mean,
-        std=math.sqrt(squares / max(total - 1, 1)) if finite else math.nan,
+        std=length / math.sqrt(max(total - 1, 1)) if finite else math.nan,
         nan=sum(part.nan for part in parts),
         inf=sum(part.inf for part in parts),
+        negative_inf=sum(part.negative_inf for part in parts),
     )
 
 
@@ -51,9 +55,13 @@ def joined_rows(rows: Rows, groups: npt.NDArray[np.intp], number: int) -> Rows:
         finite_counts = _sums(counts, groups, number)
         mean = _sums(means * (counts / finite_counts[groups]), groups, number)
         away = means - mean[groups]
-        around = stds * stds * (counts - 1) + away * away * counts
-        squares = _sums(around, groups, number)
-        std = np.sqrt(squares / np.maximum(finite_counts - 1, 1))
+        # Relative to the largest of a group, as squares vanish or overflow sooner than lengths.
+        scale = np.zeros(number)
+        np.maximum.at(scale, groups, np.maximum(stds, np.abs(away)))
+        scale[~((scale > 0) & np.isfinite(scale))] = 1
+        stds, away = stds / scale[groups], away / scale[groups]
+        squares = _sums(stds * stds * (counts - 1) + away * away * counts, groups, number)
+        std = scale * np.sqrt(squares / np.maximum(finite_counts - 1, 1))
     low, high = np.full(number, np.inf), np.full(number, -np.inf)
     np.minimum.at(low, groups, lows)
     np.maximum.at(high, groups, highs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,3 +41,5 @@ class Stats:
     std: float
     nan: int = 0
     inf: int = 0
+    negative_inf: int = field(default=0, repr=False, compare=False)
+    """How many of `inf` are −Inf, which masks are made of; 0 in what was read from a run file."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchglass.analyse.training_health import MOST, Judge, Observation
+from torchglass.analyse.training_health import MOST, Judge, Observation, is_loss
 from torchglass.records.tensors import Stats
 
 
@@ -40,21 +40,23 @@ def test_a_number_that_is_not_finite_is_told_at_once_and_once(
 
 def test_what_may_pass_is_told_when_it_was_there_three_times_in_a_row() -> None:
     judge = Judge()
-    dead = [Observation("act", "output", stats(), zeros=1.0)]
-    alive = [Observation("act", "output", stats(), zeros=0.5)]
+    fed = Observation("act", "input.0", stats())
+    dead = [fed, Observation("act", "output", stats(0.0))]
+    alive = [fed, Observation("act", "output", stats())]
 
     told = [judge.look(step, seen) for step, seen in enumerate([dead, dead, alive, *[dead] * 4])]
 
     assert [len(each) for each in told] == [0, 0, 0, 0, 0, 1, 0]
-    assert told[5][0].message == "act.output is 100% zeros: its units are dead"
+    assert told[5][0].message == "`act` is dead: all outputs are 0 since step 3"
 
 
 def test_inputs_and_gradients_that_are_zero_are_no_dead_units() -> None:
     judge = Judge()
     zero = [
-        Observation("act", name, stats(), zeros=1.0)
+        Observation("act", name, stats(0.0))
         for name in ("input.0", "output.grad", "2:output.0.grad", "weight")
     ]
+    zero.append(Observation("act", "input.1", stats()))
 
     assert [judge.look(step, zero) for step in range(5)] == [[]] * 5
 
@@ -87,7 +89,10 @@ def test_a_gradient_explodes_when_it_stays_far_above_what_it_was() -> None:
     (finding,) = told[8]
     assert not any(told[:8])
     assert finding.kind == "exploding gradient"
-    assert finding.message == "a.weight.grad is 100000 times as large as it was: it explodes"
+    assert (
+        finding.message
+        == "The gradient of `a.weight` explodes: 100,000 times its usual size (1e+05, before: 1)"
+    )
 
 
 def test_a_training_that_breaks_everywhere_has_an_end_of_findings() -> None:
@@ -95,3 +100,53 @@ def test_a_training_that_breaks_everywhere_has_an_end_of_findings() -> None:
     seen = [Observation(str(number), "output", stats(nan=1)) for number in range(1000)]
 
     assert len(judge.look(0, seen)) == MOST
+
+
+def test_a_step_at_which_a_series_was_not_measured_says_nothing_about_it() -> None:
+    judge = Judge()
+    dead = [Observation("act", "input.0", stats()), Observation("act", "output", stats(0.0))]
+    steps = [dead, [], HEALTHY, dead, [], dead, dead]
+
+    told = [judge.look(step, seen) for step, seen in enumerate(steps)]
+
+    assert [len(each) for each in told] == [0, 0, 0, 0, 0, 1, 0]
+
+
+def test_parts_of_one_step_that_come_one_after_the_other_count_once() -> None:
+    judge = Judge()
+    dead = [Observation("act", "input.0", stats()), Observation("act", "output", stats(0.0))]
+
+    assert [judge.look(0, dead) for _ in range(9)] == [[]] * 9
+
+
+def test_a_place_that_was_met_several_times_is_dead_if_it_was_each_time() -> None:
+    judge = Judge()
+    fed = Observation("act", "input.0", stats())
+    both = [fed, Observation("act", "output", stats(0.0)), Observation("act", "output", stats())]
+
+    assert [judge.look(step, both) for step in range(5)] == [[]] * 5
+
+
+def test_a_gradient_that_grows_by_half_a_step_is_found_after_a_while() -> None:
+    judge = Judge()
+
+    told = [judge.look(step, [gradient("a", 1.45**step)]) for step in range(25)]
+
+    assert [one.kind for each in told for one in each] == ["exploding gradient"]
+
+
+def test_a_gradient_that_catches_up_with_the_others_does_not_explode() -> None:
+    judge = Judge()
+
+    told = [
+        judge.look(step, [*HEALTHY, gradient("late", min(1e-5 * 2.5**step, 3.0))])
+        for step in range(30)
+    ]
+
+    assert told == [[]] * 30
+
+
+def test_a_loss_is_told_by_its_name() -> None:
+    names = ["loss", "train/loss", "train_loss", "Loss", "val_loss", "eval/loss", "glossy", "acc"]
+
+    assert [is_loss(name) for name in names] == [True] * 4 + [False] * 4

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torchglass.analyse.histograms import merged
 from torchglass.analyse.moments import joined
+from torchglass.analyse.training_health import is_loss, is_spoiled
 from torchglass.capture.watch.histograms import ROOM
 from torchglass.records.histogram import Histogram
 from torchglass.records.series import Kind, Point
@@ -15,6 +16,7 @@ from torchglass.records.tensors import Stats
 
 Label = tuple[str, str, Kind]
 """A series by its path, its name and its kind: ids differ from rank to rank."""
+_SCALE: Label = ("", "grad_scale", "scalar")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Parcel:
     def of(cls, rank: int, points: Mapping[Label, Point], seconds: float) -> Parcel:
         """What a rank has measured."""
         parts = {label: _part(point) for label, point in points.items()}
-        spoiled = {label: (rank,) for label, part in parts.items() if _is_spoiled(part)}
+        spoiled = {label: (rank,) for label in parts if _is_spoiled(label, parts)}
         return cls(parts=parts, seconds={rank: seconds}, spoiled=spoiled)
 
     def plus(self, other: Parcel, bins: int) -> Parcel:
@@ -100,8 +102,13 @@ def _sum(one: Part, other: Part, bins: int) -> Part:
     return one
 
 
-def _is_spoiled(part: Part) -> bool:
+def _is_spoiled(label: Label, parts: Mapping[Label, Part]) -> bool:
+    path, name, kind = label
+    part = parts[label]
     if isinstance(part, Mean):
-        return not math.isfinite(part.total)
+        return not math.isfinite(part.total) and (bool(path) or is_loss(name))
+    if name.endswith(".grad") and _SCALE in parts:
+        # The scaler skips a step in which scaled gradients overflow.
+        return False
     stats = part.stats if isinstance(part, Histogram) else part
-    return bool(stats.nan or stats.inf)
+    return is_spoiled(name, stats, is_trained=(path, f"{name}.grad", kind) in parts)

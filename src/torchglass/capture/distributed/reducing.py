@@ -218,7 +218,7 @@ def _finding(label: Label, ranks: tuple[int, ...], size: int, step: int) -> Find
     return Finding(
         severity="error",
         kind="nan",
-        message=f"{join_path(path, name)} has numbers that are not finite {where}",
+        message=f"`{join_path(path, name)}` has NaN or Inf {where} (since step {step})",
         path=path,
         step=step,
         facts={"series": join_path(path, name), "ranks": sorted(ranks)},

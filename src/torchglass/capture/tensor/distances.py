@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn.parameter import is_lazy
 
+from torchglass.capture.tensor.moments import length
+
 Load = Callable[[], torch.Tensor]
 
 _CHUNK = 1 << 22
@@ -35,14 +37,12 @@ def _distance(before: torch.Tensor, after: torch.Tensor) -> float | None:
         return None
     if before.shape != after.shape:
         return None
-    moved = length = 0.0
-    pairs = zip(_chunks(before), _chunks(after), strict=True)
-    for old, new in pairs:
-        moved += float((new - old).abs().square().sum())
-        length += float(old.abs().square().sum())
+    pairs = list(zip(_chunks(before), _chunks(after), strict=True))
+    moved = length(new - old for old, new in pairs)
     if not moved:
         return 0.0
-    return math.sqrt(moved / length) if length else math.inf
+    before_length = length(old for old, _ in pairs)
+    return moved / before_length if before_length else math.inf
 
 
 def _chunks(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -7,7 +7,7 @@ Stats(count=4, min=1.0, max=3.0, mean=2.0, std=1.0, nan=1, inf=0)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -35,13 +35,18 @@ _RANGED = {
 }
 """The dtypes that `aminmax` knows."""
 _WIDE = {torch.float64, torch.int64, torch.int32, torch.uint32, torch.uint64}
+_DOUBLES = {torch.float64, torch.complex128}
+_SMALLEST_DOUBLE, _LARGEST_DOUBLE = 1e-140, 1e140
+"""Where the squares of float64 neither vanish nor overflow."""
 
 
 class Moments:
     """What is known of the numbers added so far. A chunk far from zero is shifted by its own mean,
     so that a small spread around it is not lost; chunks are joined in double precision."""
 
-    def __init__(self) -> None:
+    def __init__(self, exponent: int = 0) -> None:
+        """All numbers are divided by two to the power of `exponent` while they are added up."""
+        self._exponent = exponent
         self._finite = 0
         self._mean = 0.0
         self._squares = 0.0
@@ -49,11 +54,12 @@ class Moments:
         self._max = -math.inf
         self._nan = 0
         self._inf = 0
+        self._negative_inf = 0
 
     @classmethod
     def of(cls, values: torch.Tensor) -> Moments:
         """The moments of a dense tensor that has no gradient."""
-        moments = cls()
+        moments = cls(_exponent(values))
         for chunk in _chunks(values):
             moments._add(chunk)
         return moments
@@ -62,19 +68,28 @@ class Moments:
         """The record, for a tensor that repeats these numbers so many times."""
         finite = self._finite * repeats
         spread = self._squares * repeats / max(finite - 1, 1)
+        numbers = self._min, self._max, self._mean, math.sqrt(max(spread, 0.0))
+        low, high, mean, std = (
+            _times_power(number, self._exponent) if finite else math.nan for number in numbers
+        )
         return Stats(
             count=finite + (self._nan + self._inf) * repeats,
-            min=self._min if finite else math.nan,
-            max=self._max if finite else math.nan,
-            mean=self._mean if finite else math.nan,
-            std=math.sqrt(max(spread, 0.0)) if finite else math.nan,
+            min=low,
+            max=high,
+            mean=mean,
+            std=std,
             nan=self._nan * repeats,
             inf=self._inf * repeats,
+            negative_inf=self._negative_inf * repeats,
         )
 
     def _add(self, chunk: torch.Tensor) -> None:
         if chunk.is_complex():
             chunk = chunk.abs()
+        if self._exponent:
+            # In two steps, as a power of two may be too large where what comes of it is not.
+            half = -self._exponent // 2
+            chunk = chunk * 2.0**half * 2.0 ** (-self._exponent - half)
         wide = chunk.dtype in _WIDE
         if chunk.dtype not in _RANGED:
             chunk = chunk.to(torch.float64 if wide else torch.float32)
@@ -94,7 +109,10 @@ class Moments:
         finite = chunk[torch.isfinite(chunk)]
         nan = int(torch.isnan(chunk).sum().item())
         self._nan += nan
-        self._inf += chunk.numel() - finite.numel() - nan
+        inf = chunk.numel() - finite.numel() - nan
+        self._inf += inf
+        if inf:
+            self._negative_inf += int(torch.isneginf(chunk).sum().item())
         return finite
 
     def _join(self, chunk: torch.Tensor) -> None:
@@ -113,6 +131,42 @@ class Moments:
         self._squares += squares + distance * distance * self._finite * count / total
         self._mean += distance * count / total
         self._finite = total
+
+
+def length(tensors: Iterable[torch.Tensor]) -> float:
+    """The L2 norm of the numbers of dense tensors taken together, whatever their size."""
+    lengths = []
+    for tensor in (each for each in tensors if each.numel()):
+        stats = Moments.of(tensor).stats()
+        finite = stats.count - stats.nan - stats.inf
+        if finite < stats.count:
+            return math.nan if stats.nan else math.inf
+        if finite:
+            lengths += [stats.std * math.sqrt(finite - 1), stats.mean * math.sqrt(finite)]
+    return math.hypot(*lengths)
+
+
+def _exponent(values: torch.Tensor) -> int:
+    """What brings numbers of double precision to where their squares can be added up."""
+    if values.dtype not in _DOUBLES:
+        return 0
+    largest = max((_largest(chunk) for chunk in _chunks(values)), default=0.0)
+    if not largest or _SMALLEST_DOUBLE < largest < _LARGEST_DOUBLE:
+        return 0
+    return math.frexp(largest)[1]
+
+
+def _largest(chunk: torch.Tensor) -> float:
+    magnitudes = chunk.abs()
+    finite = magnitudes[torch.isfinite(magnitudes)]
+    return float(finite.max().item()) if finite.numel() else 0.0
+
+
+def _times_power(number: float, exponent: int) -> float:
+    try:
+        return math.ldexp(number, exponent)
+    except OverflowError:
+        return math.copysign(math.inf, number)
 
 
 def _range(chunk: torch.Tensor) -> tuple[float, float]:

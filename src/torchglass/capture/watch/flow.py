@@ -86,6 +86,7 @@ class Flow:
         self._handles: list[Any] = []
         self._backward = _NO_BACKWARD
         self._factor = 1.0
+        self._is_scaled = False
 
     @property
     def is_in_pass(self) -> bool:
@@ -298,11 +299,12 @@ class Flow:
                     reading = self._gauge.read_once(gradient, norms=True)
             if reading is None:
                 return
-            reading.factor = self._factor
+            reading.factor, reading.is_scaled = self._factor, self._is_scaled
             for spot in spots:
                 where.put(spot.gradient, reading)
                 if reading.norms is not None:
                     reading.norms.factor = reading.factor
+                    reading.norms.is_scaled = reading.is_scaled
                     where.put(spot.norms, reading.norms)
         except Exception as problem:  # noqa: BLE001 - no error of ours may stop a backward
             self._passes.miss(problem)
@@ -325,6 +327,7 @@ class Flow:
         if backward != self._backward:
             self._backward = backward
             self._factor = self._passes.gradient_factor()
+            self._is_scaled = self._passes.are_gradients_scaled()
             self._passes.backward_begun()
 
     def _path(self, module: nn.Module) -> str | None:

@@ -28,13 +28,26 @@ _FULL_BYTES = 1 << 20
 """What is measured together at most: as much as stays in a core's cache."""
 _MOST_BYTES = 1 << 24
 """The memory of all that is put aside; a model with tensors of many shapes begins anew then."""
+SAFE_LENGTHS = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
+"""Norms in between are exact: no square that counts has vanished or overflown."""
 _NO_NUMBERS: Numbers = np.empty((1, 0))
 
 
 class Reading:
     """What a tensor was at one time, which is known once the gauge has finished."""
 
-    __slots__ = ("factor", "histogram", "norms", "stats", "tensor", "version", "zeros")
+    __slots__ = (
+        "dims",
+        "factor",
+        "histogram",
+        "is_scaled",
+        "needs_grad",
+        "norms",
+        "stats",
+        "tensor",
+        "version",
+        "zeros",
+    )
 
     def __init__(self) -> None:
         self.tensor: Callable[[], torch.Tensor | None] = _nothing
@@ -48,6 +61,12 @@ class Reading:
         """The share of its numbers that are exactly zero."""
         self.factor = 1.0
         """What its numbers are to be multiplied with."""
+        self.is_scaled = False
+        """Whether it is a gradient that a `GradScaler` has scaled and will check."""
+        self.needs_grad = False
+        """Whether a gradient was wanted of the tensor."""
+        self.dims = 2
+        """Of a parameter's gradient: how many dimensions the parameter has."""
         self.histogram: Histogram | None = None
 
 
@@ -122,6 +141,7 @@ class Gauge:
 
     def _new(self, tensor: torch.Tensor, *, norms: bool) -> Reading | None:
         reading = Reading()
+        reading.needs_grad = tensor.requires_grad
         if norms and tensor.layout is torch.strided and tensor.dim() and not tensor.is_nested:
             reading.norms = Reading()
         if _is_small(tensor):
@@ -265,6 +285,15 @@ def _norms(values: torch.Tensor, first: int = 0) -> torch.Tensor:
         values = values.float()
     wide = torch.float64 if values.dtype is torch.float64 else torch.float32
     lengths: torch.Tensor = torch.linalg.vector_norm(values, dim=first + 1, dtype=wide)
+    smallest, largest = SAFE_LENGTHS[wide]
+    # On the CPU the squares of float64 take forty times as long as those of float32.
+    is_far = ~((lengths > smallest) & (lengths < largest))
+    if is_far.any():
+        rows, is_far = values[is_far].cpu().double(), is_far.cpu()
+        peaks = rows.abs().amax(dim=-1, keepdim=True)
+        peaks[~((peaks > 0) & torch.isfinite(peaks))] = 1
+        lengths = lengths.cpu().double()
+        lengths[is_far] = (torch.linalg.vector_norm(rows / peaks, dim=-1) * peaks[:, 0]).squeeze()
     return lengths
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
 import torch
 
 from torchglass.analyse.histograms import merged
-from torchglass.analyse.training_health import Observation, matters
+from torchglass.analyse.training_health import Observation, is_loss, matters
 from torchglass.capture.watch.gauge import Reading
 from torchglass.capture.watch.histograms import ROOM
 from torchglass.records.flow import Sink
 from torchglass.records.histogram import Histogram
 from torchglass.records.series import Point, SeriesId
+from torchglass.records.tensors import Stats
 
 Number = float | torch.Tensor
 
@@ -32,6 +35,8 @@ class Ledger:
     def __init__(self) -> None:
         self.is_open = True
         self.numbers: dict[Place, Number] = {}
+        self.is_still: bool | None = None
+        """Whether all that stepped did so at a learning rate of 0; None before one did."""
         self.rates: dict[int, list[float]] = {}
         """The learning rates of each optimizer that stepped, by its id."""
         self._readings: dict[Place, Reading] = {}
@@ -64,18 +69,34 @@ class Ledger:
         for place, reading in kept:
             self.put(place, reading)
 
-    def correct_scale(self, factor: float) -> None:
+    def correct_scale(self, factor: float, *, is_scaled: bool) -> None:
         """Gradients that were taken for scaled are to be multiplied by this and nothing else."""
         for _, reading in self.readings():
-            if reading.factor != 1:
-                reading.factor = factor
+            if reading.is_scaled:
+                reading.factor, reading.is_scaled = factor, is_scaled
 
     def observations(self) -> Iterator[Observation]:
-        """What there is to judge a step by."""
+        """What there is to judge a step by; a loss that was logged only where it is not finite."""
+        for place, value in self.numbers.items():
+            number = value if isinstance(value, float) else 0.0
+            if not place.path and not math.isfinite(number) and is_loss(place.name):
+                nan, inf = int(math.isnan(number)), int(math.isinf(number))
+                yield Observation(*place, replace(_NO_NUMBER, nan=nan, inf=inf))
         for place, reading in self.readings():
-            stats, zeros = reading.stats, reading.zeros
-            if stats is not None and matters(place.name, stats, zeros):
-                yield Observation(*place, stats, zeros)
+            stats = _stats(reading)
+            if stats is not None and matters(place.name, stats):
+                yield Observation(
+                    *place, stats, reading.dims, reading.needs_grad, reading.is_scaled
+                )
+
+    def measured(self) -> dict[tuple[str, str], list[Stats]]:
+        """The statistics of all that was read, by place."""
+        there: dict[tuple[str, str], list[Stats]] = {}
+        for place, reading in self.readings():
+            stats = _stats(reading)
+            if stats is not None:
+                there.setdefault(place, []).append(stats)
+        return there
 
     def zeros(self) -> Iterator[tuple[Place, float]]:
         """The share of zeros at each place, in all that was read there."""
@@ -106,6 +127,8 @@ class Ledger:
                 points[sink.series(*place, "histogram")] = reading.histogram
         for place, parts in self._repeated().items():
             points[sink.series(*place, "histogram")] = merged(parts, bins * ROOM)
+        # Once, as a number on another device is waited for.
+        self.numbers = {place: float(value) for place, value in self.numbers.items()}
         numbers = chain(self.numbers.items(), self._named_rates())
         points.update((sink.series(*place), float(value)) for place, value in numbers)
         return points
@@ -127,3 +150,11 @@ class Ledger:
             if reading.histogram is not None:
                 parts[place].append(reading.histogram)
         return {place: histograms for place, histograms in parts.items() if histograms}
+
+
+_NO_NUMBER = Stats(count=1, min=math.nan, max=math.nan, mean=math.nan, std=math.nan)
+
+
+def _stats(reading: Reading) -> Stats | None:
+    """The statistics of a reading without the scale that a `GradScaler` put on it."""
+    return reading.stats if reading.histogram is None else reading.histogram.stats

@@ -22,6 +22,9 @@ class Passes(Protocol):
     def gradient_factor(self) -> float:
         """What gradients of the running backward are to be multiplied with."""
 
+    def are_gradients_scaled(self) -> bool:
+        """Whether a `GradScaler` has scaled the gradients of the running backward."""
+
     def backward_begun(self) -> None:
         """The first gradient of a backward has come."""
 

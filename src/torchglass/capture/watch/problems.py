@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
-from torchglass.analyse.training_health import Judge, Observation
+from torchglass.analyse.training_health import Judge, Measured, Observation
 from torchglass.records.finding import Finding, Findings
 
 
@@ -17,10 +17,16 @@ class Problems:
         self._told_compiled = 0
 
     def look(
-        self, step: int, observations: Iterable[Observation], compiled: Collection[str]
+        self,
+        step: int,
+        observations: Iterable[Observation],
+        compiled: Collection[str],
+        *,
+        measured: Callable[[], Measured] | None = None,
+        is_still: bool = False,
     ) -> Findings | None:
         """All problems of the run, if a step shows new ones; `compiled` are paths out of sight."""
-        new = self._judge.look(step, observations)
+        new = self._judge.look(step, observations, measured, is_still=is_still)
         new += [_compiled(path, step) for path in list(compiled)[self._told_compiled :]]
         self._told_compiled = len(compiled)
         self._findings += new
@@ -28,10 +34,11 @@ class Problems:
 
 
 def _compiled(path: str, step: int) -> Finding:
+    name = f"`{path}`" if path else "The model"
     return Finding(
         severity="note",
         kind="compiled",
-        message=f"{path or 'the model'} runs compiled: what flows inside of it is not seen",
+        message=f"{name} runs compiled: its internals are not recorded",
         path=path,
         step=step,
     )

@@ -32,13 +32,18 @@ class Scaling:
         """What undoes the scale on the gradients of a backward that is under way."""
         return _factor(self._scaler)
 
+    @property
+    def is_on(self) -> bool:
+        """Whether gradients of a backward that is under way are scaled, and checked afterwards."""
+        return self._scaler is not None and self._scaler._scale is not None
+
     def settle(self, optimizer: Optimizer, ledger: Ledger) -> None:
         """An optimizer is about to step: correct what was supposed of the gradients before it."""
         own = next((each for each in self._living if _serves(each, optimizer)), None)
         # One that has not scaled anything yet may still turn out to be that of the training.
         supposed = own or next((each for each in self._living if each._scale is None), None)
         if not self._is_given and supposed is not self._scaler:
-            ledger.correct_scale(_factor(own))
+            ledger.correct_scale(_factor(own), is_scaled=own is not None)
             self._scaler = supposed
 
 

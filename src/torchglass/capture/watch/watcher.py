@@ -128,7 +128,7 @@ class Watcher:
         with self._harmless():
             ledger = self._steps.end_by_hand(None if number is None else step_number(number))
             if self._steps.is_recorded and not self._steps.has_measured:
-                self._weights.read_gradients(self._weights.all, ledger, self.gradient_factor())
+                self._read_all_gradients(ledger)
                 self._weights.read_values(self._weights.all, ledger)
             self._steps.advance()
 
@@ -207,6 +207,11 @@ class Watcher:
         self._look_around()
         return self._scaling.factor()
 
+    def are_gradients_scaled(self) -> bool:
+        """Whether a `GradScaler` has scaled the gradients of the running backward."""
+        self._look_around()
+        return self._scaling.is_on
+
     def ledger_of_gradient(self, ledger: Ledger) -> Ledger | None:
         """Where a gradient of a pass is to be recorded, that once was recorded in a ledger."""
         return self._steps.ledger_of_gradient(ledger)
@@ -280,7 +285,7 @@ class Watcher:
                     # Some optimizers are handed the scale, and undo it as they step.
                     is_scaled = getattr(optimizer, "grad_scale", None) is not None
                     factor = self.gradient_factor() if is_scaled else 1.0
-                    self._weights.read_gradients(trained, ledger, factor)
+                    self._weights.read_gradients(trained, ledger, factor, is_scaled=is_scaled)
 
     def _after_update(
         self, optimizer: Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -297,6 +302,7 @@ class Watcher:
                 self._rest()
             if ledger is None:
                 return
+            ledger.is_still = ledger.is_still is not False and _is_still(optimizer)
             trained = self._weights.of(optimizer)
             if _computes_gradients(args, kwargs):
                 self._weights.read_gradients(trained, ledger)
@@ -304,6 +310,10 @@ class Watcher:
             self._weights.read_values(trained, ledger)
             self._weights.read_still(self._steps.optimizers, ledger)
             self._weights.read_state(optimizer, ledger)
+
+    def _read_all_gradients(self, ledger: Ledger) -> None:
+        factor, is_scaled = self.gradient_factor(), self.are_gradients_scaled()
+        self._weights.read_gradients(self._weights.all, ledger, factor, is_scaled=is_scaled)
 
     def _backward_ended(self, backward: int) -> None:
         self._running.discard(backward)
@@ -316,7 +326,7 @@ class Watcher:
             if ledger is None:
                 return
             if self._steps.is_recorded:
-                self._weights.read_gradients(self._weights.all, ledger, self.gradient_factor())
+                self._read_all_gradients(ledger)
                 self._weights.read_values(self._weights.all, ledger)
             self._rest()
 
@@ -376,7 +386,13 @@ class Watcher:
             points = ledger.points(self._sink, self._options.bins)
         if points:
             self._sink.put_frame(Frame(step=number, time_ns=time.time_ns(), points=points))
-        found = self._problems.look(number, ledger.observations(), self._flow.compiled)
+        found = self._problems.look(
+            number,
+            ledger.observations(),
+            self._flow.compiled,
+            measured=ledger.measured,
+            is_still=bool(ledger.is_still),
+        )
         ledger.clear()
         for document in (found, self._pictures.document()):
             if document is not None:
@@ -404,3 +420,10 @@ class Watcher:
 def _computes_gradients(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether `optimizer.step(closure)` was called: its gradients are there only afterwards."""
     return callable(kwargs.get("closure", args[1] if len(args) > 1 else None))
+
+
+def _is_still(optimizer: Optimizer) -> bool:
+    """Whether an optimizer steps at a learning rate of 0, so that nothing moves."""
+    rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
+    # A rate that is a tensor may lie on a device, which is not waited for.
+    return bool(rates) and all(isinstance(rate, float | int) and not rate for rate in rates)

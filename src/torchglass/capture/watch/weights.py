@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
@@ -12,7 +13,8 @@ from torch.optim import Optimizer
 
 from torchglass.capture.distributed.ranks import speaks_for
 from torchglass.capture.tensor.describing import numbers_of
-from torchglass.capture.watch.gauge import Gauge
+from torchglass.capture.tensor.moments import length
+from torchglass.capture.watch.gauge import SAFE_LENGTHS, Gauge
 from torchglass.capture.watch.ledger import Ledger, Place
 from torchglass.capture.watch.options import Options
 
@@ -79,7 +81,14 @@ class Weights:
         """Every one, once."""
         return list(self._by_id.values())
 
-    def read_gradients(self, weights: Iterable[Weight], ledger: Ledger, factor: float = 1) -> None:
+    def read_gradients(
+        self,
+        weights: Iterable[Weight],
+        ledger: Ledger,
+        factor: float = 1,
+        *,
+        is_scaled: bool = False,
+    ) -> None:
         """The gradients as they are now."""
         if "params_grad" not in self._log:
             return
@@ -91,7 +100,8 @@ class Weights:
         gradients = [grad for one in trained if (grad := one.parameter.grad) is not None]
         for weight, reading in zip(trained, self._gauge.read_all(gradients), strict=True):
             if reading is not None:
-                reading.factor = factor
+                reading.factor, reading.is_scaled = factor, is_scaled
+                reading.dims = weight.parameter.dim()
             ledger.put(weight.gradient, reading)
 
     def read_still(self, optimizers: Iterable[Optimizer], ledger: Ledger) -> None:
@@ -127,9 +137,9 @@ class Weights:
             return
         before = [old for _, old, _ in pairs]
         moves = torch._foreach_sub([new for _, _, new in pairs], before)
-        lengths = torch._foreach_norm(moves), torch._foreach_norm(before)
-        for (weight, _, _), far, long in zip(pairs, *lengths, strict=True):
-            share = _share(float(far), float(long))
+        lengths = zip(_lengths(moves), _lengths(before), strict=True)
+        for (weight, _, _), (far, long) in zip(pairs, lengths, strict=True):
+            share = _share(far, long)
             if share is not None:
                 ledger.numbers[weight.update] = share
 
@@ -158,6 +168,14 @@ def _share(far: float, long: float) -> float | None:
     """A step relative to its weight; None where it leaves nothing of it, as from zero."""
     # A weight below this is lost when it is added to the step.
     return None if long <= far * torch.finfo(torch.float32).eps else far / long
+
+
+def _lengths(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> Iterator[float]:
+    """The norms of tensors; the few that their own type cannot say are made once more."""
+    for tensor, norm in zip(tensors, torch._foreach_norm(tensors), strict=True):
+        smallest, largest = SAFE_LENGTHS.get(tensor.dtype, (math.inf, 0.0))
+        quick = float(norm)
+        yield quick if smallest < quick < largest else length([tensor])
 
 
 def _always(tensor: torch.Tensor) -> bool:
