@@ -17,9 +17,10 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn.parameter import is_lazy
 
 from torchglass.capture.forward.keeping import is_sharded
+from torchglass.capture.trace.dispatch import LookingMode
 from torchglass.errors import CaptureError
 
 _REASONS: dict[type[Exception], str] = {
@@ -71,7 +72,7 @@ class Faking:
         """In this block no operation computes anything."""
         _log.addFilter(_is_worth_telling)
         try:
-            with self._mode, _WiderKernels():  # type: ignore[no-untyped-call]
+            with self._mode, _WiderKernels():
                 yield
         except Exception as error:
             reason = _reason(error)
@@ -93,7 +94,7 @@ class Faking:
         return (path or "the model") + (f" ({source.file}:{source.line})" if source else "")
 
     def _make(self, tensor: torch.Tensor) -> torch.Tensor:
-        if isinstance(tensor, FakeTensor):
+        if isinstance(tensor, FakeTensor) or is_lazy(tensor):
             return tensor
         if tensor.device.type != "meta":
             try:
@@ -115,7 +116,7 @@ class Faking:
         return fake
 
 
-class _WiderKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _WiderKernels(LookingMode):  # type: ignore[no-untyped-call]
     """Lets fake kernels take the dtypes that the real ones take."""
 
     def __torch_dispatch__(

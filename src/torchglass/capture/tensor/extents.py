@@ -113,6 +113,45 @@ def has_memory(tensor: torch.Tensor) -> bool:
         return True
 
 
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that takes no more memory than the tensor does: `x.expand(10**10)` takes one element.
+
+    Its strides are those of the tensor where elements repeat.
+    """
+    memory = repeated_memory(tensor)
+    if memory is None:
+        return tensor.detach().clone()
+    return memory.clone().as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def repeated_memory(tensor: torch.Tensor) -> torch.Tensor | None:
+    """What lies under a tensor that shows some elements of its memory more than once."""
+    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_meta:
+        return None
+    span = 1 + sum(
+        (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    if not 0 < span < tensor.numel():
+        return None
+    return tensor.detach().as_strided((span,), (1,), tensor.storage_offset())
+
+
+def each_element_once(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without the repeats that expanding gave it."""
+    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
+        return tensor
+    steps = tensor.stride()
+    if 0 not in steps:
+        return tensor
+    shape = [
+        min(size, 1) if step == 0 else size for size, step in zip(tensor.shape, steps, strict=True)
+    ]
+    return tensor.detach().as_strided(shape, steps, tensor.storage_offset())
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 def _runs(dims: Iterable[tuple[int, int]], item: int) -> tuple[int, int, bool]:
     """The run and the period of a tensor's dimensions, and whether its runs are solid."""
     run, period, count, solid = item, 0, 1, True

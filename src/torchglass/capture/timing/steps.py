@@ -199,6 +199,8 @@ class _Copies:
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """The copy of a tensor, with a gradient of its own if it has one."""
+        if is_lazy(tensor):
+            return tensor
         if id(tensor) not in self._made:
             copy = tensor.detach().clone().requires_grad_(tensor.requires_grad)
             # Only what is no leaf may be changed in place, so what is none must not become one.
@@ -221,9 +223,9 @@ def _without_collecting() -> Iterator[None]:
 
 
 def parameters_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
-    """The parameters that modules hold, shared ones once."""
+    """The parameters that modules hold and that have a shape, shared ones once."""
     own = (parameter for module in modules for parameter in module._parameters.values())
-    return list({id(parameter): parameter for parameter in own if parameter is not None}.values())
+    return list({id(one): one for one in own if one is not None and not is_lazy(one)}.values())
 
 
 def _version(tensor: torch.Tensor) -> int:

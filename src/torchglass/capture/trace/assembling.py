@@ -41,6 +41,8 @@ class Captured:
     """A tensor from outside the pass, as it was before the pass wrote into it."""
     out_of_sight: Mapping[int, torch.Tensor]
     """Gradients that a backward in the pass has added to, which is no op of it, by id."""
+    lazy: Mapping[int, torch.Tensor]
+    """Parameters and buffers of the model that had no shape when the pass began, by id."""
     random_state: torch.Tensor
     """torch's, at the beginning of the pass."""
     held_tensors: Mapping[str, torch.Tensor]
@@ -113,6 +115,7 @@ def finish(assembly: Assembly, recorder: PassRecorder) -> Captured:
         sources=assembly.sources,
         before_writes=recorder.snapshots.originals.before_writes,
         out_of_sight=recorder.added_to,
+        lazy=recorder.snapshots.lazy,
         random_state=recorder.random_state,
         held_tensors=assembly.held_tensors,
         ran=assembly.ran.ops,

@@ -146,11 +146,13 @@ class OpMode(TorchFunctionMode):
             if written:
                 self._listener.before_write(unwrapped(written))
         call, chain = self._listener.current, chain_from(sys._getframe(1), self._chains)
+        given = args if CHANGEABLE.isdisjoint(map(type, args)) else unchanging(args)
+        named: Mapping[str, Any] = unchanging(kwargs) if kwargs else kwargs
         start = _clock()
         try:
             output = func(*args, **kwargs)
         except BaseException as error:
-            event = OpEvent(func, args, kwargs, None, call, chain, start, _clock(), written, "")
+            event = OpEvent(func, given, named, None, call, chain, start, _clock(), written, "")
             self._listener.failed(event, error)
             raise
         end = _clock()
@@ -159,12 +161,12 @@ class OpMode(TorchFunctionMode):
         grad_fn = _grad_fn(output)
         autocast = _autocast() if _any_autocast() else ()
         event = _event(
-            (func, args, kwargs, output, call, chain, start, end, written, grad_fn, autocast)
+            (func, given, named, output, call, chain, start, end, written, grad_fn, autocast)
         )
         if peek_interpreter_stack() is None:
             return self._listener.seen(event)
-        args, kwargs, inner, written = unwrapped((args, kwargs, output, written))
-        event = event._replace(args=args, kwargs=kwargs, output=inner, written=written)
+        given, named, inner, written = unwrapped((given, named, output, written))
+        event = event._replace(args=given, kwargs=named, output=inner, written=written)
         self._listener.seen(UnwrappedEvent(*event))
         return output
 
@@ -177,6 +179,26 @@ class OpMode(TorchFunctionMode):
                 return without_guards(func)(*args, **kwargs)
         finally:
             self._opened.pop()
+
+
+CHANGEABLE = frozenset({list, tuple, dict})
+"""Containers that a model may change after a call, or that may hold such ones."""
+
+
+def unchanging(value: Any, depth: int = 0) -> Any:
+    """An argument whose lists and dicts are copies: the model may append to its own later."""
+    kind = type(value)
+    # Arguments of ops nest twice at the most; in those of modules a list may be inside of itself.
+    if kind not in CHANGEABLE or depth > _DEEPEST:
+        return value
+    if kind is dict:
+        return {key: unchanging(item, depth + 1) for key, item in value.items()}
+    if not CHANGEABLE.isdisjoint(map(type, value)):
+        return kind(unchanging(item, depth + 1) for item in value)
+    return value if kind is tuple else value.copy()
+
+
+_DEEPEST = 4
 
 
 def _autocast() -> tuple[tuple[str, torch.dtype], ...]:

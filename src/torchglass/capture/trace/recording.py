@@ -25,7 +25,15 @@ from torch._C._functorch import peek_interpreter_stack
 from torchglass.capture.calls import CALL_CODE, recording
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.trace.kernels import KernelMode
-from torchglass.capture.trace.ops import Chain, OpEvent, OpMode, chain_from, unwrapped
+from torchglass.capture.trace.ops import (
+    CHANGEABLE,
+    Chain,
+    OpEvent,
+    OpMode,
+    chain_from,
+    unchanging,
+    unwrapped,
+)
 from torchglass.capture.trace.overrides import fused_paths_kept
 from torchglass.capture.trace.remaking import Key
 from torchglass.capture.trace.snapshots import Snapshots
@@ -217,7 +225,9 @@ class PassRecorder:
             if peek_interpreter_stack() is not None:
                 args, kwargs = unwrapped((args, kwargs))
             chain = chain_from(_caller(), self._chains)
-            call = Running(module, self.current, args, kwargs, chain)
+            given = args if CHANGEABLE.isdisjoint(map(type, args)) else unchanging(args)
+            named = unchanging(kwargs) if kwargs else kwargs
+            call = Running(module, self.current, given, named, chain)
             self._take_down(call)
             self._open.append(call)
             self.current = call
@@ -232,7 +242,7 @@ class PassRecorder:
             call = self._open.pop()
             call.end_ns = now
             if len(self._open) == depth and error is None:
-                call.output = unwrapped(output)
+                call.output = unchanging(unwrapped(output))
                 self._take_down(Ended(call))
         self.current = self._open[-1] if self._open else None
 
@@ -308,6 +318,8 @@ def tracing(model: nn.Module, *, level: Level = "torch", **options: Any) -> Iter
 @contextlib.contextmanager
 def _watching_ops(recorder: PassRecorder, level: Level) -> Iterator[None]:
     if level == "aten":
+        # Below, nobody sees them being given their shapes.
+        recorder.snapshots.note_lazy(_held_by(recorder.model))
         with KernelMode(recorder):
             yield
     else:

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from torchglass.capture.quiet import quietly
-from torchglass.capture.tensor.extents import has_memory
+from torchglass.capture.tensor.extents import copy_of, has_memory
 from torchglass.capture.trace.ops import OpEvent
 from torchglass.errors import CaptureError
 
@@ -78,7 +78,7 @@ class Overwritten(Mapping[Key, torch.Tensor]):
     def keep(self, key: Key, tensor: torch.Tensor, recipe: Recipe | None = None) -> None:
         """Keep how a result is made again; a copy of it, if that is not known."""
         if recipe is None:
-            self._copies[key] = tensor.detach().clone()
+            self._copies[key] = copy_of(tensor)
         else:
             self._recipes[key] = recipe
 

@@ -12,9 +12,10 @@ from functools import cached_property, partial
 from typing import NamedTuple, Protocol
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from torchglass.capture.quiet import is_overheard, quietly
-from torchglass.capture.tensor.extents import ByMemory, Extent, extent_of, storage_of
+from torchglass.capture.tensor.extents import ByMemory, Extent, copy_of, extent_of, storage_of
 from torchglass.capture.trace.functions import tensors_in
 from torchglass.capture.trace.ops import OpEvent
 from torchglass.capture.trace.remaking import (
@@ -44,7 +45,7 @@ class Originals(dict[int, tuple[torch.Tensor, torch.Tensor]]):
     def before_writes(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor that was there before the pass, as it was then."""
         _, copy = self.get(id(tensor), (tensor, None))
-        return tensor if copy is None else copy.clone()
+        return tensor if copy is None else copy_of(copy)
 
 
 class Snapshots:
@@ -76,6 +77,12 @@ class Snapshots:
         """How often each storage was written to, as far as that was seen."""
         self.overwritten = Overwritten()
         self.originals = Originals()
+        self.lazy: dict[int, torch.Tensor] = {}
+        """Tensors that had no shape before the pass gave them one, by id."""
+
+    def note_lazy(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Remember those of some tensors that have no shape yet."""
+        self.lazy.update((id(tensor), tensor) for tensor in tensors if is_lazy(tensor))
 
     def before_write(self, written: Sequence[torch.Tensor]) -> None:
         """Copy the results that a write into these tensors would change."""
@@ -96,6 +103,8 @@ class Snapshots:
                 elif (extent := extent_of(tensor)) is not None:
                     self._copy_results(extent)
                 self._writes[storage] += 1
+            else:
+                self.note_lazy((tensor,))
 
     def _copy_all(self, storage: int, written: torch.Tensor) -> None:
         for key, tensor in self._unwritten[storage]:
@@ -121,8 +130,8 @@ class Snapshots:
         if not owners and storage not in self._unwritten and storage not in self._written:
             owners = (tensor,)
         for owner in owners:
-            if id(owner) not in self.originals:
-                self.originals[id(owner)] = owner, owner.detach().clone()
+            if id(owner) not in self.originals and not is_lazy(owner):
+                self.originals[id(owner)] = owner, copy_of(owner)
 
     def _known(self, event: int, tensor: torch.Tensor) -> Ingredient | torch.Tensor | None:
         """What `recipe_for` asks: a tensor as an event was given it."""
