@@ -8,6 +8,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import termios
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import final
 
 _SECONDS = 120
 """Longer than anything takes on a busy machine."""
@@ -84,3 +86,71 @@ def _shown(terminal: int) -> Iterator[str]:
     with contextlib.suppress(OSError):
         while select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0]:
             yield decoder.decode(os.read(terminal, 65536))
+
+
+_TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""A program that becomes another one, which the terminal belongs to."""
+
+
+@final
+class Terminal:
+    """A terminal of its own for a program, whose keys do what they do at a desk: Ctrl-C interrupts.
+
+    with Terminal([sys.executable, "train.py"]) as terminal:
+        terminal.read_until("loss")
+        terminal.press(INTERRUPT)
+        assert terminal.exit_code() == 0
+    """
+
+    INTERRUPT = b"\x03"
+
+    def __init__(
+        self, command: list[str], *, folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.screen = ""
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 250, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _TAKE_TERMINAL, *command],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
+            cwd=folder,
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def read_until(self, text: str) -> str:
+        """What was shown up to a text, which must come."""
+        for shown in self._new():
+            self.screen += shown
+            if text in self.screen:
+                return self.screen
+        raise AssertionError(f"{text!r} is not in {self.screen!r}")
+
+    def press(self, keys: bytes) -> None:
+        """Type."""
+        os.write(self._ours, keys)
+
+    def exit_code(self) -> int:
+        """The exit code of the program, once it has ended."""
+        for shown in self._new():
+            self.screen += shown
+        return self.process.wait(_SECONDS)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._ours)
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def _new(self) -> Iterator[str]:
+        yield from _shown(self._ours)

@@ -6,14 +6,20 @@ nothing, and the others hand what was measured to the tool that they are named a
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import importlib
+import shlex
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from torchglass.api.program import (
+    Program,
+    ending_quietly,
+    ignoring_interrupts,
+    wait_from_environment,
+)
 from torchglass.errors import TargetError, ViewError, warn
 from torchglass.records.documents import Document
 from torchglass.records.flow import Reader, Sink
@@ -65,19 +71,20 @@ ELSEWHERE = {
 NAMES = ("standalone", "none", *ELSEWHERE)
 
 
-def find_backends(names: str | Sequence[str], *, port: int, verbose: bool) -> list[Backend]:
+def find_backends(
+    names: str | Sequence[str], *, port: int, verbose: bool, wait: bool | None = None
+) -> list[Backend]:
     """The backends of these names, none of which has begun yet."""
     chosen = [names] if isinstance(names, str) else list(names)
-    return [
-        made for name in chosen if (made := _find(name, port=port, verbose=verbose)) is not None
-    ]
+    found = (_find(name, port=port, verbose=verbose, wait=wait) for name in chosen)
+    return [backend for backend in found if backend is not None]
 
 
-def _find(name: str, *, port: int, verbose: bool) -> Backend | None:
+def _find(name: str, *, port: int, verbose: bool, wait: bool | None) -> Backend | None:
     if name == "none":
         return None
     if name == "standalone":
-        return Standalone(port, say if verbose else None)
+        return Standalone(port, say if verbose else None, wait)
     if name not in ELSEWHERE:
         raise TargetError(f"there is no backend {name!r}; there are {', '.join(NAMES)}")
     try:
@@ -93,14 +100,18 @@ def _find(name: str, *, port: int, verbose: bool) -> Backend | None:
 class Standalone:
     """Serves the page from a thread of this process, until the process ends.
 
-    At a terminal, a program that has come to its end without an error stays until Ctrl-C, so that
-    there is something to look at.
+    A program that has come to its end at a terminal stays until Ctrl-C, so that there is something
+    to look at. One that failed, or that nobody sits in front of, ends.
     """
 
-    def __init__(self, port: int, say: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, port: int, say: Callable[[str], None] | None, wait: bool | None = None
+    ) -> None:
         self._port = port
         self._say = say
+        self._wait = wait_from_environment() if wait is None else wait
         self._server: Server | None = None
+        self._reader: Reader | None = None
         self._training = Training()
 
     def follow(self, training: Training) -> None:
@@ -117,10 +128,10 @@ class Standalone:
         from torchglass.views.web.server import serve
 
         self._server = serve(reader, port=self._port)
+        self._reader = reader
         if self._say is not None:
-            self._say(f"the model is at {self.url}")
-        if sys.stdout.isatty() and not hasattr(sys, "ps1") and "ipykernel" not in sys.modules:
-            threading.Thread(target=self._stay, name="torchglass-stay", daemon=False).start()
+            self._say(f"Live view: {self.url}")
+        _pages.add(self)
 
     def frame(self, frame: Frame, series: Mapping[SeriesId, Series]) -> None:
         """The page asks the reader by itself."""
@@ -128,14 +139,68 @@ class Standalone:
     def close(self) -> None:
         """What was recorded can still be looked at."""
 
-    def _stay(self) -> None:
-        threading.main_thread().join()
-        # Set by Python when an error ended the program.
-        if self._server is None or hasattr(sys, "last_type"):
-            return
-        say(f"the program has ended; its model stays at {self.url} until Ctrl-C")
-        with contextlib.suppress(KeyboardInterrupt):
+    def finish(self, program: Program) -> bool:
+        """The program has ended: close the run, and tell the user; whether the page stays."""
+        self._training.close()
+        if not program.may_stay(self._wait):
+            if self._say is not None:
+                path = self._file()
+                self._say(f"Training ended.{f' Reopen: torchglass view {path}' if path else ''}")
+            return False
+        # Whatever is not to be said, nobody shall wonder why a program does not end.
+        say(f"Training ended. The page stays until Ctrl-C: {self.url}")
+        if path := self._file():
+            say(f"Reopen later: torchglass view {path}")
+        return True
+
+    def wait(self) -> None:
+        """Serve until Ctrl-C."""
+        if self._server is not None:
             self._server.wait()
+
+    def stop(self) -> None:
+        """Serve no more, and let go of the run."""
+        if self._server is not None:
+            self._server.close()
+        if self._reader is not None:
+            self._reader.close()
+
+    def _file(self) -> str:
+        """The run file as a shell takes it; "" for a run in memory."""
+        path = getattr(self._reader, "path", None)
+        return "" if path is None else shlex.quote(str(path))
+
+
+class _Pages:
+    """All pages that this process serves: they stay together, and end together."""
+
+    def __init__(self) -> None:
+        self._all: list[Standalone] = []
+        self._program: Program | None = None
+
+    def add(self, page: Standalone) -> None:
+        """A page is served from now on."""
+        if self._program is None:
+            self._program = Program()
+            atexit.register(self._end)
+        self._all.append(page)
+
+    def _end(self) -> None:
+        program, self._program = self._program, None
+        pages, self._all = self._all, []
+        if program is None or not program.is_here():
+            return
+        program.close()
+        with ending_quietly():
+            staying = [page for page in pages if page.finish(program)]
+            for page in staying[:1]:
+                page.wait()
+        with ignoring_interrupts():
+            for page in pages:
+                page.stop()
+
+
+_pages = _Pages()
 
 
 class Shown:

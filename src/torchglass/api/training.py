@@ -62,6 +62,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     reduce: Literal["all"] | None = None,
     unit: Unit | None = None,
     scaler: Any = None,
+    wait: bool | None = None,
     verbose: bool = True,
 ) -> Watcher:
     """Record a training from inside into a run file, until `.close()`, and show it meanwhile.
@@ -75,7 +76,9 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
 
     The file is `save`, or a new one in `run_dir` (":memory:" for none), or `resume`, which goes on
     with the file of an earlier training. `backend` is "none", "standalone", which serves the page
-    at `standalone_port`, "wandb", "tensorboard", or several of them. Under torch.distributed each
+    at `standalone_port`, "wandb", "tensorboard", or several of them. A standalone page stays after
+    a program that ends without an error at a terminal, until Ctrl-C; `wait` or the environment
+    variable TORCHGLASS_WAIT (1 or 0) says otherwise. Under torch.distributed each
     rank writes its own file; with `reduce="all"` the first one has the numbers of all.
 
     >>> import torch
@@ -130,7 +133,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         # What it measures goes to the first rank, so it needs no file of its own.
         run_dir, standalone_dir, save, resume = MEMORY, None, None, None
     folder = standalone_dir if standalone_dir is not None else run_dir
-    backends = find_backends(backend, port=standalone_port, verbose=verbose)
+    backends = find_backends(backend, port=standalone_port, verbose=verbose, wait=wait)
     opened = (
         open_new(run, folder, save, max_bytes)
         if resume is None

@@ -15,8 +15,8 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -35,6 +35,8 @@ from torchglass.views.web.answers import NAMES, answer
 from torchglass.views.web.guard import SafeHeaders, TokenCheck
 from torchglass.views.web.offline import render_page
 from torchglass.views.web.shelf import FindMore, Shelf
+
+T = TypeVar("T")
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _POLL_SECONDS = 0.25
@@ -91,11 +93,11 @@ class _Api:
     def routes(self) -> list[BaseRoute]:
         """Where everything is."""
         return [
-            Route("/", _page_file),
-            Route("/saved.html", self._saved),
-            Route("/{name}", _page_file),
+            Route("/", _in_thread(_page_file)),
+            Route("/saved.html", _in_thread(self._saved)),
+            Route("/{name}", _in_thread(_page_file)),
             Route("/api/events", self._events),
-            *(Route(f"/api/{name}", self._endpoint(name)) for name in NAMES),
+            *(Route(f"/api/{name}", _in_thread(self._endpoint(name))) for name in NAMES),
         ]
 
     def _endpoint(self, name: str) -> Callable[[Request], Response]:
@@ -171,7 +173,7 @@ class _News:
         """What a look less than a poll ago found, or a new one does."""
         async with self._lock:
             if time.monotonic() - self._read_at >= _POLL_SECONDS / 2:
-                self._latest = await run_in_threadpool(self._look)
+                self._latest = await _beside(self._look)
                 self._read_at = time.monotonic()
             return self._latest
 
@@ -201,3 +203,31 @@ def _problem(status_code: int) -> Callable[[Request, Exception], Response]:
         return Response(body, status_code=status_code, media_type="application/json")
 
     return tell
+
+
+def _in_thread(endpoint: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+    async def run(request: Request) -> Response:
+        return await _beside(endpoint, request)
+
+    return run
+
+
+async def _beside(function: Callable[..., T], *arguments: object) -> T:
+    """What a function returns that runs in a thread beside the server.
+
+    Python 3.12 starts no thread once a program has ended, while its page may stay: the function
+    then runs in the server's own.
+    """
+    has_begun = False
+
+    def run() -> T:
+        nonlocal has_begun
+        has_begun = True
+        return function(*arguments)
+
+    try:
+        return await run_in_threadpool(run)
+    except RuntimeError:
+        if has_begun:
+            raise
+        return function(*arguments)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,23 @@ def test_a_series_that_is_not_there_is_not_found(client: TestClient) -> None:
 
     assert answer.status_code == 404
     assert "99" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/", "/api/run", "/saved.html", "/api/events"])
+def test_a_page_is_answered_where_python_starts_no_more_threads(
+    path: str, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    # As Python 3.12 does once a program has ended.
+    def start_others(self: threading.Thread) -> None:
+        if "worker" in self.name:
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_others)
+
+    assert client.get(path).status_code == 200
 
 
 def test_the_stream_of_a_finished_run_says_so_and_ends(client: TestClient) -> None:

@@ -1,0 +1,211 @@
+"""`watch(backend="standalone")` when the program has ended: who stays, what is shown, what is left.
+
+The programs run at real terminals, in pipes, and without either.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torchglass as tg
+from tests.terminals import Terminal
+
+TRAINING = """
+import sys
+import torch
+import torchglass as tg
+
+def train(**options):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    tg.watch(model, backend="standalone", standalone_port=0, save="mine.glass", **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(12):
+        model(torch.randn(5, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    model(torch.randn(5, 4))
+
+"""
+STAYS = "The page stays until Ctrl-C"
+ENDS = "Training ended. Reopen: torchglass view mine.glass"
+
+
+def program(ending: str, folder: Path) -> list[str]:
+    """A command that trains and then ends in some way."""
+    (folder / "train.py").write_text(TRAINING + ending)
+    return [sys.executable, "train.py"]
+
+
+def status(screen: str) -> dict[str, Any]:
+    """What the page says of its run."""
+    (url,) = set(re.findall(r"http://localhost:\d+/\?token=[\w-]+", screen))
+    # The token of the address becomes a cookie.
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    browser.open(url).close()
+    with browser.open(f"{url.partition('?')[0]}api/run") as answer:
+        told: dict[str, Any] = json.load(answer)["status"]
+    return told
+
+
+def files(folder: Path) -> set[str]:
+    """What a training has left in its folder."""
+    return {path.name for path in folder.iterdir()} - {"train.py", "__pycache__"}
+
+
+@pytest.mark.parametrize("end", ["Ctrl-C", "SIGTERM", "SIGHUP"])
+def test_at_a_terminal_the_whole_run_stays_until_it_is_ended_and_nothing_is_left(
+    end: str, tmp_path: Path
+) -> None:
+    with Terminal(program("train()", tmp_path), folder=tmp_path) as terminal:
+        screen = terminal.read_until(STAYS)
+        told = status(screen)
+        if end == "Ctrl-C":
+            terminal.press(Terminal.INTERRUPT)
+        else:
+            terminal.process.send_signal(getattr(signal, end))
+        code = terminal.exit_code()
+
+    assert (told["last_step"], told["finished"]) == (11, True)
+    assert code == 0
+    assert "Traceback" not in terminal.screen
+    assert "Reopen later: torchglass view mine.glass" in terminal.screen
+    assert files(tmp_path) == {"mine.glass"}
+    assert tg.open(tmp_path / "mine.glass").reader.last_step() == 11
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("train(); sys.exit(3)", 3),
+        ("train(); sys.exit('no data')", 1),
+        ("train(); raise SystemExit(4)", 4),
+        ("train(); raise ValueError('mine')", 1),
+        ("train(wait=True); raise ValueError('mine')", 1),
+        ("train(wait=False)", 0),
+    ],
+)
+def test_a_program_that_fails_or_shall_not_wait_ends_at_once_with_its_own_exit_code(
+    ending: str, code: int, tmp_path: Path
+) -> None:
+    with Terminal(program(ending, tmp_path), folder=tmp_path) as terminal:
+        assert terminal.exit_code() == code
+
+    assert ENDS in terminal.screen
+    assert STAYS not in terminal.screen
+    assert files(tmp_path) == {"mine.glass"}
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "train(); sys.exit()",
+        """
+try:
+    sys.exit(1)
+except SystemExit:
+    train()
+""",
+        # Python tells nobody the exit code, so that it stays only if it is asked to.
+        "sys.exit(train(wait=True))",
+    ],
+    ids=["sys.exit()", "caught", "asked"],
+)
+def test_a_program_that_succeeds_stays_however_it_ends(ending: str, tmp_path: Path) -> None:
+    with Terminal(program(ending, tmp_path), folder=tmp_path) as terminal:
+        terminal.read_until(STAYS)
+        terminal.press(Terminal.INTERRUPT)
+        assert terminal.exit_code() == 0
+
+
+@pytest.mark.parametrize("pipe", ["| tee log", "2>&1 | tee log", "> log"])
+def test_a_program_whose_output_goes_through_a_pipe_stays(pipe: str, tmp_path: Path) -> None:
+    command = shlex.join(program("train()", tmp_path))
+    # As a shell at a desk, which gives each pipeline a process group of its own.
+    with Terminal(["bash", "-c", f"set -m; {command} {pipe}"], folder=tmp_path) as terminal:
+        terminal.read_until(STAYS)
+        terminal.press(Terminal.INTERRUPT)
+        terminal.exit_code()
+
+    assert "Traceback" not in terminal.screen
+    assert files(tmp_path) == {"mine.glass", "log"}
+
+
+@pytest.mark.parametrize("where", ["in the background", "with its errors in a file"])
+def test_a_program_that_nobody_could_see_or_end_does_not_stay(where: str, tmp_path: Path) -> None:
+    command = shlex.join(program("train()", tmp_path))
+    shell = f"set -m; {command} & wait" if "background" in where else f"{command} 2> log"
+
+    with Terminal(["bash", "-c", shell], folder=tmp_path) as terminal:
+        assert terminal.exit_code() == 0
+
+    log = tmp_path / "log"
+    assert ENDS in (log.read_text() if log.exists() else terminal.screen)
+
+
+def test_without_a_terminal_a_program_ends_and_says_how_to_look_at_its_run(tmp_path: Path) -> None:
+    done = subprocess.run(
+        program("train()", tmp_path),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        check=True,
+    )
+
+    assert done.stderr.rstrip().endswith(ENDS)
+    assert files(tmp_path) == {"mine.glass"}
+
+
+@pytest.mark.parametrize("how", ["environment", "argument"])
+def test_a_program_that_shall_wait_needs_no_terminal(how: str, tmp_path: Path) -> None:
+    ending, value = ("train()", "1") if how == "environment" else ("train(wait=True)", "0")
+    with subprocess.Popen(
+        program(ending, tmp_path),
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "TORCHGLASS_WAIT": value,
+        },
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        said = ""
+        while STAYS not in said:
+            said += (line := running.stderr.readline())
+            assert line, said
+        told = status(said)
+        running.terminate()
+
+    assert running.returncode == 0
+    assert told["finished"]
+    assert files(tmp_path) == {"mine.glass"}
+
+
+def test_two_pages_end_with_one_interrupt(tmp_path: Path) -> None:
+    ending = """
+tg.watch(torch.nn.ReLU(), backend="standalone", standalone_port=0, save="other.glass")
+train()
+"""
+    with Terminal(program(ending, tmp_path), folder=tmp_path) as terminal:
+        terminal.read_until("torchglass view mine.glass")
+        terminal.press(Terminal.INTERRUPT)
+        assert terminal.exit_code() == 0
+
+    assert files(tmp_path) == {"mine.glass", "other.glass"}
