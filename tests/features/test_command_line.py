@@ -502,3 +502,26 @@ def test_a_profile_is_a_table_json_csv_or_a_trace_for_a_browser(
         paths = [line["path"] for line in csv.DictReader(lines)]
     assert paths[:2] == ["Net", "embed"]
     assert paths[-1] == "unattributed"
+
+
+def test_a_training_checkpoint_tells_what_else_is_in_the_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = torch.nn.Linear(2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
+    torch.save(state, folder / "train.pth")
+    told = "Also in this file: optimizer (state of SGD with momentum, 2 tensors, 36 B), epoch=3"
+
+    for verb in ("summary", "tree"):
+        assert main([verb, "train.pth"]) == 0
+        assert told in " ".join(capsys.readouterr().out.split())
+    assert main(["summary", "train.pth", "--json"]) == 0
+    parts = json.loads(capsys.readouterr().out)["also_in_file"]
+
+    assert [(part["name"], part["path"]) for part in parts] == [
+        ("optimizer", "optimizer"),
+        ("epoch", ""),
+    ]

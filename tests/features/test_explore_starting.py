@@ -184,6 +184,22 @@ def test_a_checkpoint_with_a_nan_in_it_has_an_error_there(tmp_path: Path, suffix
     assert "1 of 2 values of `4.bias` is NaN" in shown(file, press=("exclamation_mark",))
 
 
+def test_a_training_checkpoint_shows_the_model_and_lists_what_is_beside_it(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    file = tmp_path / "train.pth"
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}, file)
+
+    text = shown(file)
+
+    assert "also in this file" in text
+    assert "optimizer (state of Adam or AdamW" in text
+    assert "epoch=3" in text
+    assert "▸ optimizer" in text or "▾ optimizer" in text
+
+
 def test_what_was_not_looked_at_is_not_called_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = tg.trace(net(), torch.ones(3, 4))
     assert "Not checked. tg.guard(model)" in shown(trace, press=("exclamation_mark",))

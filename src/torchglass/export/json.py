@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ def summary_dict(report: SummaryReport) -> dict[str, Any]:
         "model": model.name,
         "class": model.root.class_name,
         "origin": model.origin,
+        "also_in_file": [dataclasses.asdict(part) for part in model.also_in_file],
         "totals": _totals(report),
         "memory": _memory(report.memory),
         "modules": [_module(row, model) for row in report.rows],

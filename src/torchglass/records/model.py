@@ -84,6 +84,20 @@ class ClassSource:
     """What it inherits from, in the order in which Python looks there; `object` is left out."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePart:
+    """Something that a file holds beside the model."""
+
+    name: str
+    """Under which key it is kept: "optimizer", "epoch"."""
+    text: str = ""
+    """What it is: "3", "state of SGD with momentum"."""
+    tensors: int = 0
+    bytes: int = 0
+    path: str = ""
+    """Where its tensors are in the tree; "" where it has none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """A whole model: its modules in the order of the tree, parents before children."""
@@ -94,6 +108,8 @@ class Model:
     """The sources of the classes by `Module.class_name`, where they have any."""
     origin: str = ""
     """The file it was read from; "" for a live model."""
+    also_in_file: tuple[FilePart, ...] = ()
+    """What a checkpoint holds beside the model."""
 
     @property
     def root(self) -> Module:

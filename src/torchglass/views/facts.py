@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torchglass.analyse.model.summary import SummaryReport
+from torchglass.records.model import FilePart, Model
 from torchglass.views.formats import format_bytes, format_count, harmless
 
 _MOST_NOTES = 10
+_FEW_PARTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +29,32 @@ def facts(report: SummaryReport) -> list[Fact]:
 
 
 def notes(report: SummaryReport) -> list[str]:
-    """What is not to be overlooked: shared tensors and modules, folded rows, problems."""
+    """What is not to be overlooked: what else a file has, shared tensors, folds, problems."""
     return [
+        *also_in_file(report.model),
         *_few(_tied(report), "tied weights"),
         *_few(_aliases(report), "aliases"),
         *_folds(report),
         *_few(_problems(report), "problems"),
     ]
+
+
+def also_in_file(model: Model) -> list[str]:
+    """One sentence on what a checkpoint holds beside the model, if anything."""
+    parts = model.also_in_file
+    told = [part_text(part) for part in parts[:_FEW_PARTS]]
+    more = [f"{len(parts) - _FEW_PARTS:,} more"] if len(parts) > _FEW_PARTS else []
+    return [f"Also in this file: {', '.join((*told, *more))}"] if told else []
+
+
+def part_text(part: FilePart) -> str:
+    """A part of a file: "epoch=3", "optimizer (state of Adam, 12 tensors, 3.4 MB)"."""
+    name = harmless(part.name)
+    if not part.tensors:
+        return f"{name}={harmless(part.text)}"
+    count = f"{part.tensors:,} tensor{'s' * (part.tensors != 1)}"
+    told = [harmless(part.text), count, format_bytes(part.bytes)]
+    return f"{name} ({', '.join(filter(None, told))})"
 
 
 def _parameter_facts(report: SummaryReport) -> Iterator[Fact]:

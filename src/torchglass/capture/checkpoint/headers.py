@@ -11,9 +11,10 @@ from safetensors import safe_open
 
 from torchglass.capture.checkpoint.dotted import CHECKPOINT, stored_slot, tree
 from torchglass.errors import TargetError
-from torchglass.records.model import Model, TensorId
+from torchglass.records.model import FilePart, Model, TensorId
 from torchglass.records.tensors import TensorSpec
 
+_LONGEST = 60
 _DTYPE = re.compile(r"([A-Z]+?)(\d+)(.*)")
 _KINDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "C": "complex"}
 _TORCH_NAMES = {
@@ -26,6 +27,7 @@ _TORCH_NAMES = {
 def read_safetensors(files: Sequence[Path]) -> Model:
     """The tensors of one file or of several shards, in the order of their names."""
     specs: dict[str, TensorSpec] = {}
+    beside: dict[str, str] = {}
     for file in files:
         if not file.exists():
             raise TargetError(f"there is no file {file}")
@@ -33,11 +35,17 @@ def read_safetensors(files: Sequence[Path]) -> Model:
             for name in opened.keys():  # noqa: SIM118 - it is no mapping
                 part = opened.get_slice(name)
                 specs[name] = _spec(part.get_shape(), part.get_dtype())
+            beside.update(opened.metadata() or {})
     slots = (
         stored_slot(name, specs[name], TensorId(number))
         for number, name in enumerate(sorted(specs, key=_natural))
     )
-    return Model(name="", modules=tree(slots, root=CHECKPOINT))
+    parts = (
+        FilePart(name=name, text=text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")
+        for name, text in beside.items()
+        if name != "format"
+    )
+    return Model(name="", modules=tree(slots, root=CHECKPOINT), also_in_file=tuple(parts))
 
 
 def _spec(shape: Sequence[int], dtype: str) -> TensorSpec:

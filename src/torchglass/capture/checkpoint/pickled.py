@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -12,16 +13,15 @@ import torch
 from torch import nn
 
 from torchglass.capture.checkpoint.archive import allowing, is_archive, open_archive
+from torchglass.capture.checkpoint.contents import beside_modules, divided
 from torchglass.capture.checkpoint.dotted import CHECKPOINT, stored_slot, tree
 from torchglass.capture.model.containers import module_parts
 from torchglass.capture.model.identity import Identities
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.tensor.describing import describe
 from torchglass.errors import TargetError, UnsafeFileError
-from torchglass.records.model import Model, join_path
+from torchglass.records.model import Model
 
-_MOST = 500_000
-"""How much to look at: a small file can name its parts more often than anyone can wait for."""
 _REFUSED = re.compile(r"GLOBAL ([\w.]+)")
 
 
@@ -33,8 +33,9 @@ def read_pickled(files: Sequence[Path], *, unsafe: bool) -> Model:
 def read_contents(contents: Sequence[Any], name: str) -> Model:
     """The same of what was loaded already: a state dict, or what holds one."""
     if len(contents) == 1 and (isinstance(contents[0], nn.Module) or module_parts(contents[0])):
-        return read_model(contents[0])
+        return replace(read_model(contents[0]), also_in_file=beside_modules(contents[0]))
     identities = Identities()
+    parts = [divided(content) for content in contents]
     slots = [
         stored_slot(
             name,
@@ -43,12 +44,13 @@ def read_contents(contents: Sequence[Any], name: str) -> Model:
             trainable=not isinstance(tensor, nn.Parameter) or tensor.requires_grad,
             state=state,
         )
-        for content in contents
-        for name, tensor, state in _tensors(_unwrapped(content))
+        for one in parts
+        for name, tensor, state in one.tensors
     ]
     if not slots:
         raise TargetError(f"there are no tensors in {name}")
-    return Model(name="", modules=tree(slots, root=CHECKPOINT))
+    beside = tuple(part for one in parts for part in one.beside)
+    return Model(name="", modules=tree(slots, root=CHECKPOINT), also_in_file=beside)
 
 
 def load_tensors(files: Sequence[Path], *, unsafe: bool) -> dict[str, torch.Tensor]:
@@ -60,7 +62,7 @@ def tensors_in(contents: Sequence[Any]) -> dict[str, torch.Tensor]:
     """The same of what was loaded already."""
     if len(contents) == 1 and isinstance(contents[0], nn.Module):
         return dict(contents[0].state_dict(keep_vars=True))
-    found = (part for content in contents for part in _tensors(_unwrapped(content)))
+    found = (part for content in contents for part in divided(content).tensors)
     return {name: tensor for name, tensor, _ in found}
 
 
@@ -101,42 +103,3 @@ def _refused_names(path: Path, message: str) -> list[str]:
         return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
     # Files from before torch 1.6 are no archives; the refusal names the first one it met.
     return _REFUSED.findall(message)[:1]
-
-
-def _unwrapped(content: Any) -> Any:
-    """The innermost dict that still has all the tensors: a training saves its model among notes."""
-    while isinstance(content, Mapping):
-        parts = [part for _, part in _below(content) if next(_tensors(part), None) is not None]
-        if len(parts) != 1 or not isinstance(parts[0], Mapping):
-            break
-        content = parts[0]
-    return content
-
-
-def _tensors(content: Any) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """Name, tensor, and whether it is the state of an optimizer, for all in nested containers."""
-    waiting = [("", content, False)]
-    for _ in range(_MOST):
-        if not waiting:
-            return
-        name, part, state = waiting.pop()
-        if isinstance(part, torch.Tensor):
-            yield name or "tensor", part, state
-            continue
-        state = state or (isinstance(part, Mapping) and {"state", "param_groups"} <= part.keys())
-        waiting += [(join_path(name, key), inner, state) for key, inner in reversed(_below(part))]
-    raise TargetError(f"it has more than {_MOST:,} containers and tensors, or contains itself")
-
-
-def _below(part: Any) -> list[tuple[str, Any]]:
-    """The named parts that are tensors or may hold some."""
-    items: Iterable[tuple[Any, Any]] = ()
-    if isinstance(part, Mapping):
-        items = part.items()
-    elif isinstance(part, (list, tuple)):
-        items = enumerate(part)
-    return [
-        (str(name), inner)
-        for name, inner in items
-        if isinstance(inner, (torch.Tensor, Mapping, list, tuple))
-    ]

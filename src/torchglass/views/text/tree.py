@@ -16,8 +16,9 @@ from typing import NamedTuple
 from torchglass.analyse.model.summary import Row, SummaryReport
 from torchglass.views.brief import brief
 from torchglass.views.columns import SAME_AS, output_text, row_name, same_as
+from torchglass.views.facts import also_in_file
 from torchglass.views.formats import format_count, harmless, shorten, width
-from torchglass.views.text.fitting import shortened
+from torchglass.views.text.fitting import shortened, wrapped
 from torchglass.views.text.frame import missing_note
 from torchglass.views.text.guides import guides
 
@@ -46,8 +47,9 @@ def tree_text(report: SummaryReport, room: int | None = None) -> str:
     ]
     total = f"{'├' if ways else '└'}── {format_count(report.counts.total.parameters)} parameters"
     missing = missing_note((what for way in ways for what in way.left_out), room)
+    beside = [line for note in also_in_file(report.model) for line in wrapped(note, room)]
     return "\n".join(
-        [f"{harmless(report.model.name)}(", total, *(way.text for way in ways), *missing]
+        [f"{harmless(report.model.name)}(", total, *(way.text for way in ways), *missing, *beside]
     )
 
 

@@ -82,7 +82,8 @@ class Workbench(Screen[None]):
         """Where the cursor is, and among which matches."""
         module = self.tree_panel.selected
         peers = self.subject.outline.by_class[module.class_name]
-        kind = module.kind if len(peers) == 1 else f"{module.kind} ×{len(peers):,}"
+        alone = len(peers) == 1 or module.class_name in self.subject.outline.classless
+        kind = module.kind if alone else f"{module.kind} ×{len(peers):,}"
         return " · ".join(filter(None, (module.path, kind, self.searching.count)))
 
     def on_resize(self) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 from tests import models
 from torchglass.analyse.model.parameters import count
 from torchglass.capture.checkpoint.reading import read_checkpoint
+from torchglass.capture.checkpoint.tensors import StoredTensors
 from torchglass.capture.model.structure import read_model
 from torchglass.errors import TargetError, UnsafeFileError
 from torchglass.records.model import Model, Slot
@@ -122,9 +123,130 @@ def test_the_state_of_an_optimizer_is_shown_but_is_no_parameter(
 
     model = read_checkpoint(_saved(tmp_path / "net.pt", content))
 
-    assert model.find("model.0") is not None
+    assert _slots(model)["0.weight"].role == "parameter"
     assert _slots(model)["optimizers.0.state.0.exp_avg"].role == "buffer"
     assert _parameters(model) == 24
+
+
+def _trained(net: nn.Module, kind: type[torch.optim.Optimizer], **options: Any) -> dict[str, Any]:
+    optimizer = kind(net.parameters(), **options)
+    net(torch.randn(5, 3)).sum().backward()
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("key", "beside"),
+    [
+        ("model", {"optimizer": "state of Adam or AdamW", "epoch": "3", "args": "lr=0.1, seed=1"}),
+        (
+            "state_dict",
+            {
+                "pytorch-lightning_version": "'2.4.0'",
+                "global_step": "40",
+                "optimizer_states": "state of Adam or AdamW",
+                "lr_schedulers": "empty",
+                "hyper_parameters": "hidden=64, name='small'",
+            },
+        ),
+        ("module", {"ds_version": "'0.14'", "optimizer": "state of Adam or AdamW"}),
+        ("anything at all", {"epoch": "3"}),
+    ],
+    ids=["training", "lightning", "deepspeed", "own name"],
+)
+def test_what_is_beside_the_model_is_told(
+    key: str, beside: dict[str, str], tmp_path: Path, net: nn.Module
+) -> None:
+    state = _trained(net, torch.optim.AdamW)
+    values: dict[str, Any] = {
+        "optimizer": state,
+        "optimizer_states": [state],
+        "epoch": 3,
+        "global_step": 40,
+        "args": {"lr": 0.1, "seed": 1},
+        "hyper_parameters": {"hidden": 64, "name": "small"},
+        "lr_schedulers": [],
+        "pytorch-lightning_version": "2.4.0",
+        "ds_version": "0.14",
+    }
+    content = {name: values[name] for name in beside}
+    # The model is found by what it is, and not by where it stands.
+    content = {**dict(list(content.items())[:1]), key: net.state_dict(), **content}
+
+    model = read_checkpoint(_saved(tmp_path / "train.pth", content))
+
+    assert {part.name: part.text for part in model.also_in_file} == beside
+    assert _parameters(model) == 24
+    assert [module.path for module in model.modules][:3] == ["", "0", "1"]
+    for part in model.also_in_file:
+        assert bool(part.path) == bool(part.tensors) == name_is_optimizer(part.name)
+        assert not part.path or model.find(part.path) is not None
+
+
+def name_is_optimizer(name: str) -> bool:
+    return name.startswith("optimizer")
+
+
+@pytest.mark.parametrize("names", [("G", "D"), ("model", "model_ema")])
+def test_several_models_in_one_file_keep_their_names(
+    names: tuple[str, str], tmp_path: Path, net: nn.Module
+) -> None:
+    content = {name: net.state_dict() for name in names} | {"epoch": 3}
+
+    model = read_checkpoint(_saved(tmp_path / "train.pth", content))
+
+    assert [child.name for child in model.children(model.root)] == [*names]
+    assert [(part.name, part.text) for part in model.also_in_file] == [("epoch", "3")]
+
+
+def test_random_states_counters_and_optimizers_are_no_models(
+    tmp_path: Path, net: nn.Module
+) -> None:
+    content = {
+        "rng": {"torch": torch.get_rng_state(), "cuda": [torch.get_rng_state()]},
+        "meters": {"loss": torch.tensor(0.5)},
+        "sgd": _trained(net, torch.optim.SGD, lr=0.1, momentum=0.9),
+        "plain": _trained(net, torch.optim.SGD, lr=0.1),
+        "weights": net.state_dict(),
+        "0": "a name that a layer has, too",
+    }
+
+    model = read_checkpoint(_saved(tmp_path / "train.pth", content))
+
+    told = {part.name: (part.text, part.path) for part in model.also_in_file}
+    assert told["sgd"] == ("state of SGD with momentum", "sgd")
+    assert told["plain"] == ("optimizer without state", "")
+    assert told["rng"] == ("", "rng")
+    assert told["meters"] == ("", "meters")
+    assert "meters" in {child.name for child in model.children(model.root)}
+    assert _parameters(model) == 24
+
+
+def test_values_among_the_tensors_of_a_state_dict_are_told(tmp_path: Path, net: nn.Module) -> None:
+    content = {**net.state_dict(), "epoch": 3}
+
+    model = read_checkpoint(_saved(tmp_path / "net.pth", content))
+
+    assert [(part.name, part.text) for part in model.also_in_file] == [("epoch", "3")]
+
+
+def test_the_metadata_of_safetensors_is_told(tmp_path: Path, net: nn.Module) -> None:
+    file = tmp_path / "net.safetensors"
+    save_file(net.state_dict(), file, metadata={"format": "pt", "epoch": "3"})
+
+    model = read_checkpoint(file)
+
+    assert [(part.name, part.text) for part in model.also_in_file] == [("epoch", "3")]
+
+
+def test_the_tensors_have_the_names_of_the_tree(tmp_path: Path, net: nn.Module) -> None:
+    state = _trained(net, torch.optim.Adam)
+    file = _saved(tmp_path / "train.pth", {"optimizer": state, "model": net.state_dict()})
+
+    loads = StoredTensors(file)
+
+    assert set(loads) == set(_slots(read_checkpoint(file)))
+    assert torch.equal(loads["0.weight"](), net.state_dict()["0.weight"])
 
 
 def test_tensors_that_share_a_storage_are_tied(tmp_path: Path) -> None:

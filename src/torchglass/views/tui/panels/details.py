@@ -8,6 +8,7 @@ from typing import ClassVar
 from torchglass.analyse.model.parameters import Counts, ModuleCounts
 from torchglass.records.model import Module, Slot, join_path
 from torchglass.views.columns import shape_text
+from torchglass.views.facts import part_text
 from torchglass.views.formats import format_bytes, format_count, format_share, harmless
 from torchglass.views.tui.panels.changes import describe_change
 from torchglass.views.tui.panels.drawing import (
@@ -49,6 +50,7 @@ def describe(subject: Subject, module: Module, width: int) -> list[Row]:
     return sections(
         list(_who(subject, module, width)),
         _problem(module, width),
+        list(_also_in_file(subject, module, width)),
         list(describe_change(subject, module, width)),
         [heading("holds"), *_totals(subject, module, counts)] if counts else [],
         [heading("tensors"), *_tensors(subject, module)] if module.slots else [],
@@ -90,6 +92,18 @@ def _problem(module: Module, width: int) -> list[Row]:
     if not module.problem:
         return []
     return [heading("problem"), *paragraph(harmless(module.problem), width, "problem")]
+
+
+def _also_in_file(subject: Subject, module: Module, width: int) -> Iterator[Row]:
+    """What a checkpoint holds beside the model; what has tensors is a branch of the tree."""
+    parts = subject.model.also_in_file if module.parent is None else ()
+    if parts:
+        yield heading("also in this file")
+    for part in parts[:_MOST_VALUES]:
+        for row in paragraph(part_text(part), width, "name" if part.path else "plain", "  "):
+            yield Row(row.pieces, part.path or None)
+    if len(parts) > _MOST_VALUES:
+        yield text(f"and {len(parts) - _MOST_VALUES:,} more", "muted")
 
 
 def _totals(subject: Subject, module: Module, counts: ModuleCounts) -> Iterator[Row]:

@@ -108,6 +108,11 @@ class Outline:
         return frozenset(module.id for module in self.model.modules if module.children)
 
     @cached_property
+    def classless(self) -> frozenset[str]:
+        """Words that stand for a class where none is known, as in a checkpoint."""
+        return frozenset(name for name in self.by_class if "." not in name)
+
+    @cached_property
     def by_class(self) -> dict[str, list[ModuleId]]:
         """The modules of each class."""
         classes: dict[str, list[ModuleId]] = {}

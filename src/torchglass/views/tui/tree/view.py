@@ -215,13 +215,18 @@ class TreeView(ScrollView, can_focus=True):
         if module.id == self.cursor:
             tone = "cursor" if self.has_focus else "resting"
         else:
-            tone = "same" if module.class_name == self.selected.class_name else "plain"
+            tone = "same" if self._is_like_selected(module) else "plain"
         standing = Standing(
             tone=tone,
             is_open=self.arrangement.is_open(module.id),
             is_match=bool(self._is_match[module.id]),
         )
         return self.sheet.line(self.arrangement.row(module), standing, self.scroll_offset.x)
+
+    def _is_like_selected(self, module: Module) -> bool:
+        """Whether a module is of the class under the cursor; groups of a checkpoint have none."""
+        kind = self.selected.class_name
+        return module.class_name == kind and kind not in self.subject.outline.classless
 
     def _style(self, tone: str, ink: str) -> Style:
         return written(self.app.theme_variables, ink, TONES[tone])
