@@ -143,9 +143,8 @@ class Standalone:
         """The program has ended: close the run, and tell the user; whether the page stays."""
         self._training.close()
         if not program.may_stay(self._wait):
-            if self._say is not None:
-                path = self._file()
-                self._say(f"Training ended.{f' Reopen: torchglass view {path}' if path else ''}")
+            if self._say is not None and (path := self._file()):
+                self._say(f"Training ended. Reopen: torchglass view {path}")
             return False
         # Whatever is not to be said, nobody shall wonder why a program does not end.
         say(f"Training ended. The page stays until Ctrl-C: {self.url}")

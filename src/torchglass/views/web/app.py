@@ -10,6 +10,7 @@ Addresses are relative, so a proxy may put the whole under a prefix.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import json
 import math
@@ -22,7 +23,6 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -41,6 +41,8 @@ T = TypeVar("T")
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _POLL_SECONDS = 0.25
 _HEARTBEAT_POLLS = 60
+_LEAST_COMPRESSED = 500
+"""Bytes; less is sent as it is."""
 MOST_STREAMS = 32
 """Event streams at a time. A page that gets none asks for the statuses now and then instead."""
 
@@ -64,7 +66,6 @@ def build_app(
             Middleware(SafeHeaders),
             Middleware(TrustedHostMiddleware, [*LOCAL_HOSTS, *hosts], www_redirect=False),
             Middleware(TokenCheck, token=token),
-            Middleware(GZipMiddleware, compresslevel=5),
         ],
         exception_handlers={
             StoreError: _problem(404),
@@ -206,10 +207,25 @@ def _problem(status_code: int) -> Callable[[Request, Exception], Response]:
 
 
 def _in_thread(endpoint: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint whose answer is made and compressed beside the server."""
+
+    def answer(request: Request) -> Response:
+        return _compressed(endpoint(request), request)
+
     async def run(request: Request) -> Response:
-        return await _beside(endpoint, request)
+        return await _beside(answer, request)
 
     return run
+
+
+def _compressed(response: Response, request: Request) -> Response:
+    response.headers.add_vary_header("Accept-Encoding")
+    is_understood = "gzip" in request.headers.get("accept-encoding", "")
+    if is_understood and len(response.body) >= _LEAST_COMPRESSED:
+        response.body = gzip.compress(response.body, 5, mtime=0)
+        response.headers["Content-Encoding"] = "gzip"
+        response.headers["Content-Length"] = str(len(response.body))
+    return response
 
 
 async def _beside(function: Callable[..., T], *arguments: object) -> T:
