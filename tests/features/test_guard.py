@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from torchglass import record
 from torchglass.api.guarding import guard, replay
 from torchglass.errors import StoreError, TargetError, TorchglassWarning
 from torchglass.records.finding import Finding
@@ -551,3 +552,169 @@ def test_no_tensor_of_a_training_is_held() -> None:
 def test_a_folder_cannot_be_run_again_and_is_called_one(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="it is a folder"):
         replay(tmp_path)
+
+
+class Buckets(nn.Module):
+    """T5's relative positions: the logarithm of 0 is cast away, and `where` takes another value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Embedding(32, 2)
+
+    def forward(self, length: int) -> Any:
+        apart = (torch.arange(length)[None, :] - torch.arange(length)[:, None]).abs()
+        far = (torch.log(apart.float() / 8) / 3 * 8).to(torch.long) + 8
+        return self.bias(torch.where(apart < 8, apart, far.clamp(max=15)))
+
+
+def test_what_is_discarded_before_it_reaches_an_output_is_not_blamed() -> None:
+    model = Does(lambda self, x: x + self.inner(x.shape[0]).sum(), inner=Buckets())
+
+    with guard(model) as guarded:
+        model(torch.randn(20, requires_grad=True)).sum().backward()
+        with torch.no_grad():
+            model(torch.randn(20))
+
+    assert guarded.findings == ()
+
+
+@pytest.mark.parametrize("aside", [False, True])
+def test_what_reaches_an_output_by_any_way_is_blamed_where_it_was_made(aside: bool) -> None:
+    class Leaks(nn.Module):
+        kept: torch.Tensor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.kept = torch.log(x - x)
+            return x if aside else self.kept
+
+    inner = Leaks()
+    model = Does(lambda self, x: self.inner(x).exp() + self.inner.kept.square(), inner=inner)
+
+    with pytest.raises(NonFiniteError) as raised, guard(model):
+        model(torch.ones(3))
+
+    assert raised.value.finding.op == "log"
+    assert "allow=" in str(raised.value)
+
+
+def test_a_value_that_was_discarded_is_told_when_it_spoils_the_way_back() -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            broken = torch.sqrt(-torch.ones(3))
+        return torch.where(torch.tensor(True), x, x * broken.nan_to_num()) + torch.where(
+            x > 5, (x - 5).sqrt(), x
+        )
+
+    with pytest.raises(NonFiniteError) as raised, guard(Does(forward)) as guarded:
+        backward = guarded
+        forward(None, torch.ones(3, requires_grad=True)).sum().backward()
+
+    assert raised.value.finding.op == "sqrt"
+    assert not backward.ok
+
+
+def test_the_message_says_how_to_allow_what_is_meant() -> None:
+    model = nn.Sequential(Does(lambda self, x: x.log()))
+
+    with pytest.raises(NonFiniteError) as raised, guard(model):
+        model(-torch.ones(2))
+
+    assert 'if that is meant: tg.guard(model, allow=["log"]), or allow=["0"] for the module' in str(
+        raised.value
+    )
+
+
+@pytest.mark.parametrize("bad", [INF, -INF, float("nan")])
+def test_a_weight_that_is_not_finite_is_named_whatever_comes_of_it(bad: float) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model.get_parameter("2.weight")[0] = bad
+    x = torch.zeros(2, 4)
+
+    finding = only(found(model, x))
+
+    word = "NaN" if bad != bad else "Inf"
+    assert f"parameter 2.weight holds 4 {word}" in finding.message
+
+
+def test_an_input_or_a_buffer_with_inf_is_named_whatever_comes_of_it() -> None:
+    fed = nn.Linear(2, 2)
+    worn = nn.BatchNorm1d(2).eval()
+    worn.get_buffer("running_mean")[0] = worn.get_buffer("running_var")[0] = INF
+
+    assert "came in with input input" in only(found(fed, torch.tensor([[INF, -INF]]))).message
+    assert "buffer running_mean holds 1 Inf" in only(found(worn, torch.ones(1, 2))).message
+
+
+def test_a_mask_that_is_a_frozen_parameter_is_not_blamed() -> None:
+    mask = nn.Parameter(torch.full((3, 3), -INF).triu(1), requires_grad=False)
+    model = Does(lambda self, x: (x @ x.T + self.mask).softmax(-1), mask=mask)
+
+    assert found(model, torch.randn(3, 2, requires_grad=True), train=True) == ()
+
+
+def scaled_step(model: nn.Module, *, clips: bool, fused: bool = False) -> torch.amp.GradScaler:
+    optimizer = torch.optim.Adam(model.parameters(), fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    for _ in range(30):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = model(torch.randn(8, 4)).square().mean()
+        scaler.scale(loss).backward()
+        if clips:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    return scaler
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize("options", [{}, {"cheap": True}, {"backward": False}])
+def test_overflows_that_a_scaler_checks_are_not_raised(
+    options: dict[str, Any], clips: bool, fused: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    with guard(model, **options) as guarded:
+        scaler = scaled_step(model, clips=clips, fused=fused)
+
+    assert scaler.get_scale() < 2.0**40
+    assert guarded.ok
+    assert [parameter.isfinite().all().item() for parameter in model.parameters()] == [True] * 4
+
+
+def test_an_overflow_that_is_used_although_a_scaler_is_there_is_raised_before_the_update() -> None:
+    model = nn.Linear(4, 1)
+    weight = model.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+
+    with pytest.raises(NonFiniteError) as raised, guard(model):
+        with torch.autocast("cpu", torch.float16):
+            loss = model(torch.randn(8, 4)).square().mean()
+        scaler.scale(loss).backward()
+        optimizer.step()
+
+    assert raised.value.finding.phase == "backward"
+    assert torch.equal(model.weight, weight)
+
+
+def test_no_dump_is_left_of_what_was_discarded(tmp_path: Path) -> None:
+    with guard(Buckets(), dump=tmp_path) as guarded:
+        Buckets()(20)
+
+    assert guarded.findings == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_beside_a_guard_that_raises_goes_on() -> None:
+    model = nn.Sequential(Does(lambda self, x: x.log()))
+
+    with record(model) as recording, guard(model):
+        with torch.no_grad(), pytest.raises(NonFiniteError):
+            model(-torch.ones(2))
+        model(torch.ones(2))
+
+    assert len(recording["0"]) == 2

@@ -206,9 +206,12 @@ class _Several:
 
     def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
         """The call at a depth returned or raised."""
-        for one, its_depth in zip(self.observers, self._depths[depth], strict=True):
-            one.leave(its_depth, output, error)
+        depths = self._depths[depth]
         del self._depths[depth:]
+        with contextlib.ExitStack() as stack:
+            # One that raises, as a guard does, keeps none of the others from its end.
+            for one, its_depth in reversed([*zip(self.observers, depths, strict=True)]):
+                stack.callback(one.leave, its_depth, output, error)
 
 
 _lock = threading.RLock()

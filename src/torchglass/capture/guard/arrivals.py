@@ -32,8 +32,18 @@ class Arrivals:
     def __init__(self, desk: Desk, memory: Memory) -> None:
         self._desk = desk
         self._memory = memory
+        self._names: set[str] = set()
+        """Of all that was found."""
         self.inputs: Inputs | None = None
         """What the outermost call that is running was called with."""
+
+    def are_behind(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor with Inf was there before, and is not a mask: no op is to blame then."""
+        known = self._memory.recall(tensor)
+        if known is not None and self._memory.maker(tensor) not in self._names:
+            return False
+        source = self._source_of(tensor, Health.INF)
+        return _is_trained(source.tensor) or not _looks_like_a_mask(source.tensor, Health.INF)
 
     def find(self, ill: Iterable[torch.Tensor], spot: Spot) -> Finding | None:
         """The finding that one of these tensors brought it along, if no op is known to have."""
@@ -43,10 +53,10 @@ class Arrivals:
             health = look_again(tensor)
             source = self._source_of(tensor, health)
             self._memory.remember(tensor, health, source.name)
+            self._names.add(source.name)
             if health is Health.NEAR or self._memory.is_undefined(tensor):
                 continue
-            is_parameter = isinstance(source.tensor, nn.Parameter)
-            if not is_parameter and _looks_like_a_mask(source.tensor, health):
+            if not _is_trained(source.tensor) and _looks_like_a_mask(source.tensor, health):
                 continue
             if self._desk.is_news(health, Spot(source.name, "", 0, None)):
                 exhibit = Exhibit(source.name, "argument", source.tensor)
@@ -72,6 +82,11 @@ class Arrivals:
             yield _Source(name, f"parameter {name} holds {{count}}", parameter)
         for name, buffer in self._desk.model.named_buffers():
             yield _Source(name, f"buffer {name} holds {{count}}", buffer)
+
+
+def _is_trained(tensor: torch.Tensor) -> bool:
+    """Whether it is a weight; a parameter that is not trained may be a mask."""
+    return isinstance(tensor, nn.Parameter) and tensor.requires_grad
 
 
 def _looks_like_a_mask(tensor: torch.Tensor, health: Health) -> bool:

@@ -103,7 +103,7 @@ class Backward:
         except Exception as problem:  # noqa: BLE001 - see Desk.miss
             self._desk.miss(problem)
         if finding is not None:
-            self._desk.report(finding)
+            self._desk.report_gradient(finding)
 
     def _judge(self, claim: Claim, made: Gradients, given: Gradients) -> Finding | None:
         if claim.kept is not None:
@@ -117,7 +117,8 @@ class Backward:
             return None
         before = max((look_again(one) for one in given if one is not None), default=Health.FINE)
         was_spoiled = self._spoil(health)
-        if any(look_again(tensor) >= health for _, tensor in _saved(running_node())):
+        is_of_forward = any(look_again(tensor) >= health for _, tensor in _saved(running_node()))
+        if is_of_forward and not self._desk.has_waiting:
             # The forward had made it so, which was told there.
             return None
         if before < health:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
+import torch
 from torch import nn
 
 from torchglass.capture.guard.dumping import Dumper
 from torchglass.capture.guard.evidence import Held, Spot, held_by
 from torchglass.capture.guard.finiteness import Health
+from torchglass.capture.watch.living import find_living
 from torchglass.errors import warn
 from torchglass.records.finding import Finding
 
 Report = Callable[[Finding], None]
 """Is told of each finding, and may raise to stop the run."""
+News = tuple[Health, Spot]
+"""What is told once."""
 
 
 class Desk:
@@ -39,8 +45,14 @@ class Desk:
         self._repeat = repeat
         self.met = 0
         """How often something was found that is not finite, told before or not."""
-        self._told: set[tuple[Health, Spot]] = set()
+        self._told: set[News] = set()
+        self._latest: News | None = None
         self._warned = False
+        self.has_waiting = False
+        """Whether something was found in a forward that is told only if it reaches an output."""
+        self._scalers: list[Any] = []
+        self._unchecked: Finding | None = None
+        self._unchecked_task = -1
 
     @property
     def held(self) -> Held:
@@ -51,6 +63,50 @@ class Desk:
         """Hand on a finding, which may raise."""
         self._report(finding)
 
+    def report_gradient(self, finding: Finding) -> None:
+        """Hand on a finding of a backward, unless a `GradScaler` is there to check gradients.
+
+        Scaled gradients overflow by design: the scaler then skips the step of the optimizer. Where
+        an optimizer steps all the same, `gradients_used` reports what was kept back here.
+        """
+        if not self.scalers():
+            self._report(finding)
+            return
+        self.take_back()
+        task = torch._C._current_graph_task_id()
+        if finding.severity == "error" and task != self._unchecked_task:
+            self._unchecked, self._unchecked_task = finding, task
+
+    @property
+    def has_unchecked(self) -> bool:
+        """Whether gradients overflowed that a scaler has yet to check."""
+        return self._unchecked is not None
+
+    def gradients_used(self, *, are_finite: bool) -> None:
+        """An optimizer is about to step with these gradients, so no scaler has held it back."""
+        finding, self._unchecked = self._unchecked, None
+        if finding is not None and not are_finite:
+            self._report(finding)
+        elif finding is not None:
+            discard(finding)
+
+    def scalers(self) -> list[Any]:
+        """The gradient scalers of this process that have scaled a loss."""
+        if not any(scaler._scale is not None for scaler in self._scalers):
+            self._scalers = find_living(lambda _: False).scalers
+        return [scaler for scaler in self._scalers if scaler._scale is not None]
+
+    def take_back(self) -> News | None:
+        """What was news just now is not told yet, and may never be; None if it is told again."""
+        if self._latest is not None:
+            self._told.discard(self._latest)
+        return self._latest
+
+    def tell(self, news: News | None) -> None:
+        """What was taken back is told after all."""
+        if news is not None:
+            self._told.add(news)
+
     def is_news(self, health: Health, spot: Spot) -> bool:
         """Whether something is to be reported, which from then on it has been."""
         if spot.op in self._allow or (spot.path and spot.path in self._allow):
@@ -59,6 +115,7 @@ class Desk:
         key = health, spot._replace(call=0)
         is_new = key not in self._told
         self._told.add(key)
+        self._latest = key if is_new else None
         return is_new or (self._repeat and health is not Health.NEAR)
 
     def miss(self, problem: Exception) -> None:
@@ -66,3 +123,9 @@ class Desk:
         if not self._warned:
             self._warned = True
             warn(f"the guard could not look at everything: {problem!r}")
+
+
+def discard(finding: Finding) -> None:
+    """Delete what was written of a finding that is not told."""
+    if "dump" in finding.facts:
+        Path(finding.facts["dump"]).unlink(missing_ok=True)

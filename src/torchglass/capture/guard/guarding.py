@@ -28,6 +28,7 @@ def guarding(desk: Desk, *, backward: bool) -> Iterator[Sentinel]:
         stack.enter_context(recording(sentinel))
         stack.enter_context(watching_updates(sentinel, desk))
         stack.enter_context(fused_paths_kept())
+        stack.callback(sentinel.forget_waiting)
         stack.enter_context(OpMode(sentinel))
         if sentinel.backward is not None:
             stack.callback(sentinel.backward.end)

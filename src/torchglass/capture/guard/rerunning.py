@@ -28,7 +28,7 @@ from torchglass.capture.guard.evidence import Exhibit, Spot, standing, user_sour
 from torchglass.capture.guard.finiteness import Health, look_again
 from torchglass.capture.guard.guarding import guarding
 from torchglass.capture.guard.memory import version_of
-from torchglass.capture.guard.updates import trained_by
+from torchglass.capture.guard.updates import is_held_back, spoiled_gradients
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.quiet import quietly
 
@@ -93,9 +93,10 @@ class Rerunner:
         batch = self._batch
         if batch is None or self._is_rerunning or threading.get_ident() != self.thread:
             return
+        if is_held_back(optimizer):
+            return
         with quietly():
-            gradients = [(name, p.grad) for name, p in trained_by(optimizer, self._desk)]
-            bad = [(n, g) for n, g in gradients if g is not None and look_again(g) > Health.NEAR]
+            bad = list(spoiled_gradients(optimizer, self._desk))
         for name, gradient in bad[:1]:
             self._rerun(batch, gradient, f"the gradient of {name}", backward=True)
 

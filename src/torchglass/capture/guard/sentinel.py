@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch import nn
 
 from torchglass.capture.guard.arrivals import Arrivals
 from torchglass.capture.guard.backward import Backward
-from torchglass.capture.guard.desk import Desk
+from torchglass.capture.guard.desk import Desk, News, discard
 from torchglass.capture.guard.dumping import Kept, keep
 from torchglass.capture.guard.evidence import Exhibit, Spot, argument_names, blame, user_source
 from torchglass.capture.guard.finiteness import (
@@ -56,6 +56,16 @@ class Given(NamedTuple):
     health: Health
 
 
+class Waiting(NamedTuple):
+    """A finding that is told only if what was found reaches an output."""
+
+    finding: Finding
+    call: Running
+    causes: tuple[str, ...]
+    """What made those of the op's inputs that were not finite before."""
+    news: News | None
+
+
 _OUTSIDE = Running("", 0)
 _SMALL = 1 << 16
 """The elements of a tensor that is copied before it is written over, so that it can be shown."""
@@ -79,6 +89,8 @@ class Sentinel:
         self._numbers: Counter[str] = Counter()
         self._before: dict[int, Health] = {}
         self._copies: dict[int, torch.Tensor] = {}
+        self._waiting: dict[str, Waiting] = {}
+        """By the words for the op that made them."""
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """A call begins; how deep it is."""
@@ -104,6 +116,8 @@ class Sentinel:
         del self._open[depth:]
         if self.backward is not None and error is None:
             self._claim_rest(call, output)
+        if self._waiting and error is None:
+            self._report_all(self._left_with(output))
         self.current = self._open[-1] if depth else _OUTSIDE
         if call.script is not None and error is None:
             self.seen(call.script.as_op(call, output))
@@ -130,12 +144,12 @@ class Sentinel:
         """An op ran: look at what it made."""
         if self.is_updating:
             return event.output
-        finding = None
+        findings: Sequence[Finding] = ()
         try:
             nature = nature_of(event.function)
             if not self._is_fine(event, nature):
                 with quietly():
-                    finding = self._judge(event, nature)
+                    findings = self._judge(event, nature)
             if self.backward is not None and self.backward.has_new:
                 with quietly():
                     spot = self._spot(event, "backward")
@@ -144,8 +158,7 @@ class Sentinel:
             self._desk.miss(problem)
         if event.written:
             self._before, self._copies = {}, {}
-        if finding is not None:
-            self._desk.report(finding)
+        self._report_all(findings)
         return event.output
 
     def failed(self, event: OpEvent, error: BaseException) -> None:
@@ -162,16 +175,26 @@ class Sentinel:
         self._memory.remember(output, Health.FINE)
         return True
 
-    def _judge(self, event: OpEvent, nature: Nature) -> Finding | None:
+    def _report_all(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            self._desk.report(finding)
+
+    def forget_waiting(self) -> None:
+        """What has reached no output by now was discarded."""
+        for waiting in self._waiting.values():
+            discard(waiting.finding)
+        self._waiting.clear()
+
+    def _judge(self, event: OpEvent, nature: Nature) -> Sequence[Finding]:
         if nature is Nature.MOVED:
             if self._memory.any_bad:
                 self._pass_on(event)
-            return None
+            return ()
         results = event.results
         if nature is Nature.UNDEFINED:
             for tensor in results:
                 self._memory.leave_undefined(tensor)
-            return None
+            return ()
         health, culprit = Health.FINE, None
         for tensor in results:
             found = look(tensor)
@@ -179,7 +202,7 @@ class Sentinel:
                 health, culprit = found, tensor
             elif not found:
                 self._memory.remember(tensor, found)
-        return None if culprit is None else self._find_out(event, nature, health, culprit)
+        return () if culprit is None else self._find_out(event, nature, health, culprit)
 
     def _pass_on(self, event: OpEvent) -> None:
         """What was only moved is as bad as it was, through the fault of the same op."""
@@ -191,24 +214,113 @@ class Sentinel:
 
     def _find_out(
         self, event: OpEvent, nature: Nature, health: Health, culprit: torch.Tensor
-    ) -> Finding | None:
+    ) -> Sequence[Finding]:
         """Who is to blame for a result, if that is news."""
         given = self._given(event)
-        ill = [one for one in given if one.health >= health]
+        ill = self._ill(given, health)
         spot = self._spot(event, phase_of(event.chain))
         is_meant = _is_asked_for(event, nature, health, culprit)
-        finding = None
-        if ill:
-            remaining = (one.tensor for one in ill if not self._is_gone(one))
-            finding = self._arrivals.find(remaining, spot)
+        findings: Sequence[Finding] = ()
+        if self._is_checked_later(event, given):
+            pass
+        elif ill:
+            findings = self._brought(ill, spot, event, culprit)
         elif not is_meant and self._desk.is_news(health, spot):
-            finding = self._blame(event, spot, health, culprit, given)
+            findings = self._made(event, spot, health, culprit, given)
         # A mask may be put over what was NaN before: its Inf is then its own.
         alike = (self._memory.maker(one.tensor) for one in ill if one.health == health)
         maker = next(filter(None, alike), spot.words if is_meant or not ill else "")
         for tensor in event.results:
             self._memory.remember(tensor, look(tensor), maker)
-        return finding
+        return findings
+
+    def _ill(self, given: list[Given], health: Health) -> list[Given]:
+        """What was as bad before; or had Inf of which NaN came, and no op had made that."""
+        ill = [one for one in given if one.health >= health]
+        if ill or health is not Health.NAN:
+            return ill
+        infinite = [one for one in given if one.health is Health.INF and not self._is_gone(one)]
+        return [one for one in infinite if self._arrivals.are_behind(one.tensor)]
+
+    def _brought(
+        self, ill: list[Given], spot: Spot, event: OpEvent, culprit: torch.Tensor
+    ) -> Sequence[Finding]:
+        """What came with the inputs of an op, if that is news."""
+        findings = []
+        for one in ill:
+            waiting = self._waiting.get(self._memory.maker(one.tensor))
+            if waiting is not None and (culprit.requires_grad or waiting.call not in self._open):
+                findings += self._released(self._memory.maker(one.tensor))
+        remaining = (one.tensor for one in ill if not self._is_gone(one))
+        found = self._arrivals.find(remaining, spot)
+        return findings if found is None else [*findings, found]
+
+    def _made(
+        self,
+        event: OpEvent,
+        spot: Spot,
+        health: Health,
+        culprit: torch.Tensor,
+        given: list[Given],
+    ) -> Sequence[Finding]:
+        """What an op made; of what needs no gradient only once it reaches an output."""
+        finding = self._blame(event, spot, health, culprit, given)
+        causes = tuple(filter(None, (self._memory.maker(one.tensor) for one in given)))
+        may_be_discarded = (
+            health is not Health.NEAR
+            and event.call.number > 0
+            and not culprit.requires_grad
+            and not any(map(self._is_held, event.results))
+        )
+        if not may_be_discarded:
+            return [*(each for cause in causes for each in self._released(cause)), finding]
+        waiting = Waiting(finding, event.call, causes, self._desk.take_back())
+        self._desk.has_waiting = True
+        old = self._waiting.get(spot.words)
+        if old is not None:
+            discard(old.finding)
+        self._waiting[spot.words] = waiting
+        return ()
+
+    def _released(self, maker: str) -> list[Finding]:
+        """A finding that waited, after those that led to it; nothing if none did."""
+        waiting = self._waiting.pop(maker, None)
+        if waiting is None:
+            return []
+        self._desk.tell(waiting.news)
+        before = [each for cause in waiting.causes for each in self._released(cause)]
+        return [*before, waiting.finding]
+
+    def _left_with(self, output: Any) -> Sequence[Finding]:
+        """What waited, and is in the output of a call."""
+        findings = []
+        try:
+            with quietly():
+                for tensor in tensors_in(output):
+                    if self._memory.health(tensor) > Health.NEAR:
+                        maker = self._memory.maker(tensor)
+                        # What was written through a view has no known maker.
+                        for each in [maker] if maker else list(self._waiting):
+                            findings += self._released(each)
+        except Exception as problem:  # noqa: BLE001 - see Desk.miss
+            self._desk.miss(problem)
+        return findings
+
+    def _is_held(self, tensor: torch.Tensor) -> bool:
+        """Whether the model keeps a tensor, so that what is written into it stays."""
+        held = self._desk.held
+        return id(tensor) in held.parameters or id(tensor) in held.buffers
+
+    def _is_checked_later(self, event: OpEvent, given: list[Given]) -> bool:
+        """Whether an op works on scaled gradients outside of the model, as unscaling does."""
+        if event.call.number or not self._desk.scalers():
+            return False
+        scales = {id(scaler._scale) for scaler in self._desk.scalers()}
+        gradients = {id(each.grad) for each in self._desk.model.parameters()}
+        return self._desk.has_unchecked or any(
+            id(one.tensor) in scales or (id(one.tensor) in gradients and one.health > Health.NEAR)
+            for one in given
+        )
 
     def _given(self, event: OpEvent) -> list[Given]:
         located = (

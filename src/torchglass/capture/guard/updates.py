@@ -27,8 +27,13 @@ def watching_updates(sentinel: Sentinel, desk: Desk) -> Iterator[None]:
     """Look at the parameters of a model after each step that an optimizer takes with them."""
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if threading.get_ident() == sentinel.thread:
-            sentinel.is_updating = True
+        if threading.get_ident() != sentinel.thread:
+            return
+        if desk.has_unchecked and not is_held_back(optimizer):
+            with quietly():
+                are_finite = not any(spoiled_gradients(optimizer, desk))
+            desk.gradients_used(are_finite=are_finite)
+        sentinel.is_updating = True
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if threading.get_ident() != sentinel.thread:
@@ -56,6 +61,20 @@ def trained_by(optimizer: Optimizer, desk: Desk) -> Iterator[tuple[str, torch.Te
         for parameter in group["params"]:
             if id(parameter) in names:
                 yield names[id(parameter)], parameter
+
+
+def spoiled_gradients(optimizer: Optimizer, desk: Desk) -> Iterator[tuple[str, torch.Tensor]]:
+    """The gradients with NaN or Inf that an optimizer is about to use, by parameter."""
+    for name, parameter in trained_by(optimizer, desk):
+        gradient = parameter.grad
+        if gradient is not None and look_again(gradient) > Health.NEAR:
+            yield name, gradient
+
+
+def is_held_back(optimizer: Optimizer) -> bool:
+    """Whether a `GradScaler` has told an optimizer itself that it is to skip its step."""
+    found: torch.Tensor | None = getattr(optimizer, "found_inf", None)
+    return found is not None and bool(found.item())
 
 
 def _judge(optimizer: Optimizer, desk: Desk) -> Finding | None:

@@ -22,11 +22,23 @@ def finding_text(finding: Finding) -> str:
     reason = cause(finding)
     if reason:
         told.append(f"why: {reason}")
+    if finding.op and finding.kind in ("nan", "inf"):
+        told.append(_how_to_allow(finding))
     if "dump" in finding.facts:
         told.append(f"run it again: torchglass replay {finding.facts['dump']}")
     if "not_dumped" in finding.facts:
         told.append(f"it cannot be run again: {finding.facts['not_dumped']}")
     return f"\n{_INDENT}".join([harmless(finding.message), *map(harmless, told)])
+
+
+def _how_to_allow(finding: Finding) -> str:
+    """What to write where a finding is meant."""
+    name = finding.path or finding.op
+    either = f', or allow=["{finding.path}"] for the module' if finding.path else ""
+    if finding.phase == "optimizer":
+        return f'if that is meant: tg.guard(model, allow=["{name}"])'
+    back = "; backward=False leaves out gradients" if finding.phase == "backward" else ""
+    return f'if that is meant: tg.guard(model, allow=["{finding.op}"]){either}{back}'
 
 
 def findings_text(findings: Iterable[Finding]) -> str:
