@@ -33,10 +33,11 @@ def guard(
     An op is to blame for what is not finite in its result and was so in none of its inputs. `on`
     says whether that raises `NonFiniteError` right there, warns once for each place, or is only
     kept in `.findings`. −Inf that is written down, as in masks, is nobody's fault; `allow` names
-    further ops ("log") or modules that may. What needs no gradient is told only when it leaves its
-    module, and a gradient that a `GradScaler` checks only if an optimizer uses it all the same. float16 and bfloat16 are warned of when half of what
-    they hold is reached. With `dump`, a folder, the culprit and its inputs are written to a file
-    that `replay` runs again; until then the guard holds what ops were given.
+    further ops ("log") or modules that may. What needs no gradient is told when it leaves its
+    module, and an overflow that a `GradScaler` checks only if an optimizer uses it all the same.
+    float16 and bfloat16 are warned of when half of what they hold is reached. With `dump`, a
+    folder, the culprit and its inputs are written to a file that `replay` runs again; until then
+    the guard holds what ops were given.
 
     `cheap` looks only at what the model returns and at the gradients before an optimizer's step,
     and runs a bad batch again under guard, with the same random numbers and buffers. It is the one
