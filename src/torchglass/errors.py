@@ -88,11 +88,9 @@ class Fence:
             if message in self._told or len(self._told) >= _MOST_WARNINGS:
                 return
             self._told.add(message)
-            where = _innermost_of_ours(problem.__traceback__)
-            warn(
-                f"{self._lost}; your run continues. This is a bug in Torchglass, please report it: "
-                f"{message}{where}"
-            )
+            where = _where_ours(problem)
+            hint = f" This is a bug in Torchglass ({where}): please report it." if where else ""
+            warn(f"{self._lost}; the training continues: {message}.{hint}")
         except Exception:  # noqa: BLE001 - at the end of the stack even a warning is a call too many
             return
 
@@ -112,15 +110,19 @@ _MOST_WARNINGS = 5
 """Of so many different errors of one fence the user is told."""
 
 
-def _innermost_of_ours(traceback: TracebackType | None) -> str:
-    """The line of ours that an error came from last: " (capture/calls.py:120)"."""
-    found = ""
+def _where_ours(problem: BaseException) -> str:
+    """The module and line of ours that an error came from; "" for what is not a bug of ours."""
+    if isinstance(problem, TorchglassError):
+        return ""
+    found, name = "", ""
+    traceback = problem.__traceback__
     while traceback is not None:
-        name = str(traceback.tb_frame.f_globals.get("__name__"))
-        if name.partition(".")[0] == "torchglass":
-            found = f" ({name}:{traceback.tb_lineno})"
+        name = str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if name == "torchglass":
+            found = f"{traceback.tb_frame.f_globals['__name__']}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
-    return found
+    # What was raised in other code, such as a function that we were given, is not ours.
+    return found if name in _ON_THE_WAY else ""
 
 
 def _level_of_user() -> int:

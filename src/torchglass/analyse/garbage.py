@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections.abc import Iterator
 
+from torchglass.blocks import unbroken
 
-@contextlib.contextmanager
+
+@unbroken
 def collector_paused() -> Iterator[None]:
     """Make many lasting objects without the collector looking through them time and again.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchglass.api.expecting import expect_module, expect_names
+from torchglass.blocks import FencedBlock, unbroken
 from torchglass.errors import TargetError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def guard(
     expect_module(model, "guard")
     if on not in ("raise", "warn", "record"):
         raise TargetError(f'on is "raise", "warn" or "record", not {on!r}')
-    return _guarding(
+    block = _guarding(
         model,
         on,
         backward=backward,
@@ -61,9 +62,16 @@ def guard(
         allow=expect_names("allow", allow),
         folder=None if dump is None else Path(dump),
     )
+    return FencedBlock(block, lambda: _guard_of_nothing(on), "the guard looks at nothing")
 
 
-@contextlib.contextmanager
+def _guard_of_nothing(on: On) -> Guard:
+    from torchglass.results.guard import Guard
+
+    return Guard(on)
+
+
+@unbroken
 def _guarding(
     model: nn.Module,
     on: On,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from torchglass.analyse.trace.selecting import Selection
 from torchglass.api.expecting import expect_module, expect_one_of
-from torchglass.errors import TargetError
+from torchglass.blocks import FencedBlock
+from torchglass.errors import CaptureError, TargetError
 from torchglass.records.model import Model
 
 if TYPE_CHECKING:
@@ -108,7 +109,20 @@ def tracing(
     """
     expect_module(model, "tracing")
     _expect_level(level)
-    return _tracing(model, save=save, gradients=gradients, level=level)
+    return FencedBlock(
+        _tracing(model, save=save, gradients=gradients, level=level),
+        lambda: _nothing_traced(model),
+        "the trace is lost",
+    )
+
+
+def _nothing_traced(model: nn.Module) -> Trace:
+    from torchglass.results.trace import Trace
+
+    def fail() -> Any:
+        raise CaptureError("there is no trace: it could not begin, as a warning has said")
+
+    return Trace(fail, _reading(model))
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, get_args
 
 from torchglass.api.expecting import expect_at_least, expect_one_of
+from torchglass.blocks import FencedBlock, unbroken
 from torchglass.records.statistics import Level
 
 if TYPE_CHECKING:
@@ -40,10 +41,21 @@ def record(
     expect_one_of("level", level, get_args(Level))
     expect_at_least(1, "keep", keep)
     expect_at_least(0, "tensors, True or how many bytes to keep,", tensors)
-    return _recording(model, level, keep, _BUDGET_BYTES if tensors is True else int(tensors))
+    return FencedBlock(
+        _recording(model, level, keep, _BUDGET_BYTES if tensors is True else int(tensors)),
+        lambda: _nothing_recorded(type(model).__name__),
+        "statistics were not recorded",
+    )
 
 
-@contextlib.contextmanager
+def _nothing_recorded(name: str) -> Recording:
+    from torchglass.capture.statistics.recording import StatisticsRecorder
+    from torchglass.results.recording import Recording
+
+    return Recording(StatisticsRecorder(()), name)
+
+
+@unbroken
 def _recording(model: object, level: Level, keep: int, budget: int) -> Iterator[Recording]:
     from torchglass.capture.statistics.recording import recording_statistics
     from torchglass.results.recording import Recording

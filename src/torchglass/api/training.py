@@ -20,8 +20,9 @@ from torchglass.api.backends import (
     say,
 )
 from torchglass.api.run_files import MEMORY, Opened, open_again, open_new, this_run
-from torchglass.errors import TargetError
+from torchglass.errors import Fence, TargetError, TorchglassError
 from torchglass.records.flow import Sink
+from torchglass.records.run import Run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -144,7 +145,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     except BaseException:
         opened.give_up()
         raise
-    if verbose and run.rank == 0 and opened.path is not None:
+    if verbose and run.rank == 0 and watcher.path is not None:
         say(f"watching {run.name}, recorded in {opened.path}")
     return watcher
 
@@ -237,20 +238,40 @@ def _started(
         from torchglass.capture.distributed.reducing import reducing
 
         sink = reducing(sink, reduce, bins=options.bins)
-    watcher = Watcher(
-        model,
-        sink,
-        options,
-        start=opened.start,
-        path=opened.path.absolute() if opened.path is not None else None,
-        page=lambda: _page(opened, backends),
-    )
+    try:
+        watcher = Watcher(
+            model,
+            sink,
+            options,
+            start=opened.start,
+            path=opened.path.absolute() if opened.path is not None else None,
+            page=lambda: _page(opened, backends),
+        )
+    except TorchglassError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - no error of ours may keep a training from running
+        Fence("the training is not watched").caught(problem)
+        opened.give_up()
+        return _watcher_of_nothing(opened.run)
     if backends:
         try:
             _begin(backends, opened, watcher)
         except BaseException:
             watcher.close()
             raise
+    return watcher
+
+
+def _watcher_of_nothing(run: Run) -> Watcher:
+    """What a training has instead of a watcher that could not begin."""
+    from torch import nn
+
+    from torchglass.capture.watch import Watcher
+    from torchglass.store.memory import MemoryStore
+
+    watcher = Watcher(nn.Module(), MemoryStore(run))
+    watcher.close()
+    watcher.pause()
     return watcher
 
 

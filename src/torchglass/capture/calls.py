@@ -10,7 +10,6 @@ in the thread that made the recorder are seen, and none while torch compiles, ex
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 import time
@@ -23,9 +22,10 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
 import torch
 from torch import nn
 
+from torchglass.blocks import surely, unbroken
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.tensor.describing import describe
-from torchglass.errors import warn
+from torchglass.errors import Fence
 from torchglass.records.model import join_path
 from torchglass.records.trace import Call, CallId, Value
 
@@ -37,7 +37,10 @@ _clock = time.perf_counter_ns
 
 
 class Observer(Protocol):
-    """What can be shown the calls of a thread. Neither method raises."""
+    """What can be shown the calls of a thread.
+
+    One that raises is shown no more; its `missed(problem)`, if it has one, is told why.
+    """
 
     thread: int
 
@@ -73,7 +76,7 @@ class CallRecorder:
         self._open: list[_Open] = []
         self._numbers: Counter[str] = Counter()
         self._failed: tuple[int, str] | None = None
-        self._warned = False
+        self._fence = Fence("some module calls were not recorded")
         self.thread = threading.get_ident()
 
     @property
@@ -85,10 +88,14 @@ class CallRecorder:
         """The path of the innermost module that an exception came out of."""
         return self._failed[1] if self._failed and self._failed[0] == id(error) else None
 
+    def missed(self, problem: Exception) -> None:
+        """An error of ours: some calls are missing."""
+        self._fence.caught(problem)
+
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """Take down that a call begins, and how deep it is."""
         depth = len(self._open)
-        with self._guarded():
+        with self._fence:
             path = self._path(module)
             if path is not None:
                 inputs = self._values(tensors_of_call(args, kwargs))
@@ -114,9 +121,9 @@ class CallRecorder:
         call = self._open[depth]
         # Whatever is deeper never got to its own end, as when an interrupt came in between.
         del self._open[depth:]
-        if error is not None and self.where_failed(error) is None:
-            self._failed = id(error), call.path
-        with self._guarded():
+        with self._fence:
+            if error is not None and self.where_failed(error) is None:
+                self._failed = id(error), call.path
             outputs = self._values(tensors_in(output))
             self._calls[call.id] = Call(**call._asdict(), outputs=outputs, end_ns=end_ns)
 
@@ -135,15 +142,6 @@ class CallRecorder:
                 Value(place=place, spec=describe(tensor), memory=self._memories.number(tensor))
                 for place, tensor in located
             )
-
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's forward
-            if not self._warned:
-                self._warned = True
-                warn(f"some module calls were not recorded: {problem!r}")
 
 
 class _Memories:
@@ -167,28 +165,29 @@ class _Memories:
         return known[1]
 
 
-@contextlib.contextmanager
+@unbroken
 def recording(observer: Seer) -> Iterator[Seer]:
     """Show an observer the calls of its thread until the block ends, however it ends."""
     with standing_by():
-        _start(observer)
         try:
+            start_showing(observer)
             yield observer
         finally:
-            _stop(observer)
+            surely(stop_showing, observer)
 
 
-@contextlib.contextmanager
+@unbroken
 def standing_by() -> Iterator[None]:
     """Let observers come and go in the block without changing a class; alone it shows nothing.
 
     Python has faster ways to call the modules of a class that does not change all the time.
     """
-    _stand_in()
+    block = object()
     try:
+        _stand_in(block)
         yield
     finally:
-        _step_back()
+        surely(_step_back, block)
 
 
 class _Several:
@@ -197,21 +196,35 @@ class _Several:
     def __init__(self, observers: tuple[Observer, ...]) -> None:
         self.observers = observers
         self.thread = observers[0].thread
-        self._depths: list[tuple[int, ...]] = []
+        self._depths: list[list[tuple[Observer, int]]] = []
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """A call begins, for each of them at its own depth."""
-        self._depths.append(tuple(one.enter(module, args, kwargs) for one in self.observers))
+        depths = []
+        for one in self.observers:
+            try:
+                depths.append((one, one.enter(module, args, kwargs)))
+            except Exception as problem:  # noqa: BLE001, PERF203 - see _give_up
+                _give_up(one, problem)
+        self._depths.append(depths)
         return len(self._depths) - 1
 
     def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
         """The call at a depth returned or raised."""
         depths = self._depths[depth]
         del self._depths[depth:]
-        with contextlib.ExitStack() as stack:
-            # One that raises, as a guard does, keeps none of the others from its end.
-            for one, its_depth in reversed([*zip(self.observers, depths, strict=True)]):
-                stack.callback(one.leave, its_depth, output, error)
+        meant: Exception | None = None
+        for one, its_depth in depths:
+            try:
+                _leave(one, its_depth, output, error)
+            except Exception as problem:  # noqa: BLE001, PERF203 - the others are told first
+                meant = meant or problem
+        if meant is not None:
+            raise meant
+
+    def missed(self, problem: Exception) -> None:
+        """Errors of ours stay inside, so this one was raised on purpose."""
+        raise problem
 
 
 _lock = threading.RLock()
@@ -220,19 +233,21 @@ _observers: dict[int, Observer] = {}
 _original: Callable[..., Any] = nn.Module.__call__
 _is_torchs = True
 """Whether that is torch's own function, not another's in its place."""
-_standing = 0
-"""How many need our function in the place of torch's."""
+_standing: set[object] = set()
+"""The blocks that need our function in the place of torch's."""
 _limits = (0, 0)
+"""The recursion limit before, and while we stand in between."""
+_fence = Fence("Torchglass sees no more calls of this block")
 _DYNAMO_KEEPS_CALL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
 _thread = threading.get_ident
 _is_compiling = torch.compiler.is_compiling
 _tracing_state = torch._C._get_tracing_state
 
 
-def _stand_in() -> None:
-    global _original, _is_torchs, _limits, _standing  # noqa: PLW0603 - torch has one such method
+def _stand_in(block: object) -> None:
+    global _original, _is_torchs, _limits  # noqa: PLW0603 - torch has one such method
     with _lock:
-        _standing += 1
+        _standing.add(block)
         if nn.Module.__call__ is not _call:
             _original = nn.Module.__call__
             _is_torchs = _is_plain(_original)
@@ -244,29 +259,51 @@ def _stand_in() -> None:
             nn.Module.__call__ = _call  # type: ignore[method-assign]
 
 
-def _step_back() -> None:
-    global _standing  # noqa: PLW0603 - see _stand_in
+def _step_back(block: object) -> None:
     with _lock:
-        _standing -= 1
-        if not _standing and nn.Module.__call__ is _call:
+        _standing.discard(block)
+        if _standing:
+            return
+        if nn.Module.__call__ is _call:
             nn.Module.__call__ = _original  # type: ignore[method-assign]
-            if sys.getrecursionlimit() == _limits[1]:
-                sys.setrecursionlimit(_limits[0])
-            # Imported while we stood in for it, dynamo took our function for torch's own.
-            for module in filter(None, map(sys.modules.get, _DYNAMO_KEEPS_CALL)):
-                if module.__dict__.get("unpatched_nn_module_call") is _call:
-                    module.__dict__["unpatched_nn_module_call"] = _original
+        if sys.getrecursionlimit() == _limits[1]:
+            sys.setrecursionlimit(_limits[0])
+        # Imported while we stood in for it, dynamo took our function for torch's own.
+        for module in filter(None, map(sys.modules.get, _DYNAMO_KEEPS_CALL)):
+            if module.__dict__.get("unpatched_nn_module_call") is _call:
+                module.__dict__["unpatched_nn_module_call"] = _original
 
 
-def _start(observer: Observer) -> None:
+def start_showing(observer: Observer) -> None:
+    """Show an observer the calls of its thread from now on; someone is standing by."""
     with _lock:
-        _show(observer.thread, (*_shown(observer.thread), observer))
+        others = tuple(other for other in _shown(observer.thread) if other is not observer)
+        _show(observer.thread, (*others, observer))
 
 
-def _stop(observer: Observer) -> None:
+def stop_showing(observer: Observer) -> None:
+    """Show an observer nothing more."""
     with _lock:
         others = tuple(other for other in _shown(observer.thread) if other is not observer)
         _show(observer.thread, others)
+
+
+def _give_up(observer: Observer, problem: Exception) -> None:
+    """An error came out of an observer: it is shown no more, and the user's call goes on.
+
+    What an observer raises on purpose, its `missed` raises again.
+    """
+    missed = getattr(observer, "missed", _fence.caught)
+    missed(problem)
+    with _fence:
+        stop_showing(observer)
+
+
+def _leave(observer: Observer, depth: int, output: Any, error: BaseException | None) -> None:
+    try:
+        observer.leave(depth, output, error)
+    except Exception as problem:  # noqa: BLE001 - see _give_up
+        _give_up(observer, problem)
 
 
 def _shown(thread: int) -> tuple[Observer, ...]:
@@ -307,7 +344,11 @@ def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     observer = _observers.get(_thread())
     if observer is None:
         return _original(self, *args, **kwargs)
-    depth = observer.enter(self, args, kwargs)
+    try:
+        depth = observer.enter(self, args, kwargs)
+    except Exception as problem:  # noqa: BLE001 - see _give_up
+        _give_up(observer, problem)
+        return _original(self, *args, **kwargs)
     try:
         if _is_torchs and self._compiled_call_impl is None:
             # All that torch's own function does, and a frame less.
@@ -315,9 +356,12 @@ def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         else:
             output = _original(self, *args, **kwargs)
     except BaseException as error:
-        observer.leave(depth, error=error)
+        _leave(observer, depth, None, error)
         raise
-    observer.leave(depth, output)
+    try:
+        observer.leave(depth, output)
+    except Exception as problem:  # noqa: BLE001 - see _give_up
+        _give_up(observer, problem)
     return output
 
 

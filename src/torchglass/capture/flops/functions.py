@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from torchglass.blocks import unbroken
 from torchglass.capture.flops.counting import CountingMode
 from torchglass.capture.flops.registry import registered_functions
 from torchglass.capture.flops.rules import Rule, rule_of_function
 
 
-@contextlib.contextmanager
+@unbroken
 def counting_functions(mode: CountingMode) -> Iterator[None]:
     """Count the registered Functions by their formulas, and nothing that runs inside of them."""
     with contextlib.ExitStack() as stack:
@@ -28,7 +29,7 @@ def counting_functions(mode: CountingMode) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
+@unbroken
 def _counted(mode: CountingMode, rule: Rule, owner: Any, name: str) -> Iterator[None]:
     """Let a Function have a method that is counted until the block ends."""
     run: Callable[..., Any] = getattr(owner, name)

@@ -5,7 +5,6 @@ Kernels of a backward belong to the module call whose op they take the gradient 
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from torchglass.blocks import unbroken
 from torchglass.capture.timing.clocks import Clock
 from torchglass.capture.trace.nodes import UNNUMBERED, Makers, running_node
 from torchglass.records.flops import Nature, OpWork, Place, WorkStage
@@ -57,7 +57,7 @@ class Tally:
         """Whether the step is in its backward."""
         self.thread = threading.get_ident()
 
-    @contextlib.contextmanager
+    @unbroken
     def inside(self, path: str) -> Iterator[None]:
         """Take what runs in this block for part of something that is no module."""
         depth = self._begin(path, again=False)

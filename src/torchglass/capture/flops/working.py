@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
+from torchglass.blocks import unbroken
 from torchglass.capture.calls import recording
 from torchglass.capture.flops.counting import CountingMode
 from torchglass.capture.flops.functions import counting_functions
@@ -28,6 +29,7 @@ from torchglass.capture.timing.steps import (
     read_target,
     with_shapes,
 )
+from torchglass.capture.trace.dispatch import mode_on
 from torchglass.errors import CaptureError
 from torchglass.records.flops import Work
 from torchglass.records.model import Model
@@ -91,7 +93,7 @@ def count(
     )
 
 
-@contextlib.contextmanager
+@unbroken
 def _without_numbers(
     tensors: Sequence[torch.Tensor],
     located: Located,
@@ -138,7 +140,7 @@ class _Counting:
         times = self._clock.nanoseconds(self._marks)
         return sum(times[1::2]) - sum(times[::2])
 
-    @contextlib.contextmanager
+    @unbroken
     def stage(self, name: Stage) -> Iterator[None]:
         self._tally.is_backward = name == "backward"
         with contextlib.ExitStack() as stack:
@@ -146,7 +148,7 @@ class _Counting:
             stack.enter_context(counting_functions(self._mode))
             if name == "forward" and not self._is_module:
                 stack.enter_context(self._tally.inside(""))
-            stack.enter_context(self._mode)
+            stack.enter_context(mode_on(self._mode))
             self._mark()
             stack.callback(self._mark)
             yield

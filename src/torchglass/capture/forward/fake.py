@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.nn.parameter import is_lazy
 
+from torchglass.blocks import unbroken
 from torchglass.capture.forward.keeping import is_sharded
 from torchglass.capture.trace.dispatch import LookingMode
 from torchglass.errors import CaptureError
@@ -67,7 +67,7 @@ class Faking:
             made = self._made[id(tensor)] = tensor, self._make(tensor)
         return made[1]
 
-    @contextlib.contextmanager
+    @unbroken
     def running(self) -> Iterator[None]:
         """In this block no operation computes anything."""
         _log.addFilter(_is_worth_telling)

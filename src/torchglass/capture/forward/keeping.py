@@ -12,12 +12,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from torchglass.blocks import surely, unbroken
+
 Replace = Callable[[torch.Tensor], torch.Tensor]
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 
 
-@contextlib.contextmanager
+@unbroken
 def keeping_random_state() -> Iterator[None]:
     """Put the random generators of Python, numpy and torch back, on every device in use."""
     with random_state():
@@ -38,7 +40,7 @@ def random_state() -> contextlib.ExitStack:
     return stack
 
 
-@contextlib.contextmanager
+@unbroken
 def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]) -> Iterator[None]:
     """Let modules run on replaced tensors, and put back what they rebind meanwhile.
 
@@ -68,9 +70,9 @@ def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]
         # FSDP knows which weights it has registered, so it has to put them back itself.
         sharded.restore()
         for table, before in reversed(saved):
-            _put_back(table, before)
+            surely(_put_back, table, before)
         for buffer, value in scripted:
-            _write_back(buffer, value)
+            surely(_write_back, buffer, value)
 
 
 class _ShardedParameters:
@@ -135,7 +137,18 @@ def is_sharded(modules: Iterable[nn.Module]) -> bool:
     return any(isinstance(module, kinds) for module in modules)
 
 
-@contextlib.contextmanager
+@unbroken
+def gradients_set(enabled: bool) -> Iterator[None]:
+    """`torch.set_grad_enabled`, put back for certain."""
+    before = torch.is_grad_enabled()
+    try:
+        torch._C._set_grad_enabled(enabled)
+        yield
+    finally:
+        torch._C._set_grad_enabled(before)
+
+
+@unbroken
 def running_uncompiled() -> Iterator[None]:
     """Run compiled models as the Python that they were made of, which calls their modules."""
     # Without dynamo nothing is compiled yet, and importing it takes a second.

@@ -22,6 +22,7 @@ from torchglass.capture.forward.inputs import (
     arguments_from_sizes,
 )
 from torchglass.capture.forward.keeping import (
+    gradients_set,
     keeping_modules,
     keeping_random_state,
     running_uncompiled,
@@ -95,7 +96,7 @@ def _run(
         stack.enter_context(keeping_modules((module for _, module in modules), replace))
         stack.enter_context(running_uncompiled())
         stack.enter_context(faking.running() if faking else contextlib.nullcontext())
-        stack.enter_context(torch.no_grad())
+        stack.enter_context(gradients_set(False))
         stack.enter_context(recording(recorder))
         try:
             target(*args, **kwargs)

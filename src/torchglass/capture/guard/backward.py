@@ -96,14 +96,13 @@ class Backward:
         """A node has run."""
         if not self._is_active:
             return
-        finding = None
         try:
             with quietly():
                 finding = self._judge(claim, made, given)
+            if finding is not None:
+                self._desk.report_gradient(finding)
         except Exception as problem:  # noqa: BLE001 - see Desk.miss
             self._desk.miss(problem)
-        if finding is not None:
-            self._desk.report_gradient(finding)
 
     def _judge(self, claim: Claim, made: Gradients, given: Gradients) -> Finding | None:
         if claim.kept is not None:

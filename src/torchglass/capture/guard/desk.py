@@ -13,7 +13,7 @@ from torchglass.capture.guard.dumping import Dumper
 from torchglass.capture.guard.evidence import Held, Spot, held_by
 from torchglass.capture.guard.finiteness import Health
 from torchglass.capture.watch.living import find_living
-from torchglass.errors import warn
+from torchglass.errors import Fence, TorchglassError
 from torchglass.records.finding import Finding
 
 Report = Callable[[Finding], None]
@@ -47,7 +47,8 @@ class Desk:
         """How often something was found that is not finite, told before or not."""
         self._told: set[News] = set()
         self._latest: News | None = None
-        self._warned = False
+        self._raised: TorchglassError | None = None
+        self._fence = Fence("the guard could not look at everything")
         self.has_waiting = False
         """Whether something was found in a forward that is told only if it reaches an output."""
         self._scalers: list[Any] = []
@@ -61,7 +62,11 @@ class Desk:
 
     def report(self, finding: Finding) -> None:
         """Hand on a finding, which may raise."""
-        self._report(finding)
+        try:
+            self._report(finding)
+        except TorchglassError as error:
+            self._raised = error
+            raise
 
     def report_gradient(self, finding: Finding) -> None:
         """Hand on a finding of a backward, unless a `GradScaler` is there to check gradients.
@@ -70,7 +75,7 @@ class Desk:
         an optimizer steps all the same, `gradients_used` reports what was kept back here.
         """
         if not self.scalers():
-            self._report(finding)
+            self.report(finding)
             return
         self.take_back()
         task = torch._C._current_graph_task_id()
@@ -86,7 +91,7 @@ class Desk:
         """An optimizer is about to step with these gradients, so no scaler has held it back."""
         finding, self._unchecked = self._unchecked, None
         if finding is not None and not are_finite:
-            self._report(finding)
+            self.report(finding)
         elif finding is not None:
             discard(finding)
 
@@ -119,10 +124,13 @@ class Desk:
         return is_new or (self._repeat and health is not Health.NEAR)
 
     def miss(self, problem: Exception) -> None:
-        """Go on without what could not be looked at: no error of ours stops the user's run."""
-        if not self._warned:
-            self._warned = True
-            warn(f"the guard could not look at everything: {problem!r}")
+        """Go on without what could not be looked at: no error of ours stops the user's run.
+
+        What a report has raised is raised again.
+        """
+        if problem is self._raised:
+            raise problem
+        self._fence.caught(problem)
 
 
 def discard(finding: Finding) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchglass.capture.forward.keeping import keeping_random_state
+from torchglass.capture.forward.keeping import gradients_set, keeping_random_state
 from torchglass.capture.guard.dumping import GIVEN, GRADIENTS, NOTE
 from torchglass.capture.guard.evidence import KINDS, Exhibit, Held, argument_names, evidence
 from torchglass.capture.guard.finiteness import look_again
@@ -33,7 +33,7 @@ def replay(path: Path) -> Replay:
     call = json.loads(note)
     finding = from_plain(Finding, call["finding"])
     given = _numbered(SavedTensors(path, GIVEN))
-    with keeping_random_state(), torch.enable_grad():
+    with keeping_random_state(), gradients_set(True):
         leaves = [
             given[number].requires_grad_(trained) for number, trained in enumerate(call["trained"])
         ]

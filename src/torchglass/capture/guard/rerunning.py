@@ -17,8 +17,10 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from torchglass.blocks import unbroken
 from torchglass.capture.calls import recording
 from torchglass.capture.forward.keeping import (
+    gradients_set,
     keeping_modules,
     keeping_random_state,
     random_state,
@@ -88,8 +90,18 @@ class Rerunner:
         if bad:
             self._rerun(batch, bad[0], "the output of the model")
 
+    def missed(self, problem: Exception) -> None:
+        """An error came out of looking; see `Desk.miss`."""
+        self._desk.miss(problem)
+
     def before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """An optimizer is about to use the gradients: look at them."""
+        try:
+            self._look_at_gradients(optimizer)
+        except Exception as problem:  # noqa: BLE001 - see Desk.miss
+            self._desk.miss(problem)
+
+    def _look_at_gradients(self, optimizer: Optimizer) -> None:
         batch = self._batch
         if batch is None or self._is_rerunning or threading.get_ident() != self.thread:
             return
@@ -128,14 +140,14 @@ class Rerunner:
             stack.enter_context(keeping_random_state())
             stack.enter_context(keeping_modules(model.modules(), {"_buffers": as_before}))
             batch.rewind.pop_all().close()
-            stack.enter_context(torch.set_grad_enabled(backward or torch.is_grad_enabled()))
+            stack.enter_context(gradients_set(backward or torch.is_grad_enabled()))
             stack.enter_context(guarding(self._desk, backward=backward))
             outputs = [tensor for _, tensor in tensors_in(model(*batch.args, **batch.kwargs))]
             if backward:
                 _differentiate(model, outputs, batch.gradients)
 
 
-@contextlib.contextmanager
+@unbroken
 def rerunning(desk: Desk, *, backward: bool) -> Iterator[None]:
     """Look at outputs, and before each update at gradients, until the block ends."""
     rerunner = Rerunner(desk, backward=backward)

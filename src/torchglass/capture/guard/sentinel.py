@@ -124,6 +124,10 @@ class Sentinel:
         if not depth:
             self._arrivals.inputs = None
 
+    def missed(self, problem: Exception) -> None:
+        """An error came out of looking; see `Desk.miss`."""
+        self._desk.miss(problem)
+
     def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
         """Take note of what an op is about to write over."""
         if self.is_updating:

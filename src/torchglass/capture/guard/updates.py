@@ -14,6 +14,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from torchglass.blocks import unbroken
 from torchglass.capture.guard.desk import Desk
 from torchglass.capture.guard.evidence import Exhibit, Spot, blame, user_source
 from torchglass.capture.guard.finiteness import Health, look_again
@@ -22,7 +23,7 @@ from torchglass.capture.quiet import quietly
 from torchglass.records.finding import Finding
 
 
-@contextlib.contextmanager
+@unbroken
 def watching_updates(sentinel: Sentinel, desk: Desk) -> Iterator[None]:
     """Look at the parameters of a model after each step that an optimizer takes with them."""
 
@@ -39,14 +40,13 @@ def watching_updates(sentinel: Sentinel, desk: Desk) -> Iterator[None]:
         if threading.get_ident() != sentinel.thread:
             return
         sentinel.is_updating = False
-        finding = None
         try:
             with quietly():
                 finding = _judge(optimizer, desk)
+            if finding is not None:
+                desk.report(finding)
         except Exception as problem:  # noqa: BLE001 - see Desk.miss
             desk.miss(problem)
-        if finding is not None:
-            desk.report(finding)
 
     with contextlib.ExitStack() as stack:
         stack.callback(register_optimizer_step_pre_hook(before).remove)

@@ -17,7 +17,7 @@ from torch._C import DisableTorchFunction
 from torchglass.capture.inspection.clock import StandingClock
 from torchglass.capture.memory.storages import Living, plain_tensors, storage_key
 from torchglass.capture.quiet import quietly
-from torchglass.capture.trace.dispatch import LookingMode
+from torchglass.capture.trace.dispatch import LookingMode, mode_on
 from torchglass.capture.trace.functions import tensors_in
 
 
@@ -79,7 +79,7 @@ class Storages:
 
     def watching(self) -> contextlib.AbstractContextManager[object]:
         """Count all that is made inside."""
-        return _Watching(self, self._clock)
+        return mode_on(_Watching(self, self._clock))
 
     def meet_made(self, output: Any, known: set[int]) -> None:
         """Count what an op made, and not what it was given: a view of a weight takes nothing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
+from torchglass.blocks import unbroken
 from torchglass.capture.forward.fake import Faking, has_fakes
 from torchglass.capture.forward.keeping import (
     Replace,
@@ -161,7 +161,7 @@ def _run(plan: _Plan, arguments: Arguments, watcher: Watcher) -> None:
         step.run(watcher)
 
 
-@contextlib.contextmanager
+@unbroken
 def _own_autocast_cache() -> Iterator[None]:
     """Let a step make its own copies of weights in another dtype, as every step does."""
     torch.clear_autocast_cache()
@@ -200,7 +200,7 @@ class _Seen:
         finally:
             self._recorder.ledger.close()
 
-    @contextlib.contextmanager
+    @unbroken
     def stage(self, name: Stage) -> Iterator[None]:
         """Watch a stage; after the backward the gradients are known, and the optimizer steps."""
         with self._recorder.watching(name):
@@ -261,7 +261,7 @@ class _Metered:
         self._twin = twin
         self.allocations: list[Allocation] = []
 
-    @contextlib.contextmanager
+    @unbroken
     def stage(self, name: Stage) -> Iterator[None]:
         """From when the inputs have been copied until before all is let go, the meters run."""
         if name == "forward":

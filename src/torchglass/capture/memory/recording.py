@@ -8,7 +8,6 @@ recorder.ledger.read()
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from torchglass.blocks import unbroken
 from torchglass.capture.calls import CallRecorder, recording
 from torchglass.capture.forward.keeping import Replace
 from torchglass.capture.memory.ledger import Ledger, Place
@@ -23,10 +23,11 @@ from torchglass.capture.memory.savers import Makers, saved_tensors
 from torchglass.capture.memory.sums import Sums
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.timing.backward import Reached
+from torchglass.capture.trace.dispatch import mode_on
 from torchglass.capture.trace.functions import tensors_in
 from torchglass.capture.trace.kernels import KernelMode
 from torchglass.capture.trace.ops import OpEvent
-from torchglass.errors import warn
+from torchglass.errors import Fence
 from torchglass.records.memory import BlockKind, StepPhase
 from torchglass.records.model import join_path
 
@@ -48,7 +49,7 @@ class MemoryRecorder(CallRecorder):
         self._mode = KernelMode(self)
         self._makers = Makers()
         self._sums = Sums()
-        self._missed = False
+        self._uncounted = Fence("some memory was not counted")
         self.has_sparse = False
         """Whether a kernel gave a tensor that is not strided."""
         self.ledger = Ledger()
@@ -58,20 +59,20 @@ class MemoryRecorder(CallRecorder):
         """The path of the innermost module that is running."""
         return self._open[-1].path if self._open else None
 
-    @contextlib.contextmanager
+    @unbroken
     def watching(self, phase: StepPhase) -> Iterator[None]:
         """A part of the step runs in this block, and nothing else."""
         if phase == "forward":
             self._hold_model()
         self.ledger.begin(phase)
-        with recording(self), self._mode:
+        with recording(self), mode_on(self._mode):
             yield
         self.ledger.end()
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """A call begins; what the outermost one is given was there before the step."""
         if not self._open:
-            with self._guarded():
+            with self._fence:
                 self._hold_inputs(tensor for _, tensor in tensors_of_call(args, kwargs))
         return super().enter(module, args, kwargs)
 
@@ -87,10 +88,12 @@ class MemoryRecorder(CallRecorder):
             self._makers.note(event.call)
             self._take(event)
         except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's step
-            if not self._missed:
-                self._missed = True
-                warn(f"some memory was not counted: {problem!r}")
+            self.missed(problem)
         return event.output
+
+    def missed(self, problem: Exception) -> None:
+        """An error of ours: some kernels or calls are missing."""
+        self._uncounted.caught(problem)
 
     def retain(self, nodes: Iterable[Reached]) -> None:
         """The backward is about to begin: what is still there is kept for it."""

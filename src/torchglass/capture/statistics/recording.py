@@ -11,7 +11,6 @@ calls inside of it.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +23,7 @@ from torch._C import (
     _len_torch_function_stack,
 )
 
+from torchglass.blocks import surely, unbroken
 from torchglass.capture.calls import recording
 from torchglass.capture.forward.looking import modules_in
 from torchglass.capture.model.classes import class_name
@@ -32,7 +32,7 @@ from torchglass.capture.quiet import quietly
 from torchglass.capture.statistics.history import Call, History, Seen
 from torchglass.capture.statistics.readings import Reader
 from torchglass.capture.timing.clocks import waiting
-from torchglass.errors import CaptureError, TargetError, warn
+from torchglass.errors import CaptureError, Fence, TargetError
 from torchglass.records.model import join_path
 from torchglass.records.statistics import ForwardStats, Level, ModuleStatistics
 
@@ -41,7 +41,7 @@ Ended = Callable[[list[ForwardStats]], None]
 _LEVELS = ("full", "cheap", "shapes")
 
 
-@contextlib.contextmanager
+@unbroken
 def recording_statistics(
     target: object,
     *,
@@ -67,7 +67,7 @@ def recording_statistics(
         with recording(recorder):
             yield recorder
     finally:
-        recorder.close()
+        surely(recorder.close)
 
 
 class StatisticsRecorder:
@@ -106,7 +106,7 @@ class StatisticsRecorder:
         self._wait = None if level == "shapes" else waiting()
         self._ended = ended
         self._untold: list[Call] = []
-        self._warned = False
+        self._fence = Fence("some statistics were not recorded")
 
     @property
     def paths(self) -> list[str]:
@@ -164,24 +164,25 @@ class StatisticsRecorder:
             call.start_ns = self._clock()
             call.lost_ns = self._lost_ns = self._lost_ns + call.start_ns - began_ns
         except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's forward
-            self._warn(problem)
+            self._fence.caught(problem)
         return depth
 
     def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
         """Read what came out of the call at a depth, or take down that it raised."""
-        if self._wait is not None:
-            self._wait()
-        end_ns = self._clock()
         if len(self._open) <= depth:
             return
         call = self._open[depth]
         # Whatever is deeper never got to its own end, as when an interrupt came in between.
         del self._open[depth:]
-        call.total_ns = end_ns - call.start_ns - (self._lost_ns - call.lost_ns)
-        call.error = "" if error is None else type(error).__name__
-        if depth:
-            self._open[-1].children_ns += call.total_ns
+        end_ns = call.start_ns
         try:
+            if self._wait is not None:
+                self._wait()
+            end_ns = self._clock()
+            call.total_ns = end_ns - call.start_ns - (self._lost_ns - call.lost_ns)
+            call.error = "" if error is None else type(error).__name__
+            if depth:
+                self._open[-1].children_ns += call.total_ns
             if (
                 type(output) is Tensor
                 and not _len_torch_function_stack()
@@ -194,7 +195,7 @@ class StatisticsRecorder:
             if self._ended is not None:
                 self._tell_of(call, is_last=not depth)
         except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's forward
-            self._warn(problem)
+            self._fence.caught(problem)
         self._lost_ns += self._clock() - end_ns
 
     def _read_all(self, located: Iterable[tuple[str, torch.Tensor]]) -> Seen:
@@ -202,7 +203,7 @@ class StatisticsRecorder:
             with quietly():
                 return tuple((place, self._reader.read(tensor)) for place, tensor in located)
         except Exception as problem:  # noqa: BLE001 - a call without its tensors is still a call
-            self._warn(problem)
+            self._fence.caught(problem)
             return ()
 
     def _history(self, module: nn.Module) -> History | None:
@@ -234,10 +235,3 @@ class StatisticsRecorder:
             name = path if module is None else class_name(module)
             self._class_names[path] = name.rpartition(".")[2].strip("<>")
         return self._class_names[path]
-
-    def _warn(self, problem: Exception) -> None:
-        if not self._warned:
-            self._warned = True
-            # At the end of the stack even a warning can be one call too many.
-            with contextlib.suppress(Exception):
-                warn(f"some statistics were not recorded: {problem!r}")

@@ -7,7 +7,6 @@ with recording(ModuleTimer(watch, model.named_modules())), timing_ops(watch):
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,8 +16,10 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from torchglass.blocks import unbroken
 from torchglass.capture.places import tensors_in
 from torchglass.capture.timing.spans import Stopwatch
+from torchglass.capture.trace.dispatch import mode_on
 from torchglass.capture.trace.functions import OPENED, without_guards
 from torchglass.capture.trace.overrides import fused_paths_kept
 from torchglass.records.model import join_path
@@ -113,10 +114,10 @@ class _OpTimer(TorchFunctionMode):
             self._watch.end(depth)
 
 
-@contextlib.contextmanager
+@unbroken
 def timing_ops(watch: Stopwatch) -> Iterator[None]:
     """Show a stopwatch the ops of this thread until the block ends."""
-    with fused_paths_kept(), _OpTimer(watch):
+    with fused_paths_kept(), mode_on(_OpTimer(watch)):
         yield
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchglass.analyse.charging import charge
+from torchglass.blocks import unbroken
 from torchglass.capture.calls import CallRecorder, recording
 from torchglass.capture.forward.keeping import has_compiled
 from torchglass.capture.forward.looking import note_where, tensors_of
@@ -154,7 +155,7 @@ class _Stages:
     def __init__(self, watch: Stopwatch) -> None:
         self._watch = watch
 
-    @contextlib.contextmanager
+    @unbroken
     def stage(self, name: Stage) -> Iterator[None]:
         depth = self._watch.begin("stage", name)
         try:
@@ -175,7 +176,7 @@ class _Everything(_Stages):
         self._calls = ModuleTimer(watch, modules, self.nodes.tag)
         self._ops = ops
 
-    @contextlib.contextmanager
+    @unbroken
     def stage(self, name: Stage) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(recording(self._calls))

@@ -12,7 +12,12 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
-from torchglass.capture.forward.keeping import keeping_modules, keeping_random_state
+from torchglass.blocks import unbroken
+from torchglass.capture.forward.keeping import (
+    gradients_set,
+    keeping_modules,
+    keeping_random_state,
+)
 from torchglass.capture.forward.looking import copy_of_lazy, modules_in, tensors_of
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.places import tensors_in
@@ -89,7 +94,7 @@ class Step:
             with watcher.stage("backward"):
                 _backward(loss)
 
-    @contextlib.contextmanager
+    @unbroken
     def _world(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], _Gradients]]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(keeping_random_state())
@@ -119,7 +124,7 @@ def with_shapes(
         return target, located
     made = copy_of_lazy(target, tensors)
     args, kwargs = copied((args, dict(kwargs)))
-    with keeping_random_state(), torch.no_grad():
+    with keeping_random_state(), gradients_set(False):
         made(*args, **kwargs)
     return made, modules_in(made)
 
@@ -152,7 +157,7 @@ def sum_of_outputs(output: Any) -> torch.Tensor:
     return total
 
 
-@contextlib.contextmanager
+@unbroken
 def keeping_parameters(modules: Sequence[nn.Module]) -> Iterator[Sequence[str]]:
     """Let no optimizer step that hangs on the backward, and warn if weights change even so.
 
@@ -209,7 +214,7 @@ class _Copies:
         return self._made[id(tensor)][1]
 
 
-@contextlib.contextmanager
+@unbroken
 def _without_collecting() -> Iterator[None]:
     """Let no garbage collection fall into a span that has nothing to do with it."""
     if not gc.isenabled():

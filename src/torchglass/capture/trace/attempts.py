@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sysconfig
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -13,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from torchglass.analyse.failure.story import Clues, is_ours
+from torchglass.blocks import unbroken
 from torchglass.capture.calls import CALL_CODE
 from torchglass.capture.forward.keeping import keeping_modules, keeping_random_state
 from torchglass.capture.places import tensors_of_call
@@ -49,7 +49,7 @@ def attempt(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     return Attempt(captured, output, error, clues(error, tape.failure) if error else Clues())
 
 
-@contextlib.contextmanager
+@unbroken
 def _keeping(model: nn.Module) -> Iterator[None]:
     with keeping_random_state():
         # A lazy module turns into another one as it runs, which cannot be undone in parts.

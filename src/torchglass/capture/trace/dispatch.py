@@ -1,8 +1,61 @@
-"""A dispatch mode below which torch runs, and compiles, as it does without one."""
+"""Modes of ours on torch's stacks, below which torch runs and compiles as it does without them."""
 
 from __future__ import annotations
 
-from torch.utils._python_dispatch import TorchDispatchMode
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
+
+from torchglass.blocks import surely, unbroken
+
+Mode = TypeVar("Mode", TorchFunctionMode, TorchDispatchMode)
+
+_pop_function_mode = torch._C._pop_torch_function_stack
+_push_function_mode = torch._C._push_on_torch_function_stack
+
+
+@unbroken
+def mode_on(mode: Mode) -> Iterator[Mode]:
+    """Have a mode on until the block ends, and nowhere on the stack after that.
+
+    torch's own blocks take off whatever is on top, and an interrupt keeps them from it.
+    """
+    is_for_functions = TorchFunctionMode in type(mode).__mro__
+    take_off = _take_off_function_mode if is_for_functions else _take_off_dispatch_mode
+    begin: Callable[[], object] = mode.__enter__
+    try:
+        begin()
+        yield mode
+    finally:
+        surely(take_off, mode)
+
+
+def _take_off_function_mode(mode: TorchFunctionMode) -> None:
+    others = []
+    for _ in range(torch._C._len_torch_function_stack()):
+        top = _pop_function_mode()
+        if top is not mode:
+            others.append(top)
+    for other in reversed(others):
+        _push_function_mode(other)
+
+
+def _take_off_dispatch_mode(mode: TorchDispatchMode) -> None:
+    while any(one is mode for one in _get_current_dispatch_mode_stack()):
+        above = []
+        while _get_current_dispatch_mode_stack()[-1] is not mode:
+            above.append(_pop_mode())
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        for other in reversed(above):
+            _push_mode(other)
 
 
 class LookingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]

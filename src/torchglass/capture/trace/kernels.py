@@ -30,7 +30,14 @@ from torch._ops import OpOverload
 from torchglass.capture.trace.dispatch import LookingMode
 from torchglass.capture.trace.functions import tensors_in, written_by_schema
 from torchglass.capture.trace.nodes import UNNUMBERED, LateMakers, running_node
-from torchglass.capture.trace.ops import Chain, OpEvent, OpListener, chain_from, holds_tensor
+from torchglass.capture.trace.ops import (
+    Chain,
+    OpEvent,
+    OpListener,
+    chain_from,
+    holds_tensor,
+    tell_of_failure,
+)
 from torchglass.capture.trace.phases import BACKWARD
 
 _clock = time.perf_counter_ns
@@ -65,27 +72,36 @@ class KernelMode(LookingMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        handling = _handling(func)
-        if handling is _Handling.OPEN and is_made_of_others(func, args, kwargs):
+        try:
+            handling = _handling(func)
+            is_opened = handling is _Handling.OPEN and is_made_of_others(func, args, kwargs)
+            if not is_opened:
+                written = _written(func, handling, args, kwargs)
+                if written:
+                    self._listener.before_write(written)
+                call, chain = self._homes.of_next(sys._getframe().f_back)
+        except Exception as problem:  # noqa: BLE001 - see OpListener.missed
+            self._listener.missed(problem)
+            return func(*args, **kwargs)
+        if is_opened:
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
-        written = _written(func, handling, args, kwargs)
-        if written:
-            self._listener.before_write(written)
-        call, chain = self._homes.of_next(sys._getframe().f_back)
         start = _clock()
         try:
             output = func(*args, **kwargs)
         except BaseException as error:
             event = OpEvent(func, args, kwargs, None, call, chain, start, _clock(), written, "")
-            self._listener.failed(event, error)
+            tell_of_failure(self._listener, event, error)
             raise
         end = _clock()
-        if not written and not holds_tensor(output):
-            return output
-        return self._listener.seen(
-            OpEvent(func, args, kwargs, output, call, chain, start, end, written, "")
-        )
+        try:
+            if written or holds_tensor(output):
+                return self._listener.seen(
+                    OpEvent(func, args, kwargs, output, call, chain, start, end, written, "")
+                )
+        except Exception as problem:  # noqa: BLE001 - see OpListener.missed
+            self._listener.missed(problem)
+        return output
 
 
 class _Home(NamedTuple):

@@ -109,6 +109,12 @@ class OpListener(Protocol):
     def failed(self, event: OpEvent, error: BaseException) -> None:
         """An op raised, so the event has no output."""
 
+    def missed(self, problem: Exception) -> None:
+        """An error came out of looking at an op, which has run or will run as without us.
+
+        It is a warning; what was raised on purpose is raised again.
+        """
+
 
 class OpMode(TorchFunctionMode):
     """Tells a listener of every operation that this thread runs while the mode is on."""
@@ -133,50 +139,74 @@ class OpMode(TorchFunctionMode):
         kwargs = kwargs or _NO_KWARGS
         if _is_compiling():
             return func(*args, **kwargs)
-        handling = handling_of(func)
-        if handling is _PASS:
-            if func in _BACKWARDS:
-                self._before_backward()
+        try:
+            handling = handling_of(func)
+            if handling is _PASS or (handling is _OPEN and func not in self._opened):
+                run = self._unrecorded(func, handling)
+            else:
+                run = None
+                written = self._written(func, handling, args, kwargs)
+                call, chain = self._listener.current, chain_from(sys._getframe(1), self._chains)
+                given = args if CHANGEABLE.isdisjoint(map(type, args)) else unchanging(args)
+                named: Mapping[str, Any] = unchanging(kwargs) if kwargs else kwargs
+        except Exception as problem:  # noqa: BLE001 - see OpListener.missed
+            self._listener.missed(problem)
             return func(*args, **kwargs)
-        if handling is _OPEN and func not in self._opened:
-            return self._run_opened(func, args, kwargs)
-        written: tuple[torch.Tensor, ...] = ()
-        if handling is not _RECORD or "out" in kwargs:
-            written = written_by(func, handling, args, kwargs)
-            if written:
-                self._listener.before_write(unwrapped(written))
-        call, chain = self._listener.current, chain_from(sys._getframe(1), self._chains)
-        given = args if CHANGEABLE.isdisjoint(map(type, args)) else unchanging(args)
-        named: Mapping[str, Any] = unchanging(kwargs) if kwargs else kwargs
+        if run is not None:
+            return run(*args, **kwargs)
         start = _clock()
         try:
             output = func(*args, **kwargs)
         except BaseException as error:
             event = OpEvent(func, given, named, None, call, chain, start, _clock(), written, "")
-            self._listener.failed(event, error)
+            tell_of_failure(self._listener, event, error)
             raise
         end = _clock()
-        if not written and not holds_tensor(output):
-            return output
-        grad_fn = _grad_fn(output)
-        autocast = _autocast() if _any_autocast() else ()
-        event = _event(
-            (func, given, named, output, call, chain, start, end, written, grad_fn, autocast)
-        )
-        if peek_interpreter_stack() is None:
-            return self._listener.seen(event)
-        given, named, inner, written = unwrapped((given, named, output, written))
-        event = event._replace(args=given, kwargs=named, output=inner, written=written)
-        self._listener.seen(UnwrappedEvent(*event))
+        try:
+            if not written and not holds_tensor(output):
+                return output
+            grad_fn = _grad_fn(output)
+            autocast = _autocast() if _any_autocast() else ()
+            event = _event(
+                (func, given, named, output, call, chain, start, end, written, grad_fn, autocast)
+            )
+            if peek_interpreter_stack() is None:
+                return self._listener.seen(event)
+            self._listener.seen(_unwrapped_event(event))
+        except Exception as problem:  # noqa: BLE001 - see OpListener.missed
+            self._listener.missed(problem)
         return output
 
+    def _written(
+        self,
+        func: Callable[..., Any],
+        handling: Handling,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[torch.Tensor, ...]:
+        """What an op is about to change in place, of which the listener has been told."""
+        if handling is _RECORD and "out" not in kwargs:
+            return ()
+        written = written_by(func, handling, args, kwargs)
+        if written:
+            self._listener.before_write(unwrapped(written))
+        return written
+
+    def _unrecorded(self, func: Callable[..., Any], handling: Handling) -> Callable[..., Any]:
+        """What to run instead of a function that is not an op itself."""
+        if handling is _OPEN:
+            return functools.partial(self._run_opened, func, without_guards(func))
+        if func in _BACKWARDS:
+            self._before_backward()
+        return func
+
     def _run_opened(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, func: Callable[..., Any], inside: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         self._opened.append(func)
         try:
             with self:
-                return without_guards(func)(*args, **kwargs)
+                return inside(*args, **kwargs)
         finally:
             self._opened.pop()
 
@@ -199,6 +229,22 @@ def unchanging(value: Any, depth: int = 0) -> Any:
 
 
 _DEEPEST = 4
+
+
+def tell_of_failure(listener: OpListener, event: OpEvent, error: BaseException) -> None:
+    """Tell a listener of an op that raised, whatever comes of that."""
+    try:
+        listener.failed(event, error)
+    except Exception as problem:  # noqa: BLE001 - see OpListener.missed
+        listener.missed(problem)
+
+
+def _unwrapped_event(event: OpEvent) -> UnwrappedEvent:
+    args, kwargs, inner, written = unwrapped(
+        (event.args, event.kwargs, event.output, event.written)
+    )
+    event = event._replace(args=args, kwargs=kwargs, output=inner, written=written)
+    return UnwrappedEvent(*event)
 
 
 def _autocast() -> tuple[tuple[str, torch.dtype], ...]:

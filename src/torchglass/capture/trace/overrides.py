@@ -6,40 +6,55 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
+from torchglass.blocks import surely, unbroken
+
 _lock = threading.Lock()
-_users = 0
+_blocks: dict[object, int] = {}
+"""The blocks that keep them, by thread."""
 _original: Callable[[Iterable[Any]], bool] = torch.overrides.has_torch_function
-_ours = threading.local()
+_ours: Counter[int] = Counter()
+"""How many modes of ours are active, by thread."""
 
 
-@contextlib.contextmanager
+@unbroken
 def fused_paths_kept() -> Iterator[None]:
     """Let this thread take torch's fast paths although one mode of ours is active in it."""
-    _count_users(+1)
-    _ours.modes = getattr(_ours, "modes", 0) + 1
+    block = object()
     try:
+        _keep(block)
         yield
     finally:
-        _ours.modes -= 1
-        _count_users(-1)
+        surely(_let_go, block)
 
 
-def _count_users(change: int) -> None:
-    global _users, _original  # noqa: PLW0603 - torch has one such function for all threads
+def _keep(block: object) -> None:
+    global _original  # noqa: PLW0603 - torch has one such function for all threads
     with _lock:
-        if _users == 0:
+        if not _blocks:
             _original = torch.overrides.has_torch_function
-            _stand_in(_of_arguments)
-        _users += change
-        if _users == 0:
+        _blocks[block] = threading.get_ident()
+        _count()
+        _stand_in(_of_arguments)
+
+
+def _let_go(block: object) -> None:
+    with _lock:
+        _blocks.pop(block, None)
+        _count()
+        if not _blocks and torch.overrides.has_torch_function is _of_arguments:
             _stand_in(_original)
+
+
+def _count() -> None:
+    global _ours  # noqa: PLW0603 - see _keep
+    _ours = Counter(_blocks.values())
 
 
 def _stand_in(function: Callable[[Iterable[Any]], bool]) -> None:
@@ -49,7 +64,7 @@ def _stand_in(function: Callable[[Iterable[Any]], bool]) -> None:
 def _of_arguments(arguments: Iterable[Any]) -> bool:
     """Whether the arguments, or a mode that is not ours, want to see the call."""
     arguments = tuple(arguments)
-    if torch._C._len_torch_function_stack() > getattr(_ours, "modes", 0):
+    if torch._C._len_torch_function_stack() > _ours[threading.get_ident()]:
         return _original(arguments)
     return any(map(_overrides, arguments))
 

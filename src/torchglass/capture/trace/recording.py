@@ -9,11 +9,11 @@ While the pass runs, calls and ops are only taken down, in one stream.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal
@@ -22,8 +22,10 @@ import torch
 from torch import nn
 from torch._C._functorch import peek_interpreter_stack
 
+from torchglass.blocks import unbroken
 from torchglass.capture.calls import CALL_CODE, recording
 from torchglass.capture.places import tensors_in, tensors_of_call
+from torchglass.capture.trace.dispatch import mode_on
 from torchglass.capture.trace.kernels import KernelMode
 from torchglass.capture.trace.ops import (
     CHANGEABLE,
@@ -37,7 +39,7 @@ from torchglass.capture.trace.ops import (
 from torchglass.capture.trace.overrides import fused_paths_kept
 from torchglass.capture.trace.remaking import Key
 from torchglass.capture.trace.snapshots import Snapshots
-from torchglass.errors import CaptureError, warn
+from torchglass.errors import CaptureError, Fence
 
 Level = Literal["torch", "aten"]
 """Torch functions as Python calls them, or the kernels that they come down to."""
@@ -127,6 +129,38 @@ Event = OpEvent | Running | Ended | Dropped
 _DROPPED = Dropped()
 
 
+class Gradients(dict[Key, torch.Tensor]):
+    """The gradients of a pass by event and result, as far as a backward has come."""
+
+    __slots__ = ("__weakref__",)
+
+
+class GradientHook:
+    """What autograd calls with the gradient of a result.
+
+    Autograd holds it for as long as the result's graph is there, so it must not hold the trace,
+    which holds the results: memory in such a ring is never freed.
+    """
+
+    __slots__ = ("_key", "_taken")
+
+    def __init__(self, taken: Gradients, key: Key) -> None:
+        self._taken = weakref.ref(taken)
+        self._key = key
+
+    def __call__(self, gradient: torch.Tensor | None) -> None:
+        taken = self._taken()
+        # An output of several that nothing used has no gradient.
+        if taken is None or gradient is None:
+            return
+        with _gradient_fence:
+            known = taken.get(self._key)
+            taken[self._key] = gradient.detach() if known is None else known + gradient.detach()
+
+
+_gradient_fence = Fence("some gradients of a trace were not recorded")
+
+
 class PassRecorder:
     """Takes down calls and ops in the order in which they come. Never raises into the pass."""
 
@@ -154,7 +188,7 @@ class PassRecorder:
         self.snapshots = Snapshots(
             self.events, lambda: _held_by(model), remake=keep is None and not edits
         )
-        self.gradients: dict[Key, torch.Tensor] = {}
+        self.gradients = Gradients()
         self.added_to: dict[int, torch.Tensor] = {}
         """Gradients of the model that were there when a backward began, by id."""
         self.random_state = torch.get_rng_state()
@@ -171,14 +205,15 @@ class PassRecorder:
         self._chains: dict[Chain, Chain] = {}
         self.current: Running | None = None
         """The innermost call that is running."""
-        self._warned = False
+        self._fence = Fence("the trace is not complete")
+        self._raised_by_edit: Exception | None = None
 
     def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
         """Save what an op is about to overwrite."""
         try:
             self.snapshots.before_write(written)
-        except Exception as problem:  # noqa: BLE001 - see _miss
-            self._miss(problem)
+        except Exception as problem:  # noqa: BLE001 - see missed
+            self.missed(problem)
 
     def before_backward(self) -> None:
         """Save the gradients that are there, to which a backward is about to add."""
@@ -188,21 +223,26 @@ class PassRecorder:
             if gradients:
                 self.before_write(gradients)
             self.added_to.update((id(gradient), gradient) for gradient in gradients)
-        except Exception as problem:  # noqa: BLE001 - see _miss
-            self._miss(problem)
+        except Exception as problem:  # noqa: BLE001 - see missed
+            self.missed(problem)
 
     def seen(self, event: OpEvent) -> Any:
         """Take down an op, and give what its caller shall get."""
         number = self._ops
         self._ops = number + 1
         if self._edits and number in self._edits:
-            event = _edited(event, self._edits[number])
+            try:
+                event = _edited(event, self._edits[number])
+            except Exception as error:
+                # The edit is the user's: what it raises is theirs.
+                self._raised_by_edit = error
+                raise
         try:
             if self._take_gradients:
                 self._ask_for_gradients(len(self.events), event)
             self._take_down(event)
-        except Exception as problem:  # noqa: BLE001 - see _miss
-            self._miss(problem)
+        except Exception as problem:  # noqa: BLE001 - see missed
+            self.missed(problem)
         if number == self._last:
             raise StopTracing
         return event.output
@@ -231,8 +271,8 @@ class PassRecorder:
             self._take_down(call)
             self._open.append(call)
             self.current = call
-        except Exception as problem:  # noqa: BLE001 - see _miss
-            self._miss(problem)
+        except Exception as problem:  # noqa: BLE001 - see missed
+            self.missed(problem)
         return depth
 
     def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
@@ -242,33 +282,36 @@ class PassRecorder:
             call = self._open.pop()
             call.end_ns = now
             if len(self._open) == depth and error is None:
-                call.output = unchanging(unwrapped(output))
-                self._take_down(Ended(call))
+                try:
+                    call.output = unchanging(unwrapped(output))
+                    self._take_down(Ended(call))
+                except Exception as problem:  # noqa: BLE001 - see missed
+                    self.missed(problem)
         self.current = self._open[-1] if self._open else None
 
     def _ask_for_gradients(self, number: int, event: OpEvent) -> None:
         for result, tensor in enumerate(event.results):
-            if tensor.requires_grad:
-                hook: Callable[[Any], None] = partial(self._take_gradient, (number, result))
-                base = tensor._base
-                if event.written and base is not None and base.is_contiguous():
-                    # What was written into a view is used by way of its base, too.
-                    offset = int(tensor.storage_offset() - base.storage_offset())
-                    hook = partial(_of_part, hook, tensor.size(), tensor.stride(), offset)
-                    tensor = base  # noqa: PLW2901 - the one that has the whole gradient
-                tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+            if not tensor.requires_grad:
+                continue
+            hook: Callable[[Any], None] = GradientHook(self.gradients, (number, result))
+            base = tensor._base
+            if event.written and base is not None and base.is_contiguous():
+                # What was written into a view is used by way of its base, too.
+                offset = int(tensor.storage_offset() - base.storage_offset())
+                hook = partial(_of_part, hook, tensor.size(), tensor.stride(), offset)
+                tensor = base  # noqa: PLW2901 - the one that has the whole gradient
+            if tensor.is_leaf and event.written:
+                # An update of a parameter: a backward that comes to it is of no op in the pass.
+                continue
+            handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+            if tensor.is_leaf:
+                weakref.finalize(self.gradients, handle.remove)
 
-    def _take_gradient(self, key: Key, gradient: torch.Tensor | None) -> None:
-        # An output of several that nothing used has no gradient.
-        if gradient is not None:
-            known = self.gradients.get(key)
-            self.gradients[key] = gradient.detach() if known is None else known + gradient.detach()
-
-    def _miss(self, problem: Exception) -> None:
+    def missed(self, problem: Exception) -> None:
         """Go on without what could not be taken down: no error of ours may stop the user's pass."""
-        if not self._warned:
-            self._warned = True
-            warn(f"the trace is not complete: {problem!r}")
+        if problem is self._raised_by_edit:
+            raise problem
+        self._fence.caught(problem)
 
 
 def _of_part(
@@ -279,7 +322,8 @@ def _of_part(
     gradient: torch.Tensor | None,
 ) -> None:
     """Take of a base's gradient the part that a view of it sees."""
-    take(None if gradient is None else gradient.contiguous().as_strided(size, stride, offset))
+    with _gradient_fence:
+        take(None if gradient is None else gradient.contiguous().as_strided(size, stride, offset))
 
 
 def _take_down_or_drop(
@@ -292,7 +336,7 @@ def _take_down_or_drop(
             event.call.let_go()
 
 
-@contextlib.contextmanager
+@unbroken
 def tracing(model: nn.Module, *, level: Level = "torch", **options: Any) -> Iterator[PassRecorder]:
     """Record what runs in this thread until the block ends, however it ends.
 
@@ -315,15 +359,15 @@ def tracing(model: nn.Module, *, level: Level = "torch", **options: Any) -> Iter
             recorder.end_ns = _clock()
 
 
-@contextlib.contextmanager
+@unbroken
 def _watching_ops(recorder: PassRecorder, level: Level) -> Iterator[None]:
     if level == "aten":
         # Below, nobody sees them being given their shapes.
         recorder.snapshots.note_lazy(_held_by(recorder.model))
-        with KernelMode(recorder):
+        with mode_on(KernelMode(recorder)):
             yield
     else:
-        with fused_paths_kept(), OpMode(recorder, recorder.before_backward):
+        with fused_paths_kept(), mode_on(OpMode(recorder, recorder.before_backward)):
             yield
 
 

@@ -7,7 +7,6 @@ ops after it are judged on their own.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,8 +15,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
 from torchglass.analyse.trace.signatures import argument_name, signature
+from torchglass.blocks import unbroken
 from torchglass.capture.forward.fake import has_fakes
-from torchglass.capture.forward.keeping import keeping_random_state
+from torchglass.capture.forward.keeping import gradients_set, keeping_random_state
 from torchglass.capture.tensor.extents import (
     copy_of,
     each_element_once,
@@ -49,7 +49,7 @@ _OTHER_RANDOM_STATE = (
 
 def validate(captured: Captured, *, perturb: bool = True) -> Validation:
     """Replay a pass and say where the record and the replay disagree, if they do."""
-    with keeping_random_state(), torch.no_grad():
+    with keeping_random_state(), gradients_set(False):
         torch.set_rng_state(captured.random_state)
         replay = _Replay(captured, perturb)
         for op in captured.trace.ops:
@@ -207,7 +207,7 @@ def _run(op: Op, event: Rerun, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     """An op with autograd on if it was, which chooses other kernels."""
     if any(isinstance(given, torch.Generator) for given in (*args, *kwargs.values())):
         raise CaptureError("it draws from a generator, which is not to be touched")
-    with torch.set_grad_enabled(bool(op.grad_fn)):
+    with gradients_set(bool(op.grad_fn)):
         return event.function(*args, **kwargs)
 
 
@@ -233,7 +233,7 @@ def _perturbed(tensor: torch.Tensor) -> torch.Tensor:
     return changed
 
 
-@contextlib.contextmanager
+@unbroken
 def _random_state_kept() -> Iterator[None]:
     state = torch.get_rng_state()
     try:

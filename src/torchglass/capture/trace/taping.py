@@ -38,7 +38,7 @@ class Tape:
         self._save = save
         self._change = change
         self._test = at_once(save)
-        self._assembly = Assembly(model, self._wants) if self._test is not None else None
+        self._assembly = Assembly(model, _wanted_by(self._test)) if self._test is not None else None
         self.recorder: PassRecorder | None = None
         self.failure: OpEvent | None = None
         self.ended = False
@@ -69,8 +69,9 @@ class Tape:
             _ = self.captured
             self.recorder = None
 
-    def _wants(self, op: Op, calls: Sequence[Call]) -> bool:
-        return self._test is not None and bool(self._test(op))
+
+def _wanted_by(test: Callable[[Op], bool]) -> Callable[[Op, Sequence[Call]], bool]:
+    return lambda op, calls: bool(test(op))
 
 
 @contextlib.contextmanager

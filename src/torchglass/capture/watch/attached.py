@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from torchglass.blocks import unbroken
 
 
 class Attaching(Protocol):
@@ -53,7 +54,7 @@ def has_view(tensor: Tensor) -> bool:
     return True
 
 
-@contextlib.contextmanager
+@unbroken
 def listening(one: Attaching) -> Iterator[None]:
     """Show someone what is attached until the block ends."""
     global _attaching  # noqa: PLW0603 - forwards know of no watcher

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from torchglass.capture.calls import recording, standing_by
+from torchglass.blocks import surely
+from torchglass.capture.calls import standing_by, start_showing, stop_showing
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.quiet import is_overheard, quietly
 from torchglass.capture.watch.attached import has_view, own_way
@@ -55,7 +56,6 @@ class Flow:
     ) -> None:
         self.thread = threading.get_ident()
         self._staying = contextlib.ExitStack()
-        self._seeing = contextlib.ExitStack()
         self._is_away = False
         """Whether nothing is shown until the pass is over that is going on."""
         self.compiled: dict[str, None] = {}
@@ -97,24 +97,26 @@ class Flow:
         """Be shown the calls of this thread from now on."""
         self.thread = threading.get_ident()
         self._staying.enter_context(standing_by())
-        self._seeing.enter_context(recording(self))
+        start_showing(self)
 
     def close(self) -> None:
         """Be shown no more calls."""
         self._is_away = False
-        self._seeing.close()
+        surely(stop_showing, self)
+        self._inner.stop()
         self._staying.close()
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """A call begins; how deep it is."""
-        depth, self._depth = self._depth, self._depth + 1
-        if self._start is None and self._path(module) is not None:
-            self._begin(module, depth, args, kwargs)
-        if self._ledger is not None:
-            try:
+        depth = self._depth
+        self._depth = depth + 1
+        try:
+            if self._start is None and self._path(module) is not None:
+                self._begin(module, depth, args, kwargs)
+            if self._ledger is not None:
                 self._enter(module, args, kwargs)
-            except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
-                self._passes.miss(problem)
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
+            self._passes.miss(problem)
         return depth
 
     def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
@@ -123,13 +125,19 @@ class Flow:
         start = self._start
         if start is None:
             return
-        if self._ledger is not None:
-            try:
+        try:
+            if self._ledger is not None:
                 self._leave(depth - start, output, error)
-            except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
-                self._passes.miss(problem)
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
+            self._passes.miss(problem)
         if depth <= start:
-            self._end(output, error)
+            self._end_of_pass(output, error)
+
+    def missed(self, problem: Exception) -> None:
+        """An error of ours at a call, which is shown to us no more."""
+        self._passes.miss(problem)
+        self._start = self._ledger = None
+        self._inner.stop()
 
     def let_go(self) -> None:
         """Forget the tensors of a step that is over, and take hooks off those that stay."""
@@ -170,25 +178,22 @@ class Flow:
         self._open.clear()
         self._shape.clear()
         self._is_again = _current_backward() != _NO_BACKWARD
-        try:
-            if self._is_again:
-                last = self._last
-                self._ledger = last if last is not None and last.is_open else None
-                self._shows_inner = False
-                return
-            self._training = module.training
-            self._ledger = self._passes.begin(training=module.training)
-            if self._ledger is not None:
-                self._last = self._ledger
-                self._learn_modules()
-                with quietly():
-                    arguments = tuple(place for place, _ in tensors_of_call(args, kwargs))
-                self._shows_inner = self._inner.begin(training=module.training, arguments=arguments)
-            elif module is self._model():
-                self._seeing.close()
-                self._is_away = True
-        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
-            self._passes.miss(problem)
+        self._shows_inner = False
+        if self._is_again:
+            last = self._last
+            self._ledger = last if last is not None and last.is_open else None
+            return
+        self._training = module.training
+        self._ledger = self._passes.begin(training=module.training)
+        if self._ledger is not None:
+            self._last = self._ledger
+            self._learn_modules()
+            with quietly():
+                arguments = tuple(place for place, _ in tensors_of_call(args, kwargs))
+            self._shows_inner = self._inner.begin(training=module.training, arguments=arguments)
+        elif module is self._model():
+            self._is_away = True
+            stop_showing(self)
 
     def _learn_modules(self) -> None:
         """Look again which modules there are: some may have been put in or taken out."""
@@ -199,22 +204,30 @@ class Flow:
             if model is not None:
                 self._passes.changed(model)
 
-    def _end(self, output: Any, error: BaseException | None) -> None:
-        if self._is_away:
-            self._is_away = False
-            self._seeing.enter_context(recording(self))
+    def _end_of_pass(self, output: Any, error: BaseException | None) -> None:
         try:
+            if self._is_away:
+                start_showing(self)
+                self._is_away = False
             if not self._is_again:
-                self._passes.end()
-            if self._ledger is not None and not self._is_again:
-                self._inner.end(tuple(self._shape) if error is None else None)
-            if not self._is_again and self._training and self._passes.wants_backward():
-                with quietly():
-                    self._notice_backward_of(output)
+                self._end(output, error)
         except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
             self._passes.miss(problem)
-        self._start = None
-        self._ledger = None
+        finally:
+            if self._is_away:
+                self._is_away = False
+                surely(start_showing, self)
+            self._start = None
+            self._ledger = None
+            self._inner.stop()
+
+    def _end(self, output: Any, error: BaseException | None) -> None:
+        self._passes.end()
+        if self._ledger is not None:
+            self._inner.end(tuple(self._shape) if error is None else None)
+        if self._training and self._passes.wants_backward():
+            with quietly():
+                self._notice_backward_of(output)
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         path = self._path(module)

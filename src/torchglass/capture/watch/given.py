@@ -7,6 +7,8 @@ from typing import SupportsIndex
 
 from torch import Tensor
 
+from torchglass.errors import TargetError
+
 
 def step_number(number: SupportsIndex) -> int:
     """The number of a step, which a tensor may tell that counts on."""
@@ -15,7 +17,7 @@ def step_number(number: SupportsIndex) -> int:
     except (TypeError, ValueError, RuntimeError):
         whole = -1
     if whole < 0:
-        raise ValueError(f"step(…) takes a whole number from 0 on, not {number!r}")
+        raise TargetError(f"step(…) takes a whole number from 0 on, not {number!r}")
     return whole
 
 
@@ -35,5 +37,5 @@ def logged_number(name: str, value: float | Tensor) -> float | Tensor:
     return value.detach().clone() if value.device.type != "cpu" else float(value.detach())
 
 
-def _no_number(name: str, what: str) -> ValueError:
-    return ValueError(f"log({name!r}, …) takes one number, not {what}")
+def _no_number(name: str, what: str) -> TargetError:
+    return TargetError(f"log({name!r}, …) takes one number, not {what}")

@@ -16,7 +16,9 @@ import torch
 from torch import nn
 
 from torchglass.analyse.graph.calls import call_graph, facts_of, union
+from torchglass.blocks import surely
 from torchglass.capture.trace.assembling import Assembly, finish
+from torchglass.capture.trace.dispatch import mode_on
 from torchglass.capture.trace.ops import OpMode
 from torchglass.capture.trace.overrides import fused_paths_kept
 from torchglass.capture.trace.recording import Event, PassRecorder
@@ -45,8 +47,12 @@ class _Tracing:
         self.recorder.before_write = _nothing  # type: ignore[method-assign]
         self._attached: dict[OpId, str] = {}
         self._modes = contextlib.ExitStack()
-        self._modes.enter_context(fused_paths_kept())
-        self._modes.enter_context(OpMode(self.recorder))
+        try:
+            self._modes.enter_context(fused_paths_kept())
+            self._modes.enter_context(mode_on(OpMode(self.recorder)))
+        except BaseException:
+            self._modes.close()
+            raise
 
     def attached(self, name: str) -> None:
         """The last op made a tensor that has a name."""
@@ -96,6 +102,7 @@ class PassGraphs:
 
     def begin(self, *, training: bool, arguments: tuple[str, ...] = ()) -> bool:
         """A pass begins with tensors at these places; whether its calls are to be shown."""
+        self.stop()
         self._tracing = None
         model = self._model()
         if model is not None and self._wants_to_trace(arguments):
@@ -111,9 +118,16 @@ class PassGraphs:
     def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
         """A call of the traced pass ended; the outermost one ends the tracing."""
         if self._tracing is not None:
-            self._tracing.recorder.leave(depth, output, error)
-            if depth == 0:
-                self._tracing.stop()
+            try:
+                self._tracing.recorder.leave(depth, output, error)
+            finally:
+                if depth == 0:
+                    self.stop()
+
+    def stop(self) -> None:
+        """See no more ops of the pass that is traced."""
+        if self._tracing is not None:
+            surely(self._tracing.stop)
 
     def attached(self, name: str) -> None:
         """The tensor that was made last was given a name."""
@@ -122,6 +136,7 @@ class PassGraphs:
 
     def end(self, shape: Shape | None) -> None:
         """The pass ended, and had this shape; None if it raised."""
+        self.stop()
         tracing, self._tracing = self._tracing, None
         if shape is None:
             return
@@ -146,6 +161,7 @@ class PassGraphs:
 
     def close(self) -> None:
         """Write what the graph has become."""
+        self.stop()
         if self._is_stale:
             self.write()
 

@@ -62,5 +62,8 @@ class Inner(Protocol):
         None if it raised.
         """
 
+    def stop(self) -> None:
+        """Look at no more of the pass."""
+
     def attached(self, name: str) -> None:
         """The tensor that was made last was given a name."""

@@ -18,8 +18,10 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any, SupportsIndex, final
 
 import torch
@@ -31,6 +33,7 @@ from torch.optim.optimizer import (
 )
 
 from torchglass.analyse.garbage import collector_paused
+from torchglass.blocks import surely
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.quiet import quietly
 from torchglass.capture.watch import attached, stepping
@@ -42,13 +45,13 @@ from torchglass.capture.watch.graph import PassGraphs
 from torchglass.capture.watch.idleness import Idleness
 from torchglass.capture.watch.ledger import Ledger, Place
 from torchglass.capture.watch.living import find_living
-from torchglass.capture.watch.misses import Misses
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.pictures import Pictures
 from torchglass.capture.watch.problems import Problems
 from torchglass.capture.watch.scaling import Scaling
 from torchglass.capture.watch.steps import Steps
 from torchglass.capture.watch.weights import Weights
+from torchglass.errors import Fence
 from torchglass.records.flow import Sink
 from torchglass.records.series import Frame
 
@@ -95,17 +98,22 @@ class Watcher:
         """The backwards that have begun and not ended."""
         self._pictures = Pictures()
         self._problems = Problems()
-        self._misses = Misses()
         self._lock = threading.RLock()
+        self._fence = Fence("watching went wrong")
+        self._harmless = _Harmless(self._lock, self._fence)
         self._idle = Idleness(self._write_if_idle)
         self._strangers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         """Optimizers that train none of the weights."""
         self._undo = contextlib.ExitStack()
         # Who keeps neither watcher nor model has nobody else to close the file.
-        self._close_sink = weakref.finalize(self, sink.close)
+        self._close_sink = weakref.finalize(self, surely, sink.close)
         self._close_sink.atexit = False
         sink.put_model(record)
-        self._attach(model)
+        try:
+            self._attach(model)
+        except BaseException:
+            self._undo.close()
+            raise
 
     def log(self, name: str, value: float | Tensor) -> None:
         """Keep a number of this step, such as the loss; one on another device is fetched later.
@@ -114,7 +122,7 @@ class Watcher:
         belongs to the step that follows, if the first number was logged before the first step of an
         optimizer, and otherwise to the step before.
         """
-        with self._harmless():
+        with self._harmless:
             number = logged_number(name, value)
             if not self._steps.is_paused:
                 self._steps.log(Place("", str(name)), number)
@@ -125,7 +133,7 @@ class Watcher:
         From then on neither optimizers nor backwards end steps. Without an optimizer, this is when
         weights are measured.
         """
-        with self._harmless():
+        with self._harmless:
             ledger = self._steps.end_by_hand(None if number is None else step_number(number))
             if self._steps.is_recorded and not self._steps.has_measured:
                 self._read_all_gradients(ledger)
@@ -156,7 +164,7 @@ class Watcher:
 
     def close(self) -> None:
         """Take everything off again, and close the sink with what was seen until now."""
-        self._detach()
+        surely(self._detach)
         self._close_sink()
 
     def __enter__(self) -> Watcher:
@@ -236,10 +244,10 @@ class Watcher:
 
     def miss(self, problem: Exception) -> None:
         """Something could not be recorded: a warning, if it is new; the training goes on."""
-        self._misses.tell(problem)
+        self._fence.caught(problem)
 
     def _attach(self, model: nn.Module) -> None:
-        undo = self._undo.callback
+        undo: Callable[..., object] = partial(self._undo.callback, surely)  # type: ignore[call-arg]
         undo(self._weights.clear)
         undo(register_optimizer_step_pre_hook(self._before_update).remove)
         undo(register_optimizer_step_post_hook(self._after_update).remove)
@@ -248,26 +256,27 @@ class Watcher:
         self._undo.enter_context(attached.listening(self._flow))
         # The global hooks keep the watcher alive, and it the weights: not beyond the model's life.
         undo(weakref.finalize(model, self._detach).detach)
-        atexit.register(self.close)
         undo(atexit.unregister, self.close)
+        atexit.register(self.close)
 
     def _detach(self) -> None:
-        self._idle.close()
-        with self._harmless():
+        surely(self._idle.close)
+        with self._harmless:
             if self._steps.has_begun():
                 self._steps.advance()
             if self._steps.has_begun():
                 self._steps.advance()
+        with self._harmless:
             self._graphs.close()
-        self._flow.let_go()
-        self._undo.close()
+        surely(self._flow.let_go)
+        surely(self._undo.close)
 
     def _before_update(
         self, optimizer: Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         if torch.compiler.is_compiling():
             return
-        with self._harmless(), collector_paused():
+        with self._harmless, collector_paused():
             if stepping.is_within_own(optimizer) or not self._trains_ours(optimizer):
                 return
             self._idle.stop()
@@ -292,7 +301,7 @@ class Watcher:
     ) -> None:
         if torch.compiler.is_compiling():
             return
-        with self._harmless(), collector_paused():
+        with self._harmless, collector_paused():
             if stepping.is_within_own(optimizer) or not self._weights.are_in(optimizer):
                 return
             ledger = self._steps.after_update(optimizer)
@@ -320,7 +329,7 @@ class Watcher:
         # A backward inside of another, as a checkpoint makes one, ends nothing.
         if self._running:
             return
-        with self._harmless():
+        with self._harmless:
             self._look_around()
             ledger = self._steps.backward_ended()
             if ledger is None:
@@ -338,7 +347,7 @@ class Watcher:
 
     def _write_if_idle(self) -> None:
         """Show a step to whoever looks, although nothing has come yet that ends it."""
-        with self._harmless():
+        with self._harmless:
             if not self._flow.is_in_pass:
                 self._steps.write()
 
@@ -378,7 +387,7 @@ class Watcher:
         self._flow.let_go()
         model = self._model()
         if self._users_clock is not None and model is not None:
-            with self._harmless():
+            with self._harmless:
                 self._users_clock.tell(model, number, ledger)
         with quietly():
             self._gauge.finish()
@@ -407,14 +416,27 @@ class Watcher:
             for (path, name), share in ledger.zeros():
                 ledger.numbers[Place(path, f"{name}.zeros")] = share
 
-    @contextlib.contextmanager
-    def _harmless(self) -> Iterator[None]:
-        """An error of ours in here becomes a warning; the training goes on."""
-        try:
-            with self._lock:
-                yield
-        except Exception as error:  # noqa: BLE001 - inside someone's training
-            self.miss(error)
+
+class _Harmless:
+    """A with-block of one thread at a time, in which an error of ours becomes a warning."""
+
+    __slots__ = ("_fence", "_lock")
+
+    def __init__(self, lock: threading.RLock, fence: Fence) -> None:
+        self._lock = lock
+        self._fence = fence
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self._lock.release()
+        return self._fence.__exit__(kind, error, traceback)
 
 
 def _computes_gradients(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
