@@ -30,9 +30,9 @@ os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="torchglass-config-")
 @pytest.fixture(autouse=True)
 def _nothing_stays_behind() -> Iterator[None]:
     """No global hook, active mode or stand-in for one of torch's functions outlives a test."""
-    before = _traces_of_us()
+    before = traces_of_us()
     yield
-    after = _traces_of_us()
+    after = traces_of_us()
     assert before is None or after == before
 
 
@@ -53,7 +53,7 @@ def _no_model_of_a_test_stays() -> Iterator[None]:
     linecache.clearcache()
 
 
-def _traces_of_us() -> dict[str, Any] | None:
+def traces_of_us() -> dict[str, Any] | None:
     if "torch" not in sys.modules:
         return None
     import torch

@@ -94,8 +94,12 @@ class _UnbrokenBlock(contextlib._GeneratorContextManager[T_co], Generic[T_co]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        with uninterrupted():
-            return super().__exit__(kind, error, traceback)
+        try:
+            with uninterrupted():
+                return super().__exit__(kind, error, traceback)
+        except BaseException:
+            self._close()
+            raise
 
     def __del__(self) -> None:
         # An interrupt right before the first line of `__exit__` has kept it from running.

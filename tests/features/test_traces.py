@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
@@ -232,3 +233,86 @@ def test_an_output_that_is_changed_later_in_the_block_is_saved_as_it_was() -> No
         y.add_(1)
 
     assert torch.as_tensor(step["output_1"].tensor).tolist() == [1, 1]
+
+
+def _trace_and_forget(model: nn.Module, x: torch.Tensor) -> None:
+    tg.trace(model, x, gradients=True)
+
+
+def _trace_backward_and_forget(model: nn.Module, x: torch.Tensor) -> None:
+    passed = tg.trace(model, x, gradients=True)
+    passed.output.sum().backward()
+    assert passed["linear_2"].gradient is not None
+
+
+def _trace_a_step_and_forget(model: nn.Module, x: torch.Tensor) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tg.tracing(model, gradients=True):
+        model(x).sum().backward()
+        optimizer.step()
+
+
+def _trace_some_and_forget(model: nn.Module, x: torch.Tensor) -> None:
+    tg.trace(model, x, gradients=True, save=lambda op: op.type == "linear")
+
+
+@pytest.mark.parametrize(
+    "forget",
+    [
+        _trace_and_forget,
+        _trace_backward_and_forget,
+        _trace_a_step_and_forget,
+        _trace_some_and_forget,
+    ],
+)
+def test_a_trace_whose_gradients_nobody_reads_is_freed_with_its_tensors(
+    model: nn.Sequential, forget: Callable[[nn.Module, torch.Tensor], None]
+) -> None:
+    seen: list[weakref.ref[torch.Tensor]] = []
+    for part in model:
+        part.register_forward_hook(lambda _, __, output: seen.append(weakref.ref(output)))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            forget(model, torch.randn(5, 4))
+        alive = [link for link in seen if link() is not None]
+    finally:
+        gc.enable()
+
+    assert len(seen) == 12
+    assert not alive
+
+
+def test_no_hook_stays_on_a_parameter_that_was_updated_in_a_traced_step(
+    model: nn.Sequential,
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tg.tracing(model, gradients=True) as passed:
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+    gradients = {op.label: op.gradient for op in passed.ops if op.gradient is not None}
+
+    assert not any(parameter._backward_hooks for parameter in model.parameters())
+    model(torch.randn(3, 4)).sum().backward()
+    after = {op.label: op.gradient for op in passed.ops if op.gradient is not None}
+    assert after.keys() == gradients.keys()
+    assert all(torch.equal(after[label], gradients[label]) for label in after)
+
+
+def test_a_leaf_that_a_traced_pass_made_keeps_no_hook_after_the_trace() -> None:
+    class Makes(nn.Module):
+        def forward(self) -> torch.Tensor:
+            self.made = torch.ones(3, requires_grad=True)
+            return self.made * 2
+
+    model = Makes()
+    passed = tg.trace(model, gradients=True)
+    passed.output.sum().backward()
+    gradient = passed["ones"].gradient
+    assert gradient is not None
+    assert gradient.tolist() == [2, 2, 2]
+
+    del passed
+
+    assert not model.made._backward_hooks

@@ -6,6 +6,8 @@ import base64
 import copy
 import io
 import pickle
+import warnings
+import weakref
 from typing import Any, cast
 
 import pytest
@@ -901,3 +903,25 @@ def test_what_is_missed_at_one_step_is_there_at_the_next() -> None:
 
     assert seen.steps("pace") == [1, 2]
     assert seen.steps("output") == [0, 1, 2]
+
+
+def test_an_output_that_cannot_be_looked_into_leaves_no_mode_on() -> None:
+    class Thing:
+        pass
+
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> dict[str, Any]:
+            return {"gone": weakref.proxy(Thing()), "out": self.layer(x)}
+
+    model = Odd()
+    with watch(model, run_dir=":memory:", verbose=False) as watcher:
+        for _ in range(3):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TorchglassWarning)
+                model(torch.ones(1, 2))["out"].sum().backward()
+                watcher.step()
+            assert torch._C._len_torch_function_stack() == 0

@@ -298,11 +298,18 @@ def test_only_a_module_can_be_watched(tmp_path: Path) -> None:
 def test_no_file_is_left_of_a_watch_that_could_not_begin(tmp_path: Path) -> None:
     model = nn.Linear(4, 2)
     model.named_modules = None  # type: ignore[assignment]
+    threads = set(threading.enumerate())
 
-    with pytest.raises(TypeError):
-        watch(model, run_dir=tmp_path, verbose=False)
+    with pytest.warns(TorchglassWarning, match="the training is not watched"):
+        watcher = watch(model, run_dir=tmp_path, verbose=False)
+    with watcher:
+        model(torch.ones(1, 4)).sum().backward()
+        watcher.log("loss", 1.0)
+        watcher.step()
 
+    assert watcher.path is None
     assert not list(tmp_path.iterdir())
+    assert set(threading.enumerate()) <= threads
 
 
 def test_a_backend_that_cannot_begin_leaves_nothing_open(

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, final
 
-from torchglass.errors import CaptureError, TargetError, warn
+from torchglass.blocks import surely
+from torchglass.errors import CaptureError, Fence, TargetError, TorchglassError, warn
 from torchglass.results.inspection import Inspection
 from torchglass.views.files import without_ending
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchglass.capture.inspection.recording import InspectionRecorder
+
+_NOT_STARTED = "nothing is watched: call start() first, or use a with-block"
 
 
 @final
@@ -66,6 +69,7 @@ class InspectorGadgets:
         self._save_file = None if save_file is None else Path(save_file)
         self._recorder: InspectionRecorder | None = None
         self._stack = ExitStack()
+        self._fence = Fence("some of the inspection was lost")
         self._results: dict[str, Inspection] = {}
 
     @property
@@ -85,7 +89,7 @@ class InspectorGadgets:
             if len(self._models) < len(self._finished):
                 raise CaptureError("a model of this inspector is gone: make an inspector anew")
         recorder = InspectionRecorder(self._models, self._watched)
-        self._stack.callback(recorder.close)
+        self._stack.callback(surely, recorder.close)
         self._stack.enter_context(recording(recorder))
         # Once Python takes its modules apart, a script that ended in between could not be left.
         atexit.register(self._stack.close)
@@ -94,11 +98,11 @@ class InspectorGadgets:
 
     def forward_mode(self) -> None:
         """Say that a forward comes next. Times are right without it, too."""
-        self._running().rest()
+        self._rest()
 
     def backward_mode(self) -> None:
         """Say that a backward comes next. Times are right without it, too."""
-        self._running().rest()
+        self._rest()
 
     def finish(self) -> None:
         """Stop watching, let go of the models, and write the files. A second one does nothing."""
@@ -128,15 +132,27 @@ class InspectorGadgets:
     ) -> None:
         try:
             self.finish()
-        except OSError as problem:
-            if error is None:
-                raise
+        except Exception as problem:
             # The user's own exception is the one to be seen.
-            warn(f"the inspection was not written: {problem}")
+            if error is None and isinstance(problem, (OSError, TorchglassError)):
+                raise
+            if isinstance(problem, OSError):
+                warn(f"the inspection was not written: {problem}")
+            else:
+                self._fence.caught(problem)
+        finally:
+            surely(self._stack.close)
+
+    def _rest(self) -> None:
+        recorder = self._recorder
+        if recorder is None:
+            raise CaptureError(_NOT_STARTED)
+        with self._fence:
+            recorder.rest()
 
     def _running(self) -> InspectionRecorder:
         if self._recorder is None:
-            raise CaptureError("nothing is watched: call start() first, or use a with-block")
+            raise CaptureError(_NOT_STARTED)
         return self._recorder
 
     def _read(self, recorder: InspectionRecorder) -> dict[str, Inspection]:

@@ -121,10 +121,10 @@ class _Watching(LookingMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         known: set[int] = set()
         # A count that fails must not stop the user's forward.
-        with self._clock, contextlib.suppress(Exception), DisableTorchFunction():
+        with contextlib.suppress(Exception), self._clock, DisableTorchFunction():
             known = self._gauge.known((args, kwargs))
         output = func(*args, **kwargs)
-        with self._clock, contextlib.suppress(Exception), DisableTorchFunction():
+        with contextlib.suppress(Exception), self._clock, DisableTorchFunction():
             self._gauge.meet_made(output, known)
         return output
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.autograd import Variable
@@ -17,6 +17,7 @@ from torchglass.capture.inspection.live import Gauge
 from torchglass.capture.quiet import quietly
 from torchglass.capture.statistics.readings import Reader
 from torchglass.capture.tensor.describing import describe
+from torchglass.errors import Fence
 
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -62,7 +63,7 @@ class Watch:
         wait: Callable[[], None],
         reader: Reader | None,
         gauge: Gauge | None,
-        missed: Callable[[Exception], None],
+        fence: Fence,
     ) -> None:
         self.is_active = True
         self.gradient_bytes: dict[int, int] = {}
@@ -71,13 +72,13 @@ class Watch:
         self._wait = wait
         self._reader = reader
         self._gauge = gauge
-        self._missed = missed
+        self.fence = fence
         self._lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
         self._sums: dict[tuple[Call, Edge], tuple[int, torch.Tensor | None]] = {}
 
     def rest(self) -> None:
         """No backward is at work: what comes next has nothing to do with what was last."""
-        with self._clock, self._guarded():
+        with self.fence, self._clock:
             sums, self._sums = self._sums, {}
             with quietly():
                 for (call, edge), (_, total) in sums.items():
@@ -89,7 +90,7 @@ class Watch:
         arrived_ns = self._clock.now()
         node = _Open()
         with self._clock:
-            with self._guarded():
+            with self.fence:
                 lane = self._lane()
                 self._charge_gap(lane, hooks.owner, arrived_ns)
                 self._weigh(lane, gradients)
@@ -103,7 +104,7 @@ class Watch:
         self._wait()
         end_ns = self._clock.now()
         lane = self._lanes[threading.get_ident()]
-        with self._clock, self._guarded():
+        with self.fence, self._clock:
             node = lane.open.pop()
             total_ns = end_ns - node.start_ns
             if lane.open:
@@ -119,7 +120,7 @@ class Watch:
 
     def look(self, hooks: NodeHooks, gradients: Gradients) -> None:
         """Take the gradients that come to a node."""
-        with self._clock, self._guarded():
+        with self.fence, self._clock:
             for index, call, place in hooks.outputs:
                 self._receive(call, place, gradients[index])
             for index, call, edge in hooks.passed:
@@ -138,13 +139,14 @@ class Watch:
             lane = self._lanes[thread] = _Lane(task)
             # Else a sum that nothing more comes to would be held on to, and what the last node
             # lets go of would be charged to nobody.
-            Variable._execution_engine.queue_callback(lambda: self._ended(lane))
+            Variable._execution_engine.queue_callback(partial(self._ended, lane))
         return lane
 
     def _ended(self, lane: _Lane) -> None:
-        with self._clock, self._guarded():
-            self._weigh(lane)
-        self.rest()
+        with self.fence:
+            with self._clock:
+                self._weigh(lane)
+            self.rest()
 
     def _charge_gap(self, lane: _Lane, owner: Call | None, arrived_ns: int) -> None:
         """Charge what lies between two nodes to the call around both."""
@@ -197,13 +199,6 @@ class Watch:
         for place in call.edges[edge]:
             call.input_gradients[place] = reading
 
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's backward
-            self._missed(problem)
-
 
 class NodeHooks:
     """What autograd calls around one node, until the watch has ended."""
@@ -223,17 +218,20 @@ class NodeHooks:
     def begin(self, gradients: Gradients) -> None:
         """The node is about to run."""
         if self._watch.is_active:
-            self._watch.begin(self, gradients)
+            with self._watch.fence:
+                self._watch.begin(self, gradients)
 
     def end(self, made: Gradients, given: Gradients) -> None:
         """The node has run."""
         if self._watch.is_active:
-            self._watch.end(self, made)
+            with self._watch.fence:
+                self._watch.end(self, made)
 
     def look(self, gradients: Gradients) -> None:
         """A node that is not timed is about to run."""
         if self._watch.is_active:
-            self._watch.look(self, gradients)
+            with self._watch.fence:
+                self._watch.look(self, gradients)
 
 
 class ParameterHooks(NodeHooks):
@@ -252,8 +250,9 @@ class ParameterHooks(NodeHooks):
         parameter = self._parameter()
         if not self._watch.is_active or parameter is None:
             return
-        # An optimizer that steps in the backward may have taken the gradient away again.
-        gradient = parameter.grad if parameter.grad is not None else given[0]
-        self._watch.end(self, (gradient,))
-        if gradient is not None:
-            self._watch.gradient_bytes[id(parameter)] = describe(gradient).bytes
+        with self._watch.fence:
+            # An optimizer that steps in the backward may have taken the gradient away again.
+            gradient = parameter.grad if parameter.grad is not None else given[0]
+            self._watch.end(self, (gradient,))
+            if gradient is not None:
+                self._watch.gradient_bytes[id(parameter)] = describe(gradient).bytes

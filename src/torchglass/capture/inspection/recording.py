@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from torchglass.blocks import surely
 from torchglass.capture.forward.keeping import has_compiled
 from torchglass.capture.forward.looking import modules_in, tensors_of
 from torchglass.capture.inspection.calls import Call, Home, Located
@@ -32,7 +33,7 @@ from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.quiet import quietly
 from torchglass.capture.statistics.readings import Reader
 from torchglass.capture.timing.clocks import waiting
-from torchglass.errors import warn
+from torchglass.errors import Fence
 from torchglass.records.model import join_path
 
 
@@ -84,11 +85,11 @@ class InspectionRecorder:
         self.weighs = watched.memory and not has_compiled(module for _, module in located)
         self._gauge = gauge_for(tensors, self._clock) if self.weighs else None
         self._watching = contextlib.ExitStack()
-        self._watch = Watch(self._clock, self._wait, self._reader, self._gauge, self._missed)
+        self._fence = Fence("some of the inspection was lost")
+        self._watch = Watch(self._clock, self._wait, self._reader, self._gauge, self._fence)
         self._graph = Graph(self._watch, tensors) if watched.backward else None
         self._open: list[Call] = []
         self._tick = tick
-        self._warned = False
 
     @property
     def gradient_bytes(self) -> Mapping[int, int]:
@@ -108,11 +109,13 @@ class InspectionRecorder:
     def close(self) -> None:
         """Let go of the models and of all graphs, once no more calls will be shown."""
         self._watching.close()
-        self._watch.rest()
+        with self._fence:
+            self._watch.rest()
         self._watch.is_active = False
         if self._graph is not None:
-            self._graph.close()
-        self.finish_reading()
+            surely(self._graph.close)
+        with self._fence:
+            self.finish_reading()
         if self._reader is not None:
             self._reader.forget()
         self._modules.clear()
@@ -121,45 +124,60 @@ class InspectionRecorder:
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """A call begins; how deep it is."""
         depth = len(self._open)
-        with self._clock:
-            try:
-                home = self._home(module)
-                if home is None:
-                    return depth
-                call = self._begin(home)
-                located = list(tensors_of_call(args, kwargs))
-                if self.watched.forward:
-                    call.inputs = self._read(located)
-                if self._graph is not None:
-                    self._graph.enter(call, located)
-                if self._gauge is not None:
-                    if not depth:
-                        self._watching.enter_context(self._gauge.watching())
-                    call.start_bytes = self._gauge.total_bytes
-                self._open.append(call)
-            except Exception as problem:  # noqa: BLE001 - our errors must not stop a forward
-                self._missed(problem)
-                return depth
-            self._wait()
-        call.start_ns = self._clock.now()
+        try:
+            with self._clock:
+                call = self._entered(module, args, kwargs)
+                if call is not None:
+                    self._open.append(call)
+                    self._wait()
+            if call is not None:
+                call.start_ns = self._clock.now()
+        except Exception as problem:  # noqa: BLE001 - our errors must not stop a forward
+            self.missed(problem)
         return depth
 
     def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
         """The call at a depth returned or raised."""
         if len(self._open) <= depth:
             return
-        self._wait()
-        end_ns = self._clock.now()
-        with self._clock:
-            call = self._open[depth]
-            # Whatever is deeper never got to its own end, as when an interrupt came in between.
-            del self._open[depth:]
+        call = self._open[depth]
+        # Whatever is deeper never got to its own end, as when an interrupt came in between.
+        del self._open[depth:]
+        try:
+            self._wait()
+            end_ns = self._clock.now()
+            with self._clock:
+                if not depth:
+                    self._watching.close()
+                self._end(call, end_ns, output, error)
+        except Exception as problem:  # noqa: BLE001 - our errors must not stop a forward
+            self.missed(problem)
+        finally:
             if not depth:
                 self._watching.close()
-            try:
-                self._end(call, end_ns, output, error)
-            except Exception as problem:  # noqa: BLE001 - our errors must not stop a forward
-                self._missed(problem)
+
+    def missed(self, problem: Exception) -> None:
+        """An error of ours: something is missing."""
+        self._fence.caught(problem)
+
+    def _entered(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Call | None:
+        """The call that begins, with what it is given; None if the module is not watched."""
+        home = self._home(module)
+        if home is None:
+            return None
+        call = self._begin(home)
+        located = list(tensors_of_call(args, kwargs))
+        if self.watched.forward:
+            call.inputs = self._read(located)
+        if self._graph is not None:
+            self._graph.enter(call, located)
+        if self._gauge is not None:
+            if not self._open:
+                self._watching.enter_context(self._gauge.watching())
+            call.start_bytes = self._gauge.total_bytes
+        return call
 
     def _begin(self, home: Home) -> Call:
         parent = self._open[-1] if self._open else None
@@ -223,13 +241,6 @@ class InspectionRecorder:
             kind = class_name(module).rpartition(".")[2]
             home = self.homes[model, path] = Home(model, path, kind, self.watched.keep)
         return home
-
-    def _missed(self, problem: Exception) -> None:
-        if not self._warned:
-            self._warned = True
-            # At the end of the stack even a warning can be one call too many.
-            with contextlib.suppress(Exception):
-                warn(f"some of the inspection was lost: {problem!r}")
 
 
 def _no_wait() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchglass.blocks import unbroken
+from torchglass.errors import Fence
 
 
 class Attaching(Protocol):
@@ -18,15 +19,19 @@ class Attaching(Protocol):
         """Take a tensor down, if a pass of the module is recorded; what to go on with."""
 
 
+_fence = Fence("a tensor was not attached")
 _attaching: tuple[Attaching, ...] = ()
 """Those of the watchers that are on."""
 
 
 def attach(tensor: Any, module: nn.Module, name: str) -> Any:
     """Take a tensor down in all watchers that are recording a pass of the module."""
-    if isinstance(tensor, Tensor):
-        for one in _attaching:
-            tensor = one.attach(tensor, module, name)
+    try:
+        if isinstance(tensor, Tensor):
+            for one in _attaching:
+                tensor = one.attach(tensor, module, name)
+    except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
+        _fence.caught(problem)
     return tensor
 
 
@@ -58,8 +63,8 @@ def has_view(tensor: Tensor) -> bool:
 def listening(one: Attaching) -> Iterator[None]:
     """Show someone what is attached until the block ends."""
     global _attaching  # noqa: PLW0603 - forwards know of no watcher
-    _attaching = (*_attaching, one)
     try:
+        _attaching = (*_attaching, one)
         yield
     finally:
         _attaching = tuple(other for other in _attaching if other is not one)

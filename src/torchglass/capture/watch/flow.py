@@ -300,34 +300,32 @@ class Flow:
 
     def take_gradient(self, ledger: Ledger, spots: Iterable[Spot], gradient: Tensor) -> None:
         """Take down the gradient of what was at some places."""
-        try:
-            self._begin_backward()
-            where = self._passes.ledger_of_gradient(ledger)
-            if where is None or is_functorch_wrapped_tensor(gradient):
-                return
-            if type(gradient) is Tensor and not is_overheard():
+        self._begin_backward()
+        where = self._passes.ledger_of_gradient(ledger)
+        if where is None or is_functorch_wrapped_tensor(gradient):
+            return
+        if type(gradient) is Tensor and not is_overheard():
+            reading = self._gauge.read_once(gradient, norms=True)
+        else:
+            with quietly():
                 reading = self._gauge.read_once(gradient, norms=True)
-            else:
-                with quietly():
-                    reading = self._gauge.read_once(gradient, norms=True)
-            if reading is None:
-                return
-            reading.factor, reading.is_scaled = self._factor, self._is_scaled
-            for spot in spots:
-                where.put(spot.gradient, reading)
-                if reading.norms is not None:
-                    reading.norms.factor = reading.factor
-                    reading.norms.is_scaled = reading.is_scaled
-                    where.put(spot.norms, reading.norms)
-        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a backward
-            self._passes.miss(problem)
+        if reading is None:
+            return
+        reading.factor, reading.is_scaled = self._factor, self._is_scaled
+        for spot in spots:
+            where.put(spot.gradient, reading)
+            if reading.norms is not None:
+                reading.norms.factor = reading.factor
+                reading.norms.is_scaled = reading.is_scaled
+                where.put(spot.norms, reading.norms)
 
     def notice_backward(self) -> None:
         """A gradient of what a pass put out has come."""
-        try:
-            self._begin_backward()
-        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a backward
-            self._passes.miss(problem)
+        self._begin_backward()
+
+    def miss(self, problem: Exception) -> None:
+        """A gradient could not be recorded."""
+        self._passes.miss(problem)
 
     def _notice_backward_of(self, output: Any) -> None:
         """Hear of the backward of what a pass put out."""

@@ -23,13 +23,16 @@ class Spot:
 
 
 class Taker(Protocol):
-    """Who wants to know of gradients. Neither method raises."""
+    """Who wants to know of gradients, and of what went wrong with them."""
 
     def take_gradient(self, ledger: Ledger, spots: Iterable[Spot], gradient: Tensor) -> None:
         """The gradient of what was at some places has come."""
 
     def notice_backward(self) -> None:
         """A gradient of what a pass put out has come."""
+
+    def miss(self, problem: Exception) -> None:
+        """A gradient could not be recorded."""
 
 
 class GradientHook:
@@ -65,7 +68,10 @@ class GradientHook:
         taker = self._taker()
         # An output of several that nothing used has no gradient.
         if taker is not None and gradient is not None:
-            taker.take_gradient(self._ledger, (self._spot, *self._others), gradient)
+            try:
+                taker.take_gradient(self._ledger, (self._spot, *self._others), gradient)
+            except Exception as problem:  # noqa: BLE001 - no error of ours may stop a backward
+                taker.miss(problem)
 
 
 def on_backward(taker: weakref.ref[Taker]) -> Callable[[Tensor | None], None]:
@@ -74,6 +80,9 @@ def on_backward(taker: weakref.ref[Taker]) -> Callable[[Tensor | None], None]:
     def notice(gradient: Tensor | None) -> None:
         here = taker()
         if here is not None:
-            here.notice_backward()
+            try:
+                here.notice_backward()
+            except Exception as problem:  # noqa: BLE001 - no error of ours may stop a backward
+                here.miss(problem)
 
     return notice

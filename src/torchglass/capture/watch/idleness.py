@@ -7,7 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 
+from torchglass.errors import Fence
+
 SECONDS = 0.5
+_MOST_FAILURES = 8
+"""After so many errors of ours nothing more is done."""
 
 
 class Idleness:
@@ -25,6 +29,7 @@ class Idleness:
         self._change = threading.Condition()
         self._waits_for_start = False
         self._is_closed = False
+        self._fence = Fence("steps are shown later than they could be")
 
     def start(self) -> None:
         """From now on nothing is happening."""
@@ -49,8 +54,11 @@ class Idleness:
             self._change.notify()
 
     def _work(self) -> None:
-        while self._is_time_up():
-            self._then()
+        for _ in range(_MOST_FAILURES):
+            with self._fence:
+                while self._is_time_up():
+                    self._then()
+                return
 
     def _is_time_up(self) -> bool:
         """Wait for it; False if it will never be."""

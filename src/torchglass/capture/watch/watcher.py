@@ -100,7 +100,6 @@ class Watcher:
         self._problems = Problems()
         self._lock = threading.RLock()
         self._fence = Fence("watching went wrong")
-        self._harmless = _Harmless(self._lock, self._fence)
         self._idle = Idleness(self._write_if_idle)
         self._strangers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         """Optimizers that train none of the weights."""
@@ -122,7 +121,7 @@ class Watcher:
         belongs to the step that follows, if the first number was logged before the first step of an
         optimizer, and otherwise to the step before.
         """
-        with self._harmless:
+        with _Harmless(self):
             number = logged_number(name, value)
             if not self._steps.is_paused:
                 self._steps.log(Place("", str(name)), number)
@@ -133,7 +132,7 @@ class Watcher:
         From then on neither optimizers nor backwards end steps. Without an optimizer, this is when
         weights are measured.
         """
-        with self._harmless:
+        with _Harmless(self):
             ledger = self._steps.end_by_hand(None if number is None else step_number(number))
             if self._steps.is_recorded and not self._steps.has_measured:
                 self._read_all_gradients(ledger)
@@ -142,12 +141,12 @@ class Watcher:
 
     def begin_step(self, number: int) -> None:
         """Say which step begins, in loops that also call `step(number)` when it ends."""
-        with self._harmless():
+        with _Harmless(self):
             self._steps.begin_by_hand(number)
 
     def write_step(self, *, incomplete: bool = False) -> None:
         """Write the current step now if its update is over, or however far it is."""
-        with self._harmless():
+        with _Harmless(self):
             # The frames of ranks are added up in the order in which they come: each step has one.
             if self._options.adds_up_ranks or self._flow.is_in_pass:
                 return
@@ -171,7 +170,7 @@ class Watcher:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        surely(self.close)
 
     def __repr__(self) -> str:
         model = self._model()
@@ -261,12 +260,12 @@ class Watcher:
 
     def _detach(self) -> None:
         surely(self._idle.close)
-        with self._harmless:
+        with _Harmless(self):
             if self._steps.has_begun():
                 self._steps.advance()
             if self._steps.has_begun():
                 self._steps.advance()
-        with self._harmless:
+        with _Harmless(self):
             self._graphs.close()
         surely(self._flow.let_go)
         surely(self._undo.close)
@@ -276,7 +275,7 @@ class Watcher:
     ) -> None:
         if torch.compiler.is_compiling():
             return
-        with self._harmless, collector_paused():
+        with _Harmless(self), collector_paused():
             if stepping.is_within_own(optimizer) or not self._trains_ours(optimizer):
                 return
             self._idle.stop()
@@ -301,7 +300,7 @@ class Watcher:
     ) -> None:
         if torch.compiler.is_compiling():
             return
-        with self._harmless, collector_paused():
+        with _Harmless(self), collector_paused():
             if stepping.is_within_own(optimizer) or not self._weights.are_in(optimizer):
                 return
             ledger = self._steps.after_update(optimizer)
@@ -329,7 +328,7 @@ class Watcher:
         # A backward inside of another, as a checkpoint makes one, ends nothing.
         if self._running:
             return
-        with self._harmless:
+        with _Harmless(self):
             self._look_around()
             ledger = self._steps.backward_ended()
             if ledger is None:
@@ -347,7 +346,7 @@ class Watcher:
 
     def _write_if_idle(self) -> None:
         """Show a step to whoever looks, although nothing has come yet that ends it."""
-        with self._harmless:
+        with _Harmless(self):
             if not self._flow.is_in_pass:
                 self._steps.write()
 
@@ -387,7 +386,7 @@ class Watcher:
         self._flow.let_go()
         model = self._model()
         if self._users_clock is not None and model is not None:
-            with self._harmless:
+            with _Harmless(self):
                 self._users_clock.tell(model, number, ledger)
         with quietly():
             self._gauge.finish()
@@ -420,14 +419,13 @@ class Watcher:
 class _Harmless:
     """A with-block of one thread at a time, in which an error of ours becomes a warning."""
 
-    __slots__ = ("_fence", "_lock")
+    __slots__ = ("_watcher",)
 
-    def __init__(self, lock: threading.RLock, fence: Fence) -> None:
-        self._lock = lock
-        self._fence = fence
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        self._watcher._lock.acquire()
 
     def __exit__(
         self,
@@ -435,8 +433,11 @@ class _Harmless:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        self._lock.release()
-        return self._fence.__exit__(kind, error, traceback)
+        self._watcher._lock.release()
+        if not isinstance(error, Exception):
+            return False
+        self._watcher.miss(error)
+        return True
 
 
 def _computes_gradients(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

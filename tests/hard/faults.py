@@ -1,0 +1,146 @@
+"""Errors planted in our own functions while a training runs, and what must not come of them."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+import torchglass
+from tests.conftest import traces_of_us
+from torchglass.capture import calls
+
+OURS = str(Path(torchglass.__file__).parent)
+_IN_BETWEEN = {"contextlib.py", "functools.py", "weakref.py", "threading.py", "_weakrefset.py"}
+_FENCES = {"Fence", "_Harmless", "surely", "warn", "_where_ours", "_level_of_user"}
+"""What turns an error into a warning is itself not expected to fail."""
+
+_CHECKS = {"expecting.py", "blocks.py", "_expect_level", "attach"}
+"""What runs when a verb is called with wrong arguments, before anything is changed, may raise."""
+
+Training = Callable[[], Any]
+
+
+class PlantedError(RuntimeError):
+    pass
+
+
+class Place(NamedTuple):
+    """A function of ours, and at which of its calls it fails."""
+
+    code: CodeType
+    call: int
+
+    def __str__(self) -> str:
+        file = Path(self.code.co_filename).relative_to(OURS)
+        return f"{file}:{self.code.co_qualname} at call {self.call}"  # type: ignore[attr-defined]
+
+
+def is_ours(code: CodeType) -> bool:
+    return code.co_filename.startswith(OURS)
+
+
+def is_below_an_entry(frame: FrameType) -> bool:
+    """Whether a function of ours was called by another one, and not by torch or the user."""
+    above = frame.f_back
+    while above is not None and Path(above.f_code.co_filename).name in _IN_BETWEEN:
+        above = above.f_back
+    return above is not None and is_ours(above.f_code)
+
+
+def is_exempt(code: CodeType) -> bool:
+    if code.co_name.startswith("<"):
+        # A comprehension fails as the function around it does.
+        return True
+    if code.co_qualname in _CHECKS or Path(code.co_filename).name in _CHECKS:  # type: ignore[attr-defined]
+        return True
+    return any(part in _FENCES for part in code.co_qualname.split("."))  # type: ignore[attr-defined]
+
+
+def places_of(training: Training) -> list[Place]:
+    """All functions of ours that run in a training, at their first and at a later call."""
+    counts: Counter[CodeType] = Counter()
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and is_ours(code) and not is_exempt(code) and is_below_an_entry(frame):
+            counts[code] += 1
+
+    threading.setprofile(count)
+    sys.setprofile(count)
+    try:
+        training()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return [
+        Place(code, call)
+        for code, total in counts.items()
+        for call in sorted({1, total // 2 + 1} if total > 1 else {1})
+    ]
+
+
+def plant(place: Place, training: Training) -> tuple[Any, bool]:
+    """Run a training in which a function fails once: its result, and whether it has failed."""
+    left = place.call
+    failed = False
+
+    def trace(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal left, failed
+        if frame.f_code is place.code and is_below_an_entry(frame):
+            left -= 1
+            if not left:
+                failed = True
+                raise PlantedError("planted")
+
+    hook, sys.unraisablehook = sys.unraisablehook, _ignore_planted
+    threading.settrace(trace)
+    sys.settrace(trace)
+    try:
+        return training(), failed
+    finally:
+        sys.settrace(None)
+        threading.settrace(None)
+        sys.unraisablehook = hook
+
+
+def _ignore_planted(unraisable: Any) -> None:
+    """What fails while Python frees an object reaches nobody."""
+    if not isinstance(unraisable.exc_value, PlantedError):
+        sys.__unraisablehook__(unraisable)
+
+
+def left_behind(model: torch.nn.Module) -> dict[str, Any]:
+    """All that a block of ours may change for as long as it lasts."""
+    our_threads = [t for t in threading.enumerate() if t.name.startswith("torchglass")]
+    for thread in our_threads:
+        thread.join(10)
+    return {
+        **(traces_of_us() or {}),
+        "threads": [thread for thread in our_threads if thread.is_alive()],
+        "recursion limit": sys.getrecursionlimit(),
+        "observers": dict(calls._observers),
+        "collector": gc.isenabled(),
+        "hooks": [len(p._backward_hooks or ()) for p in model.parameters()],
+        "module hooks": [len(m._forward_hooks) + len(m._backward_hooks) for m in model.modules()],
+        "inference": torch.is_inference_mode_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "flags": [module.training for module in model.modules()],
+    }
+
+
+def flat(nest: Any) -> Iterator[Any]:
+    if isinstance(nest, torch.Tensor):
+        yield nest.tolist()
+    elif isinstance(nest, (list, tuple)):
+        for item in nest:
+            yield from flat(item)
+    else:
+        yield nest

@@ -1,0 +1,178 @@
+"""Ctrl-C at any moment of our own work leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchglass as tg
+from tests.hard.faults import flat, left_behind
+
+# Where blocks begin and end: everything else of ours changes nothing.
+FILES = (
+    *("torchglass/blocks.py", "torchglass/capture/calls.py", "torchglass/analyse/garbage.py"),
+    *("trace/overrides.py", "trace/dispatch.py", "forward/keeping.py", "timing/steps.py"),
+    *("guard/guarding.py", "guard/updates.py", "guard/rerunning.py", "statistics/recording.py"),
+    *("watch/attached.py", "trace/taping.py", "flops/functions.py", "forward/looking.py"),
+    *("contextlib.py", "torch/overrides.py", "torch/utils/_python_dispatch.py"),
+)
+# Python looks for signals when a function begins, after calls and at the end of loops.
+CHECKED_AFTER = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "PRECALL"}
+MOST_POINTS = 150
+
+Point = tuple[CodeType, int, int]
+
+
+class Interrupter:
+    """Counts the moments at which Ctrl-C may come, and lets it come at one of them."""
+
+    def __init__(self, at: Point | None = None) -> None:
+        self.points: Counter[tuple[CodeType, int]] = Counter()
+        self._at = at
+
+    def run(self, work: Callable[[], object]) -> None:
+        sys.settrace(self._trace)
+        try:
+            work()
+        finally:
+            sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.endswith(FILES):
+            return None
+        frame.f_trace_lines = False
+        frame.f_trace_opcodes = True
+        self._meet(frame)
+        before = [""]
+
+        def step(frame: FrameType, event: str, argument: object) -> Any:
+            if event == "opcode":
+                if before[0] in CHECKED_AFTER:
+                    self._meet(frame)
+                before[0] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            return step
+
+        return step
+
+    def _meet(self, frame: FrameType) -> None:
+        key = frame.f_code, frame.f_lasti
+        self.points[key] += 1
+        if self._at == (*key, self.points[key]):
+            signal.raise_signal(signal.SIGINT)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.dropout(nn.functional.normalize(self.layer(self.norm(x))), 0.5, True)
+
+
+def _record(model: nn.Module, x: torch.Tensor) -> None:
+    with tg.record(model):
+        model(x)
+
+
+def _tracing(model: nn.Module, x: torch.Tensor) -> None:
+    with tg.tracing(model, gradients=True):
+        model(x).sum().backward()
+
+
+def _guard(model: nn.Module, x: torch.Tensor) -> None:
+    with tg.guard(model):
+        model(x).sum().backward()
+
+
+def _cheap_guard(model: nn.Module, x: torch.Tensor) -> None:
+    with tg.guard(model, cheap=True):
+        model(x)
+
+
+def _watch(model: nn.Module, x: torch.Tensor) -> None:
+    with tg.watch(model, run_dir=":memory:", verbose=False):
+        model(x).sum().backward()
+
+
+def _inspector(model: nn.Module, x: torch.Tensor) -> None:
+    with tg.InspectorGadgets(model):
+        model(x).sum().backward()
+
+
+BLOCKS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
+    "record": _record,
+    "tracing": _tracing,
+    "guard": _guard,
+    "cheap guard": _cheap_guard,
+    "watch": _watch,
+    "inspector": _inspector,
+    "trace": lambda model, x: tg.trace(model, x),
+    "aten": lambda model, x: tg.trace(model, x, level="aten"),
+    "edit": lambda model, x: tg.trace(model, x, stop_after="linear_1_2"),
+}
+VERBS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
+    "summary": lambda model, x: tg.summary(model, x),
+    "profile": lambda model, x: tg.profile(model, x, repeats=1, warmup=0),
+    "flops": lambda model, x: tg.flops(model, x, backward=True),
+    "memory": lambda model, x: tg.memory(model, x),
+    "inspect": lambda model, x: tg.inspect(model, x),
+    "explain": lambda model, x: tg.explain(model, x),
+}
+"""These run the model themselves, and put back what that changes."""
+
+
+def state(model: nn.Module, *, is_put_back: bool) -> dict[str, Any]:
+    seen = left_behind(model)
+    if is_put_back:
+        seen["model"] = list(flat(list(model.state_dict().values())))
+        seen["gradients"] = [p.grad is None for p in model.parameters()]
+        seen["random"] = torch.get_rng_state().tolist()
+        seen["python's random"] = random.getstate()
+    return seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*BLOCKS, *VERBS])
+def test_an_interrupt_at_any_moment_leaves_nothing_behind(name: str) -> None:
+    work, is_put_back = (BLOCKS | VERBS)[name], name in VERBS
+    x = torch.rand(4, 3)
+
+    def once(at: Point | None = None) -> tuple[Interrupter, dict[str, Any], dict[str, Any]]:
+        torch.manual_seed(0)
+        model, interrupter = Net(), Interrupter(at)
+        before = state(model, is_put_back=is_put_back)
+        with contextlib.suppress(KeyboardInterrupt):
+            interrupter.run(lambda: work(model, x))
+        return interrupter, before, state(model, is_put_back=is_put_back)
+
+    once()
+    counted, before, after = once()
+    assert before == after
+    points = [
+        (*key, number)
+        for key, count in counted.points.items()
+        for number in sorted({1, count // 2 + 1, count})
+    ]
+    assert len(points) > 50
+    every = max(1, len(points) // MOST_POINTS)
+    harm = []
+    for point in points[::every]:
+        _, before, after = once(point)
+        if before != after:
+            changed = [key for key in before if before[key] != after[key]]
+            code, offset, number = point
+            harm.append(f"{code.co_qualname}+{offset} #{number}: {', '.join(changed)}")  # type: ignore[attr-defined]
+    assert not harm, "\n" + "\n".join(harm)
