@@ -30,10 +30,13 @@ def watching_updates(sentinel: Sentinel, desk: Desk) -> Iterator[None]:
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if threading.get_ident() != sentinel.thread:
             return
-        if desk.has_unchecked and not is_held_back(optimizer):
-            with quietly():
-                are_finite = not any(spoiled_gradients(optimizer, desk))
-            desk.gradients_used(are_finite=are_finite)
+        try:
+            if desk.has_unchecked and not is_held_back(optimizer):
+                with quietly():
+                    are_finite = not any(spoiled_gradients(optimizer, desk))
+                desk.gradients_used(are_finite=are_finite)
+        except Exception as problem:  # noqa: BLE001 - see Desk.miss
+            desk.miss(problem)
         sentinel.is_updating = True
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
