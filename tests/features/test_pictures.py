@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import pty
+import signal
+import subprocess
+import sys
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
@@ -215,8 +221,128 @@ def test_a_picture_shows_the_same_whichever_way_it_runs(gpt: Trace, one: str, ot
 def test_two_thousand_ops_can_be_drawn_and_opened() -> None:
     trace = tg.trace(GPT(80), torch.arange(8)[None])
 
-    picture = trace.draw(fold_repeats=False, hide_views=False)
+    picture = trace.draw(fold_repeats=False, hide_views=False, depth=None)
 
     assert len(trace.ops) > 2000
     assert len(names(picture)) == len(trace.ops)
     assert 0.5 < shape(picture) < 2.0
+
+
+def test_a_large_model_is_drawn_with_its_modules_closed_and_says_how_to_open_them() -> None:
+    trace = tg.trace(GPT(24), torch.arange(8)[None])
+
+    closed = trace.draw(fold_repeats=False)
+    opened = trace.draw(fold_repeats=False, depth=None)
+
+    title = next(text for text in texts(closed) if text.endswith("opens all"))
+    assert "modules closed at depth 2, depth=None opens all" in title
+    assert len(names(closed)) <= 300 < len(names(opened))
+    assert "modules closed" not in " ".join(texts(opened))
+    assert "modules closed" not in " ".join(texts(trace.draw()))
+
+
+def test_a_depth_that_the_user_names_is_drawn_however_many_nodes_that_are() -> None:
+    trace = tg.trace(GPT(24), torch.arange(8)[None])
+
+    picture = trace.draw(fold_repeats=False, depth=3)
+
+    assert len(names(picture)) > 300
+    assert "modules closed" not in " ".join(texts(picture))
+
+
+def test_a_large_model_without_modules_to_close_is_drawn_whole() -> None:
+    class Flat(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(350):
+                x = x.relu() if len(x) else x
+            return x
+
+    assert len(names(tg.trace(Flat(), torch.ones(2)).draw(fold_repeats=False))) == 352
+
+
+def test_every_edge_of_a_large_picture_is_drawn() -> None:
+    trace = tg.trace(GPT(24), torch.arange(8)[None])
+
+    picture = ElementTree.fromstring(trace.draw(fold_repeats=False, depth=None, hide_views=False))
+
+    drawn = sum(group.get("class") == "edge" for group in picture.iter(f"{SVG}g"))
+    assert drawn >= sum(bool(op.parents) for op in trace.ops)
+
+
+def test_the_title_counts_the_parameters_of_the_model_and_those_that_ran() -> None:
+    class PartlyUsed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.used(x)
+            return result
+
+    model = PartlyUsed()
+
+    assert "1 op · 35 parameters (20 used) · 16 B of tensors" in texts(
+        tg.trace(model, torch.ones(1, 4)).draw()
+    )
+    assert "1 op · 20 parameters · 16 B of tensors" in texts(
+        tg.trace(model.used, torch.ones(1, 4)).draw()
+    )
+
+
+SLOW_DRAWING = """
+import torch, torchglass as tg
+from torchglass.views.graph import Overrides
+from torch import nn
+
+class Wide(nn.Module):
+    def forward(self, x):
+        made = [x * n for n in range(1, 80)]
+        for _ in range(4):
+            made = [a + b for a in made[:40] for b in made[40:50]][:400]
+        return torch.stack(made)
+
+tg.trace(Wide(), torch.ones(2)).draw(
+    "wide.svg", fold_repeats=False, overrides=Overrides(graph={"splines": "ortho"})
+)
+"""
+
+
+def test_ctrl_c_ends_a_long_drawing_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    script = subprocess.Popen(
+        [sys.executable, "-c", SLOW_DRAWING], stdin=theirs, stdout=theirs, stderr=theirs,
+        cwd=tmp_path, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    while b"Drawing " not in shown:
+        shown += os.read(ours, 1000)
+    listed = Path(f"/proc/{script.pid}/task/{script.pid}/children").read_text()
+    children = [int(child) for child in listed.split()]
+    script.send_signal(signal.SIGINT)
+    with contextlib.suppress(OSError):
+        while more := os.read(ours, 1000):
+            shown += more
+    os.close(ours)
+
+    assert script.wait() != 0
+    assert b"nodes: 1 s (Ctrl-C cancels)" in shown
+    assert shown.rstrip().endswith(b"KeyboardInterrupt")
+    assert children
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_fontconfig_says_of_the_machine_does_not_reach_the_user(tmp_path: Path) -> None:
+    (tmp_path / "fonts.conf").write_text("<fontconfig><unheard-of/></fontconfig>")
+    script = (
+        "import torch, torchglass as tg; tg.trace(torch.nn.ReLU(), torch.ones(2)).draw('a.svg')"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={**os.environ, "FONTCONFIG_FILE": str(tmp_path / "fonts.conf")},
+    )  # fmt: skip
+
+    assert done.stderr == ""
+    assert (tmp_path / "a.svg").exists()

@@ -58,23 +58,25 @@ def plot_network_graph(
     >>> plot_network_graph(extract_model_graph(torch.nn.ReLU())).startswith("<?xml")
     True
     """
-    from torchglass.views.graph.graphviz import canvas
+    from torchglass.views.graph.graphviz import Drawing, graphviz
     from torchglass.views.graph.palette import LIGHT
 
     if not {"nodes", "edges"} <= graph.keys():
         raise ViewError('a graph is {"nodes": …, "edges": …}, as extract_model_graph gives it')
     font = {"fontname": "Helvetica,Arial,sans-serif", "fontcolor": LIGHT.text}
-    with canvas(rankdir="LR", bgcolor=LIGHT.ground, nodesep="0.12", ranksep="0.5") as drawing:
-        drawing.node_attr.update(shape="box", style="rounded,filled", fontsize="11", **font)
-        drawing.edge_attr.update(color=LIGHT.edge, arrowsize="0.6")
-        for node in graph["nodes"]:
-            ink = LIGHT.parameters if node.get("parameters") else LIGHT.op
-            label = "\n".join(_lines(node))
-            drawing.add_node(f"/{node['id']}", label=label, fillcolor=ink.fill, color=ink.line)
-        for source, target in graph["edges"]:
-            drawing.add_edge(f"/{source}", f"/{target}")
-        drawing.layout(prog="dot")
-        picture: str = drawing.draw(format="svg").decode()
+    look = {"shape": "box", "style": "rounded,filled", "fontsize": "11", **font}
+    drawing = Drawing(
+        {"rankdir": "LR", "bgcolor": LIGHT.ground, "nodesep": "0.12", "ranksep": "0.5"}
+    )
+    for node in graph["nodes"]:
+        ink = LIGHT.parameters if node.get("parameters") else LIGHT.op
+        inked = {"label": "\n".join(_lines(node)), "fillcolor": ink.fill, "color": ink.line}
+        drawing.add_node(f"/{node['id']}", None, {**look, **inked})
+    for source, target in graph["edges"]:
+        line = {"color": LIGHT.edge, "arrowsize": "0.6"}
+        drawing.add_edge(f"/{source}", f"/{target}", line)
+    with graphviz(f"{len(drawing.nodes):,} modules") as drawer:
+        picture = drawer.draw(drawing, "svg", engine="dot").decode()
     if path is not None:
         in_its_folder(path).write_text(picture, encoding="utf-8")
     return picture

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from torchglass.analyse.graph.folding import Mode
+    from torchglass.analyse.graph.folding import Depth, Mode
     from torchglass.views.graph import ColorBy, Direction, Overrides
 
 Tensors = Mapping[tuple[OpId, int], "torch.Tensor"]
@@ -233,7 +233,7 @@ class Trace(Sequence[Op]):
         path: str | PathLike[str] | None = None,
         *,
         mode: Mode = "unrolled",
-        depth: int | None = None,
+        depth: Depth = "auto",
         direction: Direction = "down",
         color_by: ColorBy | None = None,
         hide_views: bool = True,
@@ -243,10 +243,25 @@ class Trace(Sequence[Op]):
         dark: bool = False,
         overrides: Overrides | None = None,
     ) -> bytes:
-        """Draw it as SVG, PNG or PDF, by the ending of `path`; the bytes of that file.
+        """Draw the trace as SVG, PNG or PDF.
 
-        Rolled, the passes of a layer are one node. Modules `depth` levels down are closed; `focus`
-        draws one module alone. `color_by` is "time", "params", "memory" or "flops".
+        Args:
+            path: File to write; its ending is the format. Without one, SVG.
+            mode: "unrolled" draws every pass of a layer, "rolled" one node for all of them.
+            depth: Close modules this many levels down. None opens all. "auto" opens all up to
+                about 300 nodes, and above that closes modules as deep as 300 nodes allow; the
+                title of the picture says so.
+            direction: "down", "up" or "right".
+            color_by: Color ops by "time", "params", "memory" or "flops".
+            hide_views: Leave out ops that only change the view of a tensor.
+            fold_repeats: Draw blocks that are alike once, as "12 × Block".
+            focus: Draw only the inside of this module.
+            show_buffers: Draw buffers as nodes.
+            dark: Light on dark.
+            overrides: Graphviz attributes that replace the defaults.
+
+        Returns:
+            The bytes of the file.
         """
         from torchglass.analyse.graph.folding import fold
         from torchglass.views.graph import draw

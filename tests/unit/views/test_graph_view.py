@@ -20,8 +20,10 @@ from torchglass.views.graph import Direction, Overrides, draw
 from torchglass.views.graph.arranging import arrange
 from torchglass.views.graph.directions import HEADINGS
 from torchglass.views.graph.geometry import Area
+from torchglass.views.graph.graphviz import Drawing, graphviz
 from torchglass.views.graph.layout import Layout
 from torchglass.views.graph.palette import DARK, LIGHT, Palette, contrast, mix, text_on
+from torchglass.views.graph.rows import arrange_in_rows
 from torchglass.views.graph.style import Style
 from torchglass.views.graph.words import ranges
 from torchglass.views.graph.wrapping import wrap
@@ -76,9 +78,10 @@ def size(picture: ElementTree.Element) -> tuple[float, float]:
     return width, height
 
 
-def arranged(drawn: Graph, direction: Direction = "down") -> Layout:
+def arranged(drawn: Graph, direction: Direction = "down", lay_out: Any = arrange) -> Layout:
     style = Style(drawn, LIGHT, None, Overrides())
-    return wrap(arrange(style, HEADINGS[direction]), shape=1.0)
+    with graphviz() as drawer:
+        return wrap(lay_out(style, HEADINGS[direction], drawer), shape=1.0)
 
 
 def overlap(one: Area, other: Area) -> bool:
@@ -261,19 +264,23 @@ def test_a_long_chain_fits_a_page(direction: Direction, box: str | None) -> None
     assert 0.5 < width / height < 2.0
 
 
+@pytest.mark.parametrize("lay_out", [arrange, arrange_in_rows])
 @pytest.mark.parametrize("direction", ["down", "up", "right"])
-def test_wrapped_edges_still_lead_from_their_source_to_their_target(direction: Direction) -> None:
+def test_wrapped_edges_still_lead_from_their_source_to_their_target(
+    direction: Direction, lay_out: Any
+) -> None:
     drawn = chain(60, "features")
 
-    layout = arranged(drawn, direction)
+    layout = arranged(drawn, direction, lay_out)
 
     for edge, route in zip(drawn.edges, layout.routes, strict=True):
         assert distance(route.curve[0], layout.nodes[edge.source]) < 2
         assert distance(route.tip, layout.nodes[edge.target]) < 2
 
 
-def test_wrapped_nodes_lie_apart_and_in_the_parts_of_their_box() -> None:
-    layout = arranged(chain(60, "features"))
+@pytest.mark.parametrize("lay_out", [arrange, arrange_in_rows])
+def test_wrapped_nodes_lie_apart_and_in_the_parts_of_their_box(lay_out: Any) -> None:
+    layout = arranged(chain(60, "features"), lay_out=lay_out)
 
     assert not any(overlap(*pair) for pair in combinations(layout.nodes.values(), 2))
     assert [frame.continued for frame in layout.frames] == [False] + [True] * (
@@ -285,10 +292,11 @@ def test_wrapped_nodes_lie_apart_and_in_the_parts_of_their_box() -> None:
         assert any(overlap(node, frame.area) for frame in layout.frames)
 
 
-def test_wrapping_moves_edges_and_does_not_bend_them_through_nodes() -> None:
+@pytest.mark.parametrize("lay_out", [arrange, arrange_in_rows])
+def test_wrapping_moves_edges_and_does_not_bend_them_through_nodes(lay_out: Any) -> None:
     drawn = chain(60)
 
-    layout = arranged(drawn)
+    layout = arranged(drawn, lay_out=lay_out)
 
     for edge, route in zip(drawn.edges, layout.routes, strict=True):
         others = [
@@ -303,6 +311,37 @@ def test_a_picture_that_fits_a_page_is_not_cut() -> None:
     layout = arranged(chain(6, "features"))
 
     assert len(layout.frames) == 1
+
+
+def test_in_rows_edges_of_one_node_share_a_lane_and_others_do_not() -> None:
+    nodes = [op(f"relu_{n}_{n}") for n in range(8)]
+    ends = [(0, 3), (0, 5), (1, 6), (2, 7)]
+    edges = [Edge(source=nodes[a].name, target=nodes[b].name) for a, b in ends]
+
+    routes = arranged(graph(nodes, edges), lay_out=arrange_in_rows).routes
+
+    lanes = [max(across for _, across in route.curve) for route in routes]
+    assert lanes[0] == lanes[1]
+    assert len(set(lanes)) == 3
+
+
+def test_in_rows_the_border_of_a_box_is_outside_of_its_lanes() -> None:
+    nodes = [op(f"relu_{n}_{n}", box="inner" if n < 5 else "outer") for n in range(9)]
+    boxes = [Box(name="outer", module="outer"), Box(name="inner", parent="outer", module="inner")]
+    edges = [Edge(source=nodes[a].name, target=nodes[b].name) for a, b in [(0, 2), (1, 4), (2, 7)]]
+
+    layout = arranged(graph(nodes, edges, boxes), lay_out=arrange_in_rows)
+
+    outer, inner = (frame.area for frame in layout.frames)
+    lanes = [max(across for _, across in route.curve) for route in layout.routes]
+    assert max(lanes[:2]) < inner.right < outer.right
+    assert outer.left < inner.left
+    assert outer.begin < inner.begin < inner.end < outer.end
+
+
+def test_a_crash_of_graphviz_is_an_error_and_no_end_of_the_program() -> None:
+    with pytest.raises(ViewError, match="Graphviz"), graphviz() as drawer:
+        drawer.draw(Drawing(), "no such format", engine="dot")
 
 
 def test_a_loop_that_crosses_a_cut_goes_back_the_same_way() -> None:
@@ -320,7 +359,8 @@ def test_places_are_as_exact_at_the_end_of_a_long_flow_as_at_its_beginning() -> 
     edges = [Edge(source=one.name, target=other.name) for one, other in pairwise(nodes)]
     style = Style(graph(nodes, edges), LIGHT, None, Overrides())
 
-    layout = arrange(style, HEADINGS["down"])
+    with graphviz() as drawer:
+        layout = arrange(style, HEADINGS["down"], drawer)
 
     places = [layout.nodes[node.name].begin for node in nodes]
     gaps = [later - sooner for sooner, later in pairwise(places)]

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from torchglass.analyse.graph.flow import Flow, Link, from_input, links_into
 from torchglass.analyse.graph.parts import Again, Box, Cost, Edge, Graph, Node
 from torchglass.analyse.graph.places import Places, Surrounding
 from torchglass.analyse.graph.repeats import Repeats, Run
+from torchglass.analyse.model.parameters import count
 from torchglass.analyse.trace.labels import labels
 from torchglass.errors import ViewError
 from torchglass.records.model import Model
 from torchglass.records.trace import CallId, Op, OpId, Trace
 
 Mode = Literal["rolled", "unrolled"]
+Depth = int | Literal["auto"] | None
+
+_READABLE = 300
+"""More nodes than this are not read as a whole: modules are closed then."""
 
 
 def fold(
@@ -29,7 +35,7 @@ def fold(
     model: Model | None = None,
     *,
     mode: Mode = "unrolled",
-    depth: int | None = None,
+    depth: Depth = None,
     hide_views: bool = True,
     fold_repeats: bool = True,
     focus: str | None = None,
@@ -38,13 +44,42 @@ def fold(
 ) -> Graph:
     """The graph of a trace.
 
-    Rolled, all passes of a layer are one node. Modules `depth` levels down are closed. With
-    `focus`, only what is inside one module is drawn, and its neighbours as stubs.
+    Rolled, all passes of a layer are one node. Modules `depth` levels down are closed; "auto"
+    closes none, or of a large graph as few as leave about 300 nodes. With `focus`, only what is
+    inside one module is drawn, and its neighbours as stubs.
     """
     if mode not in ("rolled", "unrolled"):
-        raise ViewError(f"mode is 'rolled' or 'unrolled', not {mode!r}")
-    if depth is not None and depth < 1:
-        raise ViewError(f"depth is 1 or more, or None for all levels, not {depth}")
+        raise ViewError(f"mode must be 'rolled' or 'unrolled', not {mode!r}")
+    if depth is not None and depth != "auto" and depth < 1:
+        raise ViewError(f"depth must be 1 or more, None for all levels, or 'auto', not {depth}")
+    at = partial(_fold, trace, model, mode, hide_views, fold_repeats, focus, show_buffers, flops)
+    return _closed_to_fit(at) if depth == "auto" else at(depth)
+
+
+def _closed_to_fit(at: Callable[[int | None], Graph]) -> Graph:
+    """The whole graph, or the deepest one that can still be read."""
+    whole = at(None)
+    if len(whole.nodes) <= _READABLE:
+        return whole
+    level, chosen = 1, at(1)
+    while len((deeper := at(level + 1)).nodes) <= _READABLE:
+        level, chosen = level + 1, deeper
+    if len(chosen.nodes) >= len(whole.nodes):
+        return whole
+    return dataclasses.replace(chosen, closed_at=level)
+
+
+def _fold(
+    trace: Trace,
+    model: Model | None,
+    mode: Mode,
+    hide_views: bool,
+    fold_repeats: bool,
+    focus: str | None,
+    show_buffers: bool,
+    flops: Mapping[OpId, int] | None,
+    depth: int | None,
+) -> Graph:
     flow = Flow(trace.ops, hide_views=hide_views, hide_buffers=not show_buffers)
     shown = [op for op in trace.ops if op.id not in flow.hidden]
     places = Places(trace.calls, trace.ops, shown=shown, depth=depth, focus=focus)
@@ -101,6 +136,7 @@ class _Folding:
         self._places = places
         self._flops = flops
         self._labels = labels(trace.ops)
+        self._held = count(model)[model.root.id].total.parameters if model else 0
         self._classes = {module.path: module.kind for module in model.modules} if model else {}
         self._calls_of = Counter(call.path for call in trace.calls)
         self._drawn = [op.id for op in trace.ops]
@@ -196,6 +232,7 @@ class _Folding:
             boxes=tuple(self._boxes.values()),
             ops=sum(op.kind == "op" for op in self._trace.ops),
             cost=self._cost(op.id for op in self._trace.ops if op.kind == "op"),
+            parameters=self._held,
             focus=self._places.focus,
             error=self._trace.error,
         )

@@ -104,6 +104,10 @@ class Graph:
     """How many ops ran, drawn or not."""
     cost: Cost = Cost()
     """Of the whole pass."""
+    parameters: int = 0
+    """Of the model, used in the pass or not."""
+    closed_at: int | None = None
+    """The depth at which modules were closed because there were too many nodes to read."""
     focus: str = ""
     """The module whose inside this is; "" for the whole model."""
     error: str = ""

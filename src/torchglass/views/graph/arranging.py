@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pygraphviz
-
 from torchglass.analyse.graph.parts import Graph
 from torchglass.views.graph.directions import Corners, Heading
 from torchglass.views.graph.geometry import Area, Point, union
-from torchglass.views.graph.graphviz import POINTS, canvas
+from torchglass.views.graph.graphviz import POINTS, Drawing, Graphviz
 from torchglass.views.graph.layout import Frame, Layout, Route
 from torchglass.views.graph.style import Style
 
 Placed = Mapping[str, Any]
 """A part with its place, in the words of Graphviz' JSON."""
 
-_MANY = 400
-"""Nodes from which on dot is told to be content sooner."""
-_CONTENT = {"nslimit": "1", "nslimit1": "1", "mclimit": "0.2"}
 _LINE = 11.0
 """The height of a line of an edge's label."""
 _ABOVE_BASELINE = 3.0
@@ -30,22 +24,18 @@ _MITER = 1.66
 """By how much an arrow is drawn short of its end, so that the outline of its tip fits in."""
 
 
-def arrange(style: Style, heading: Heading) -> Layout:
+def arrange(style: Style, heading: Heading, graphviz: Graphviz) -> Layout:
     """The layout of a graph as one flow, however long."""
     graph = style.graph
     attributes = {
         "rankdir": heading.rank,
         "ranksep": "0.3",
         "nodesep": "0.2",
-        **(_CONTENT if len(graph.nodes) > _MANY else {}),
         **style.of_graph(),
     }
-    with canvas(**attributes) as drawing:
-        _add_parts(drawing, style)
-        # What dot writes as positions has five digits, too few for a long picture; what it draws
-        # is exact. Named in `args`, dot does not warn on stderr that many nodes take time.
-        drawing.has_layout = True
-        drawn = json.loads(drawing.draw(format="json", args="-Kdot"))
+    # What dot writes as positions has five digits, too few for a long picture; what it draws
+    # is exact.
+    drawn = graphviz.layout(_drawing(style, attributes))
     placed = {
         part["comment"]: part for part in (*drawn.get("objects", ()), *drawn.get("edges", ()))
     }
@@ -54,27 +44,25 @@ def arrange(style: Style, heading: Heading) -> Layout:
         for number, node in enumerate(graph.nodes)
     }
     routes = [_route(placed[f"edge {number}"], heading) for number, _ in enumerate(graph.edges)]
-    frames = _frames(graph, placed, _cores(graph, nodes), heading)
+    frames = _frames(graph, placed, cores(graph, nodes), heading)
     return Layout(nodes=nodes, routes=tuple(routes), frames=tuple(frames))
 
 
-def _add_parts(drawing: pygraphviz.AGraph, style: Style) -> None:
+def _drawing(style: Style, attributes: Mapping[str, str]) -> Drawing:
     """All parts of a graph, each with a comment to know it again by."""
-    clusters: dict[str | None, pygraphviz.AGraph] = {None: drawing}
+    drawing = Drawing(attributes)
+    clusters: dict[str | None, str | None] = {None: None}
     for number, box in enumerate(style.graph.boxes):
-        clusters[box.name] = clusters[box.parent].add_subgraph(
-            name=f"cluster_{number}",
-            comment=f"box {number}",
-            label=style.title_of(box),
-            **style.of_box(box),
-        )
+        clusters[box.name] = f"cluster_{number}"
+        shown = {"comment": f"box {number}", "label": style.title_of(box), **style.of_box(box)}
+        drawing.add_box(f"cluster_{number}", clusters[box.parent], shown)
     for number, node in enumerate(style.graph.nodes):
-        attributes = {"comment": f"node {number}", **style.of_node(node)}
-        clusters[node.box].add_node(style.names[node.name], **attributes)
+        shown = {"comment": f"node {number}", **style.of_node(node)}
+        drawing.add_node(style.names[node.name], clusters[node.box], shown)
     for number, edge in enumerate(style.graph.edges):
         ends = style.names[edge.source], style.names[edge.target]
-        attributes = {"comment": f"edge {number}", **style.of_edge(edge)}
-        drawing.add_edge(*ends, key=str(number), **attributes)
+        drawing.add_edge(*ends, {"comment": f"edge {number}", **style.of_edge(edge)})
+    return drawing
 
 
 def _node_corners(part: Placed) -> Corners:
@@ -128,16 +116,16 @@ def _frames(
         )
 
 
-def _cores(graph: Graph, nodes: Mapping[str, Area]) -> dict[str, Area]:
+def cores(graph: Graph, nodes: Mapping[str, Area]) -> dict[str, Area]:
     """The areas of the nodes in each box, inner boxes included."""
     inside: dict[str | None, list[Area]] = {}
     for node in graph.nodes:
         inside.setdefault(node.box, []).append(nodes[node.name])
-    cores: dict[str, Area] = {}
+    found: dict[str, Area] = {}
     for box in reversed(graph.boxes):
-        cores[box.name] = union(inside[box.name])
-        inside.setdefault(box.parent, []).append(cores[box.name])
-    return cores
+        found[box.name] = union(inside[box.name])
+        inside.setdefault(box.parent, []).append(found[box.name])
+    return found
 
 
 def _outline(part: Placed) -> Iterator[Point]:

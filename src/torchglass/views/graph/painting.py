@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import pygraphviz
-
 from torchglass.views.graph.directions import Heading
 from torchglass.views.graph.geometry import Point
-from torchglass.views.graph.graphviz import canvas, measure
+from torchglass.views.graph.graphviz import Drawing, Graphviz
 from torchglass.views.graph.layout import Layout
 from torchglass.views.graph.style import Attributes, Style
 
@@ -31,57 +29,56 @@ def paint(
     style: Style,
     heading: Heading,
     texts: Iterable[Text],
+    graphviz: Graphviz,
     *,
     format: str,
     dpi: float,
 ) -> bytes:
     """The picture as a file of a format."""
-    titles = _titles(layout, style, heading)
-    attributes = {**style.of_graph(), "pad": "0.25", "dpi": f"{dpi:.0f}"}
-    with canvas(**attributes) as drawing:
-        for number, (frame, lines) in enumerate(zip(layout.frames, titles, strict=True)):
-            corners = ",".join(f"{side:.2f}" for side in heading.page_corners(frame.area))
-            attributes = style.of_box(style.boxes[frame.name])
-            if frame.continued:
-                attributes["id"] += f" {number}"
-            box = drawing.add_subgraph(name=f"cluster_{number}", bb=corners, **attributes)
-            _add_text(box, lines)
-        _add_text(drawing, texts)
-        for node in style.graph.nodes:
-            middle = heading.onto_page(*layout.nodes[node.name].centre)
-            drawing.add_node(style.names[node.name], pos=_place(middle), **style.of_node(node))
-        _add_edges(drawing, layout, style, heading)
-        # Everything has its place; Graphviz is not to look for another.
-        drawing.has_layout = True
-        return bytes(drawing.draw(format=format))
+    titles = _titles(layout, style, heading, graphviz)
+    drawing = Drawing({**style.of_graph(), "pad": "0.25", "dpi": f"{dpi:.0f}"})
+    for number, (frame, lines) in enumerate(zip(layout.frames, titles, strict=True)):
+        corners = ",".join(f"{side:.2f}" for side in heading.page_corners(frame.area))
+        attributes = style.of_box(style.boxes[frame.name])
+        if frame.continued:
+            attributes["id"] += f" {number}"
+        drawing.add_box(f"cluster_{number}", None, {"bb": corners, **attributes})
+        _add_text(drawing, lines, f"cluster_{number}")
+    _add_text(drawing, texts, None)
+    for node in style.graph.nodes:
+        middle = heading.onto_page(*layout.nodes[node.name].centre)
+        shown = {"pos": _place(middle), **style.of_node(node)}
+        drawing.add_node(style.names[node.name], None, shown)
+    _add_edges(drawing, layout, style, heading)
+    # Everything has its place; Graphviz is not to look for another.
+    return graphviz.draw(drawing, format, engine="nop2")
 
 
-def _add_text(drawing: pygraphviz.AGraph, texts: Iterable[Text]) -> None:
+def _add_text(drawing: Drawing, texts: Iterable[Text], box: str | None) -> None:
     """Add words as nodes, since nodes are drawn over edges, and labels are not."""
     for text in texts:
         # Begins with a space of no width, as no name of a node does.
         name = f"\u200b{text.middle}"
-        drawing.add_node(name, pos=_place(text.middle), **text.attributes)
+        drawing.add_node(name, box, {"pos": _place(text.middle), **text.attributes})
 
 
-def _add_edges(drawing: pygraphviz.AGraph, layout: Layout, style: Style, heading: Heading) -> None:
-    for number, (edge, route) in enumerate(zip(style.graph.edges, layout.routes, strict=True)):
+def _add_edges(drawing: Drawing, layout: Layout, style: Style, heading: Heading) -> None:
+    for edge, route in zip(style.graph.edges, layout.routes, strict=True):
         attributes = style.of_edge(edge)
         way = " ".join(_place(heading.onto_page(*point)) for point in route.curve)
         attributes["pos"] = f"e,{_place(heading.onto_page(*route.tip))} {way}"
         if route.label is not None:
             attributes["lp"] = _place(heading.onto_page(*route.label.centre))
-        ends = style.names[edge.source], style.names[edge.target]
-        drawing.add_edge(*ends, key=str(number), **attributes)
+        drawing.add_edge(style.names[edge.source], style.names[edge.target], attributes)
 
 
-def _titles(layout: Layout, style: Style, heading: Heading) -> list[list[Text]]:
+def _titles(layout: Layout, style: Style, heading: Heading, graphviz: Graphviz) -> list[list[Text]]:
     """The lines of the titles of all boxes, each in the corner where the flow comes in."""
     titles = [
         style.of_title(style.boxes[frame.name], continued=frame.continued)
         for frame in layout.frames
     ]
-    sizes = iter(measure([line for lines in titles for line in lines]))
+    sizes = iter(graphviz.measure([line for lines in titles for line in lines]))
     placed: list[list[Text]] = []
     for frame, lines in zip(layout.frames, titles, strict=True):
         left, bottom, _, top = heading.page_corners(frame.area)

@@ -14,11 +14,13 @@ from torchglass.analyse.graph.parts import Graph
 from torchglass.errors import ViewError
 from torchglass.views.files import in_its_folder
 from torchglass.views.graph.arranging import arrange
-from torchglass.views.graph.directions import HEADINGS, Corners, Direction
-from torchglass.views.graph.graphviz import POINTS, measure
+from torchglass.views.graph.directions import HEADINGS, Corners, Direction, Heading
+from torchglass.views.graph.graphviz import POINTS, Graphviz, graphviz
+from torchglass.views.graph.layout import Layout
 from torchglass.views.graph.legend import legend
 from torchglass.views.graph.painting import Text, paint
 from torchglass.views.graph.palette import DARK, LIGHT
+from torchglass.views.graph.rows import arrange_in_rows, is_too_much_for_dot
 from torchglass.views.graph.style import ColorBy, Overrides, Style
 from torchglass.views.graph.wrapping import wrap
 
@@ -55,15 +57,22 @@ def draw(
         _check("color_by", color_by, get_args(ColorBy))
     style = Style(graph, DARK if dark else LIGHT, color_by, overrides or Overrides())
     heading = HEADINGS[direction]
-    layout = wrap(arrange(style, heading), shape=_PAGE_SHAPE)
-    corners = heading.page_corners(layout.area)
-    texts = [_headline(style, corners), *_legend(style, corners)]
-    picture = paint(
-        layout, style, heading, texts, format=kind, dpi=_dpi(corners) if kind in _PIXELS else POINTS
-    )
+    with graphviz(f"{len(graph.nodes):,} nodes") as drawer:
+        layout = wrap(_laid_out(style, heading, drawer), shape=_PAGE_SHAPE)
+        corners = heading.page_corners(layout.area)
+        texts = [_headline(style, corners, drawer), *_legend(style, corners, drawer)]
+        dpi = _dpi(corners) if kind in _PIXELS else POINTS
+        picture = paint(layout, style, heading, texts, drawer, format=kind, dpi=dpi)
     if path is not None:
         in_its_folder(path).write_bytes(picture)
     return picture
+
+
+def _laid_out(style: Style, heading: Heading, drawer: Graphviz) -> Layout:
+    """The layout of dot, and where that would take long, one node a row."""
+    if is_too_much_for_dot(style.graph) and not style.chooses_layout:
+        return arrange_in_rows(style, heading, drawer)
+    return arrange(style, heading, drawer)
 
 
 def _format(path: Path | None, format: str | None) -> str:
@@ -77,18 +86,18 @@ def _check(name: str, value: str, known: tuple[str, ...]) -> None:
         raise ViewError(f"{name} is one of {', '.join(known)}, not {value!r}")
 
 
-def _headline(style: Style, corners: Corners) -> Text:
+def _headline(style: Style, corners: Corners, drawer: Graphviz) -> Text:
     left, _, _, top = corners
     attributes = style.of_headline()
-    [(width, height)] = measure([attributes])
+    [(width, height)] = drawer.measure([attributes])
     return Text(attributes, (left + width / 2, top + _APART + height / 2))
 
 
-def _legend(style: Style, corners: Corners) -> Iterator[Text]:
+def _legend(style: Style, corners: Corners, drawer: Graphviz) -> Iterator[Text]:
     left, bottom, right, _ = corners
     attributes = legend(style, max(right - left, _NARROWEST_LEGEND))
     if attributes is not None:
-        [(width, height)] = measure([attributes])
+        [(width, height)] = drawer.measure([attributes])
         yield Text(attributes, (left + width / 2, bottom - _APART - height / 2))
 
 

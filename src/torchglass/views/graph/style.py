@@ -25,6 +25,27 @@ _HEADLINE_SIZE = 16
 
 _MARGINS = {"ellipse": "0.01,0", "box3d": "0.11,0.09"}
 
+_LAYOUT_ATTRIBUTES = frozenset(
+    (
+        "rankdir",
+        "ranksep",
+        "nodesep",
+        "splines",
+        "concentrate",
+        "ordering",
+        "newrank",
+        "compound",
+        "clusterrank",
+        "nslimit",
+        "nslimit1",
+        "mclimit",
+        "searchsize",
+        "maxiter",
+        "remincross",
+    )
+)
+"""With one of them set, dot lays out, however long it takes."""
+
 _MEASURES: Mapping[ColorBy, tuple[Callable[[Cost], int], Callable[[int], str]]] = {
     "time": (lambda cost: cost.time_ns, lambda value: format_time(value / 1e9)),
     "params": (lambda cost: cost.parameters, lambda value: f"{format_count(value)} params"),
@@ -64,6 +85,11 @@ class Style:
         """What Graphviz knows each node as."""
         self._failed = {node.name for node in graph.nodes if node.failed}
         self.most = max((self.measure(node.cost) for node in graph.nodes), default=0)
+
+    @property
+    def chooses_layout(self) -> bool:
+        """Whether the caller set an attribute that tells dot how to lay out."""
+        return not _LAYOUT_ATTRIBUTES.isdisjoint(self._overrides.graph)
 
     def of_graph(self) -> Attributes:
         """Of the whole."""

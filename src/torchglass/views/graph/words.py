@@ -119,14 +119,23 @@ def headline(graph: Graph) -> tuple[str, str]:
     """The two lines above a picture."""
     cost = graph.cost
     facts = [
-        f"{graph.ops} ops",
-        f"{format_count(cost.parameters)} parameters",
+        f"{graph.ops:,} op{'s' * (graph.ops != 1)}",
+        _parameters(cost.parameters, graph.parameters),
         f"{format_bytes(cost.bytes)} of tensors",
     ]
+    if graph.closed_at is not None:
+        facts.append(f"modules closed at depth {graph.closed_at}, depth=None opens all")
     if graph.error:
         facts.append(f"raised {short(graph.error.partition(':')[0])}")
     title = f"{graph.model} · {graph.focus}" if graph.focus else graph.model
     return short(title), " · ".join(facts)
+
+
+def _parameters(used: int, held: int) -> str:
+    """How many parameters the model has, and how many the pass used if that is fewer."""
+    if used >= held:
+        return f"{format_count(used)} parameters"
+    return f"{format_count(held)} parameters ({format_count(used)} used)"
 
 
 def made(specs: Sequence[TensorSpec]) -> str:

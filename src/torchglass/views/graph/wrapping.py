@@ -50,16 +50,6 @@ class _Column:
     across: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Crossing:
-    """An edge at a cut."""
-
-    route: int
-    piece: int
-    """The number of the piece of the edge that ends here."""
-    across: float
-
-
 def wrap(layout: Layout, *, shape: float) -> Layout:
     """The layout in columns if it is long: about `shape` times as broad as it is long."""
     areas = list(layout.areas())
@@ -166,7 +156,8 @@ class _Wrapped:
         self._cuts = cuts
         self._bands = _bands(areas, cuts)
         self._pieces = [split(route.curve, cuts) for route in layout.routes]
-        self._crossings = [sorted(found, key=lambda one: one.across) for found in self._crossed()]
+        self._lanes = [sorted(found) for found in self._crossed()]
+        """Where edges cross each cut; those of one node that run on one another share a lane."""
         self._closed = [
             [frame for frame in layout.frames if frame.area.begin < cut < frame.area.end]
             for cut in cuts
@@ -180,11 +171,11 @@ class _Wrapped:
         frames = [part for frame in self._layout.frames for part in self._parts(frame)]
         return Layout(nodes=nodes, routes=tuple(routes), frames=tuple(frames))
 
-    def _crossed(self) -> list[list[_Crossing]]:
-        found: list[list[_Crossing]] = [[] for _ in self._cuts]
-        for route, pieces in enumerate(self._pieces):
-            for number, ((band, piece), (following, _)) in enumerate(pairwise(pieces)):
-                found[min(band, following)].append(_Crossing(route, number, piece[-1][1]))
+    def _crossed(self) -> list[set[float]]:
+        found: list[set[float]] = [set() for _ in self._cuts]
+        for pieces in self._pieces:
+            for (band, piece), (following, _) in pairwise(pieces):
+                found[min(band, following)].add(_lane_of(piece))
         return found
 
     def _place_columns(self) -> list[_Column]:
@@ -193,7 +184,7 @@ class _Wrapped:
         for number, band in enumerate(self._bands):
             along = self._head(number) - band.begin
             columns.append(_Column(band, along, edge - band.left))
-            lanes = len(self._crossings[number]) if number < len(self._cuts) else 0
+            lanes = len(self._lanes[number]) if number < len(self._cuts) else 0
             edge += band.breadth + _GUTTER + _LANE * lanes
         return columns
 
@@ -202,7 +193,7 @@ class _Wrapped:
         if column == 0:
             return 0.0
         titles = sum(frame.title_room + _PAD for frame in self._closed[column - 1])
-        return _LANE * len(self._crossings[column - 1]) + titles + _PAD
+        return _LANE * len(self._lanes[column - 1]) + titles + _PAD
 
     def _foot(self, column: int) -> float:
         """Where, moved, the part of a layout ends that is in a column."""
@@ -225,26 +216,22 @@ class _Wrapped:
                 curve = here
                 continue
             before = pieces[index - 1][0]
-            way = self._way_round(min(band, before), number, index - 1)
+            way = self._way_round(min(band, before), _lane_of(pieces[index - 1][1]))
             curve += (way if band > before else way[::-1])[1:] + here[1:]
         column = self._columns[pieces[-1][0]]
         tip = moved((route.tip,), column.along, column.across)[0]
         label = self._moved(route.label) if route.label is not None else None
         return Route(curve=curve, tip=tip, label=label)
 
-    def _way_round(self, cut: int, route: int, piece: int) -> Curve:
+    def _way_round(self, cut: int, across: float) -> Curve:
         """From the foot of a column, through the gutter, to the head of the next.
 
         Nested like this, no two ways cross: an edge further left goes lower at the foot, further
         right in the gutter, and lower again at the head.
         """
-        lanes = self._crossings[cut]
-        lane = next(
-            place for place, one in enumerate(lanes) if (one.route, one.piece) == (route, piece)
-        )
-        outer = len(lanes) - 1 - lane
+        lanes = self._lanes[cut]
+        outer = len(lanes) - 1 - bisect_left(lanes, across)
         column, following = self._columns[cut], self._columns[cut + 1]
-        across = lanes[lane].across
         foot, begin = self._foot(cut), self._cuts[cut] + following.along
         turn = foot + _PAD * (len(self._closed[cut]) + 1) + _LANE * outer
         gutter = column.area.right + column.across + _GUTTER / 2 + _LANE * outer
@@ -278,5 +265,10 @@ class _Wrapped:
         """Where a box that was cut is opened again: outer ones first, each with its title."""
         closed = self._closed[column - 1]
         before = closed[: closed.index(frame)]
-        lanes = _LANE * len(self._crossings[column - 1])
+        lanes = _LANE * len(self._lanes[column - 1])
         return lanes + sum(other.title_room + _PAD for other in before)
+
+
+def _lane_of(piece: Curve) -> float:
+    """Where across the flow a piece of an edge ends at a cut."""
+    return round(piece[-1][1], 3)

@@ -600,7 +600,7 @@ def test_wrong_options_say_what_is_possible() -> None:
 
     with pytest.raises(ViewError, match="'rolled' or 'unrolled', not 'flat'"):
         fold(trace, mode=cast("Any", "flat"))
-    with pytest.raises(ViewError, match="depth is 1 or more"):
+    with pytest.raises(ViewError, match="depth must be 1 or more"):
         fold(trace, depth=0)
 
 
