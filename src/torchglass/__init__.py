@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from torchglass.api.timing import profile
     from torchglass.api.training import (
         attach,
-        open,  # noqa: A004 - as gzip.open is
         setup,
         watch,
     )
@@ -128,7 +127,6 @@ __all__ = [
     "load",
     "log_forward_pass",
     "memory",
-    "open",
     "plot_network_graph",
     "pluck",
     "profile",
@@ -216,6 +214,10 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
+if TYPE_CHECKING:
+    # Not in `__all__`: with `from torchglass import *` it would replace Python's own.
+    from torchglass.api.training import open as open  # noqa: A004 - as gzip.open is
+
 # Hidden from type checkers, for which a module with it would have every name there is.
 if not TYPE_CHECKING:
 
@@ -228,7 +230,7 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *globals()})
+    return sorted({*__all__, *_HOME_OF, *globals()})
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -404,6 +404,32 @@ def test_several_models_have_a_file_each(tmp_path: Path) -> None:
     assert idle.record.notes == ("the model was not called while it was watched",)
 
 
+def test_the_model_itself_is_found_by_its_class_as_in_the_file() -> None:
+    model = nn.Sequential(nn.Linear(4, 2))
+
+    with InspectorGadgets(model) as inspector:
+        model(torch.ones(3, 4))
+
+    result = inspector.results["Sequential"]
+    assert result["Sequential"].info == result[""].info
+    assert list(result) == ["", "0"]
+    assert inspector.results[""] is result
+    with pytest.raises(KeyError, match="no module 'Linear'"):
+        result["Linear"]
+
+
+def test_the_table_and_the_file_count_in_the_same_megabytes() -> None:
+    model = nn.Linear(1000, 1000)
+
+    with InspectorGadgets(model) as inspector:
+        output = model(torch.ones(2000, 1000))
+        output.sum().backward()
+
+    added = inspector.results["Linear"][""].info["effective_additional_memory_fwd"]
+    assert f"{added:.1f} MB" in str(inspector.results["Linear"])
+    assert added == pytest.approx(8.0)
+
+
 @pytest.mark.parametrize("name", ["lr0.1", "lr0.01", "v1.2.json", "net.v2", ".hidden", "a.JSON"])
 def test_a_name_with_dots_stays_whole(name: str, tmp_path: Path) -> None:
     with InspectorGadgets(nn.ReLU(), save_file=tmp_path / name):

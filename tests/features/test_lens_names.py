@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import random
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +146,73 @@ def test_metadata_and_validation_need_no_saved_tensors(model: nn.Module) -> None
     assert metadata["relu"].shape == (3, 4)
     assert metadata["relu"].distances_from_input == (2, 2)
     assert tl.validate_saved_activations(model, x, random_seed=1)
+
+
+class Looped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop, self.fc2 = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = self.loop(x).relu()
+        y: torch.Tensor = self.fc2(x)
+        return y
+
+
+def test_layers_that_were_not_saved_are_left_out_everywhere(tmp_path: Path) -> None:
+    model, x = Looped(), torch.ones(3, 4)
+    history = tl.log_forward_pass(
+        model,
+        x,
+        layers_to_save=["fc2", 0, -1, "linear_1_1:2"],
+        keep_unsaved_layers=False,
+    )
+    labels = ["input_1_0", "linear_1_1:2", "linear_2_3", "output_1_4"]
+    history.save(tmp_path / "history")
+
+    for each in (history, pickle.loads(pickle.dumps(history)), tl.load(tmp_path / "history.glass")):
+        assert len(each) == len(list(each)) == len(each.to_dicts()) == 4
+        assert each.layer_labels == labels
+        assert [each[place].label for place in range(4)] == labels
+        assert [each[place].label for place in range(-4, 0)] == labels
+        assert [row["index"] for row in each.to_dicts()] == [0, 1, 2, 3]
+        printed = str(each).partition("Layers")[2].splitlines()
+        assert [line.split()[:2] for line in printed[1:]] == [
+            [f"{place}:", label] for place, label in enumerate(labels)
+        ]
+        assert "7 without a saved tensor left out" in printed[0]
+        assert each._repr_html_().count("<tr>") == 5
+        for place, op in enumerate(each):
+            assert {place, place - 4, op.label} <= set(op.lookup_keys)
+            assert all(each[key] is op for key in op.lookup_keys)
+        assert [op.label for op in each.layer("linear_1_1")] == ["linear_1_1:2"]
+
+
+def test_a_layer_that_is_left_out_says_why_it_is_not_found() -> None:
+    history = tl.log_forward_pass(
+        Looped(), torch.ones(3, 4), layers_to_save=["fc2"], keep_unsaved_layers=False
+    )
+
+    with pytest.raises(tl.TorchglassError, match="no layer 1: the trace has 1 whose tensors are"):
+        history[1]
+    with pytest.raises(tl.TorchglassError, match=r"relu_1_2:3 was not saved.*saved are linear_2_3"):
+        history["relu_1_2:3"]
+    assert "relu_1_2:3" not in history  # type: ignore[comparison-overlap]
+    assert "fc2" in history  # type: ignore[comparison-overlap]
+    # The relations of an op are those of the whole pass.
+    assert history["fc2"].parents[0].label == "relu_1_2:4"
+
+
+def test_the_random_seed_is_told_and_gives_the_same_pass_again() -> None:
+    model, x = nn.Dropout(0.5), torch.ones(64)
+    states = random.getstate(), torch.get_rng_state()
+
+    history = tl.log_forward_pass(model, x)
+    again = tl.log_forward_pass(model, x, random_seed=history.random_seed)
+
+    assert f"\tRandom seed: {history.random_seed}\n" in str(history)
+    assert torch.equal(history.output, again.output)
+    assert random.getstate() == states[0]
+    assert torch.equal(torch.get_rng_state(), states[1])
+    assert tl.log_forward_pass(model, x).random_seed != history.random_seed

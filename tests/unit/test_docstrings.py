@@ -19,7 +19,7 @@ MODULES = [
     *(f"{classic.__name__}.{module.name}" for module in pkgutil.iter_modules(classic.__path__)),
     "torchglass.views.formats",
 ]
-VERBS = [name for name in tg.__all__ if inspect.isfunction(getattr(tg, name))]
+VERBS = [name for name in (*tg.__all__, "open") if inspect.isfunction(getattr(tg, name))]
 NEEDS_A_TERMINAL = {
     "display_timing_in_explorer",
     "explore",

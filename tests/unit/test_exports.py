@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 from importlib import import_module
 from pathlib import Path
@@ -42,6 +43,15 @@ def test_a_public_name_says_in_one_sentence_what_it_is(name: str) -> None:
 
     assert first_line.endswith(".")
     assert len(first_line) > len(name)
+
+
+def test_a_star_import_replaces_no_builtin() -> None:
+    imported: dict[str, object] = {}
+    exec("from torchglass import *", imported)
+
+    assert not [name for name in imported if name in vars(builtins) and name[0] != "_"]
+    assert callable(torchglass.open)
+    assert "open" in dir(torchglass)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, final
 
 from torchglass.blocks import surely
-from torchglass.errors import CaptureError, Fence, TargetError, TorchglassError, warn
+from torchglass.errors import (
+    CaptureError,
+    Fence,
+    LookupFailedError,
+    TargetError,
+    TorchglassError,
+    warn,
+)
 from torchglass.results.inspection import Inspection
 from torchglass.views.files import without_ending
 
@@ -75,7 +82,8 @@ class InspectorGadgets:
     @property
     def results(self) -> Mapping[str, Inspection]:
         """What was seen of each model, by its name; there while the models are watched, too."""
-        return self._results if self._recorder is None else self._read(self._recorder)
+        found = self._results if self._recorder is None else self._read(self._recorder)
+        return _Results(found)
 
     def start(self) -> None:
         """Begin to watch. A watch that runs already goes on; one that has finished begins anew."""
@@ -162,6 +170,15 @@ class InspectorGadgets:
             name: Inspection(inspected_model(recorder, index, model, name))
             for index, (name, model) in enumerate(zip(self._names, self._models, strict=True))
         }
+
+
+class _Results(dict[str, Inspection]):
+    """Inspections by the names of models. A model that is the only one is also ""."""
+
+    def __missing__(self, name: str) -> Inspection:
+        if not name and len(self) == 1:
+            return next(iter(self.values()))
+        raise LookupFailedError(f"no model is called {name!r}; there are {', '.join(self)}")
 
 
 def _models(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -61,8 +62,10 @@ def log_forward_pass(  # noqa: PLR0913, PLR0917 - this is how its users call it
 ) -> Trace:
     """Run a model once and keep every operation: `trace` under the name that TorchLens gave it.
 
-    A list or tuple of `input_args` is all arguments of forward, anything else is the only one. With
-    `random_seed` the pass runs under that seed; the caller's random state is left alone either way.
+    A list or tuple of `input_args` is all arguments of forward, anything else is the only one. The
+    pass runs under `random_seed`, or a new one if it is None, which `history.random_seed` tells;
+    the caller's random state is left alone. With `keep_unsaved_layers=False` layers whose tensors
+    were not saved are left out: of print, places and names.
     Distances from input and output, and the arguments of functions, are always there. A picture
     has no edges for gradients, so there is nothing for `vis_gradient_edge_overrides` to change.
 
@@ -73,7 +76,8 @@ def log_forward_pass(  # noqa: PLR0913, PLR0917 - this is how its users call it
     """
     if vis_opt not in ("none", "rolled", "unrolled"):
         raise ViewError(f"vis_opt is 'none', 'rolled' or 'unrolled', not {vis_opt!r}")
-    with _seeded(random_seed):
+    seed = secrets.randbelow(2**32) if random_seed is None else random_seed
+    with _seeded(seed):
         history = trace_forward(
             model,
             _arguments(input_args),
@@ -82,7 +86,7 @@ def log_forward_pass(  # noqa: PLR0913, PLR0917 - this is how its users call it
             gradients=save_gradients,
             change=_changing(output_device, activation_postfunc, detach_saved_tensors),
         )
-    history.random_seed = random_seed
+    history.random_seed = seed
     if not keep_unsaved_layers:
         history.list_saved_only()
     if vis_opt != "none":
@@ -182,10 +186,7 @@ def _arguments(input_args: Any) -> tuple[Any, ...]:
 
 
 @contextlib.contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    if seed is None:
-        yield
-        return
+def _seeded(seed: int) -> Iterator[None]:
     import random
 
     import numpy as np

@@ -43,7 +43,10 @@ class ModuleInspection:
 
 
 class Inspection(Mapping[str, ModuleInspection]):
-    """The modules of a model by path, "" being the model itself; print it for a table."""
+    """The modules of a model by path; print it for a table.
+
+    The model itself is "", and also has its class name, as in the file.
+    """
 
     def __init__(self, record: InspectedModel) -> None:
         self.record = record
@@ -56,6 +59,8 @@ class Inspection(Mapping[str, ModuleInspection]):
 
     def __getitem__(self, path: str) -> ModuleInspection:
         module = self._by_path.get(path)
+        if module is None and path == self.record.name:
+            module = self._by_path.get("")
         if module is None:
             raise LookupFailedError(f"there is no module {path!r}{near(path, list(self._by_path))}")
         return ModuleInspection(self.record, module)

@@ -112,7 +112,10 @@ class Trace(Sequence[Op]):
     @cached_property
     def anatomy(self) -> Anatomy:
         """The names and relations of its ops."""
-        return Anatomy(self.record)
+        if not self._saved_only:
+            return Anatomy(self.record)
+        saved = {op for op, _ in self.saved_tensors}
+        return Anatomy(self.record, [op.id for op in self.record.ops if op.id in saved])
 
     @property
     def saved_tensors(self) -> Tensors:
@@ -190,12 +193,13 @@ class Trace(Sequence[Op]):
 
     def layer(self, name: str) -> tuple[Op, ...]:
         """All passes of a layer: `trace.layer("linear_1_1")`, or "linear_1" for short."""
-        passes = self.anatomy.layers.get(name.lower())
+        lookup = self.anatomy.lookup
+        passes = [op for op in lookup.layers.get(name.lower(), ()) if op in lookup]
         return tuple(self.ops[op] for op in passes) if passes else (self[name],)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """What is known of each op but for its tensors, as plain values."""
-        return [op.to_dict() for op in self.ops]
+        return [{**op.to_dict(), "index": place} for place, op in enumerate(self)]
 
     def to_pandas(self) -> pd.DataFrame:
         """The same as a data frame, a row for each op."""
@@ -213,8 +217,17 @@ class Trace(Sequence[Op]):
         return trace_files.save(self, Path(path), overwrite=overwrite)
 
     def list_saved_only(self) -> None:
-        """Let iteration, length and ordinals pass over the ops whose tensors were not saved."""
+        """List only the ops whose tensors were saved: in print, by place and by name.
+
+        `ops` has all of them, as parents and children may be among the others.
+        """
         self._saved_only = True
+        self.__dict__.pop("anatomy", None)
+
+    @property
+    def lists_saved_only(self) -> bool:
+        """Whether ops whose tensors were not saved are left out."""
+        return self._saved_only
 
     def validate(self, *, perturb: bool = True) -> Validation:
         """Replay each op from what its parents made, and compare with what was saved.
@@ -294,7 +307,7 @@ class Trace(Sequence[Op]):
     def __getitem__(self, key: slice) -> Sequence[Op]: ...
 
     def __getitem__(self, key: int | str | slice) -> Op | Held | Sequence[Op]:
-        if isinstance(key, slice) or (self._saved_only and not isinstance(key, str)):
+        if isinstance(key, slice):
             return self._listed[key]
         try:
             return self.ops[self.anatomy.lookup.find(key if isinstance(key, str) else index(key))]
@@ -346,7 +359,7 @@ class Trace(Sequence[Op]):
     def __contains__(self, key: object) -> bool:
         """Whether an op, or a key of one, is in the trace."""
         if isinstance(key, Op):
-            return key.trace is self
+            return key.trace is self and key.record.id in self.anatomy.lookup
         try:
             return isinstance(key, (int, str)) and self[key] is not None
         except LookupFailedError:
@@ -360,10 +373,8 @@ class Trace(Sequence[Op]):
 
     @property
     def _listed(self) -> Sequence[Op]:
-        if not self._saved_only:
-            return self.ops
-        saved = {op for op, _ in self.saved_tensors}
-        return tuple(op for op in self.ops if op.record.id in saved)
+        ops = self.ops
+        return ops if not self._saved_only else tuple(ops[op] for op in self.anatomy.listed)
 
     def __str__(self) -> str:
         return trace_text(self.anatomy, self.model, frozenset(self.saved_tensors), self.random_seed)
@@ -399,4 +410,7 @@ class Trace(Sequence[Op]):
 def load_trace(path: str | PathLike[str]) -> Trace:
     """A trace that `Trace.save` kept. It runs no code of the file's, and needs no model."""
     stored, loaded = trace_files.load(Path(path))
-    return Trace(lambda: loaded, lambda: stored.model, random_seed=stored.random_seed)
+    trace = Trace(lambda: loaded, lambda: stored.model, random_seed=stored.random_seed)
+    if stored.saved_only:
+        trace.list_saved_only()
+    return trace

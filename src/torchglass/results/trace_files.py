@@ -89,12 +89,18 @@ def unpickled(state: Mapping[str, Any]) -> dict[str, Any]:
         "_pass": LoadedPass(stored.trace, tensors, gradients),
         "model": stored.model,
         "random_seed": stored.random_seed,
+        "_saved_only": stored.saved_only,
         "_output": state["_output"],
     }
 
 
 def _stored(trace: Trace) -> StoredTrace:
-    return StoredTrace(model=trace.model, trace=trace.record, random_seed=trace.random_seed)
+    return StoredTrace(
+        model=trace.model,
+        trace=trace.record,
+        random_seed=trace.random_seed,
+        saved_only=trace.lists_saved_only,
+    )
 
 
 def _groups(trace: Trace) -> dict[str, Mapping[tuple[OpId, int], torch.Tensor]]:

@@ -202,6 +202,10 @@ class FileReader:
         seed: int | None = self._meta("random_seed")
         return seed
 
+    def lists_saved_only(self) -> bool:
+        """Whether the trace, if the run holds one, lists only ops whose tensors were saved."""
+        return bool(self._meta("saved_only"))
+
     def close(self) -> None:
         """Let go of the file; the last reader of a finished run removes its write-ahead log."""
         with self._lock:

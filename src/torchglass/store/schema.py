@@ -32,6 +32,7 @@ CREATE TABLE meta (
                                 -- "dropped": frames that were not written, absent if none;
                                 -- "thinned": frames that were taken out again, absent if none;
                                 -- "random_seed": that of the trace, absent if none is known
+                                -- "saved_only": present if a trace lists saved tensors only
     value TEXT NOT NULL         -- JSON
 );
 

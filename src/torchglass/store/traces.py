@@ -24,6 +24,8 @@ class StoredTrace:
     model: Model
     trace: Trace
     random_seed: int | None = None
+    saved_only: bool = False
+    """Whether ops whose tensors were not saved are left out of the listing."""
 
 
 def tensors_file(path: Path) -> Path:
@@ -41,7 +43,7 @@ def write_trace(path: Path, run: Run, stored: StoredTrace) -> None:
                     "model": pack_document(stored.model),
                     NAMES[Trace]: pack_document(stored.trace),
                 },
-                facts={} if stored.random_seed is None else {"random_seed": stored.random_seed},
+                facts=_facts(stored),
             )
         )
         file.close()
@@ -53,6 +55,12 @@ def read_trace(path: Path) -> StoredTrace:
     """The pass that a run file holds."""
     with FileReader(path) as reader:
         model, trace, seed = reader.model(), reader.document(Trace), reader.random_seed()
+        saved_only = reader.lists_saved_only()
     if trace is None:
         raise StoreError(f"{path} holds a run, but no trace; tg.open reads its numbers")
-    return StoredTrace(model=model, trace=trace, random_seed=seed)
+    return StoredTrace(model=model, trace=trace, random_seed=seed, saved_only=saved_only)
+
+
+def _facts(stored: StoredTrace) -> dict[str, int]:
+    facts = {"saved_only": 1} if stored.saved_only else {}
+    return facts if stored.random_seed is None else {**facts, "random_seed": stored.random_seed}

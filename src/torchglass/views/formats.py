@@ -37,15 +37,15 @@ def format_count(count: int) -> str:
     return f"{count / 1_000_000_000:.1f}B"
 
 
-def format_bytes(count: float) -> str:
-    """An amount of memory in steps of 1024: 253.5 KB."""
-    if count < 1024:
+def format_bytes(count: float, *, step: int = 1024) -> str:
+    """An amount of memory in steps of 1024, or of 1000: 253.5 KB."""
+    if count < step:
         return f"{count:.0f} B"
     for unit in ("KB", "MB", "GB"):
-        count /= 1024
-        if count < 1024:
+        count /= step
+        if count < step:
             return f"{count:.1f} {unit}"
-    return f"{count / 1024:.1f} TB"
+    return f"{count / step:.1f} TB"
 
 
 def format_time(seconds: float) -> str:

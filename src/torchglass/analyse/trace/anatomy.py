@@ -21,10 +21,15 @@ Distances = tuple[int, int]
 
 
 class Anatomy:
-    """The record of a pass, and what can be read off it."""
+    """The record of a pass, and what can be read off it.
 
-    def __init__(self, record: Trace) -> None:
+    Only the ops in `listed` can be looked up and are printed: all of them, if it is None.
+    """
+
+    def __init__(self, record: Trace, listed: Sequence[OpId] | None = None) -> None:
         self.record = record
+        self.lists_all = listed is None
+        self.listed = [op.id for op in record.ops] if listed is None else list(listed)
 
     @cached_property
     @collector_paused()
@@ -35,7 +40,8 @@ class Anatomy:
     @cached_property
     def lookup(self) -> Lookup:
         """The ops by all their names."""
-        return Lookup(self.record.ops, self.record.calls, self.labels)
+        listed = None if self.lists_all else self.listed
+        return Lookup(self.record.ops, self.record.calls, self.labels, listed)
 
     @property
     def layers(self) -> Mapping[str, tuple[OpId, ...]]:

@@ -24,10 +24,18 @@ _MOST_COMPARED = 2000
 class Lookup:
     """The names of the ops: labels, ordinals, modules that return them, inputs and outputs."""
 
-    def __init__(self, ops: Sequence[Op], calls: Sequence[Call], labels: Labels) -> None:
+    def __init__(
+        self,
+        ops: Sequence[Op],
+        calls: Sequence[Call],
+        labels: Labels,
+        listed: Sequence[OpId] | None = None,
+    ) -> None:
+        """Only the ops in `listed` are found: all of them, if it is None."""
         self._ops = ops
         self._calls = calls
         self._labels = labels
+        self._listed = listed
 
     def find(self, key: int | str) -> OpId:
         """The op of a name; a part of a name will do where only one op has it."""
@@ -36,15 +44,25 @@ class Lookup:
         lower = key.lower()
         named = dict.fromkeys(self._named(key)) or dict.fromkeys(self._named(lower))
         found = tuple(named) or self._containing(lower)
-        if len(found) == 1:
-            return found[0]
-        raise LookupFailedError(self._ambiguous(key, found) if found else self._unknown(key))
+        listed = [op for op in found if op in self._ordinals]
+        if len(listed) == 1:
+            return listed[0]
+        if found and not listed:
+            raise LookupFailedError(self._left_out(key, found))
+        raise LookupFailedError(self._ambiguous(key, listed) if found else self._unknown(key))
+
+    def __contains__(self, op: OpId) -> bool:
+        """Whether an op is listed."""
+        return op in self._ordinals
 
     def keys(self, op: OpId) -> tuple[int | str, ...]:
         """All names that mean this op and no other, ordinals first."""
         names = {name for name in self._names(op) if name not in ("", ":1")}
         own = (name for name in names if all(named == op for named in self._named(name)))
-        return (op - len(self._ops), op, *sorted(own))
+        if op not in self._ordinals:
+            return tuple(sorted(own))
+        ordinal = self._ordinals[op]
+        return (ordinal - len(self._ordinals), ordinal, *sorted(own))
 
     @property
     def layers(self) -> Layers:
@@ -52,11 +70,31 @@ class Lookup:
         return self._labels.layers
 
     def _ordinal(self, key: int) -> OpId:
-        if not -len(self._ops) <= key < len(self._ops):
+        count = len(self._ordinals)
+        if not -count <= key < count:
+            which = "" if self._listed is None else " whose tensors are saved"
+            places = f", 0 … {count - 1}" if count else ""
             raise LookupFailedError(
-                f"there is no layer {key}: the trace has {len(self._ops)}, 0 … {len(self._ops) - 1}"
+                f"there is no layer {key}: the trace has {count}{which}{places}"
             )
-        return self._ops[key].id
+        return self._ops[key].id if self._listed is None else self._listed[key]
+
+    @cached_property
+    def _ordinals(self) -> Mapping[OpId, int]:
+        """The place of each listed op among them."""
+        listed = (op.id for op in self._ops) if self._listed is None else self._listed
+        return {op: place for place, op in enumerate(listed)}
+
+    def _left_out(self, key: str, found: Sequence[OpId]) -> str:
+        """Why ops that ran are not found."""
+        listed = ", ".join(str(self._labels[op]) for op in list(self._ordinals)[:_MOST_NEAR])
+        more = " …" if len(self._ordinals) > _MOST_NEAR else ""
+        name = str(self._labels[found[0]]) if len(found) == 1 else key
+        saved = f"saved are {listed}{more}" if listed else "none is saved"
+        return (
+            f"the tensor of {name} was not saved, and keep_unsaved_layers=False leaves such "
+            f"layers out; {saved}"
+        )
 
     def _named(self, name: str) -> Iterator[OpId]:
         """The ops that a whole name may mean, some more than once."""

@@ -53,16 +53,17 @@ def trace_fragment(anatomy: Anatomy, model: Model, saved: Saved) -> str:
 
 def _rows(anatomy: Anatomy) -> Iterator[str]:
     longest = max((op.end_ns - op.start_ns for op in anatomy.record.ops), default=0)
-    first, left_out, last = ends(anatomy.record.ops, _MOST_ROWS)
-    for op in first:
-        yield _row(anatomy, op, longest)
+    listed = [(place, anatomy.record.ops[op]) for place, op in enumerate(anatomy.listed)]
+    first, left_out, last = ends(listed, _MOST_ROWS)
+    for place, op in first:
+        yield _row(anatomy, place, op, longest)
     if left_out:
         yield f'<tr><td colspan="{len(_HEADINGS)}" class="quiet">… {left_out} more …</td></tr>'
-    for op in last:
-        yield _row(anatomy, op, longest)
+    for place, op in last:
+        yield _row(anatomy, place, op, longest)
 
 
-def _row(anatomy: Anatomy, op: Op, longest: int) -> str:
+def _row(anatomy: Anatomy, place: int, op: Op, longest: int) -> str:
     spec = op.outputs[0].spec if op.outputs else None
     calls = anatomy.modules(op.id)
     used = sum(parameter.elements for parameter in parameters_of(op).values())
@@ -70,7 +71,7 @@ def _row(anatomy: Anatomy, op: Op, longest: int) -> str:
     parents = ", ".join(str(anatomy.labels[parent]) for parent in op.parents)
     return (
         "<tr>"
-        f'<td class="number quiet">{op.id}</td>'
+        f'<td class="number quiet">{place}</td>'
         f"<td>{text(anatomy.labels[op.id])}</td>"
         f"<td>{text(format_shape(spec.shape) if spec else '')}</td>"
         f'<td class="quiet">{text(spec.dtype if spec else "")}</td>'

@@ -106,7 +106,8 @@ def _memory(effort: Effort | None) -> str:
     if effort is None or effort.added_bytes is None:
         return ""
     sign = _MINUS if effort.added_bytes < 0 else ""
-    return sign + format_bytes(abs(effort.added_bytes))
+    # In the units of the file, which are those of Inspector Gadgets.
+    return sign + format_bytes(abs(effort.added_bytes), step=1000)
 
 
 def _places(module: InspectedModule) -> dict[str, NonFinite]:

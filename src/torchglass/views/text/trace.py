@@ -20,7 +20,7 @@ def trace_text(anatomy: Anatomy, model: Model, saved: Saved, random_seed: int | 
     record = anatomy.record
     error = [f"\tStopped by an error: {harmless(record.error)}"] if record.error else []
     seed = [f"\tRandom seed: {random_seed}"] if random_seed is not None else []
-    marked = any((op.id, 0) not in saved for op in record.ops) and bool(saved)
+    marked = bool(saved) and any((op, 0) not in saved for op in anatomy.listed)
     return "\n".join(
         [
             f"Log of {harmless(record.model)} forward pass:",
@@ -33,10 +33,17 @@ def trace_text(anatomy: Anatomy, model: Model, saved: Saved, random_seed: int | 
             *(f"\tNote: {note}." for note in record.notes),
             "\tModule Hierarchy:",
             *_cut(list(_hierarchy(model, model.root, "\t\t"))),
-            "\tLayers (* where the tensor is saved):" if marked else "\tLayers:",
+            _heading(anatomy, marked),
             *_cut(list(_layers(anatomy, saved if marked else ()))),
         ]
     )
+
+
+def _heading(anatomy: Anatomy, marked: bool) -> str:
+    if marked:
+        return "\tLayers (* where the tensor is saved):"
+    left_out = len(anatomy.record.ops) - len(anatomy.listed)
+    return f"\tLayers ({left_out} without a saved tensor left out):" if left_out else "\tLayers:"
 
 
 def _cut(lines: Sequence[str]) -> list[str]:
@@ -66,5 +73,5 @@ def _wrapped(paths: Sequence[str], indent: str) -> Iterator[str]:
 
 def _layers(anatomy: Anatomy, marked: Saved) -> Iterator[str]:
     starred = {op for op, _ in marked}
-    for op, label in enumerate(anatomy.labels):
-        yield f"\t\t{op}: {label} {'*' if op in starred else ''}"
+    for place, op in enumerate(anatomy.listed):
+        yield f"\t\t{place}: {anatomy.labels[op]} {'*' if op in starred else ''}"
