@@ -23,6 +23,7 @@ _FENCES = {"Fence", "_Harmless", "surely", "warn", "_where_ours", "_level_of_use
 """What turns an error into a warning is itself not expected to fail."""
 
 _CHECKS = {"expecting.py", "blocks.py", "_expect_level", "attach"}
+_CHECKS |= {"InspectorGadgets._running"}
 """What runs when a verb is called with wrong arguments, before anything is changed, may raise."""
 
 Training = Callable[[], Any]

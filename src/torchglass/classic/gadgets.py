@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from torchglass.capture.inspection.recording import InspectionRecorder
 
-_NOT_STARTED = "nothing is watched: call start() first, or use a with-block"
-
 
 @final
 class InspectorGadgets:
@@ -106,11 +104,15 @@ class InspectorGadgets:
 
     def forward_mode(self) -> None:
         """Say that a forward comes next. Times are right without it, too."""
-        self._rest()
+        recorder = self._running()
+        with self._fence:
+            recorder.rest()
 
     def backward_mode(self) -> None:
         """Say that a backward comes next. Times are right without it, too."""
-        self._rest()
+        recorder = self._running()
+        with self._fence:
+            recorder.rest()
 
     def finish(self) -> None:
         """Stop watching, let go of the models, and write the files. A second one does nothing."""
@@ -151,16 +153,9 @@ class InspectorGadgets:
         finally:
             surely(self._stack.close)
 
-    def _rest(self) -> None:
-        recorder = self._recorder
-        if recorder is None:
-            raise CaptureError(_NOT_STARTED)
-        with self._fence:
-            recorder.rest()
-
     def _running(self) -> InspectionRecorder:
         if self._recorder is None:
-            raise CaptureError(_NOT_STARTED)
+            raise CaptureError("nothing is watched: call start() first, or use a with-block")
         return self._recorder
 
     def _read(self, recorder: InspectionRecorder) -> dict[str, Inspection]:

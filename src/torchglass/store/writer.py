@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from itertools import accumulate, islice
 from pathlib import Path
 
+from torchglass.blocks import surely
 from torchglass.errors import Fence, StoreError, warn
 from torchglass.records.documents import NAMES, Document
 from torchglass.records.model import Model
@@ -189,13 +190,7 @@ class FileSink:
                 self._flush(file, catalog)
         with self._fence:
             self._flush(file, catalog)
-        self._finish(file)
-
-    def _finish(self, file: RunFile) -> None:
-        for _ in range(2):
-            with self._fence:
-                file.close(dropped=self._dropped + len(self._frames))
-                return
+        surely(lambda: file.close(dropped=self._dropped + len(self._frames)))
 
     def _open(self, run: Run) -> RunFile:
         if self._resume and schema.has_begun(self.path):

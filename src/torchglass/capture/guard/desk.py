@@ -47,7 +47,7 @@ class Desk:
         """How often something was found that is not finite, told before or not."""
         self._told: set[News] = set()
         self._latest: News | None = None
-        self._raised: TorchglassError | None = None
+        self._raised: int | None = None
         self._fence = Fence("the guard could not look at everything")
         self.has_waiting = False
         """Whether something was found in a forward that is told only if it reaches an output."""
@@ -65,7 +65,8 @@ class Desk:
         try:
             self._report(finding)
         except TorchglassError as error:
-            self._raised = error
+            # Not the error itself, which holds the frames of the user that it came through.
+            self._raised = id(error)
             raise
 
     def report_gradient(self, finding: Finding) -> None:
@@ -128,7 +129,7 @@ class Desk:
 
         What a report has raised is raised again.
         """
-        if problem is self._raised:
+        if id(problem) == self._raised and isinstance(problem, TorchglassError):
             raise problem
         self._fence.caught(problem)
 

@@ -206,7 +206,7 @@ class PassRecorder:
         self.current: Running | None = None
         """The innermost call that is running."""
         self._fence = Fence("the trace is not complete")
-        self._raised_by_edit: Exception | None = None
+        self._raised_by_edit: int | None = None
 
     def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
         """Save what an op is about to overwrite."""
@@ -235,7 +235,7 @@ class PassRecorder:
                 event = _edited(event, self._edits[number])
             except Exception as error:
                 # The edit is the user's: what it raises is theirs.
-                self._raised_by_edit = error
+                self._raised_by_edit = id(error)
                 raise
         try:
             if self._take_gradients:
@@ -309,7 +309,7 @@ class PassRecorder:
 
     def missed(self, problem: Exception) -> None:
         """Go on without what could not be taken down: no error of ours may stop the user's pass."""
-        if problem is self._raised_by_edit:
+        if id(problem) == self._raised_by_edit:
             raise problem
         self._fence.caught(problem)
 
