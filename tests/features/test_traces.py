@@ -316,3 +316,62 @@ def test_a_leaf_that_a_traced_pass_made_keeps_no_hook_after_the_trace() -> None:
     del passed
 
     assert not model.made._backward_hooks
+
+
+def test_a_printed_trace_tells_the_shape_and_the_module_of_each_op() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 2)))
+
+    lines = str(tg.trace(model, torch.ones(3, 4))).splitlines()
+
+    assert lines[lines.index("\tOperations:") + 1 :] == [
+        "\t\t0  input_1_0   3×4",
+        "\t\t1  linear_1_1  3×8  0",
+        "\t\t2  relu_1_2    3×8  1",
+        "\t\t3  linear_2_3  3×2  2.0",
+        "\t\t4  output_1_4  3×2",
+    ]
+
+
+def test_a_long_trace_is_cut_in_the_middle_and_says_how_to_see_all() -> None:
+    name = "a_module_whose_name_is_" + "long_" * 12
+    model = nn.Sequential(*(nn.Sequential() for _ in range(2)))
+    for number in range(90):
+        model.add_module(f"{name}{number}", nn.ReLU())
+
+    lines = str(tg.trace(model, torch.ones(3, 4))).splitlines()
+
+    operations = lines[lines.index("\tOperations:") + 1 :]
+    assert len(operations) == 61
+    assert operations[30] == (
+        "\t\t… 32 more operations: trace[30:62], or trace.to_pandas() for all"
+    )
+    assert all(len(line.expandtabs(4)) <= 80 for line in operations)
+
+
+def test_a_printed_trace_marks_the_ops_whose_tensors_are_saved() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+
+    text = str(tg.trace(model, torch.ones(3, 4), save=["relu"]))
+
+    assert "\tOperations (* where the tensor is saved):" in text
+    assert "\n\t\t2  *  relu_1_2    3×8  1\n" in text
+    assert "\n\t\t1     linear_1_1  3×8  0\n" in text
+
+
+def test_a_printed_validation_begins_with_its_verdict_and_has_a_line_for_each_doubt() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.where(x > 0, x, x * 2)
+
+    trace = tg.trace(Noisy(), torch.ones(3))
+    valid = trace.validate()
+    # What was saved is changed behind the trace's back, as an op that is not recorded would do.
+    trace["mul"].tensor.add_(1)  # type: ignore[union-attr]
+    invalid = trace.validate()
+
+    assert str(valid).splitlines()[0] == "Valid: 3 operations replayed with the same results"
+    verdict, *lines = str(invalid).splitlines()
+    assert verdict == (
+        "Differs: 1 of 3 operations gave another result when replayed, the first is mul_1_2"
+    )
+    assert "  differs    mul_1_2: values differ by up to 1" in lines

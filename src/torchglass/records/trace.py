@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NewType
 
@@ -11,6 +12,8 @@ CallId = NewType("CallId", int)
 OpId = NewType("OpId", int)
 OpKind = Literal["input", "op", "output"]
 Phase = Literal["forward", "backward", "optimizer"]
+
+_MOST_DOUBTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +153,13 @@ class Doubt:
 
     op: OpId
     reason: str
+    label: str = ""
+    """What the trace calls the op."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """What came of running a recorded pass again, op by op."""
+    """What running a recorded pass again gave, op by op."""
 
     replayed: int
     differing: tuple[Doubt, ...] = ()
@@ -167,3 +172,27 @@ class Validation:
     def __bool__(self) -> bool:
         """Whether everything that could be replayed came out as it was saved."""
         return not self.differing
+
+    def __str__(self) -> str:
+        """The verdict, then a line for each op that is in doubt."""
+        replayed = f"{self.replayed:,} operation{'s' * (self.replayed != 1)}"
+        if self.differing:
+            first = self.differing[0]
+            count = len({doubt.op for doubt in self.differing})
+            verdict = (
+                f"Differs: {count:,} of {replayed} gave another result when replayed, "
+                f"the first is {first.label or first.op}"
+            )
+        elif self.replayed:
+            verdict = f"Valid: {replayed} replayed with the same results"
+        else:
+            verdict = "Not validated: no operation could be replayed"
+        return "\n".join([verdict, *self._lines()])
+
+    def _lines(self) -> Iterator[str]:
+        kinds = ("differs", self.differing), ("no effect", self.unproven), ("skipped", self.skipped)
+        for kind, doubts in kinds:
+            for doubt in doubts[:_MOST_DOUBTS]:
+                yield f"  {kind:9}  {doubt.label or doubt.op}: {doubt.reason}"
+            if len(doubts) > _MOST_DOUBTS:
+                yield f"  {kind:9}  … and {len(doubts) - _MOST_DOUBTS:,} more"

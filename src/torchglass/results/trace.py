@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from functools import cached_property, partial
 from operator import index
@@ -18,14 +19,14 @@ from torchglass.errors import CaptureError, LookupFailedError, ViewError
 from torchglass.records import trace as records
 from torchglass.records.model import Model, Module, Role, Slot, join_path
 from torchglass.records.tensors import Stats
-from torchglass.records.trace import OpId, Validation
+from torchglass.records.trace import Doubt, OpId, Validation
 from torchglass.results import trace_files
 from torchglass.results.call import Call
 from torchglass.results.handles import Handles
 from torchglass.results.held import Held
 from torchglass.results.op import Op
 from torchglass.views.html.trace import trace_fragment
-from torchglass.views.text.trace import trace_text
+from torchglass.views.text.trace import log_text, trace_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,7 +240,17 @@ class Trace(Sequence[Op]):
 
         if not isinstance(self._pass, Captured):
             raise CaptureError("a trace from a file cannot be replayed: it holds no functions")
-        return validate(self._pass, perturb=perturb)
+        validation = validate(self._pass, perturb=perturb)
+        return replace(
+            validation,
+            differing=self._labelled(validation.differing),
+            unproven=self._labelled(validation.unproven),
+            skipped=self._labelled(validation.skipped),
+        )
+
+    def _labelled(self, doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
+        labels = self.anatomy.labels
+        return tuple(replace(doubt, label=str(labels[doubt.op])) for doubt in doubts)
 
     def draw(
         self,
@@ -377,7 +388,9 @@ class Trace(Sequence[Op]):
         return ops if not self._saved_only else tuple(ops[op] for op in self.anatomy.listed)
 
     def __str__(self) -> str:
-        return trace_text(self.anatomy, self.model, frozenset(self.saved_tensors), self.random_seed)
+        # Only `log_forward_pass` seeds the pass, and what it prints is TorchLens's log.
+        text = trace_text if self.random_seed is None else log_text
+        return text(self.anatomy, self.model, frozenset(self.saved_tensors), self.random_seed)
 
     def __repr__(self) -> str:
         return f"<trace of {self.record.model}: {len(self)} ops, {len(self.calls)} module calls>"

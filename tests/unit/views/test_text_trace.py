@@ -7,7 +7,7 @@ from torchglass.analyse.trace.anatomy import Anatomy
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import OpId, Source
 from torchglass.views.text.op import Look, op_line, op_text
-from torchglass.views.text.trace import trace_text
+from torchglass.views.text.trace import log_text
 
 WEIGHT = {"fc.weight": (3, 3), "fc.bias": (3,)}
 OPS = (
@@ -32,7 +32,7 @@ def anatomy() -> Anatomy:
 
 
 def test_a_recurrent_pass_says_how_often_it_loops(anatomy: Anatomy) -> None:
-    assert trace_text(anatomy, MODEL, ALL).splitlines() == [
+    assert log_text(anatomy, MODEL, ALL).splitlines() == [
         "Log of Net forward pass:",
         "\tModel structure: recurrent (at most 2 loops), without branching; 1 total modules.",
         "\t5 tensors (120 B) computed in forward pass; 5 tensors (120 B) saved.",
@@ -52,19 +52,19 @@ def test_a_recurrent_pass_says_how_often_it_loops(anatomy: Anatomy) -> None:
 def test_a_branching_pass_says_so() -> None:
     ops = [make.op(0, "x", kind="input"), make.op(1, "relu", 0), make.op(2, "add", 0, 1)]
 
-    text = trace_text(Anatomy(make.trace(ops)), MODEL, frozenset())
+    text = log_text(Anatomy(make.trace(ops)), MODEL, frozenset())
 
     assert "purely feedforward, with branching; 1 total modules." in text
 
 
 def test_a_known_random_seed_is_shown(anatomy: Anatomy) -> None:
-    lines = trace_text(anatomy, MODEL, ALL, random_seed=3210097511).splitlines()
+    lines = log_text(anatomy, MODEL, ALL, random_seed=3210097511).splitlines()
 
     assert lines[4:6] == ["\tRandom seed: 3210097511", "\tTime elapsed: 0.250s"]
 
 
 def test_saved_layers_are_marked_where_some_are_not(anatomy: Anatomy) -> None:
-    text = trace_text(anatomy, MODEL, frozenset({(OpId(2), 0)}))
+    text = log_text(anatomy, MODEL, frozenset({(OpId(2), 0)}))
 
     assert "computed in forward pass; 1 tensor (24 B) saved." in text
     assert "\tLayers (* where the tensor is saved):\n\t\t0: input_1_0 \n" in text
@@ -74,7 +74,7 @@ def test_saved_layers_are_marked_where_some_are_not(anatomy: Anatomy) -> None:
 def test_a_pass_that_raised_says_what(anatomy: Anatomy) -> None:
     record = make.trace(OPS, CALLS, error="RuntimeError: shapes\ndo not fit")
 
-    second = trace_text(Anatomy(record), MODEL, ALL).splitlines()[1]
+    second = log_text(Anatomy(record), MODEL, ALL).splitlines()[1]
 
     assert second == "\tStopped by an error: RuntimeError: shapes\\ndo not fit"
 
@@ -82,7 +82,7 @@ def test_a_pass_that_raised_says_what(anatomy: Anatomy) -> None:
 def test_a_long_list_of_layers_is_cut_in_the_middle() -> None:
     ops = [make.op(number, "relu") for number in range(1_000)]
 
-    lines = trace_text(Anatomy(make.trace(ops)), MODEL, frozenset()).splitlines()
+    lines = log_text(Anatomy(make.trace(ops)), MODEL, frozenset()).splitlines()
 
     layers = lines[lines.index("\tLayers:") + 1 :]
     assert len(layers) == 201
@@ -99,7 +99,7 @@ def test_modules_are_indented_below_theirs_and_leaves_share_lines() -> None:
     many = {"children": {str(number): leaf for number in range(9)}}
     model = make.model({"children": {"stem": leaf, "block": block, "many": many}})
 
-    text = trace_text(Anatomy(make.trace(())), model, frozenset())
+    text = log_text(Anatomy(make.trace(())), model, frozenset())
 
     assert text.partition("\tModule Hierarchy:\n")[2].partition("\tLayers:")[0].splitlines() == [
         "\t\tstem",

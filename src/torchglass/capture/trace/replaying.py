@@ -159,7 +159,9 @@ class _Replay:
                 continue
             if all(_equal(one, other) for one, other in zip(plain, result, strict=True)):
                 name = argument_name(operand.place, signature(op.function))
-                self.unproven.append(Doubt(op=op.id, reason=f"another {name} changes nothing"))
+                self.unproven.append(
+                    Doubt(op=op.id, reason=f"changing {name} does not change the result")
+                )
 
     def _run_apart(
         self, op: Op, event: Rerun, changed: Mapping[int, torch.Tensor]
@@ -269,7 +271,7 @@ def _as_stored(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, to
 
 def _difference(saved: torch.Tensor, result: torch.Tensor) -> str:
     if saved.shape != result.shape or saved.dtype != result.dtype:
-        return f"{_kind(saved)} was saved, {_kind(result)} came of the replay"
+        return f"{_kind(saved)} was saved, the replay gave {_kind(result)}"
     if not saved.is_floating_point():
         return "other values"
     saved, result = _as_stored(saved, result)

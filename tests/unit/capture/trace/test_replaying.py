@@ -39,7 +39,10 @@ def test_an_argument_that_changes_nothing_is_not_proven_to_be_a_parent() -> None
 
     assert validation
     (doubt,) = validation.unproven
-    assert (trace[doubt.op].label, doubt.reason) == ("where_1_5", "another right changes nothing")
+    assert (trace[doubt.op].label, doubt.reason) == (
+        "where_1_5",
+        "changing right does not change the result",
+    )
 
 
 def test_edges_are_taken_for_real_where_nothing_shall_be_changed() -> None:
