@@ -200,6 +200,162 @@ def test_a_training_checkpoint_shows_the_model_and_lists_what_is_beside_it(tmp_p
     assert "▸ optimizer" in text or "▾ optimizer" in text
 
 
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = self.right = nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.left(x) + self.right(x)
+
+
+@pytest.mark.parametrize(
+    ("panel", "told"), [("w", "linear_1_1"), ("P", "ran 2 times"), ("i", "last call")]
+)
+def test_a_shared_module_shows_the_calls_under_its_first_name(panel: str, told: str) -> None:
+    # Details are open already.
+    keys = ("down", "down", *((panel,) if panel != "i" else ()))
+    app = ExplorerApp(exhibit(Twice(), (torch.ones(3, 4),)))
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press(*keys)
+        await settle(app, pilot)
+        text = screen_text(app)
+        assert app.explorer.tree_panel.selected.path == "right"
+        assert told in text
+        assert "did not run" not in text
+        assert panel == "i" or "The same module as left" in text
+
+    drive(app, story, size=(160, 30))
+
+
+def recorded_run(folder: Path, **logged: float) -> Path:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with tg.watch(model, save=folder / "run.glass") as watcher:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(3, 4)).sum().backward()
+            optimizer.step()
+            for name, value in logged.items():
+                watcher.log(name, value)
+    return folder / "run.glass"
+
+
+def test_a_run_opens_with_its_loss(tmp_path: Path) -> None:
+    text = shown(recorded_run(tmp_path, accuracy=0.5, loss=1.25))
+
+    assert "v Series" in text
+    assert "loss  1.25" in text
+    assert "gradient std" in text
+
+
+def test_a_run_without_a_loss_opens_with_what_leaves_the_model(tmp_path: Path) -> None:
+    text = shown(recorded_run(tmp_path))
+
+    assert "output  mean" in text
+    assert "input.0  mean" not in text
+
+
+def test_a_forward_opens_with_settings_and_output_shapes() -> None:
+    heads = shown(net(), torch.ones(3, 4)).splitlines()[1].split()
+
+    assert heads[:6] == ["name", "class", "args", "params", "output", "time"]
+    assert "4→8" in shown(net(), torch.ones(3, 4))
+
+
+def test_a_trace_opens_with_its_operations() -> None:
+    text = shown(tg.trace(net(), torch.ones(3, 4)))
+
+    assert "w Tensor flow" in text
+    assert "linear_1_1" in text
+
+
+def test_what_the_user_chose_for_one_kind_stays_with_it(tmp_path: Path) -> None:
+    memory = PreferenceFile(tmp_path / "explorer.json")
+    run = recorded_run(tmp_path, loss=1.25)
+
+    def explored(target: Any, *press: str) -> str:
+        app = ExplorerApp(exhibit(target), memory=memory)
+        seen: list[str] = []
+
+        async def story(pilot: Pilot[None]) -> None:
+            await pilot.press(*press)
+            await settle(app, pilot)
+            seen.append(screen_text(app))
+
+        drive(app, story, size=(180, 30))
+        return seen[0]
+
+    explored(net(), "p")
+    assert "params" not in explored(net()).splitlines()[1]
+    assert "v Series" in explored(run)
+    # Closing the plot is a choice, too.
+    explored(run, "v")
+    assert "Series" not in explored(run)
+    assert "Series" not in explored(net())
+
+
+def test_a_comparison_always_shows_what_changed(tmp_path: Path) -> None:
+    memory = PreferenceFile(tmp_path / "explorer.json")
+    old, new = net(), net()
+    with torch.no_grad():
+        new.get_parameter("4.weight").add_(1)
+
+    def explored(*press: str) -> str:
+        app = ExplorerApp(exhibit(new, against=old), memory=memory)
+        seen: list[str] = []
+
+        async def story(pilot: Pilot[None]) -> None:
+            await pilot.press(*press)
+            await settle(app, pilot)
+            seen.append(screen_text(app))
+
+        drive(app, story, size=(180, 30))
+        return seen[0]
+
+    # The first component after the name.
+    hidden = explored("L", "down", "space")
+    later = explored()
+
+    assert "change" not in hidden.splitlines()[1]
+    assert "change" in later.splitlines()[1]
+    assert "≠ weight Δ" in later
+
+
+def test_groups_of_a_checkpoint_are_not_of_one_class(tmp_path: Path) -> None:
+    file = tmp_path / "net.pt"
+    torch.save(net().state_dict(), file)
+    app = ExplorerApp(exhibit(file))
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("down")
+        await settle(app, pilot)
+        text = screen_text(app)
+        assert "▏" not in text
+        assert "group ×" not in text
+
+    drive(app, story)
+
+
+def test_the_title_of_the_panel_in_front_is_always_seen() -> None:
+    app = ExplorerApp(exhibit(net(), (torch.ones(3, 4),)))
+
+    async def story(pilot: Pilot[None]) -> None:
+        titles = {"c": "Code", "a": "Attributes", "P": "Performance", "w": "Tensor flow"}
+        for key, title in titles.items():
+            await pilot.press(key)
+            await settle(app, pilot)
+            assert f"{key} {title}" in screen_text(app)
+        await pilot.press("i")
+        await settle(app, pilot)
+        strip = screen_text(app).splitlines()[1]
+        assert "i Details" in strip
+        assert "›" in strip.rpartition("│")[2]
+
+    drive(app, story)
+
+
 def test_what_was_not_looked_at_is_not_called_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = tg.trace(net(), torch.ones(3, 4))
     assert "Not checked. tg.guard(model)" in shown(trace, press=("exclamation_mark",))

@@ -54,11 +54,11 @@ def test_a_training_that_goes_on_moves_on_the_screen() -> None:
 
     async def story(pilot: Pilot[None]) -> None:
         assert "step 0 ○ waiting" in screen_text(app)
-        assert "▁        4" in screen_text(app)
+        assert "▁        1" in screen_text(app)
 
         training.train(15)
         await until(pilot, "step 15 ● live")
-        await until(pilot, "1.47")
+        await until(pilot, "0.0498")
 
         training.finish()
         await until(pilot, "step 15 ✓ finished")

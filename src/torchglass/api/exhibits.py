@@ -22,6 +22,7 @@ from torchglass.records.statistics import (
     Statistics,
     Totals,
 )
+from torchglass.records.trace import Trace
 from torchglass.targets.held import hold, reader_of_result
 from torchglass.targets.names import resolve
 from torchglass.targets.reading import is_live, is_run, is_state, open_reader, read
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from torchglass.records.flow import Reader
     from torchglass.results.recording import Recording
     from torchglass.views.tui.app import Exhibit
+    from torchglass.views.tui.preferences import Kind
 
     Tensors = Mapping[tuple[str, int, str], torch.Tensor]
 
@@ -67,6 +69,7 @@ def exhibit(
         opened = _opened(found, unsafe, tensors)
     model = opened.reader.model()
     return Exhibit(
+        kind=_kind(opened, bool(inputs or kwargs), compared=against is not None),
         reader=opened.reader,
         live=opened.live,
         failure=opened.failure,
@@ -84,12 +87,26 @@ class Opened(NamedTuple):
     error: BaseException | None = None
 
 
+def _kind(opened: Opened, ran: bool, *, compared: bool) -> Kind:
+    """What is explored."""
+    if compared:
+        return "comparison"
+    if opened.failure is not None:
+        return "failure"
+    reader = opened.reader
+    if reader.last_step() >= 0 or not reader.finished():
+        return "run"
+    if ran or reader.document(Statistics) is not None:
+        return "forward"
+    return "model" if reader.document(Trace) is None else "trace"
+
+
 def _opened(target: object, unsafe: bool, tensors: Tensors | None = None) -> Opened:
     """A target as it is, not run."""
-    from torchglass.results.trace import Trace
+    from torchglass.results.trace import Trace as TraceResult
 
     result = reader_of_result(target)
-    if isinstance(target, Trace) and result is not None:
+    if isinstance(target, TraceResult) and result is not None:
         from torchglass.capture.attributes.recorded import recorded_tensors
         from torchglass.capture.attributes.stored import StoredObject
 

@@ -83,6 +83,7 @@ class ExplorerConfig:
             replace(
                 chosen,
                 labels=replace(chosen.labels, shown=frozenset(shown)),
+                by_kind={},
                 repeats_folded=self.compact_view,
                 theme=f"glass-{self.color_scheme}",
                 depth=self.max_depth,

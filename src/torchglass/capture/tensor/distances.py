@@ -19,7 +19,8 @@ _CHUNK = 1 << 22
 def distances(before: Mapping[str, Load], after: Mapping[str, Load]) -> dict[str, float]:
     """For each name that both have with one shape, the length of the difference over the old one.
 
-    What has no numbers to compare, as a tensor on "meta" has none, is left out.
+    It is NaN where values are not finite on one side alone, and Inf where all old ones are zero.
+    What has no values to compare, as a tensor on "meta" has none, is left out.
     """
     found = {}
     for name in before.keys() & after.keys():
@@ -38,11 +39,19 @@ def _distance(before: torch.Tensor, after: torch.Tensor) -> float | None:
     if before.shape != after.shape:
         return None
     pairs = list(zip(_chunks(before), _chunks(after), strict=True))
-    moved = length(new - old for old, new in pairs)
+    moved = length(_difference(old, new) for old, new in pairs)
     if not moved:
         return 0.0
-    before_length = length(old for old, _ in pairs)
+    if not math.isfinite(moved):
+        return math.nan
+    before_length = length(old.masked_fill(~torch.isfinite(old), 0) for old, _ in pairs)
     return moved / before_length if before_length else math.inf
+
+
+def _difference(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """By how much values moved; the Infs of a mask, or a NaN, that both have did not."""
+    same = (old == new) | (old.isnan() & new.isnan())
+    return (new - old).masked_fill(same, 0)
 
 
 def _chunks(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -17,7 +17,7 @@ from torchglass.analyse.comparing import Comparison
 from torchglass.analyse.failure.story import Failure
 from torchglass.records.attributes import LiveModel
 from torchglass.records.flow import Reader
-from torchglass.views.tui.preferences import Forgetful, Memory, PreferenceFile
+from torchglass.views.tui.preferences import Forgetful, Kind, Memory, PreferenceFile
 from torchglass.views.tui.screen import Explorer
 from torchglass.views.tui.subject import Subject
 from torchglass.views.tui.themes import THEMES, column_colours, theme_for
@@ -34,6 +34,8 @@ class Exhibit:
     """The model itself, where it is in this process."""
     comparison: Comparison | None = None
     """With another model, in whose tree both are."""
+    kind: Kind = "model"
+    """By which columns and panels are chosen at first."""
     failure: Failure | None = None
     """The forward that raised."""
     error: BaseException | None = None
@@ -104,7 +106,7 @@ class ExplorerApp(App[None]):
             comparison=comparison,
             failure=exhibit.failure,
         )
-        self.explorer = Explorer(subject, reader, self._preferences)
+        self.explorer = Explorer(subject, reader, self._preferences, kind=exhibit.kind)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Themes alone: all else of Textual's own has a key here, and is offered by its name."""

@@ -20,6 +20,28 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
     return " " * -excess + text if right else text + " " * -excess
 
 
+def fit_path(path: str, width: int) -> str:
+    """A dotted path in exactly `width` cells.
+
+    A long one gives up the letters of its first names, whose numbers and ends tell paths apart:
+    "blocks.10.attn.proj" is "b.10.attn.proj", "b.10.a.proj", "b.1…proj".
+    """
+    names = path.split(".")
+    for at, name in enumerate(names[:-1]):
+        if cell_len(".".join(names)) <= width:
+            break
+        names[at] = name if name.isdecimal() else name[:1]
+    short = ".".join(names)
+    excess = cell_len(short) - width
+    if excess > 0 and width > 2:
+        tail = width // 2
+        while cell_len(short[-tail:]) > width // 2:
+            tail -= 1
+        head = width - 1 - cell_len(short[-tail:])
+        short = f"{set_cell_size(short, head)}…{short[-tail:]}"
+    return fit(short, width)
+
+
 def fit_pieces(
     pieces: Iterable[Piece], width: int, *, right: bool = False, fill: bool = True
 ) -> list[Piece]:

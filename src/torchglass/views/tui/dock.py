@@ -19,6 +19,8 @@ from torchglass.views.tui.cells import fit
 from torchglass.views.tui.keys import glyph
 from torchglass.views.tui.panels.panel import Panel
 
+_MORE = 2
+
 
 class Tabs(Widget):
     """The titles of the open panels; a click brings one to the front."""
@@ -46,15 +48,18 @@ class Tabs(Widget):
 
     def render(self) -> Content:
         """The titles, and what the panel in front says beside its own."""
-        parts = []
-        for panel in self._panels:
+        first, shown = self._in_sight()
+        parts = [Content.styled("‹", ".tabs--key")] if first else []
+        for panel in shown:
             style = ".tabs--front" if panel is self._front else ".tabs--behind"
             parts.append(
                 Content.assemble(
                     (f" {glyph(panel.key)} ", ".tabs--key"), (f"{panel.title} ", style)
                 )
             )
-        used = sum(_width(panel) for panel in self._panels)
+        hidden = first + len(shown) < len(self._panels)
+        parts += [Content.styled("›", ".tabs--key")] if hidden else []
+        used = sum(map(_width, shown)) + bool(first) + hidden
         subtitle = harmless(self._front.subtitle) if self._front else ""
         room = max(self.size.width - used - 2, 0)
         parts.append(Content.styled(f" {fit(subtitle, room, right=True)} ", ".tabs--subtitle"))
@@ -62,12 +67,33 @@ class Tabs(Widget):
 
     def on_click(self, event: events.Click) -> None:
         """Bring the panel to the front whose title was clicked."""
-        left = 0
-        for panel in self._panels:
+        first, shown = self._in_sight()
+        left = int(bool(first))
+        if event.x < left:
+            self.post_message(self.Clicked(self._panels[first - 1].key))
+            return
+        for panel in [*shown, *self._panels[first + len(shown) :][:1]]:
             left += _width(panel)
             if event.x < left:
                 self.post_message(self.Clicked(panel.key))
                 return
+
+    def _in_sight(self) -> tuple[int, Sequence[Panel]]:
+        """The titles that fit with that of the panel in front, and how many are left of them."""
+        front = next((at for at, one in enumerate(self._panels) if one is self._front), 0)
+        widths = [_width(panel) for panel in self._panels]
+        room = self.size.width
+        if sum(widths) <= room:
+            return 0, self._panels
+        # A cell at each end says that there are more.
+        room -= _MORE
+        first = front
+        while first and sum(widths[first - 1 : front + 1]) <= room:
+            first -= 1
+        last = front + 1
+        while last < len(widths) and sum(widths[first : last + 1]) <= room:
+            last += 1
+        return first, self._panels[first:last]
 
 
 def _width(panel: Panel) -> int:

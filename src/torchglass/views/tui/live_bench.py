@@ -17,7 +17,7 @@ from torchglass.records.model import Model
 from torchglass.views.tui.dock import Dock
 from torchglass.views.tui.following import Follower, News
 from torchglass.views.tui.panels.findings import FindingsPanel
-from torchglass.views.tui.preferences import Preferences
+from torchglass.views.tui.preferences import Kind, Preferences
 from torchglass.views.tui.subject import Holdings, Subject, measure
 from torchglass.views.tui.tree.tree import ModuleTree
 from torchglass.views.tui.workbench import Workbench
@@ -58,8 +58,10 @@ class LiveBench(Workbench):
         reader: Reader,
         preferences: Preferences | None = None,
         clock: Callable[[], float] = time.monotonic,
+        kind: Kind = "model",
     ) -> None:
-        self._preferences = preferences or Preferences()
+        self._kind, self._chosen_before = kind, preferences or Preferences()
+        self._preferences = self._chosen_before.for_kind(kind)
         super().__init__(subject, self._preferences, clock)
         self._follower = Follower(
             reader,
@@ -83,11 +85,12 @@ class LiveBench(Workbench):
         """What the user chose up to now."""
         tree = self.tree_panel
         folds = tuple(self.subject.model[fold].path for fold in sorted(self.searching.folds))
+        panels = self.dock.keys
+        if set(panels) == set(self._first_panels) and panels[:1] == self._first_panels[:1]:
+            panels = self._preferences.panels
         chosen = replace(
-            self._preferences,
-            labels=tree.labels,
+            self._chosen_before.with_choices(self._kind, tree.labels, panels),
             share=self.share,
-            panels=self.dock.keys,
             repeats_folded=tree.arrangement.repeats_folded,
             filtering=self.searching.filtering,
         )
@@ -147,10 +150,14 @@ class LiveBench(Workbench):
     def _take_news(self, message: Heard) -> None:
         news, last = message.news, self.title_line.news
         self.subject.learn(news.step, news.series, news.points, news.histograms)
+        is_first = last is None
         if news.model is not None and self.subject.comparison is None:
             self._take_model(news.model)
         if news.documents is not None:
             self.subject.take_documents(news.documents)
+        if is_first:
+            # Before, nobody knew what there is to show.
+            self.open_first_panels()
         if news.series or news.documents is not None:
             self._learn()
         elif news.points:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import platformdirs
 
@@ -19,6 +19,26 @@ from torchglass.views.tui.tree.rows import Folds, Outline
 
 _MOST_MODELS = 30
 _MOST_FOLDS = 2_000
+
+
+Kind = Literal["model", "forward", "trace", "run", "comparison", "failure"]
+"""What is explored: a model as it is, one that was run, a trace, a training, …"""
+
+_OF_FORWARD = frozenset({"name", "class", "args", "output", "params", "time", "notes"})
+_COLUMNS: Mapping[Kind, frozenset[str]] = dict.fromkeys(
+    ("forward", "trace", "failure"), _OF_FORWARD
+)
+"""The columns that are shown at first; the usual ones where nothing is said here."""
+_FIRST_PANEL: Mapping[Kind, str] = {"run": "v", "trace": "w", "failure": "E"}
+"""The panel that is in front at first, beside those that the user has open for models."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What the user chose for one kind of thing to explore; None where nothing was chosen."""
+
+    shown: frozenset[str] | None = None
+    panels: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +59,42 @@ class Preferences:
     """How many levels are open at first; None for as many as fit."""
     folds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The paths that were open, by model; the latest model last."""
+    by_kind: Mapping[str, Choice] = field(default_factory=dict)
+    """Other columns and panels for what is not a model alone."""
+
+    def for_kind(self, kind: Kind) -> Preferences:
+        """The same with the columns and panels for a kind: those chosen there, or for models."""
+        if kind == "model":
+            return self
+        choice = self.by_kind.get(kind, Choice())
+        shown = choice.shown
+        if shown is None:
+            usual = self.labels.shown == Labels().shown
+            shown = _COLUMNS.get(kind, self.labels.shown) if usual else self.labels.shown
+        # Whoever compares wants to see what changed, whatever was hidden the last time.
+        shown |= {"change"} if kind == "comparison" else set()
+        first = _FIRST_PANEL.get(kind)
+        rest = tuple(panel for panel in self.panels if panel != first)
+        return replace(
+            self,
+            labels=replace(self.labels, shown=shown),
+            panels=choice.panels or ((first, *rest) if first else self.panels),
+        )
+
+    def with_choices(self, kind: Kind, labels: Labels, panels: tuple[str, ...]) -> Preferences:
+        """The same with what was chosen while something of a kind was explored."""
+        if kind == "model":
+            return replace(self, labels=labels, panels=panels)
+        before, known = self.for_kind(kind), self.by_kind.get(kind, Choice())
+        choice = Choice(
+            shown=labels.shown if labels.shown != before.labels.shown else known.shown,
+            panels=panels if panels != before.panels else known.panels,
+        )
+        return replace(
+            self,
+            labels=replace(labels, shown=self.labels.shown),
+            by_kind={**self.by_kind, kind: choice},
+        )
 
     def folds_of(self, model: Model) -> tuple[str, ...] | None:
         """What was open when this model was last looked at."""
@@ -122,6 +178,13 @@ def to_json(preferences: Preferences) -> str:
             "repeats_folded": preferences.repeats_folded,
             "filtering": preferences.filtering,
             "folds": preferences.folds,
+            "by_kind": {
+                kind: {
+                    "shown": None if choice.shown is None else sorted(choice.shown),
+                    "panels": choice.panels,
+                }
+                for kind, choice in preferences.by_kind.items()
+            },
         },
         indent=1,
     )
@@ -150,6 +213,15 @@ def from_json(text: str) -> Preferences:
         repeats_folded=bool(kept.get("repeats_folded", False)),
         filtering=bool(kept.get("filtering", True)),
         folds={name: tuple(paths) for name, paths in kept.get("folds", {}).items()},
+        by_kind={kind: _choice(found) for kind, found in kept.get("by_kind", {}).items()},
+    )
+
+
+def _choice(kept: Mapping[str, Any]) -> Choice:
+    shown, panels = kept.get("shown"), kept.get("panels")
+    return Choice(
+        shown=None if shown is None else frozenset(one for one in shown if one in BY_ID),
+        panels=None if panels is None else tuple(map(str, panels)),
     )
 
 

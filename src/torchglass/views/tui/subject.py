@@ -176,7 +176,11 @@ class Subject:
 
     def flow(self, module: Module) -> Flow:
         """What went through a module and what that took, as far as it is known."""
-        return self._about.flows.get(module.path, _STILL)
+        return self._about.flows.get(self.path_of_calls(module), _STILL)
+
+    def path_of_calls(self, module: Module) -> str:
+        """The path under which the calls of a module are recorded: of a shared one the first."""
+        return module.path if module.alias_of is None else self.model[module.alias_of].path
 
     def has_flow(self, field: str) -> bool:
         """Whether anything of the run tells this field of a flow."""
@@ -202,10 +206,13 @@ class Subject:
         """What is measured at one module."""
         return self._series.get(module.path, ())
 
+    def has_trends(self) -> bool:
+        """Whether the gradient of any parameter was measured over steps."""
+        return any(_is_gradient(one) for one in self.all_series())
+
     def trend(self, module: Module) -> Series | None:
-        """The series that tells most about a module: a loss, else a gradient, else the first."""
-        series = self.series_at(module)
-        return min(series, key=_telling, default=None)
+        """The gradient of a module's first parameter over steps."""
+        return next(filter(_is_gradient, self.series_at(module)), None)
 
     def points(self, series: Series) -> Points | None:
         """What was read of a series so far; None before anything was."""
@@ -304,10 +311,11 @@ def _note(model: Model, module: Module) -> str:
     return f"{TIED} {first}" if first else ""
 
 
-def _telling(series: Series) -> int:
-    if "loss" in series.name:
-        return 0
-    return 1 if series.name.endswith(".grad") else 2
+def _is_gradient(series: Series) -> bool:
+    """Whether it is the gradient of a parameter, and not of what goes through a module."""
+    place, dot, last = series.name.rpartition(".")
+    side = place.rpartition(":")[2].partition(".")[0]
+    return bool(dot) and last == "grad" and side not in ("input", "output")
 
 
 def _joined(known: Points, new: Points) -> Points:

@@ -42,7 +42,8 @@ class RunTitle(TwoEnds):
         names = [run] if run == model else [run, model]
         if self.subject.comparison is not None:
             changed = len(self.subject.comparison.changes)
-            names.append(f"{changed:,} modules differ" if changed else "no difference")
+            words = f"{changed:,} modules differ" if changed != 1 else "1 module differs"
+            names.append(words if changed else "no differences")
         self.say(" " + " · ".join(filter(None, names)), self._state())
 
     def _state(self) -> str:

@@ -14,7 +14,6 @@ from torchglass.views.tui.bars import KeyBar, TwoEnds
 from torchglass.views.tui.dock import Dock, Edge
 from torchglass.views.tui.keys import Key, hints
 from torchglass.views.tui.panels import PANELS, Panel
-from torchglass.views.tui.panels.explanation import ExplanationPanel
 from torchglass.views.tui.panels.labels import LabelPanel
 from torchglass.views.tui.preferences import Preferences
 from torchglass.views.tui.search_bar import SearchBar
@@ -47,6 +46,8 @@ class Workbench(Screen[None]):
         self.search_bar = SearchBar(self.searching)
         self.dock = Dock()
         self._panels_at_first = preferences.panels
+        self._first_panels: tuple[str, ...] = ()
+        """Those of them that could be opened."""
         self.share = preferences.share
         """Percent of the screen that the panels have."""
         self._viewing = self._maximized = False
@@ -64,10 +65,13 @@ class Workbench(Screen[None]):
 
     def open_first_panels(self) -> None:
         """Open the panels that the user had open, as far as there is anything to show in them."""
-        first = (ExplanationPanel.key, *self._panels_at_first)
-        for key in reversed(first if self.subject.failure else self._panels_at_first):
-            if panel := self._make_panel(key):
+        wanted = self._panels_at_first
+        for key in reversed(wanted):
+            if self.dock.find(key) is None and (panel := self._make_panel(key)):
                 self.dock.open(panel)
+        self._first_panels = tuple(key for key in wanted if self.dock.find(key))
+        if self._first_panels:
+            self.dock.turn_to(self.dock.find(self._first_panels[0]))
         self._lay_out()
 
     def say(self, message: str = "") -> None:

@@ -61,3 +61,19 @@ def test_views_sparse_and_empty_tensors_are_compared() -> None:
     assert apart(base.T, base.T.contiguous()) == 0.0
     assert apart(base.to_sparse(), base) == 0.0
     assert apart(torch.empty(0), torch.empty(0)) == 0.0
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+def test_what_is_not_finite_on_both_sides_did_not_change(value: float) -> None:
+    old = torch.tensor([1.0, value, 3.0])
+
+    assert apart(old, old.clone()) == 0
+    assert apart(old, torch.tensor([2.0, value, 3.0])) == pytest.approx(1 / 10**0.5)
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_what_is_not_finite_on_one_side_has_no_distance(value: float) -> None:
+    finite, spoiled = torch.tensor([1.0, 2.0]), torch.tensor([1.0, value])
+
+    assert math.isnan(apart(finite, spoiled) or 0.0)
+    assert math.isnan(apart(spoiled, finite) or 0.0)

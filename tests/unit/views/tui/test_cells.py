@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from torchglass.views.tui.cells import bar, fit, squeeze
+from torchglass.views.tui.cells import bar, fit, fit_path, squeeze
 
 
 @pytest.mark.parametrize("text", ["", "abc", "層が広い", "mixed 層 text", "🙂🙂🙂"])
@@ -53,3 +55,24 @@ def test_a_nan_spoils_its_own_stretch_only() -> None:
 
     assert math.isnan(squeezed[1])
     assert squeezed[2:] == [4.5, 6.5]
+
+
+@pytest.mark.parametrize(
+    ("path", "width", "short"),
+    [
+        ("blocks.0.attn.proj", 18, "blocks.0.attn.proj"),
+        ("blocks.0.attn.proj", 15, "b.0.attn.proj"),
+        ("blocks.10.attention.proj", 11, "b.10.a.proj"),
+        ("encoder", 4, "e…er"),
+        ("a.b", 5, "a.b"),
+    ],
+)
+def test_a_long_path_gives_up_the_letters_of_its_first_names(
+    path: str, width: int, short: str
+) -> None:
+    assert fit_path(path, width) == short.ljust(width)
+
+
+@given(st.text(), st.integers(0, 40))
+def test_a_path_has_exactly_the_cells_it_is_given(path: str, width: int) -> None:
+    assert cell_len(fit_path(path, width)) == width

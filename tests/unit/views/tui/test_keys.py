@@ -91,7 +91,7 @@ def order(app: ExplorerApp) -> object:
     return app.explorer.tree_panel.arrangement.sorting.column
 
 
-USUAL = ["class", "trend", "params", "share", "memory", "time", "notes"]
+USUAL = ["class", "gradient std", "params", "share", "memory", "time", "notes"]
 TYPED = ("slash", "m", "l", "p")
 LAST = "head"
 FIRST = ["change", "class", "args"]
@@ -174,7 +174,7 @@ CASES: dict[tuple[Place, str], Case] = {
     ("anywhere", "column('flops')"): Case(
         titles, USUAL, with_more("FLOPs", "of FLOPs", after="time")
     ),
-    ("anywhere", "column('gradients')"): Case(titles, USUAL, without("trend")),
+    ("anywhere", "column('gradients')"): Case(titles, USUAL, without("gradient std")),
     ("anywhere", "align"): Case(lambda app: app.explorer.tree_panel.labels.aligned, True, False),
     ("anywhere", "labels"): Case(focus, "ModuleTree", "LabelPanel"),
     ("labels", "move(-1)"): Case(label_cursor, 1, 0, first=("L", "down")),

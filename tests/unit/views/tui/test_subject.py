@@ -52,17 +52,22 @@ def test_before_it_is_measured_nothing_is_claimed(subject: Subject) -> None:
     assert subject.note(module(subject, "broken")) == ""
 
 
-def test_a_gradient_tells_more_than_a_weight_and_a_loss_more_than_all(subject: Subject) -> None:
+def test_the_trend_is_the_gradient_of_a_parameter_and_nothing_else(subject: Subject) -> None:
     known = [
         series(0, "head", "weight"),
-        series(1, "head", "weight.grad"),
-        series(2, "", "accuracy"),
-        series(3, "", "train/loss"),
+        series(1, "head", "output.grad"),
+        series(2, "head", "weight.grad"),
+        series(3, "", "accuracy"),
+        series(4, "", "train/loss"),
+        series(5, "", "input.0.grad"),
     ]
-    subject.learn(0, known, [])
+    subject.learn(0, known[:2], [])
+    assert not subject.has_trends()
+    subject.learn(0, known[2:], [])
 
-    assert subject.trend(module(subject, "head")) == known[1]
-    assert subject.trend(subject.model.root) == known[3]
+    assert subject.has_trends()
+    assert subject.trend(module(subject, "head")) == known[2]
+    assert subject.trend(subject.model.root) is None
     assert subject.trend(module(subject, "embed")) is None
 
 

@@ -11,6 +11,7 @@ from torchglass.views.columns import shape_text
 from torchglass.views.formats import harmless
 from torchglass.views.tui.panels.drawing import Cell, Row, heading, paragraph, table, text
 from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.tree.texts import distance_text
 
 _BESIDE = {
     "added": "only the new model has it",
@@ -57,7 +58,7 @@ def _cells(slot: SlotChange) -> list[Cell]:
         Cell("" if same else _spec(slot.before), "shape"),
         Cell("" if same else "→", "muted"),
         Cell(_spec(slot.after), "shape"),
-        Cell("" if slot.distance is None else f"Δ {slot.distance:.3g}", "number"),
+        Cell("" if slot.distance is None else distance_text(slot.distance), "number"),
     ]
 
 

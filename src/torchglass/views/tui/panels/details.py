@@ -177,8 +177,9 @@ def _standing(slot: Slot) -> str:
 
 def _last_call(subject: Subject, module: Module) -> Iterator[Row]:
     """What went into and came out of the module, as far as a forward of it was recorded."""
-    recorded, trace = subject.statistics(module.path), pass_of(subject)
-    calls = recorded.calls if recorded else trace.calls.get(module.path, ()) if trace else ()
+    path = subject.path_of_calls(module)
+    recorded, trace = subject.statistics(path), pass_of(subject)
+    calls = recorded.calls if recorded else trace.calls.get(path, ()) if trace else ()
     if not calls:
         return
     last = calls[-1]

@@ -25,7 +25,7 @@ from torchglass.views.tui.panels.drawing import (
 )
 from torchglass.views.tui.panels.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.passes import Pass, pass_of
+from torchglass.views.tui.panels.passes import Pass, pass_of, shared_note
 from torchglass.views.tui.subject import Subject
 
 _NAME, _SHAPE, _TIME = 32, 16, 9
@@ -64,7 +64,7 @@ class TensorFlow(Panel):
         if not moved and trace is self._pass:
             self._draw()
             return
-        path = self.module.path
+        path = self.subject.path_of_calls(self.module)
         self._walked = []
         self.work("naming the ops", lambda _: (trace, _named(trace, path)), self._take_ops)
 
@@ -152,14 +152,17 @@ class TensorFlow(Panel):
         # Where they do not fit, it is told at which one of them one is.
         self.subtitle = "" if count > self.window else f"{count:,} op{'s' * (count != 1)}"
         if not self._ops:
-            self.say(f"Nothing ran in {harmless(self.module.path)} when the pass was traced.")
+            self.say(f"{harmless(self.module.path)} did not run in the traced forward.")
             return
-        path = self.module.path
+        path = self.subject.path_of_calls(self.module)
         # Names grow with their numbers, so the longest are among the last.
         near = [*self._ops[:_MOST_RELATIVES], *self._ops[-_MOST_RELATIVES:]]
         names = max(cell_len(trace.name(op)) for op in near)
         width = min(names, _NAME, max(self.room // 3, 8))
-        self.put(LazyRows(len(self._ops), lambda at: _listed(trace, self._ops[at], path, width)))
+        self.put(
+            LazyRows(len(self._ops), lambda at: _listed(trace, self._ops[at], path, width)),
+            list(shared_note(self.subject, self.module, self.room)),
+        )
 
 
 def _named(trace: Pass, path: str) -> Sequence[OpId]:

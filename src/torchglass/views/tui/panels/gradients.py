@@ -21,7 +21,7 @@ from torchglass.analyse.gradients import (
 from torchglass.records.model import Model
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.views.formats import harmless, sparkline
-from torchglass.views.tui.cells import bar, fit, squeeze
+from torchglass.views.tui.cells import bar, fit, fit_path, squeeze
 from torchglass.views.tui.panels.drawing import LazyRows, Row
 from torchglass.views.tui.panels.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
@@ -129,7 +129,7 @@ class GradientFlow(Panel):
 
     def _name_width(self, measures: Sequence[_Measure]) -> int:
         longest = max(cell_len(self._label(one.layer)) for one in measures)
-        return min(longest, _MOST_NAME, max(self.room // 3, 8))
+        return min(longest, _MOST_NAME, max(self.room * 2 // 5, 8))
 
     def _label(self, layer: Layer) -> str:
         return harmless(layer.path or self.subject.model.name)
@@ -146,7 +146,7 @@ class GradientFlow(Panel):
             trend = squeeze(self._values(one.layer, self.subject.points), _TREND)
             return Row(
                 [
-                    (fit(self._label(one.layer), name) + "  ", "name"),
+                    (fit_path(self._label(one.layer), name) + "  ", "name"),
                     (filled if one.latest > 0 else "", style),
                     (rest if one.latest > 0 else "─" * room, "faint"),
                     (f"{_number(one.latest):>{_NUMBER}}  ", _number_style(style)),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
 from torchglass.analyse.trace.anatomy import Anatomy
+from torchglass.records.model import Module
 from torchglass.records.trace import Call, Op, OpId, Trace
-from torchglass.views.tui.subject import Subject
+from torchglass.views.formats import harmless
+from torchglass.views.tui.panels.drawing import Row, paragraph
+from torchglass.views.tui.subject import SHARED, Subject
 
 
 class Pass:
@@ -49,6 +52,14 @@ class Pass:
         """The module that an op ran in."""
         call = self.op(id).call
         return "" if call is None else self.trace.calls[call].path
+
+
+def shared_note(subject: Subject, module: Module, width: int) -> Iterator[Row]:
+    """Where the calls of a module that stands in several places are recorded."""
+    if module.alias_of is not None:
+        first = harmless(subject.path_of_calls(module)) or "the model"
+        words = f"{SHARED} The same module as {first}: all calls of both are recorded there."
+        yield from paragraph(words, width, "note")
 
 
 _KNOWN: WeakKeyDictionary[Subject, Pass] = WeakKeyDictionary()

@@ -32,7 +32,7 @@ from torchglass.views.tui.panels.drawing import (
 )
 from torchglass.views.tui.panels.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.passes import pass_of
+from torchglass.views.tui.panels.passes import pass_of, shared_note
 from torchglass.views.tui.subject import Subject
 
 _METER = 10
@@ -65,7 +65,7 @@ class Performance(Panel):
     @property
     def places(self) -> tuple[str, ...]:
         """Where the keys act that act now."""
-        statistics = self.subject.statistics(self.module.path)
+        statistics = self.subject.statistics(self.subject.path_of_calls(self.module))
         differ = statistics is not None and len(statistics.calls) > 1
         return (*super().places, *(("panel:calls",) if differ else ()))
 
@@ -77,7 +77,7 @@ class Performance(Panel):
     def follow(self, moved: bool) -> None:
         """Draw what the module took."""
         rows = describe(self.subject, self.module, self.room, differences=self._differences)
-        if rows:
+        if len(rows) > len(list(shared_note(self.subject, self.module, self.room))):
             self.put(rows)
         else:
             self.say(
@@ -88,10 +88,12 @@ class Performance(Panel):
 def describe(subject: Subject, module: Module, width: int, *, differences: bool) -> list[Row]:
     """What is known of a module's running, line by line."""
     measures = subject.document(Measures)
-    measured, whole = subject.measured(module.path), subject.measured("")
-    statistics = subject.statistics(module.path)
+    path = subject.path_of_calls(module)
+    measured, whole = subject.measured(path), subject.measured("")
+    statistics = subject.statistics(path)
     notes = measures.notes if measures and measured else ()
     return sections(
+        list(shared_note(subject, module, width)),
         list(_costs(measured, whole)) if measured else list(_traced(subject, module)),
         [row for note in notes for row in paragraph(harmless(note), width, "muted")],
         list(_calls(statistics, width, differences=differences)) if statistics else [],
@@ -133,7 +135,7 @@ def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[Row
 def _traced(subject: Subject, module: Module) -> Iterator[Row]:
     """What a trace knows of a module's time, where nothing was measured for itself."""
     trace = pass_of(subject)
-    calls = trace.calls.get(module.path, ()) if trace else ()
+    calls = trace.calls.get(subject.path_of_calls(module), ()) if trace else ()
     if trace is None or not calls:
         return
     total = sum(call.total_ns for call in calls)

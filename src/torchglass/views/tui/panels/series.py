@@ -26,8 +26,8 @@ Numbers = npt.NDArray[np.float64]
 _AXIS = 9
 _VALUE, _TREND, _WORD = 10, 24, 5
 _HIGHEST, _LOWEST = 16, 2
-_BESIDE = 3
-"""Lines that a chart takes besides itself: its title, its steps, and one below."""
+_BESIDE = 2
+"""Lines that a chart takes besides itself: its title and its steps."""
 _SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _COLOURS = {True: (0x24406B, 0x3F6BB0, 0xA9C7FF), False: (0xCFE0FB, 0x8DB4F0, 0x1C5FC4)}
 """Outer band, inner band and line, on dark and on light."""
@@ -56,14 +56,18 @@ class SeriesPanel(Panel):
     @property
     def places(self) -> tuple[str, ...]:
         """Where the keys act that act now."""
-        series = self.subject.series_at(self.module)
+        series = self._series()
         drawn = series[min(self.row, len(series) - 1)] if series else None
         has_bins = drawn is not None and bool(self.subject.histograms(drawn))
         return (*super().places, *(("panel:percentiles",) if has_bins else ()))
 
+    def _series(self) -> list[Series]:
+        """The series of the module, those that one looks for first."""
+        return sorted(self.subject.series_at(self.module), key=_rank)
+
     def wanted(self) -> Iterable[SeriesId]:
         """The series of the module."""
-        return [one.id for one in self.subject.series_at(self.module)]
+        return [one.id for one in self._series()]
 
     def action_bands(self) -> None:
         """Show percentiles, or the range and the mean."""
@@ -82,13 +86,13 @@ class SeriesPanel(Panel):
 
     def follow(self, moved: bool) -> None:
         """List the series, and draw the chart of one."""
-        series = self.subject.series_at(self.module)
+        series = self._series()
         if not series:
             where = harmless(self.module.path) or "the model itself"
             self.say(f"Nothing is recorded of {where} over steps.")
             return
         chart = self._chart(series[min(self.row, len(series) - 1)], self._chart_lines(len(series)))
-        self.put(self._list(series), [*chart, Row()])
+        self.put(self._list(series), list(chart))
 
     def _list(self, series: Sequence[Series]) -> list[Row]:
         names = [harmless(one.name) for one in series]
@@ -113,7 +117,8 @@ class SeriesPanel(Panel):
     def _chart_lines(self, count: int) -> int:
         """How high the chart may be beside a list of so many, which may be scrolled."""
         height = self.scrollable_content_region.height
-        return min(max(height - min(count, height // 3) - _BESIDE, _LOWEST), _HIGHEST)
+        listed = min(count, max(height // 4, 1))
+        return min(max(height - listed - _BESIDE, _LOWEST), _HIGHEST)
 
     def _chart(self, series: Series, height: int) -> Iterator[Row]:
         points = self.subject.points(series)
@@ -139,7 +144,7 @@ class SeriesPanel(Panel):
             return ""
         if self._shows_percentiles(points):
             return ", 5 – 25 – 50 – 75 – 95 %"
-        return ", range, deviation and mean"
+        return ", range, mean ± standard deviation"
 
     def _shows_percentiles(self, points: Points) -> bool:
         return self._percentiles and bool(self.subject.histograms(points.series))
@@ -154,6 +159,16 @@ class SeriesPanel(Panel):
             lines = [np.array(squeeze(line, width)) for line in _moments(points)]
         # A training that just began is drawn as wide as a long one, so that it can be seen.
         return [line[np.arange(width) * len(line) // width] for line in lines]
+
+
+def _rank(series: Series) -> int:
+    """Losses first, then other logged values, then what was measured, and inputs last."""
+    place = series.name.rpartition(":")[2]
+    if "loss" in place:
+        return 0
+    if series.kind == "scalar" and "." not in place:
+        return 1
+    return 3 if place.startswith("input") else 2
 
 
 def _moments(points: Points) -> Sequence[Numbers]:

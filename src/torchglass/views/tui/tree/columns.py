@@ -24,6 +24,7 @@ Group = Literal[
     "flow", "time", "flops", "gradients", "notes", "change",
 ]  # fmt: skip
 Number = Callable[[Subject, Module], float | None]
+Together = Callable[[Sequence[float]], float | None]
 
 _BAR, _SHARE = 6, 5
 
@@ -43,7 +44,15 @@ class Column:
     applies: Callable[[Subject], bool] = lambda subject: True
     """Whether the subject has anything to show in it."""
     number: Number | None = None
-    """What it is sorted by and exported as; None for a text, which is that itself."""
+    """What it is sorted by; None for a text, which is that itself."""
+    together: Together = sum
+    """The number of several modules that share a row."""
+    heading: str = ""
+    """What it is called in a file, with its unit; "" for its id."""
+    per_unit: float = 1.0
+    """How many of the number one unit of the file has: a million nanoseconds are one ms."""
+    of_whole: bool = False
+    """Whether a file has the share of the whole model's number, from 0 to 1."""
     series: Callable[[Subject, Module], Series | None] = lambda subject, module: None
     """What has to be read of a run to draw it."""
     right: bool = False
@@ -64,16 +73,29 @@ class Column:
         """What it says of a row, for a program."""
         if self.number is None:
             return self.text(subject, row).strip() or None
-        return total(subject, row, self.number)
+        value = total(subject, row, self.number, self.together)
+        if not self.of_whole or value is None:
+            return value if value is None or self.per_unit == 1.0 else value / self.per_unit
+        whole = self.number(subject, subject.model.root)
+        return value / whole if whole else None
+
+    @property
+    def file_heading(self) -> str:
+        """What it is called in a file."""
+        return self.heading or self.id.replace(" ", "_")
 
 
-def total(subject: Subject, row: Row, number: Number) -> float | None:
-    """The number of a row: the sum over its modules, each module that stands twice once."""
+def total(subject: Subject, row: Row, number: Number, together: Together = sum) -> float | None:
+    """The number of a row: that of its modules together, each module that stands twice once."""
     if len(row) == 1:
         return number(subject, row[0])
     numbers = [number(subject, module) for module in row if module.alias_of is None]
     known = [one for one in numbers if one is not None]
-    return sum(known) if known else None
+    return together(known) if known else None
+
+
+def not_together(numbers: Sequence[float]) -> None:
+    """For numbers that cannot be added up: several modules have none."""
 
 
 def number_column(
@@ -82,15 +104,23 @@ def number_column(
     style: str,
     *,
     cells: int,
+    together: Together = sum,
     **fields: object,
 ) -> Column:
     """A column of numbers, each written as `form` says."""
 
     def draw(subject: Subject, row: Row) -> Sequence[Piece]:
-        value = total(subject, row, number)
+        value = total(subject, row, number, together)
         return () if value is None else [(form(value), toned(row, style))]
 
-    return Column(draw=draw, width=lambda subject: cells, number=number, right=True, **fields)  # type: ignore[arg-type]
+    return Column(
+        draw=draw,
+        width=lambda subject: cells,
+        number=number,
+        together=together,
+        right=True,
+        **fields,  # type: ignore[arg-type]
+    )
 
 
 def share_column(number: Number, style: str, **fields: object) -> Column:
@@ -108,7 +138,13 @@ def share_column(number: Number, style: str, **fields: object) -> Column:
             (f"{format_share(part, whole):>{_SHARE}}", toned(row, style)),
         ]
 
-    return Column(draw=draw, width=lambda subject: _BAR + _SHARE, number=number, **fields)  # type: ignore[arg-type]
+    return Column(
+        draw=draw,
+        width=lambda subject: _BAR + _SHARE,
+        number=number,
+        of_whole=True,
+        **fields,  # type: ignore[arg-type]
+    )
 
 
 def text_column(
@@ -118,7 +154,10 @@ def text_column(
     texts: Callable[[Subject], Sequence[str]] | None = None,
     **fields: object,
 ) -> Column:
-    """A column of texts, as wide as the longest of `texts` up to `most` cells."""
+    """A column of texts, as wide as the longest of `texts` up to `most` cells.
+
+    Modules that share a row have a text only where it is that of all of them.
+    """
 
     def width(subject: Subject) -> int:
         if texts is None:
@@ -126,7 +165,12 @@ def text_column(
         longest = max(map(cell_len, set(texts(subject))), default=0)
         return min(max(longest, cell_len(str(fields["title"]))), most)
 
-    return Column(draw=lambda subject, row: draw(subject, row[0]), width=width, **fields)  # type: ignore[arg-type]
+    def draw_row(subject: Subject, row: Row) -> Sequence[Piece]:
+        first = draw(subject, row[0])
+        alike = all(draw(subject, module) == first for module in row[1:])
+        return first if alike else ()
+
+    return Column(draw=draw_row, width=width, **fields)  # type: ignore[arg-type]
 
 
 def heat(share: float) -> int:

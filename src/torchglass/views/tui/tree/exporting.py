@@ -53,8 +53,8 @@ def to_text(table: Table) -> str:
 
 
 def to_json(table: Table) -> str:
-    """The path and class of each row, and its numbers as they are."""
-    titles = ["path", "class", *(column.id for column in table.columns if column.id != "class")]
+    """The path and class of each row, and its numbers in the units that their names tell."""
+    titles = _headings(table)
     rows = [dict(zip(titles, values, strict=True)) for values in _values(table)]
     model = table.subject.model
     return json.dumps({"model": model.name, "modules": rows}, indent=1) + "\n"
@@ -64,9 +64,7 @@ def to_csv(table: Table) -> str:
     """The same, a line for each row."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        ["path", "class", *(column.id for column in table.columns if column.id != "class")]
-    )
+    writer.writerow(_headings(table))
     writer.writerows(_values(table))
     return text.getvalue()
 
@@ -104,6 +102,12 @@ def new_file(folder: Path, name: str, suffix: str) -> Path:
     stem = "".join(char if char.isalnum() or char in "-_." else "_" for char in name) or "model"
     names = (f"{stem}-{number}" if number > 1 else stem for number in count(1))
     return next(path for each in names if not (path := folder / f"{each}{suffix}").exists())
+
+
+def _headings(table: Table) -> list[str]:
+    """The titles of a file, with units."""
+    beside = [column.file_heading for column in table.columns if column.id != "class"]
+    return ["path", "class", *beside]
 
 
 def _texts(table: Table) -> list[list[str]]:

@@ -37,11 +37,15 @@ class Labels:
         return replace(self, shown=self.shown ^ {id})
 
     def with_group_turned(self, group: Group, subject: Subject) -> Labels:
-        """Without the components of a group if any of them can be seen, else with them."""
+        """Without the components of a group if any of them can be seen, else with them.
+
+        Of a group that is not usual, all come first where some of it can be seen already.
+        """
         members = [column for column in COLUMNS if column.group == group]
         seen = {column.id for column in self.columns(subject)}
         here = frozenset(column.id for column in members if column.id in seen)
-        if here:
+        asked = {column.id for column in members if column.among and column.applies(subject)}
+        if here and (asked <= here or any(column.usual for column in members)):
             hidden = self.shown & {column.id for column in members}
             return replace(
                 self,

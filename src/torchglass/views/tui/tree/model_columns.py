@@ -164,9 +164,9 @@ SHAPES: tuple[Column, ...] = (
 )
 
 NOTES: tuple[Column, ...] = (
-    text_column(
-        texts.notes,
-        most=32,
+    Column(
+        draw=texts.notes_of_row,
+        width=lambda subject: 32,
         id="notes",
         title="notes",
         name="Notes",

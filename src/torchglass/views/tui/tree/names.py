@@ -60,7 +60,7 @@ class Names:
         if levels < self.subject.outline.depths[module.id]:
             guides = "…" + guides[1:]
         marker = (_OPEN if standing.is_open else _CLOSED) if module.children else _LEAF
-        mark = self.subject.note(module)[:1]
+        mark = next((mark for one in row if (mark := self.subject.note(one)[:1])), "")
         label = self._label(row) if named else ""
         pieces = [
             (guides + marker, "guide"),

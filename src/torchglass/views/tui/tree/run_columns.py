@@ -12,7 +12,15 @@ from torchglass.views.tui.cells import Piece
 from torchglass.views.tui.flows import Flow
 from torchglass.views.tui.subject import Subject
 from torchglass.views.tui.tree import numbers, texts
-from torchglass.views.tui.tree.columns import Column, number_column, share_column, text_column
+from torchglass.views.tui.tree.columns import (
+    Column,
+    not_together,
+    number_column,
+    share_column,
+    text_column,
+)
+
+_NS_PER_MS = 1e6
 
 
 def _flow_shapes(specs: Callable[[Flow], tuple[TensorSpec, ...]], style: str) -> Column:
@@ -48,6 +56,7 @@ MEMORY: tuple[Column, ...] = (
         "in",
         cells=9,
         id="in bytes",
+        heading="input_bytes",
         title="in mem",
         name="Input Memory",
         group="memory",
@@ -61,6 +70,7 @@ MEMORY: tuple[Column, ...] = (
         "out",
         cells=9,
         id="out bytes",
+        heading="output_bytes",
         title="out mem",
         name="Output Memory",
         group="memory",
@@ -74,6 +84,7 @@ MEMORY: tuple[Column, ...] = (
         "bytes",
         cells=10,
         id="activations",
+        heading="activation_bytes",
         title="activat.",
         name="Activations Kept",
         group="memory",
@@ -87,6 +98,8 @@ MEMORY: tuple[Column, ...] = (
         "bytes",
         cells=9,
         id="peak",
+        heading="peak_bytes",
+        together=max,
         title="peak",
         name="Peak Memory",
         group="memory",
@@ -132,6 +145,8 @@ TIME: tuple[Column, ...] = (
         "time",
         cells=9,
         id="time",
+        heading="time_ms",
+        per_unit=_NS_PER_MS,
         title="time",
         name="Total Time",
         group="time",
@@ -155,6 +170,8 @@ TIME: tuple[Column, ...] = (
         "time",
         cells=9,
         id="own time",
+        heading="self_time_ms",
+        per_unit=_NS_PER_MS,
         title="self",
         name="Self Time",
         group="time",
@@ -168,6 +185,9 @@ TIME: tuple[Column, ...] = (
         "time",
         cells=9,
         id="mean time",
+        together=not_together,
+        heading="time_per_call_ms",
+        per_unit=_NS_PER_MS,
         title="per call",
         name="Time per Call",
         group="time",
@@ -182,6 +202,8 @@ TIME: tuple[Column, ...] = (
         "time",
         cells=9,
         id="backward",
+        heading="backward_time_ms",
+        per_unit=_NS_PER_MS,
         title="backward",
         name="Backward Time",
         group="time",
@@ -222,10 +244,11 @@ GRADIENTS: tuple[Column, ...] = (
         texts.trend,
         most=texts.SPARK + 1 + texts.VALUE,
         id="trend",
-        title="trend",
+        heading="gradient_std",
+        title="gradient std",
         name="Gradient Trend",
         group="gradients",
-        applies=Subject.has_series,
+        applies=Subject.has_trends,
         series=Subject.trend,
         usual=True,
         example=("▇▅▃▂▂▁▁▁", "spark"),
@@ -236,6 +259,8 @@ GRADIENTS: tuple[Column, ...] = (
         "value",
         cells=9,
         id="update",
+        heading="update_ratio",
+        together=not_together,
         title="update",
         name="Update Ratio",
         group="gradients",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from torchglass.analyse.comparing import ModuleChange, SlotChange
@@ -21,6 +22,13 @@ _KINDS = 2
 def format_value(value: float) -> str:
     """A measured number, short."""
     return f"{value:.3g}"
+
+
+def distance_text(distance: float) -> str:
+    """How far two tensors are apart, in lengths of the old one."""
+    if math.isnan(distance):
+        return "NaN or Inf on one side"
+    return "was all zeros" if math.isinf(distance) else f"Δ {format_value(distance)}"
 
 
 def class_name(subject: Subject, module: Module) -> Sequence[Piece]:
@@ -112,6 +120,12 @@ def trend(subject: Subject, module: Module) -> Sequence[Piece]:
     ]
 
 
+def notes_of_row(subject: Subject, row: Sequence[Module]) -> Sequence[Piece]:
+    """What is out of the ordinary about the first of some modules that has anything."""
+    told = (drawn for module in row if (drawn := notes(subject, module))[0][0])
+    return next(told, ())
+
+
 def notes(subject: Subject, module: Module) -> Sequence[Piece]:
     """What is out of the ordinary about it."""
     note = harmless(subject.note(module))
@@ -158,4 +172,4 @@ def _slot_told(slot: SlotChange) -> str:
         return f"{slot.name} {shape_text(slot.before)} → {shape_text(slot.after)}"
     if slot.before.dtype != slot.after.dtype:
         return f"{slot.name} {slot.before.dtype} → {slot.after.dtype}"
-    return f"{slot.name} Δ {format_value(slot.distance or 0.0)}"
+    return f"{slot.name} {distance_text(slot.distance or 0.0)}"

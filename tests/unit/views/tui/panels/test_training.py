@@ -185,7 +185,7 @@ def test_the_one_under_the_cursor_has_a_chart(run: MemoryStore) -> None:
     second = seen(SeriesPanel(subject_of(run)), "blocks.0.fc", ["down"])
 
     assert first.splitlines()[0].startswith(" weight.grad  mean 0  std 1.42e-05")
-    assert "step 0 … 39, range, deviation and mean" in first
+    assert "step 0 … 39, range, mean ± standard deviation" in first
     assert second.splitlines()[0].strip() == "weight.update  0.0001"
     assert "▄" in second
 

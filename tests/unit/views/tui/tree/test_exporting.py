@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.views.tui.runs import changed, tiny
+from tests.unit.views.tui.runs import Training, changed, documents, tiny
+from torchglass.records.model import Module
 from torchglass.records.run import Run
 from torchglass.views.tui.subject import Subject, measure
+from torchglass.views.tui.tree.components import BY_ID
 from torchglass.views.tui.tree.exporting import (
     Line,
     Table,
@@ -82,3 +84,46 @@ def test_no_file_is_written_over(tmp_path: Path) -> None:
 
     assert first.parent == tmp_path
     assert new_file(tmp_path, "Net/../[x]", ".csv") == first.with_name(f"{first.stem}-2.csv")
+
+
+def test_a_file_has_shares_and_times_in_the_units_of_its_headings() -> None:
+    subject = Subject(Run(name="run", created_ns=0), tiny())
+    subject.holdings = measure(subject.model)
+    subject.take_documents({type(one): one for one in documents()})
+    labels = Labels(shown=frozenset(BY_ID))
+    lines = [Line([module], subject.outline.depths[module.id]) for module in subject.model.modules]
+    table = Table(subject, labels.columns(subject), lines)
+
+    rows = list(csv.DictReader(io.StringIO(to_csv(table))))
+    data = json.loads(to_json(table))
+
+    root, embed = rows[0], rows[1]
+    assert float(root["params_share"]) == 1.0
+    assert float(embed["params_share"]) == pytest.approx(6400 / float(root["params"]))
+    assert float(root["time_ms"]) == pytest.approx(2.4)
+    assert float(root["self_time_ms"]) == pytest.approx(0.12)
+    assert float(root["time_share"]) == 1.0
+    assert data["modules"][0]["time_ms"] == pytest.approx(2.4)
+    assert not any(" " in heading for heading in root)
+
+
+def test_modules_that_share_a_row_have_only_what_is_true_of_all() -> None:
+    training = Training(documents=documents()).train(5)
+    subject = Subject(Run(name="run", created_ns=0), training.model)
+    subject.holdings = measure(subject.model)
+    subject.take_documents({type(one): one for one in documents()})
+    series = training.store.series()
+    subject.learn(4, series, [training.store.points(one.id) for one in series])
+    found = [subject.model.find(f"blocks.{number}.attention.qkv") for number in range(2)]
+    row = [module for module in found if module is not None]
+
+    def told(id: str, of: list[Module]) -> str:
+        return BY_ID[id].text(subject, of).strip()
+
+    assert told("class", row) == "Linear"
+    assert told("trend", row[:1])
+    assert told("trend", row) == ""
+    assert told("mean time", row[:1])
+    assert told("mean time", row) == ""
+    peaks = [BY_ID["peak"].value(subject, [one]) for one in row]
+    assert BY_ID["peak"].value(subject, row) == max(filter(None, peaks))  # type: ignore[type-var]
