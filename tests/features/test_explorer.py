@@ -9,7 +9,9 @@ from textual.pilot import Pilot
 from tests import make
 from tests.unit.views.tui.runs import Training, drive, linear, paths, screen_text, still, tiny
 from torchglass.errors import StoreError
-from torchglass.records.run import Run
+from torchglass.records.documents import Document
+from torchglass.records.finding import Finding, Findings
+from torchglass.records.run import Ending, Run
 from torchglass.store.memory import MemoryStore
 from torchglass.views.tui.app import ExplorerApp
 from torchglass.views.tui.picture import draw_explorer, settle
@@ -64,6 +66,26 @@ def test_a_training_that_goes_on_moves_on_the_screen() -> None:
         await until(pilot, "step 15 ✓ finished")
 
     drive(app, story, size=(160, 40))
+
+
+def test_the_first_line_tells_how_a_training_ended() -> None:
+    error = Ending(state="stopped", error="RuntimeError", step=4)
+    nan = Findings(findings=(Finding(severity="error", kind="nan", message="NaN", step=2),))
+    told: list[tuple[Document, str]] = [
+        (error, "step 3 ✗ stopped by RuntimeError at step 4"),
+        (Ending(state="interrupted", step=4), "step 3 ✗ interrupted at step 4"),
+        (nan, "step 3 ✗ NaN since step 2"),
+    ]
+    for document, text in told:
+        training = Training().train(4)
+        training.store.put_document(document)
+        training.finish()
+        app = ExplorerApp(training.store)
+
+        async def story(pilot: Pilot[None], app: ExplorerApp = app, text: str = text) -> None:
+            assert text in screen_text(app)
+
+        drive(app, story, size=(120, 30))
 
 
 def test_a_model_that_is_not_trained_says_nothing_of_steps() -> None:

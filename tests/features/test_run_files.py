@@ -74,7 +74,7 @@ def test_a_training_that_is_killed_is_read_without_torch(tmp_path: Path) -> None
         check=False,
     )
 
-    assert "not finished" in read.stdout, read.stderr
+    assert "killed" in read.stdout, read.stderr
 
 
 def test_a_training_is_resumed_and_its_histograms_are_one_table(tmp_path: Path) -> None:

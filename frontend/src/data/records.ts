@@ -213,6 +213,9 @@ export interface SourcePayload {
 export interface Status {
   readonly last_step: number;
   readonly finished: boolean;
+  /** What went wrong with the run, if anything did, and the same in words. */
+  readonly state?: "stopped" | "interrupted" | "killed" | "stalled";
+  readonly how?: string;
   /** How many series there are by now. */
   readonly series: number;
   /** Goes up when the model or a document changed. */

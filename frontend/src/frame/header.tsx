@@ -157,6 +157,8 @@ function describe(now: number): { kind: string; text: string } {
   if (awaitsRuns.value && connected.value) return { kind: "waiting", text: "waiting for a run" };
   const news = shown.value?.lastNews.value ?? 0;
   if (status.value.problem) return { kind: "lost", text: "cannot be read" };
+  const { state, how } = status.value;
+  if (state === "stopped" || state === "interrupted" || state === "killed") return { kind: "lost", text: how ?? state };
   if (status.value.finished) return { kind: "finished", text: "finished" };
   if (saved.value) return { kind: "finished", text: "saved while it ran" };
   if (!connected.value) return { kind: "lost", text: "server gone · showing what was read" };

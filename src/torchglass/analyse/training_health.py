@@ -85,6 +85,12 @@ _LOSS = re.compile(r"(^|[^a-z])loss$", re.IGNORECASE)
 _OTHER_LOSS = re.compile(r"(^|[^a-z])(val|valid|validation|eval|test|dev)([^a-z]|$)", re.IGNORECASE)
 
 
+def nan_since(findings: Iterable[Finding]) -> int | None:
+    """The first step at which a training had NaN; None if it had none."""
+    steps = (one.step for one in findings if one.kind == "nan" and one.severity == "error")
+    return min((step for step in steps if step is not None), default=None)
+
+
 class _Key(NamedTuple):
     """What is told once: a kind of problem at a place."""
 

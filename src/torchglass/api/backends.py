@@ -7,11 +7,14 @@ nothing, and the others hand what was measured to the tool that they are named a
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchglass.api.program import (
@@ -22,12 +25,18 @@ from torchglass.api.program import (
 )
 from torchglass.errors import TargetError, ViewError, warn
 from torchglass.records.documents import Document
+from torchglass.records.finding import Finding
 from torchglass.records.flow import Reader, Sink
 from torchglass.records.model import Model
+from torchglass.records.run import Ending, ended
 from torchglass.records.series import Frame, Kind, Series, SeriesId
 
 if TYPE_CHECKING:
     from torchglass.views.web.server import Server
+
+
+_MOST_TOLD = 3
+"""So many problems fit into what is said at the end of a training."""
 
 
 def _nothing() -> None:
@@ -249,5 +258,43 @@ class Shown:
 
 def say(text: str) -> None:
     """Tell the user something beside what the program itself prints."""
-    sys.stderr.write(f"torchglass: {text}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(Exception):
+        # A progress bar is drawn below what is written through it.
+        bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
+        if bars is not None and getattr(bars, "_instances", None):
+            bars.write(f"torchglass: {text}", file=sys.stderr)
+        else:
+            sys.stderr.write(f"torchglass: {text}\n")
+            sys.stderr.flush()
+
+
+class Reporter:
+    """Tells the user of a training what was found, and how it ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._process = os.getpid()
+        self._has_told = False
+
+    def found(self, findings: Sequence[Finding]) -> None:
+        """Tell of the first NaN or Inf at once."""
+        first = next((one for one in findings if one.severity == "error"), None)
+        if first is not None and not self._has_told:
+            self._has_told = True
+            say(first.message)
+
+    def ended(self, ending: Ending, steps: int, findings: Sequence[Finding]) -> None:
+        """Tell in at most five lines how a training ended, what was found, and where to look."""
+        if os.getpid() != self._process:
+            return
+        errors = [one for one in findings if one.severity == "error"]
+        problems = errors + [one for one in findings if one.severity == "warning"]
+        count = f"{len(problems)} problems" if len(problems) > 1 else "1 problem"
+        found = f"{count} found:" if problems else "no problems found"
+        how = f"{ended(ending).full} ({steps:,} {'step' if steps == 1 else 'steps'})"
+        shown = problems if len(problems) <= _MOST_TOLD else problems[: _MOST_TOLD - 1]
+        rest = len(problems) - len(shown)
+        lines = [f"{how}; {found}", *(f"  {one.message}" for one in shown)]
+        lines += [f"  … {rest} more"] if rest else []
+        lines += [f"  torchglass explore {shlex.quote(os.path.relpath(self._path))}"]
+        say("\n".join(lines))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchglass.errors import TargetError
+from torchglass.records.finding import Findings
 from torchglass.targets.names import resolve
-from torchglass.targets.reading import is_live, read
+from torchglass.targets.reading import is_live, is_reader, is_run, open_reader, read
 
 if TYPE_CHECKING:
     from torchglass.analyse.model.order import Sort
     from torchglass.capture.forward.inputs import Dtype, Size
-    from torchglass.results.summary import Summary
+    from torchglass.results.summary import RunNote, Summary
 
 
 def summary(
@@ -47,6 +50,7 @@ def summary(
     from torchglass.results.summary import Summary
 
     target = _unpacked(resolve(model))
+    run = None
     if is_live(target):
         from torchglass.capture.forward.looking import look_at
 
@@ -63,7 +67,21 @@ def summary(
         raise TargetError("only a live model can be run: leave the inputs out, or load the model")
     else:
         record, calls = read(target, unsafe=unsafe), None
-    return Summary(record, calls, depth=depth, col_names=col_names, sort=sort, fold=fold)
+        run = _run_of(target)
+    return Summary(record, calls, depth=depth, col_names=col_names, sort=sort, fold=fold, run=run)
+
+
+def _run_of(target: object) -> RunNote | None:
+    """How the training is doing that a target is a record of; None if it is no training."""
+    from torchglass.results.summary import RunNote
+
+    if isinstance(target, Path) and is_run(target):
+        with closing(open_reader(target)) as reader:
+            return _run_of(reader)
+    if not is_reader(target) or target.last_step() < 0:
+        return None
+    found = target.document(Findings)
+    return RunNote(target.status(), target.last_step(), found.findings if found else ())
 
 
 def _unpacked(target: object) -> object:

@@ -52,7 +52,7 @@ def open_new(
     from torchglass.store.file import FileReader, FileSink
     from torchglass.store.memory import MemoryStore
 
-    if save is None and os.fspath(folder) == MEMORY:
+    if os.fspath(folder if save is None else save) == MEMORY:
         store = MemoryStore(run)
         return Opened(run, store, lambda: store)
     path = Path(save) if save is not None else _reserved_file(Path(folder), run)
@@ -67,6 +67,8 @@ def open_new(
 
 def open_again(run: Run, path: FilePath, max_bytes: int | None = None) -> Opened:
     """A run to go on with; a new one where there is none yet."""
+    if os.fspath(path) == MEMORY:
+        return open_new(run, MEMORY, None)
     from torchglass.store import schema
     from torchglass.store.file import FileReader, FileSink
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from torchglass.api.backends import (
     NAMES,
     Backend,
+    Reporter,
     Shown,
     Standalone,
     Training,
@@ -82,6 +83,8 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     variable TORCHGLASS_WAIT (1 or 0) says otherwise. Under torch.distributed each
     rank writes its own file; with `reduce="all"` the first one has the numbers of all.
 
+    `verbose` prints where the run is, the first NaN or Inf, and at the end what was found.
+
     >>> import torch
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -140,12 +143,15 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
         if resume is None
         else open_again(run, resume, max_bytes)
     )
+    is_told = verbose and run.rank == 0 and opened.path is not None
+    listener = Reporter(opened.path.absolute()) if is_told and opened.path is not None else None
+    shown = backends if run.rank == 0 else ()
     try:
-        watcher = _started(model, options, opened, backends if run.rank == 0 else (), reduce)
+        watcher = _started(model, options, opened, shown, reduce, listener)
     except BaseException:
         opened.give_up()
         raise
-    if verbose and run.rank == 0 and watcher.path is not None:
+    if is_told and watcher.path is not None:
         say(f"watching {run.name}, recorded in {opened.path}")
     return watcher
 
@@ -230,6 +236,7 @@ def _started(
     opened: Opened,
     backends: Sequence[Backend],
     reduce: str | None,
+    listener: Reporter | None,
 ) -> Watcher:
     from torchglass.capture.watch import Watcher
 
@@ -246,6 +253,7 @@ def _started(
             start=opened.start,
             path=opened.path.absolute() if opened.path is not None else None,
             page=lambda: _page(opened, backends),
+            listener=listener,
         )
     except TorchglassError:
         raise

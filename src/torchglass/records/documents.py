@@ -10,14 +10,16 @@ from torchglass.records.finding import Findings
 from torchglass.records.graph import Graph
 from torchglass.records.measures import Measures
 from torchglass.records.memory import Footprint
+from torchglass.records.run import Ending
 from torchglass.records.statistics import Statistics
 from torchglass.records.trace import Trace
 
-Document = Activations | Findings | Footprint | Graph | Measures | Statistics | Trace
-D = TypeVar("D", Activations, Findings, Footprint, Graph, Measures, Statistics, Trace)
+Document = Activations | Ending | Findings | Footprint | Graph | Measures | Statistics | Trace
+D = TypeVar("D", Activations, Ending, Findings, Footprint, Graph, Measures, Statistics, Trace)
 
 NAMES: Mapping[type[Document], str] = {
     Activations: "activations",
+    Ending: "ending",
     Findings: "findings",
     Footprint: "footprint",
     Graph: "graph",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torchglass.records.documents import D, Document
     from torchglass.records.histogram import Histograms
     from torchglass.records.model import Model
-    from torchglass.records.run import Run
+    from torchglass.records.run import Run, RunStatus
     from torchglass.records.series import Frame, Kind, Points, Series, SeriesId
 
 
@@ -71,6 +71,9 @@ class Reader(Protocol):
 
     def finished(self) -> bool:
         """Whether the writer closed the run; False while it goes on, or if it was killed."""
+
+    def status(self) -> RunStatus:
+        """How the run is doing, or how it ended."""
 
     def close(self) -> None:
         """Let go of the store."""

@@ -14,7 +14,7 @@ from torchglass.errors import StoreError, TorchglassError
 from torchglass.records.documents import D
 from torchglass.records.histogram import Histogram, Histograms
 from torchglass.records.model import Model
-from torchglass.records.run import Run, Session
+from torchglass.records.run import Run, RunStatus, Session, worst
 from torchglass.records.series import FIELDS, Points, Series, SeriesId
 from torchglass.store.catalog import Catalog
 from torchglass.store.file import FileReader
@@ -118,6 +118,10 @@ class RanksReader:
     def finished(self) -> bool:
         """Whether all ranks closed their run."""
         return all(reader.finished() for reader in self.ranks.values())
+
+    def status(self) -> RunStatus:
+        """How the rank is doing that needs attention most."""
+        return worst(reader.status() for reader in self.ranks.values())
 
     def dropped(self) -> int:
         """How many frames the writers of all ranks could not keep up with."""

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from torchglass.errors import TargetError
 from torchglass.records.finding import Finding, Findings
 from torchglass.records.model import Model
-from torchglass.records.run import Run, Session
+from torchglass.records.run import Run, RunStatus, Session
 from torchglass.records.series import FIELDS, Points, Series
 from torchglass.results import rank_report, tables
 from torchglass.results.histograms import SavedHistograms
@@ -163,9 +163,19 @@ class SavedRun:
         return self.reader.last_step()
 
     @property
+    def status(self) -> RunStatus:
+        """How the run is doing: a text, which also has its parts as `.state`, `.step`, `.error`.
+
+        It is "running", "finished", "stopped by RuntimeError at step 40", "interrupted at step 40",
+        "killed", or "stalled for 40 s" where the process is there and makes no steps. Of several
+        ranks it is that of the worst.
+        """
+        return self.reader.status()
+
+    @property
     def finished(self) -> bool:
-        """Whether the writer closed the run; False while it goes on, or if it was killed."""
-        return self.reader.finished()
+        """Whether the training came to its own end; `status` says what happened otherwise."""
+        return self.reader.finished() and not self.status.has_failed
 
     @property
     def dropped(self) -> int:
@@ -229,7 +239,7 @@ class SavedRun:
             f"{len(self)} series",
             _steps(self.last_step + 1),
             f"{len(self.ranks)} ranks" if len(self.ranks) > 1 else "",
-            "finished" if self.finished else "not finished",
+            self.status.full,
             _resumed(self.sessions),
             f"{_steps(self.dropped)} left out" if self.dropped else "",
             f"{_steps(self.thinned)} thinned out" if self.thinned else "",

@@ -9,14 +9,50 @@ from torchglass.analyse.model.order import Sort
 from torchglass.analyse.model.summary import summarize
 from torchglass.errors import ViewError
 from torchglass.export.csv import summary_csv
-from torchglass.export.json import summary_dict, summary_json
+from torchglass.export.json import summary_dict
+from torchglass.export.texts import json_text
+from torchglass.records.finding import Finding
 from torchglass.records.model import Model
+from torchglass.records.plain import finite, to_plain
+from torchglass.records.run import RunStatus
 from torchglass.records.trace import Call
 from torchglass.results.files import File, written
 from torchglass.views.columns import columns_named
+from torchglass.views.formats import harmless
 from torchglass.views.html.summary import summary_fragment, summary_page
 from torchglass.views.text.table import table_text
 from torchglass.views.text.tree import tree_text
+
+_MOST_FINDINGS = 5
+
+
+class RunNote:
+    """How a run is doing, and what was found in it."""
+
+    def __init__(self, status: RunStatus, last_step: int, findings: Sequence[Finding]) -> None:
+        self.status = status
+        self.last_step = last_step
+        self.findings = tuple(one for one in findings if one.severity != "note")
+
+    def __str__(self) -> str:
+        count = len(self.findings)
+        found = f"{count} problems" if count > 1 else "1 problem" if count else "no problems found"
+        head = f"Run: {harmless(self.status.full)}, last step {self.last_step}, {found}"
+        shown = [f"  {harmless(one.message)}" for one in self.findings[:_MOST_FINDINGS]]
+        rest = [f"  … {count - _MOST_FINDINGS} more"] if count > _MOST_FINDINGS else []
+        return "\n".join([head, *shown, *rest])
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as dicts, lists, strings and numbers."""
+        return {
+            "status": str(self.status),
+            "state": self.status.state,
+            "step": self.status.step,
+            "error": self.status.error,
+            "message": self.status.message,
+            "last_step": self.last_step,
+            "findings": [finite(to_plain(one)) for one in self.findings],
+        }
 
 
 class Summary:
@@ -35,6 +71,7 @@ class Summary:
         col_names: Iterable[str] | None = None,
         sort: Sort | None = None,
         fold: bool = False,
+        run: RunNote | None = None,
     ) -> None:
         if sort is not None and sort not in get_args(Sort):
             raise ViewError(f"sort is one of {', '.join(get_args(Sort))}, not {sort!r}")
@@ -42,6 +79,8 @@ class Summary:
             raise ViewError(f"depth is 0 or more, not {depth}")
         self.model = model
         self.calls = calls
+        self.run = run
+        """How the run is doing that the model was read from; None for any other target."""
         self.report = summarize(model, calls, depth=depth, sort=sort, fold=fold)
         self._columns = columns_named(col_names, self.report)
 
@@ -52,7 +91,8 @@ class Summary:
 
     def table(self, *, width: int | None = None) -> str:
         """The modules as a table; a `width` leaves out what there is no room for."""
-        return table_text(self.report, self._columns, width)
+        table = table_text(self.report, self._columns, width)
+        return table if self.run is None else f"{self.run}\n\n{table}"
 
     def tree(self, *, width: int | None = None) -> str:
         """The tree of modules, each with what it does and how many parameters it has.
@@ -64,11 +104,12 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as dicts, lists, strings and numbers."""
-        return summary_dict(self.report)
+        about = {} if self.run is None else {"run": self.run.to_dict()}
+        return {**summary_dict(self.report), **about}
 
     def to_json(self, file: File | None = None) -> str:
         """JSON, also written to a file if one is named."""
-        return written(summary_json(self.report), file)
+        return written(json_text(self.to_dict()), file)
 
     def to_csv(self, file: File | None = None) -> str:
         """One line for each row, also written to a file if one is named."""

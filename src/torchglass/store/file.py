@@ -6,9 +6,11 @@ import contextlib
 import json
 import sqlite3
 import threading
+import time
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast, final
 
@@ -20,11 +22,11 @@ from torchglass.records.documents import NAMES, D
 from torchglass.records.histogram import Histograms
 from torchglass.records.model import Model
 from torchglass.records.plain import from_plain
-from torchglass.records.run import Run, Session
+from torchglass.records.run import Ending, Run, RunStatus, Session, ended
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.store import schema
 from torchglass.store.packing import unpack, unpack_document, unpack_histograms
-from torchglass.store.run_file import read_meta, read_series
+from torchglass.store.run_file import is_there, read_meta, read_series
 from torchglass.store.writer import FileSink
 
 __all__ = ["FileReader", "FileSink"]
@@ -47,6 +49,12 @@ _SESSIONS = """SELECT
 FROM sessions WHERE id <= :session ORDER BY id"""
 
 _LATEST = 1 << 62
+
+LOST_SECONDS = 30.0
+"""A writer on another machine that says nothing for so long is gone."""
+STALLED_SECONDS = 30.0
+"""A run stalls when no step comes for so long, and for much longer than one took before."""
+_STALLED_STEPS = 5
 
 _UNREADABLE = (sqlite3.Error, zlib.error, ValueError, LookupError, TypeError, ArithmeticError)
 """What comes of bytes that no writer of ours has written."""
@@ -189,6 +197,35 @@ class FileReader:
         """Whether the writer closed the run; False while it goes on, or if it was killed."""
         return self._meta("finished_ns") is not None
 
+    def status(self) -> RunStatus:
+        """How the run is doing, or how it ended."""
+        ending, step = self.document(Ending), self.last_step()
+        if ending is not None:
+            return ended(ending)
+        if self.finished():
+            return RunStatus("finished", step=step)
+        now, writer, (last_ns, interval) = time.time(), self._meta("writer"), self._pace()
+        silent = now - last_ns if last_ns else 0.0
+        if writer is None:
+            # Older versions did not say who writes.
+            return _alive(step, silent, interval)
+        said = max(now - writer["time_ns"] / 1e9, 0.0)
+        exists = is_there(writer)
+        if exists is False or (exists is None and said > LOST_SECONDS):
+            return RunStatus("killed", step=step)
+        # A process that is held says nothing.
+        return _alive(step, max(silent, said), interval)
+
+    def _pace(self) -> tuple[float, float]:
+        """When the last step was measured, since the epoch, and how long one takes; 0 before."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT time_ns FROM frames ORDER BY id DESC LIMIT 10"
+            ).fetchall()
+        times = [row[0] / 1e9 for row in rows]
+        between = [later - earlier for later, earlier in pairwise(times)]
+        return (times[0] if times else 0.0), max(between, default=0.0)
+
     def dropped(self) -> int:
         """How many frames the writer could not keep up with, or found no room for."""
         return self._meta("dropped") or 0
@@ -270,3 +307,9 @@ def _is_finished(connection: sqlite3.Connection) -> bool:
         return read_meta(connection, "finished_ns") is not None
     except _UNREADABLE:
         return False
+
+
+def _alive(step: int, silent: float, interval: float) -> RunStatus:
+    if silent > max(STALLED_SECONDS, _STALLED_STEPS * interval):
+        return RunStatus("stalled", step=step, seconds=silent)
+    return RunStatus("running", step=step)

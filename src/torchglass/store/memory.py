@@ -13,7 +13,7 @@ from torchglass.errors import StoreError
 from torchglass.records.documents import D, Document
 from torchglass.records.histogram import Histogram, Histograms
 from torchglass.records.model import Model
-from torchglass.records.run import Run
+from torchglass.records.run import Ending, Run, RunStatus, ended
 from torchglass.records.series import FIELDS, Frame, Kind, Points, Series, SeriesId, numbers
 from torchglass.store.catalog import Catalog
 
@@ -123,6 +123,13 @@ class MemoryStore:
     def finished(self) -> bool:
         """Whether the writer closed the run."""
         return self._finished
+
+    def status(self) -> RunStatus:
+        """How the run is doing, or how it ended."""
+        ending = self.document(Ending)
+        if ending is None:
+            return RunStatus("finished" if self._finished else "running", step=self._last_step)
+        return ended(ending)
 
     def close(self) -> None:
         """End the run; what it holds can still be read."""

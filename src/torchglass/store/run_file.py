@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import platform
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torchglass.errors import StoreError
@@ -16,6 +19,9 @@ from torchglass.records.run import Run
 from torchglass.records.series import Series
 from torchglass.store import thinning
 from torchglass.store.packing import Blobs
+
+HEARTBEAT_SECONDS = 5.0
+"""So often a writer says that it is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,8 @@ class RunFile:
             if self._meta("run") is None:
                 self._put_meta("run", to_plain(run))
             connection.execute("DELETE FROM meta WHERE key = 'finished_ns'")
+            connection.execute("DELETE FROM documents WHERE kind = 'ending'")
+            self._say_alive()
             added = connection.execute(
                 "INSERT INTO sessions (run) VALUES (?)", [json.dumps(to_plain(run))]
             )
@@ -72,6 +80,7 @@ class RunFile:
         if not (news.documents or news.frames or new_series) and (
             news.dropped == self._dropped_written
         ):
+            self._stay_alive()
             return
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
@@ -89,9 +98,26 @@ class RunFile:
                 self._put_meta(key, fact)
             if news.dropped:
                 self._put_meta("dropped", self._dropped_before + news.dropped)
+            if self._is_silent():
+                self._say_alive()
         self._series_written += len(new_series)
         self._dropped_written = news.dropped
         self._begun = self._begun or bool(news.frames)
+
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self._said_alive >= HEARTBEAT_SECONDS
+
+    def _stay_alive(self) -> None:
+        """Let readers know that the process is there, although there is nothing to write."""
+        if self._is_silent():
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._assert_is_ours()
+                self._say_alive()
+
+    def _say_alive(self) -> None:
+        self._put_meta("writer", {**_this_process(), "time_ns": time.time_ns()})
+        self._said_alive = time.monotonic()
 
     def close(self, *, dropped: int = 0) -> None:
         """Mark the run as finished and fold the journal in, so that one file remains."""
@@ -168,3 +194,37 @@ def read_series(connection: sqlite3.Connection) -> list[Series]:
     """The series of a run in the order in which they were first seen."""
     rows = connection.execute("SELECT id, path, name, kind FROM series ORDER BY id")
     return [Series(id=row[0], path=row[1], name=row[2], kind=row[3]) for row in rows]
+
+
+def _this_process() -> dict[str, Any]:
+    pid = os.getpid()
+    return {"pid": pid, "machine": _machine(), "began": _began(pid)}
+
+
+def is_there(writer: Mapping[str, Any]) -> bool | None:
+    """Whether the process that writes a run still exists; None where that cannot be seen."""
+    pid: object = writer.get("pid")
+    began: int | None = writer.get("began")
+    if began is None or not isinstance(pid, int) or writer.get("machine") != _machine():
+        return None
+    # Another process may have got the number of one that is gone.
+    return _began(pid) == began
+
+
+def _machine() -> str:
+    """What numbers of processes are only good for: a machine since it started, or a container."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return platform.node()
+
+
+def _began(pid: int) -> int | None:
+    """When a process began, as its system counts; None if it is gone or that is not known."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    # One that was killed keeps its number until its parent has heard of it.
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -29,6 +29,8 @@ PRAGMA user_version = {SCHEMA_VERSION};
 CREATE TABLE meta (
     key TEXT PRIMARY KEY,       -- "run": a records.run.Run;
                                 -- "finished_ns": when the writer closed the run, absent before;
+                                -- "writer": the process that writes, and when it last said so
+                                -- (store.run_file), absent in files of older versions;
                                 -- "dropped": frames that were not written, absent if none;
                                 -- "thinned": frames that were taken out again, absent if none;
                                 -- "random_seed": that of the trace, absent if none is known

@@ -88,7 +88,7 @@ def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path: Path) -> None:
         sink.close()
         after = repr(run)
 
-    assert "0 series, 0 steps, not finished" in before
+    assert "0 series, 0 steps, running" in before
     assert "2 series, 1 step, finished" in after
 
 

@@ -16,6 +16,11 @@ class Problems:
         self._findings: list[Finding] = []
         self._told_compiled = 0
 
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All problems that were found."""
+        return tuple(self._findings)
+
     def look(
         self,
         step: int,

@@ -65,6 +65,11 @@ class Steps:
         return self.number + (self._next is not None)
 
     @property
+    def is_between(self) -> bool:
+        """Whether a step has come to its end, and nothing of the next one was seen."""
+        return (self._has_stepped or self._backward_over) and self._next is None
+
+    @property
     def of_pass(self) -> Ledger:
         """The ledger of the step that the latest pass belongs to, which may be empty yet."""
         return self._now if self._next is None else self._next

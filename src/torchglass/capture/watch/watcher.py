@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, SupportsIndex, final
+from typing import Any, Protocol, SupportsIndex, final
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,7 @@ from torchglass.capture.model.structure import read_model
 from torchglass.capture.quiet import quietly
 from torchglass.capture.watch import attached, stepping
 from torchglass.capture.watch.clock import StepClock, UsersClock
+from torchglass.capture.watch.ending import Errors, LastUpdate, ending_of
 from torchglass.capture.watch.flow import Flow
 from torchglass.capture.watch.gauge import Gauge
 from torchglass.capture.watch.given import logged_number, step_number
@@ -52,10 +53,22 @@ from torchglass.capture.watch.scaling import Scaling
 from torchglass.capture.watch.steps import Steps
 from torchglass.capture.watch.weights import Weights
 from torchglass.errors import Fence
+from torchglass.records.finding import Finding
 from torchglass.records.flow import Sink
+from torchglass.records.run import Ending
 from torchglass.records.series import Frame
 
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+
+
+class Listener(Protocol):
+    """Who is told what happens to a training."""
+
+    def found(self, findings: Sequence[Finding]) -> None:
+        """A step has shown new problems; these are all of them."""
+
+    def ended(self, ending: Ending, steps: int, findings: Sequence[Finding]) -> None:
+        """The run was closed after so many steps."""
 
 
 @final
@@ -74,11 +87,15 @@ class Watcher:
         start: int = 0,
         path: Path | None = None,
         page: Callable[[], str] | None = None,
+        listener: Listener | None = None,
     ) -> None:
         options = options or Options()
         self.path = path
         """The run file; None for a run in memory."""
         self._page = page
+        self._listener = listener
+        self._errors = Errors()
+        self._last_update = LastUpdate()
         self._clock = StepClock() if options.logs_times else None
         self._users_clock = UsersClock(*options.time_log) if options.time_log else None
         self._sink = sink
@@ -162,15 +179,23 @@ class Watcher:
         self._steps.is_paused = False
 
     def close(self) -> None:
-        """Take everything off again, and close the sink with what was seen until now."""
-        surely(self._detach)
-        self._close_sink()
+        """Take everything off again, and close the sink with what was seen until now.
+
+        In an `except` or `finally` clause, and at the end of a program that an exception ended, the
+        run keeps that exception as the reason of its end.
+        """
+        surely(self._close, self._errors.current())
 
     def __enter__(self) -> Watcher:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        surely(self.close)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        surely(self._close, error)
 
     def __repr__(self) -> str:
         model = self._model()
@@ -245,6 +270,25 @@ class Watcher:
         """Something could not be recorded: a warning, if it is new; the training goes on."""
         self._fence.caught(problem)
 
+    def _close(self, error: BaseException | None) -> None:
+        ending = Ending()
+        with _Harmless(self):
+            ending = self._ending(error)
+        surely(self._detach)
+        if self._close_sink.alive:
+            with _Harmless(self):
+                self._sink.put_document(ending)
+            self._close_sink()
+            with _Harmless(self):
+                if self._listener is not None:
+                    self._listener.ended(ending, self._steps.taken, self._problems.findings)
+
+    def _ending(self, error: BaseException | None) -> Ending:
+        step = self._steps.number_of_pass
+        if error is not None and self._steps.is_between:
+            step += self._last_update.is_before(error.__traceback__)
+        return ending_of(error, step)
+
     def _attach(self, model: nn.Module) -> None:
         undo: Callable[..., object] = partial(self._undo.callback, surely)  # type: ignore[call-arg]
         undo(self._weights.clear)
@@ -304,6 +348,7 @@ class Watcher:
             if stepping.is_within_own(optimizer) or not self._weights.are_in(optimizer):
                 return
             ledger = self._steps.after_update(optimizer)
+            self._last_update.note()
             if self._clock is not None:
                 self._clock.end_step(ledger)
             if self._steps.have_all_stepped and not self._steps.by_hand:
@@ -333,6 +378,7 @@ class Watcher:
             ledger = self._steps.backward_ended()
             if ledger is None:
                 return
+            self._last_update.note()
             if self._steps.is_recorded:
                 self._read_all_gradients(ledger)
                 self._weights.read_values(self._weights.all, ledger)
@@ -405,6 +451,8 @@ class Watcher:
         for document in (found, self._pictures.document()):
             if document is not None:
                 self._sink.put_document(document)
+        if found is not None and self._listener is not None:
+            self._listener.found(found.findings)
 
     def _add_numbers(self, ledger: Ledger) -> None:
         """What follows from the readings of a step."""

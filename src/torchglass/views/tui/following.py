@@ -11,6 +11,7 @@ from torchglass.records.documents import NAMES, Document
 from torchglass.records.flow import Reader
 from torchglass.records.histogram import Histograms
 from torchglass.records.model import Model
+from torchglass.records.run import RunStatus
 from torchglass.records.series import Points, Series, SeriesId
 
 
@@ -20,6 +21,7 @@ class News:
 
     step: int
     finished: bool
+    status: RunStatus | None = None
     series: tuple[Series, ...] = ()
     """Those that were not there before."""
     points: tuple[Points, ...] = ()
@@ -88,7 +90,9 @@ class Follower:
             news = self._look()
             if news.is_news or news != self._last:
                 self._tell(news)
-            self._last = News(step=news.step, finished=news.finished, problem=news.problem)
+            self._last = News(
+                step=news.step, finished=news.finished, status=news.status, problem=news.problem
+            )
             # A finished run changes no more, but other series of it may still be wanted.
             self._waiting = True
             self._wake.wait(None if news.finished else self._interval)
@@ -97,6 +101,7 @@ class Follower:
     def _look(self) -> News:
         try:
             finished, step = self._reader.finished(), self._reader.last_step()
+            status = self._reader.status()
             series = tuple(self._reader.series()[len(self._known) :])
             model, documents = self._revised()
             points, histograms = self._new_points(step)
@@ -107,6 +112,7 @@ class Follower:
         return News(
             step=step,
             finished=finished,
+            status=status,
             series=series,
             points=points,
             histograms=histograms,

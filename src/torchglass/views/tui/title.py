@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from torchglass.analyse.training_health import nan_since
+from torchglass.records.finding import Findings
+from torchglass.records.run import RunStatus
 from torchglass.views.tui.bars import TwoEnds
 from torchglass.views.tui.following import News
 from torchglass.views.tui.subject import Subject
@@ -23,6 +26,7 @@ class RunTitle(TwoEnds):
         """The last that was heard of the run."""
         self._clock = clock
         self._advanced: float | None = None
+        self._nan_since: int | None = None
 
     def on_mount(self) -> None:
         """Look at the clock now and then: a run that makes no more steps waits."""
@@ -33,6 +37,9 @@ class RunTitle(TwoEnds):
         """Tell how far the run is now."""
         if self.news is not None and news.step > self.news.step:
             self._advanced = self._clock()
+        found = (news.documents or {}).get(Findings)
+        if isinstance(found, Findings):
+            self._nan_since = nan_since(found.findings)
         self.news = news
         self.tell()
 
@@ -55,7 +62,19 @@ class RunTitle(TwoEnds):
         step = f"step {self.news.step:,} "
         if self.news.problem:
             return step + "✗ lost "
-        if self.news.finished:
-            return step + "✓ finished "
+        return f"{step}{self._ending(self.news)} "
+
+    def _ending(self, news: News) -> str:
+        """How the run is doing, its worst first."""
+        status = news.status or RunStatus("finished" if news.finished else "running")
+        if status.has_failed:
+            # The step that is shown may be an earlier one, where not each was looked at.
+            return f"✗ {status}"
+        if self._nan_since is not None:
+            return f"✗ NaN since step {self._nan_since:,}"
+        if status.state == "finished":
+            return "✓ finished"
+        if status.state == "stalled":
+            return f"○ {status}"
         live = self._advanced is not None and self._clock() - self._advanced < _LIVE_SECONDS
-        return step + ("● live " if live else "○ waiting ")
+        return "● live" if live else "○ waiting"

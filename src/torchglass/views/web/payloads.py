@@ -38,6 +38,8 @@ MOST_SAVED_COLUMNS = 120
 
 Payload = dict[str, Any]
 
+_USUAL = ("running", "finished")
+
 
 def run_payload(reader: Reader) -> Payload:
     """Who recorded this, and how far it is."""
@@ -50,19 +52,26 @@ def runs_payload(readers: Sequence[Reader]) -> Payload:
 
 
 def status(reader: Reader) -> Payload:
-    """How far a run is: what changes while it goes on."""
+    """How far a run is: what changes while it goes on, and what went wrong with it."""
+    how = reader.status()
+    wrong = {"state": how.state, "how": how.full} if how.state not in _USUAL else {}
     return {
         "last_step": reader.last_step(),
         "finished": reader.finished(),
         "series": len(reader.series()),
         "revision": reader.revision(),
+        **wrong,
     }
+
+
+def _marked(value: int | str) -> str:
+    return value if isinstance(value, str) else str(int(value))
 
 
 def mark(statuses: Sequence[Payload]) -> str:
     """A text that differs whenever a status does: the id of an event."""
     return ";".join(
-        ".".join(str(int(value)) for name, value in status.items() if name != "problem")
+        ".".join(_marked(value) for name, value in status.items() if name not in ("problem", "how"))
         for status in statuses
     )
 
