@@ -7,8 +7,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+import torch
 from playwright.sync_api import expect
 
+import torchglass as tg
 from tests import make
 from tests.browser.conftest import OpenPage, Serve
 from tests.browser.runs import RUN, graph, put_steps, put_training, training, transformer
@@ -151,6 +154,26 @@ def test_pictures_of_activations_are_drawn(open_page: OpenPage, serving: Serve) 
     pixels = "canvas => [...canvas.getContext('2d').getImageData(0, 0, 2, 1).data]"
     expect(canvas).to_have_attribute("aria-label", "output of embed, -1 … 1")
     assert canvas.evaluate(pixels) == [0, 0, 0, 255, 255, 255, 255, 255]
+
+
+@pytest.mark.parametrize("channels", [3, 8, 20])
+def test_tiles_that_no_channel_is_in_are_empty(
+    channels: int, open_page: OpenPage, serving: Serve, tmp_path: Path
+) -> None:
+    model, file = torch.nn.Conv2d(1, channels, 1), tmp_path / "run.glass"
+    with tg.watch(model, log=["activations"], save=file, verbose=False):
+        model(torch.ones(1, 1, 4, 4)).sum().backward()
+    page = open_page(serving(tg.open(file).reader).url)
+
+    page.get_by_role("button", name="Activations").click()
+
+    canvas = page.get_by_label("Activations").get_by_test_id("map").locator("canvas")
+    opaque = """canvas => {
+        const { width, height } = canvas;
+        const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+        return data.filter((value, at) => at % 4 === 3 && value === 255).length;
+    }"""
+    assert canvas.evaluate(opaque) == min(channels, 16) * 4 * 4
 
 
 def test_the_memory_of_a_step_is_a_timeline(open_page: OpenPage, serving: Serve) -> None:

@@ -523,6 +523,19 @@ def test_pictures_of_what_modules_put_out_are_kept_on_request() -> None:
     assert (head.rows, head.columns, head.tiles) == (2, 5, 1)
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_the_pictures_of_the_last_pass_are_kept_if_nothing_else_is_logged(passes: int) -> None:
+    model = nn.Conv2d(1, 3, 3)
+
+    with watching(model, log=["activations"]) as seen:
+        for _ in range(passes):
+            model(torch.randn(2, 1, 8, 8))
+
+    kept = seen.store.document(Activations)
+    assert kept is not None
+    assert kept.maps[0].path == ""
+
+
 def test_time_can_be_told_by_something_else_than_steps() -> None:
     model = nn.Linear(4, 2)
     model.current_epoch = 7  # type: ignore[assignment]

@@ -4,7 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { formatExact, formatNumber, formatShape } from "../data/formats";
 import { titleOf } from "../data/names";
 import { readNumber } from "../data/points";
-import type { FeatureMap } from "../data/records";
+import type { FeatureMap, TensorSpec } from "../data/records";
 import { model, shown } from "../state/state";
 import { jumpToGraph } from "../state/places";
 
@@ -60,18 +60,36 @@ function Picture({ map, isHere = false }: { map: FeatureMap; isHere?: boolean })
 
 /** How many of the channels of an image are pictured. */
 function channelsOf({ tiles = 1, spec }: FeatureMap): string {
-  const channels = spec.shape?.slice(1, -2).reduce((product, size) => product * size, 1) ?? 1;
   if (tiles < 2) return "";
+  const channels = channelCount(spec);
   const first = channels > tiles ** 2 ? `first ${tiles ** 2} of ` : "";
   return `${first}${formatExact(channels)} channels`;
 }
 
-function paint(canvas: HTMLCanvasElement, { rows, columns, pixels }: FeatureMap): void {
-  canvas.width = Math.max(1, columns);
-  canvas.height = Math.max(1, rows);
-  const shades = atob(pixels);
+function channelCount(spec: TensorSpec): number {
+  return spec.shape?.slice(1, -2).reduce((product, size) => product * size, 1) ?? 1;
+}
+
+function paint(canvas: HTMLCanvasElement, map: FeatureMap): void {
+  canvas.width = Math.max(1, map.columns);
+  canvas.height = Math.max(1, map.rows);
+  const shades = atob(map.pixels);
   const image = new ImageData(canvas.width, canvas.height);
-  for (let at = 0; at < shades.length; at++) image.data.fill(shades.charCodeAt(at), 4 * at, 4 * at + 3);
-  for (let at = 3; at < image.data.length; at += 4) image.data[at] = 255;
-  canvas.getContext("2d")!.putImageData(image, 0, 0);
+  for (let at = 0; at < shades.length; at++) {
+    image.data.fill(shades.charCodeAt(at), 4 * at, 4 * at + 3);
+    image.data[4 * at + 3] = 255;
+  }
+  const context = canvas.getContext("2d")!;
+  context.putImageData(image, 0, 0);
+  clearUnused(context, map);
+}
+
+/** Leave the tiles empty that no channel is in: a black one would look like a dead channel. */
+function clearUnused(context: CanvasRenderingContext2D, { tiles = 1, rows, columns, spec }: FeatureMap): void {
+  const used = Math.min(channelCount(spec), tiles ** 2);
+  const inLastRow = used % tiles;
+  if (tiles < 2 || !inLastRow) return;
+  const height = rows / Math.ceil(used / tiles);
+  const left = (inLastRow * columns) / tiles;
+  context.clearRect(left, rows - height, columns - left, height);
 }

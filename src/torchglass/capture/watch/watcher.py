@@ -311,6 +311,7 @@ class Watcher:
                 self._steps.advance()
         with _Harmless(self):
             self._graphs.close()
+            self._put_pictures()
         surely(self._flow.let_go)
         surely(self._undo.close)
 
@@ -448,11 +449,16 @@ class Watcher:
             is_still=bool(ledger.is_still),
         )
         ledger.clear()
-        for document in (found, self._pictures.document()):
-            if document is not None:
-                self._sink.put_document(document)
+        if found is not None:
+            self._sink.put_document(found)
+        self._put_pictures()
         if found is not None and self._listener is not None:
             self._listener.found(found.findings)
+
+    def _put_pictures(self) -> None:
+        document = self._pictures.document()
+        if document is not None:
+            self._sink.put_document(document)
 
     def _add_numbers(self, ledger: Ledger) -> None:
         """What follows from the readings of a step."""
