@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, UserDict, deque
+import weakref
+from collections import ChainMap, OrderedDict, UserDict, deque
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -74,3 +76,101 @@ def test_a_nest_ten_thousand_deep_does_not_exhaust_the_stack() -> None:
     ((_, tensor),) = tensors_in(nest)
 
     assert tensor is A
+
+
+class Plain:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.aux = {"loss": [B]}
+        self.itself = self
+        self.again = value
+
+
+class Slotted:
+    __slots__ = ("empty", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class MoreSlots(Slotted):
+    __slots__ = ("more",)
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.more = B
+
+
+@dataclass(slots=True)
+class SlottedOutput:
+    logits: torch.Tensor
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.module = torch.nn.Linear(1, 1)
+        self.optimizer = torch.optim.SGD(self.module.parameters())
+        self.function = lambda: A
+        self.kind = Plain
+
+
+@pytest.mark.parametrize(
+    ("nest", "places"),
+    [
+        (Plain(A), ["value", "aux.loss.0"]),
+        ({"deep": [Plain(A)]}, ["deep.0.value", "deep.0.aux.loss.0"]),
+        (Slotted(A), ["value"]),
+        (MoreSlots(A), ["more", "value"]),
+        (SlottedOutput(A), ["logits"]),
+        (SimpleNamespace(a=A, b=(B,)), ["a", "b.0"]),
+        (torch.distributions.Normal(A, 1.0), ["loc", "scale"]),
+        (torch.distributions.Categorical(logits=torch.zeros(3)), ["logits"]),
+        (
+            torch.distributions.Independent(torch.distributions.Normal(A, torch.ones(1)), 0),
+            ["base_dist.loc", "base_dist.scale"],
+        ),
+        (ChainMap({"a": A}), ["maps.0.a"]),
+        (Holder(), []),
+        ((A for _ in range(3)), []),
+    ],
+)
+def test_a_tensor_is_found_in_what_an_object_stores(nest: Any, places: list[str]) -> None:
+    assert [place for place, _ in tensors_in(nest)] == places
+
+
+def test_no_code_of_an_object_runs() -> None:
+    class Asked:
+        def __init__(self) -> None:
+            self.value = A
+
+        @property
+        def computed(self) -> torch.Tensor:
+            raise AssertionError("a property is not called")
+
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError("nothing is asked for by name")
+
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError("nothing is asked for by name")
+
+    assert [place for place, _ in tensors_in(Asked())] == ["value"]
+
+
+def test_a_weak_reference_is_not_followed_whether_its_object_lives_or_not() -> None:
+    living, gone = Plain(A), Plain(B)
+    nest = [weakref.proxy(living), weakref.proxy(gone), B]
+    del gone
+
+    assert [place for place, _ in tensors_in(nest)] == ["2"]
+
+
+def test_an_endless_chain_of_objects_is_left_off_somewhere() -> None:
+    first = Slotted(A)
+    for _ in range(100_000):
+        first = Slotted(first)
+
+    assert list(tensors_in(first)) == []
+
+
+def test_objects_among_arguments_stay_closed() -> None:
+    assert list(tensors_of_call((Plain(A),), {})) == []

@@ -16,7 +16,12 @@ from torchglass.capture.flops.counting import CountingMode
 from torchglass.capture.flops.functions import counting_functions
 from torchglass.capture.flops.tally import Tally
 from torchglass.capture.forward.fake import Faking, has_fakes
-from torchglass.capture.forward.keeping import has_compiled, keeping_modules, running_uncompiled
+from torchglass.capture.forward.keeping import (
+    has_compiled,
+    keeping_modules,
+    retried_with_gradients,
+    running_uncompiled,
+)
 from torchglass.capture.forward.looking import tensors_of
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.timing.backward import Reached
@@ -46,6 +51,7 @@ class Counted(NamedTuple):
     work: Work
 
 
+@retried_with_gradients
 def count(
     target: Any,
     args: tuple[Any, ...],
@@ -55,6 +61,7 @@ def count(
     loss: Loss | None = None,
     fake: bool = False,
     timed: bool = False,
+    gradients: bool = False,
 ) -> Counted:
     """Run a model and count what each kernel of the run computes.
 
@@ -71,7 +78,9 @@ def count(
         stack.enter_context(running_uncompiled())
         if is_fake:
             args, kwargs = stack.enter_context(_without_numbers(tensors, located, args, kwargs))
-        step = Step(target, modules, args, kwargs, backward=backward, loss=loss)
+        step = Step(
+            target, modules, args, kwargs, backward=backward, loss=loss, gradients=gradients
+        )
         left_out = stack.enter_context(keeping_parameters(modules))
         run = _Run(step, located, is_module=isinstance(target, nn.Module))
         work = run.count(None)

@@ -23,15 +23,24 @@ from torchglass.capture.forward.keeping import is_sharded
 from torchglass.capture.trace.dispatch import LookingMode
 from torchglass.errors import CaptureError
 
+_READS = "it reads tensor values, which fake tensors lack"
+_SHAPES = "a shape depends on tensor values, which fake tensors lack"
 _REASONS: dict[type[Exception], str] = {
     DataDependentOutputException: (
         "its control flow depends on tensor values, which fake tensors lack"
     ),
-    DynamicOutputShapeException: "a shape depends on tensor values, which fake tensors lack",
+    DynamicOutputShapeException: _SHAPES,
     UnsupportedFakeTensorException: "torch has no fake version of such a tensor",
 }
-_READS_VALUES = ("FakeTensor", "not supported for tensor subclasses", "data is not allocated")
-"""What torch says of `.numpy()`, `.data_ptr()` and custom kernels on a fake tensor."""
+_SAID = {
+    "not supported for tensor subclasses": _READS,
+    "data is not allocated": _READS,
+    "of Tensor (e.g. FakeTensor": _READS,
+    "shape_env must not be None": _SHAPES,
+    "unbacked_symbols": _SHAPES,
+    "python object of type FakeTensor": "it makes a tensor of a class of its own",
+}
+"""Why it failed, by what torch says of it."""
 _SHARDED = (
     "a model under FSDP does not run with fake=True: FSDP gathers weights in real memory. "
     "Use fake=True before sharding, or fake=False."
@@ -148,11 +157,8 @@ def _reason(error: Exception) -> str | None:
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             return reason
-    if isinstance(error, (RuntimeError, TypeError)) and any(
-        words in str(error) for words in _READS_VALUES
-    ):
-        return "it reads tensor values, which fake tensors lack"
-    return None
+    said = str(error)
+    return next((reason for words, reason in _SAID.items() if words in said), None)
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 
 from torchglass.blocks import surely, unbroken
 
+Result = TypeVar("Result")
 Replace = Callable[[torch.Tensor], torch.Tensor]
 
 _TABLES = ("_parameters", "_buffers", "_modules")
@@ -68,11 +70,61 @@ def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]
         yield
     finally:
         # FSDP knows which weights it has registered, so it has to put them back itself.
-        sharded.restore()
+        surely(sharded.restore)
         for table, before in reversed(saved):
             surely(_put_back, table, before)
         for buffer, value in scripted:
             surely(_write_back, buffer, value)
+
+
+def retried_with_gradients(run: Callable[..., Result]) -> Callable[..., Result]:
+    """Call a function that runs a model without gradients once more with `gradients=True`.
+
+    A forward may take gradients itself, as a force field does of its energy. Others run without,
+    as they do for inference: some modules then have faster ways.
+    """
+
+    @functools.wraps(run)
+    def called(*args: Any, **kwargs: Any) -> Result:
+        try:
+            return run(*args, **kwargs)
+        except (RuntimeError, AttributeError) as error:
+            if not torch.is_grad_enabled() or not _misses_gradients(error):
+                raise
+        return run(*args, **kwargs, gradients=True)
+
+    return called
+
+
+def _misses_gradients(error: Exception) -> bool:
+    return any(words in str(error) for words in _MISSES_GRADIENTS)
+
+
+_MISSES_GRADIENTS = (
+    "does not require grad",
+    "doesn't require grad",
+    "requires_grad=False",
+    "'NoneType' object has no attribute 'next_functions'",
+)
+"""What torch says where a forward takes a gradient and there is no graph to take it of."""
+
+
+class KeptGradients(contextlib.AbstractContextManager["KeptGradients"]):
+    """Takes the gradients off tensors, and puts them back at the end."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+
+    def keep(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Take the gradients of leaves off, so that a backward makes new ones."""
+        for tensor in tensors:
+            if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self._before:
+                self._before[id(tensor)] = tensor, tensor.grad
+                tensor.grad = None
+
+    def __exit__(self, *_: object) -> None:
+        for tensor, gradient in self._before.values():
+            tensor.grad = gradient
 
 
 class _ShardedParameters:
@@ -155,8 +207,31 @@ def running_uncompiled() -> Iterator[None]:
     if "torch._dynamo" not in sys.modules:
         yield
         return
-    with torch.compiler.set_stance("force_eager"):
+    with torch.compiler.set_stance("force_eager"), _compiling_parts_of_torch():
         yield
+
+
+@unbroken
+def _compiling_parts_of_torch() -> Iterator[None]:
+    """Let torch compile its own: `torch.cond` loses its gradients where it is not compiled."""
+    original = torch.compile
+
+    def compile_with_stance(model: Any = None, /, *args: Any, **kwargs: Any) -> Any:
+        compiled = original(model, *args, **kwargs)
+        if not getattr(model, "__module__", "").startswith("torch."):
+            return compiled
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch.compiler.set_stance("default"):
+                return compiled(*args, **kwargs)
+
+        return run
+
+    torch.compile = compile_with_stance
+    try:
+        yield
+    finally:
+        torch.compile = original
 
 
 def _replace(table: dict[str, Any], replace: Replace) -> None:

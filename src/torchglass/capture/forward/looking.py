@@ -22,9 +22,11 @@ from torchglass.capture.forward.inputs import (
     arguments_from_sizes,
 )
 from torchglass.capture.forward.keeping import (
+    KeptGradients,
     gradients_set,
     keeping_modules,
     keeping_random_state,
+    retried_with_gradients,
     running_uncompiled,
 )
 from torchglass.capture.model.containers import module_parts
@@ -82,8 +84,14 @@ def look_at(
     return Seen(read_model(target), calls)
 
 
+@retried_with_gradients
 def _run(
-    target: Any, modules: Sequence[Located], arguments: Arguments, faking: Faking | None
+    target: Any,
+    modules: Sequence[Located],
+    arguments: Arguments,
+    faking: Faking | None,
+    *,
+    gradients: bool = False,
 ) -> tuple[Call, ...]:
     if not callable(target):
         raise CaptureError(f"{type(target).__name__} cannot be run: it is not callable")
@@ -94,9 +102,12 @@ def _run(
     with contextlib.ExitStack() as stack:
         stack.enter_context(keeping_random_state())
         stack.enter_context(keeping_modules((module for _, module in modules), replace))
+        kept = stack.enter_context(KeptGradients())
+        if gradients:
+            kept.keep(tensors_of(modules))
         stack.enter_context(running_uncompiled())
         stack.enter_context(faking.running() if faking else contextlib.nullcontext())
-        stack.enter_context(gradients_set(False))
+        stack.enter_context(gradients_set(gradients))
         stack.enter_context(recording(recorder))
         try:
             target(*args, **kwargs)

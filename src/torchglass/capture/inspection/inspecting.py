@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from torchglass.capture.calls import recording
+from torchglass.capture.forward.keeping import retried_with_gradients
 from torchglass.capture.inspection.assembling import inspected_model
 from torchglass.capture.inspection.recording import InspectionRecorder, Watched
 from torchglass.capture.timing.backward import Reached
@@ -27,6 +28,7 @@ Progress = Callable[[int, int], None]
 """Is told how many of how many calls are done."""
 
 
+@retried_with_gradients
 def inspect_run(
     model: Any,
     args: tuple[Any, ...],
@@ -36,13 +38,14 @@ def inspect_run(
     loss: Loss | None = None,
     depth: int | None = None,
     progress: Progress | None = None,
+    gradients: bool = False,
 ) -> InspectedModel:
     """Run a model from the same state three times, and put together what was seen."""
     if not isinstance(model, nn.Module):
         raise CaptureError(f"an nn.Module is inspected; this is {type(model).__qualname__}")
     model, located = with_shapes(model, args, kwargs)
     modules = [module for _, module in located]
-    step = Step(model, modules, args, kwargs, backward=backward, loss=loss)
+    step = Step(model, modules, args, kwargs, backward=backward, loss=loss, gradients=gradients)
     usual = Watched(backward=backward, depth=depth)
     times_only = usual._replace(values=False, memory=False)
     with keeping_parameters(modules):

@@ -17,6 +17,7 @@ from torchglass.capture.forward.keeping import (
     Replace,
     has_compiled,
     keeping_modules,
+    retried_with_gradients,
     running_uncompiled,
 )
 from torchglass.capture.forward.looking import modules_in, note_where, tensors_of
@@ -68,6 +69,8 @@ class _Plan(NamedTuple):
     backward: bool
     loss: Loss | None
     optimizer: Making | None
+    gradients: bool
+    """Whether a forward alone runs as in training, too."""
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -80,6 +83,7 @@ class _Plan(NamedTuple):
         return parameters_of(self.modules)
 
 
+@retried_with_gradients
 def measure(
     target: Any,
     args: tuple[Any, ...],
@@ -89,6 +93,7 @@ def measure(
     optimizer: Making | None = None,
     loss: Loss | None = None,
     fake: bool = False,
+    gradients: bool = False,
 ) -> Measured:
     """Run a step of a model, and take down who takes which memory until when."""
     if optimizer is not None and not backward:
@@ -101,7 +106,7 @@ def measure(
     if fake and any(map(is_lazy, tensors)):
         raise CaptureError("lazy modules take their shapes from real tensors; try fake=False")
     target, located = with_shapes(target, args, kwargs)
-    plan = _Plan(target, located, backward, loss, optimizer)
+    plan = _Plan(target, located, backward, loss, optimizer, gradients)
     modules = plan.modules
     with keeping_parameters(modules) as left_out, running_uncompiled():
         calls, footprint = _predicted(plan, arguments) if fake else _taken(plan, arguments)
@@ -156,7 +161,14 @@ def _predicted(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Foo
 
 
 def _run(plan: _Plan, arguments: Arguments, watcher: Watcher) -> None:
-    step = Step(plan.target, plan.modules, *arguments, backward=plan.backward, loss=plan.loss)
+    step = Step(
+        plan.target,
+        plan.modules,
+        *arguments,
+        backward=plan.backward,
+        loss=plan.loss,
+        gradients=plan.gradients,
+    )
     with _own_autocast_cache():
         step.run(watcher)
 

@@ -126,7 +126,7 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def repeated_memory(tensor: torch.Tensor) -> torch.Tensor | None:
     """What lies under a tensor that shows some elements of its memory more than once."""
-    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_meta:
+    if not _is_plain(tensor) or tensor.is_meta:
         return None
     span = 1 + sum(
         (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
@@ -138,7 +138,7 @@ def repeated_memory(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def each_element_once(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor without the repeats that expanding gave it."""
-    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
+    if not _is_plain(tensor):
         return tensor
     steps = tensor.stride()
     if 0 not in steps:
@@ -147,6 +147,10 @@ def each_element_once(tensor: torch.Tensor) -> torch.Tensor:
         min(size, 1) if step == 0 else size for size, step in zip(tensor.shape, steps, strict=True)
     ]
     return tensor.detach().as_strided(shape, steps, tensor.storage_offset())
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in _PLAIN and tensor.layout is torch.strided and not tensor.is_nested
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

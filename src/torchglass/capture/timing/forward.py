@@ -27,6 +27,7 @@ from torchglass.records.model import join_path
 Tag = Callable[[Iterable[torch.Tensor]], None]
 """Has the nodes that made some tensors timed when autograd comes to them."""
 
+_is_compiling = torch.compiler.is_compiling
 _ASK_ONLY = frozenset(
     {
         *("__get__", "__set__", "__delete__", "__len__", "__hash__", "__repr__", "__format__"),
@@ -101,6 +102,9 @@ class _OpTimer(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if _is_compiling():
+            # Constant while dynamo looks at this method, as it does when `torch.cond` runs.
+            return func(*args, **kwargs)
         # Autograd hands our mode on to the threads that it has for devices.
         if not _computes(func) or threading.get_ident() != self._thread:
             return func(*args, **kwargs)

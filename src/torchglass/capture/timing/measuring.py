@@ -11,7 +11,7 @@ import torch
 from torchglass.analyse.charging import charge
 from torchglass.blocks import unbroken
 from torchglass.capture.calls import CallRecorder, recording
-from torchglass.capture.forward.keeping import has_compiled
+from torchglass.capture.forward.keeping import has_compiled, retried_with_gradients
 from torchglass.capture.forward.looking import note_where, tensors_of
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.timing.backward import NodeTimer, Reached
@@ -43,6 +43,7 @@ class Measured(NamedTuple):
     timing: Timing
 
 
+@retried_with_gradients
 def measure(
     target: Any,
     args: tuple[Any, ...],
@@ -55,6 +56,7 @@ def measure(
     ops: bool = True,
     clock: Clock | None = None,
     cpu: CpuClock | None = None,
+    gradients: bool = False,
 ) -> Measured:
     """Run a model several times and take the time of all that runs in it."""
     target, located = with_shapes(target, args, kwargs)
@@ -62,7 +64,7 @@ def measure(
     clock = clock or clock_for((*tensors_of(located), *inputs))
     modules = [module for _, module in located]
     compiled = has_compiled(modules)
-    step = Step(target, modules, args, kwargs, backward=backward, loss=loss)
+    step = Step(target, modules, args, kwargs, backward=backward, loss=loss, gradients=gradients)
     runs = _Runs(step, located, clock, cpu or cpu_clock(clock), ops=ops and not compiled)
     with keeping_parameters(modules) as left_out:
         calls = _look(step, located)

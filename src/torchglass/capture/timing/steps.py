@@ -14,9 +14,11 @@ from torch.utils._pytree import tree_map_only
 
 from torchglass.blocks import unbroken
 from torchglass.capture.forward.keeping import (
+    KeptGradients,
     gradients_set,
     keeping_modules,
     keeping_random_state,
+    retried_with_gradients,
 )
 from torchglass.capture.forward.looking import copy_of_lazy, modules_in, tensors_of
 from torchglass.capture.model.structure import read_model
@@ -64,11 +66,14 @@ class Step:
         *,
         backward: bool = True,
         loss: Loss | None = None,
+        gradients: bool = False,
     ) -> None:
+        """With `gradients` a forward alone, too, runs as in training."""
         self._target = target
         self._modules = modules
         self._arguments = args, dict(kwargs)
         self._backward = backward
+        self._gradients = backward or gradients
         self._loss = _checked(sum_of_outputs if loss is None else loss)
         self.went_back = False
         """Whether the last run had a backward."""
@@ -95,13 +100,13 @@ class Step:
                 _backward(loss)
 
     @unbroken
-    def _world(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], _Gradients]]:
+    def _world(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], KeptGradients]]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(keeping_random_state())
             stack.enter_context(keeping_modules(self._modules, {"_buffers": _Copies().copy}))
-            kept = stack.enter_context(_Gradients())
+            kept = stack.enter_context(KeptGradients())
             kept.keep(parameters_of(self._modules))
-            stack.enter_context(torch.set_grad_enabled(self._backward))
+            stack.enter_context(torch.set_grad_enabled(self._gradients))
             args, kwargs = copied(self._arguments)
             stack.enter_context(_without_collecting())
             yield args, kwargs, kept
@@ -123,10 +128,17 @@ def with_shapes(
     if not any(map(is_lazy, tensors)):
         return target, located
     made = copy_of_lazy(target, tensors)
-    args, kwargs = copied((args, dict(kwargs)))
-    with keeping_random_state(), gradients_set(False):
-        made(*args, **kwargs)
+    _give_shapes(made, args, kwargs)
     return made, modules_in(made)
+
+
+@retried_with_gradients
+def _give_shapes(
+    target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, gradients: bool = False
+) -> None:
+    args, kwargs = copied((args, dict(kwargs)))
+    with keeping_random_state(), gradients_set(gradients):
+        target(*args, **kwargs)
 
 
 def read_target(target: Any, modules: Sequence[nn.Module]) -> Model:
@@ -145,16 +157,36 @@ def _checked(loss: Loss) -> Loss:
 
 
 def sum_of_outputs(output: Any) -> torch.Tensor:
-    """The sum of all floating outputs that a gradient can come from."""
+    """The sum of all outputs that a gradient can come from; of complex ones, that of both parts."""
     sums = [
-        tensor.sum()
-        for _, tensor in tensors_in(output)
-        if tensor.requires_grad and tensor.is_floating_point()
+        total
+        for place, tensor in tensors_in(output)
+        if tensor.requires_grad
+        for total in _sums(place, tensor)
     ]
     total = sums[0] if sums else torch.zeros(())
     for other in sums[1:]:
         total = total + other
     return total
+
+
+def _sums(place: str, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    try:
+        if tensor.is_complex():
+            yield torch.view_as_real(tensor.resolve_conj()).sum()
+        elif tensor.is_nested and tensor.layout is torch.strided:
+            yield from (part.sum() for part in tensor.unbind())
+        elif tensor.dtype.itemsize == 1:
+            # An 8-bit float has no sum of its own.
+            yield tensor.float().sum()
+        else:
+            yield tensor.sum()
+    except NotImplementedError as error:
+        name = f"output {place}" if place else "the output"
+        raise CaptureError(
+            f"torch cannot add up {name} ({tensor.dtype}, {tensor.layout}), and the backward "
+            "starts from that sum. Give a function of the output as loss=, or backward=False."
+        ) from error
 
 
 @unbroken
@@ -176,24 +208,6 @@ def keeping_parameters(modules: Sequence[nn.Module]) -> Iterator[Sequence[str]]:
             hooks.update(step)
         if versions != [_version(parameter) for parameter in parameters]:
             warn("the model changes its own parameters as it runs, and so did these runs of it")
-
-
-class _Gradients(contextlib.AbstractContextManager["_Gradients"]):
-    """Takes the gradients off tensors, and puts them back at the end."""
-
-    def __init__(self) -> None:
-        self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
-
-    def keep(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Take the gradients of leaves off, so that a backward makes new ones."""
-        for tensor in tensors:
-            if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self._before:
-                self._before[id(tensor)] = tensor, tensor.grad
-                tensor.grad = None
-
-    def __exit__(self, *_: object) -> None:
-        for tensor, gradient in self._before.values():
-            tensor.grad = gradient
 
 
 class _Copies:

@@ -114,7 +114,11 @@ class _Replay:
             self._made[id(original)] = result
             if saved is None or _equal(saved, result):
                 continue
-            if saved.shape != result.shape and self._last_write.get(id(original), -1) > op.id:
+            if (
+                not saved.is_nested
+                and saved.shape != result.shape
+                and self._last_write.get(id(original), -1) > op.id
+            ):
                 self._skip(op, _OTHER_SHAPE)
                 continue
             self._made[id(original)] = copy_of(saved)
@@ -247,6 +251,9 @@ def _random_state_kept() -> Iterator[None]:
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Bit for bit, except that any NaN is equal to any NaN."""
     one, other = one.detach(), other.detach()
+    if one.is_nested and other.is_nested:
+        parts = one.unbind(), other.unbind()
+        return len(parts[0]) == len(parts[1]) and all(map(_equal, *parts))
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if one.is_meta or other.is_meta:
@@ -258,7 +265,11 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _as_stored(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Two tensors of one shape, without the elements that both repeat."""
-    if one.layout is not torch.strided or one.stride() != other.stride():
+    if (
+        one.layout is not torch.strided
+        or other.layout is not torch.strided
+        or one.stride() != other.stride()
+    ):
         return one, other
     one, other = each_element_once(one), each_element_once(other)
     if one.numel() > _MOST_COMPARED:
