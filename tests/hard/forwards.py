@@ -39,6 +39,21 @@ class Result:
     loss: torch.Tensor | None = None
 
 
+class Answer:
+    """An output that is neither a container nor a dataclass."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self.logits = logits
+        self.extra = {"doubled": [logits * 2]}
+
+
+class Slotted:
+    __slots__ = ("logits", "unset")
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self.logits = logits
+
+
 class Exp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -178,6 +193,90 @@ def state(self: Any, x: torch.Tensor) -> Any:
     return self.fc(x) - self.mean
 
 
+def force_of_energy(self: Any, x: torch.Tensor) -> Any:
+    x = x.detach().requires_grad_()
+    energy = self.fc(x).square().sum()
+    (force,) = torch.autograd.grad(energy, x, create_graph=True)
+    return energy, force
+
+
+def gradient_without_graph(self: Any, x: torch.Tensor) -> Any:
+    x = x.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(self.fc(x).square().sum(), x)
+    return self.fc(slope)
+
+
+def gradient_of_gradient(self: Any, x: torch.Tensor) -> Any:
+    loss = self.fc(x).pow(3).sum()
+    (gradient,) = torch.autograd.grad(loss, self.fc.weight, create_graph=True)
+    return gradient.square()
+
+
+def checkpointed_reentrant(self: Any, x: torch.Tensor) -> Any:
+    # Its inputs need a gradient, or none comes to the layer.
+    return checkpoint(self.fc, x if x.requires_grad else x * self.fc.bias, use_reentrant=True)
+
+
+def object_out(self: Any, x: torch.Tensor) -> Any:
+    return Answer(self.fc(x))
+
+
+def slotted_out(self: Any, x: torch.Tensor) -> Any:
+    return [Slotted(self.fc(x))]
+
+
+def distribution_out(self: Any, x: torch.Tensor) -> Any:
+    return torch.distributions.Normal(self.fc(x), torch.ones(4), validate_args=False)
+
+
+def complex_out(self: Any, x: torch.Tensor) -> Any:
+    return torch.fft.fft(self.fc(x))
+
+
+def numbers_out(self: Any, x: torch.Tensor) -> Any:
+    y = self.fc(x)
+    return y.argmax(1), y > 0, 3
+
+
+def detached_out(self: Any, x: torch.Tensor) -> Any:
+    return self.fc(x).detach()
+
+
+def many_outputs(self: Any, x: torch.Tensor) -> Any:
+    return self.fc(x).flatten().repeat(10).unbind()
+
+
+def list_appended(self: Any, x: torch.Tensor) -> Any:
+    features = [self.fc(x)]
+    for _ in range(2):
+        features.append(torch.cat(features, 1))
+    return features
+
+
+def huge_view(self: Any, x: torch.Tensor) -> Any:
+    return self.fc(x).detach().sum().expand(10**5, 10**5)[:4, :4] + self.fc(x)
+
+
+def resized(self: Any, x: torch.Tensor) -> Any:
+    y = self.fc(x)
+    made = torch.empty(0).resize_(4, 4).copy_(y.detach())
+    return y + made
+
+
+def given_memory(self: Any, x: torch.Tensor) -> Any:
+    y = self.fc(x)
+    return y + torch.empty(0).set_(y.detach())
+
+
+def jacobian(self: Any, x: torch.Tensor) -> Any:
+    return torch.func.jacrev(self.fc)(x[0])
+
+
+def jagged(self: Any, x: torch.Tensor) -> Any:
+    both = torch.nested.nested_tensor([x.detach()[:2], x.detach()[:3]], layout=torch.jagged)
+    return self.fc(both).to_padded_tensor(0.0)
+
+
 def stateful(model: nn.Module) -> nn.Module:
     model.seen = 0  # type: ignore[assignment]
     model.register_buffer("mean", torch.zeros(()))
@@ -191,10 +290,16 @@ FORWARDS: dict[str, Forward] = {
         *(dict_out, namedtuple_out, dataclass_out, generator_of_steps, recursion, data_dependent),
         *(direct_forward, no_grad_inside, checkpointed, own_function, unused_chunk, vmapped),
         *(inner_gradient, functional_call, autocast, sparse, complex_numbers, einsum),
-        *(random_numbers, expanded, nothing, state),
+        *(random_numbers, expanded, nothing, state, force_of_energy, gradient_without_graph),
+        *(gradient_of_gradient, checkpointed_reentrant, object_out, slotted_out, distribution_out),
+        *(complex_out, numbers_out, detached_out, many_outputs, list_appended, huge_view, resized),
+        *(given_memory, jacobian, jagged),
     )
 }
 """All of them, by name; each model has one layer `fc` and takes a 4×4 tensor."""
+
+TAKES_GRADIENTS = {"force_of_energy", "gradient_without_graph", "gradient_of_gradient"}
+"""Those that do not run under `torch.no_grad()`."""
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(True)),
@@ -210,6 +315,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "weight norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
     "shared": lambda: _shared(nn.Linear(4, 4)),
     "lazy": lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU()),
+    "lazy batch norm": lambda: nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d()),
     "data parallel": lambda: nn.DataParallel(nn.Linear(4, 4)),
     "identity": lambda: nn.Sequential(nn.Identity(), nn.Linear(4, 4), nn.Identity()),
 }

@@ -44,14 +44,17 @@ def test_a_nan_in_a_parameter_is_told_by_its_name(name: str) -> None:
     model = forwards.make(name)
     model(torch.randn(4, 4))
     weight, parameter = next(
-        (name, parameter)
-        for name, parameter in model.named_parameters()
-        if parameter.dim() == 2 and "norm" not in name
+        (path, parameter)
+        for path, parameter in model.named_parameters()
+        if parameter.dim() == 2 and "norm" not in path
     )
     with torch.no_grad():
         parameter[0, 0] = float("nan")
 
-    with guard(model, on="record", backward=False) as guarded, torch.no_grad():
+    with (
+        guard(model, on="record", backward=False) as guarded,
+        torch.set_grad_enabled(name in forwards.TAKES_GRADIENTS),
+    ):
         model(torch.randn(4, 4))
 
     assert guarded.first is not None

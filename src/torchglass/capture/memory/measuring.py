@@ -125,7 +125,7 @@ def _taken(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Footpri
     devices = {str(tensor.device) for tensor in (*tensors_of(plan.located), *inputs)}
     seen = _Seen(plan, plan.parameters)
     seen.run(arguments)
-    last: Stage = "backward" if seen.went_back else "forward"
+    last: Stage = "backward" if seen.went_back else "loss" if plan.backward else "forward"
     metered = _Metered(meters_for(devices or {"cpu"}), last, seen.twin)
     try:
         _run(plan, arguments, metered)

@@ -1,0 +1,184 @@
+"""Every verb that runs a model runs those that compile their parts, stay lazy or return objects."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
+
+import torchglass as tg
+from tests.hard import forwards
+from tests.hard.forwards import Written
+from tests.hard.steps import KNOWN_WARNINGS, anatomy
+from torchglass.errors import CaptureError
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+    *KNOWN_WARNINGS,
+    pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning"),
+]
+
+Verb = Callable[[nn.Module, torch.Tensor], Any]
+
+VERBS: dict[str, Verb] = {
+    "summary": tg.summary,
+    "flops": tg.flops,
+    "flops of a step": lambda model, x: tg.flops(model, x, backward=True),
+    "memory": lambda model, x: tg.memory(model, x, backward=False),
+    "memory of a step": lambda model, x: tg.memory(model, x, optimizer="adam"),
+    "profile": lambda model, x: tg.profile(model, x, backward=False, warmup=0, repeats=1),
+    "profile of a step": lambda model, x: tg.profile(model, x, warmup=0, repeats=1),
+    "inspect": tg.inspect,
+    "inspect of a step": lambda model, x: tg.inspect(model, x, backward=True),
+    "explain": tg.explain,
+}
+
+
+def branch_with_weights(self: Any, x: torch.Tensor) -> Any:
+    return torch.cond(x.sum() > 0, lambda y: self.fc(y), lambda y: -self.fc(y), (x,))
+
+
+def branch_on_layer(self: Any, x: torch.Tensor) -> Any:
+    return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (self.fc(x),))
+
+
+def attention(self: Any, x: torch.Tensor) -> Any:
+    # On the CPU it has no backward.
+    query = self.fc(x).detach()[None, None]
+    return flex_attention(query, query, query)[0, 0] + self.fc(x)
+
+
+COMPILED_INSIDE = [branch_with_weights, branch_on_layer, attention]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("forward", COMPILED_INSIDE)
+def test_a_model_that_torch_compiles_in_part_runs_and_trains_on(
+    forward: forwards.Forward, verb: str
+) -> None:
+    torch.manual_seed(0)
+    model, x = Written(forward, {"fc": nn.Linear(4, 4)}), torch.randn(4, 4)
+    plain = copy.deepcopy(model)
+    plain(x).sum().backward()
+
+    assert str(VERBS[verb](model, x))
+
+    assert all(parameter.grad is None for parameter in model.parameters())
+    model(x).sum().backward()
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.equal(one.grad, other.grad)
+
+
+def test_the_gradients_of_a_branch_are_counted() -> None:
+    # The first run of a process imports the compiler, and those after it are to count the same.
+    model, x = Written(branch_with_weights, {"fc": nn.Linear(4, 4)}), torch.randn(4, 4)
+    every = 4 * sum(parameter.numel() for parameter in model.parameters())
+
+    assert [tg.memory(model, x).gradients_bytes for _ in range(2)] == [every, every]
+
+
+class WithUnused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.LazyLinear(4)
+        self.head = nn.Linear(4, 2)
+        self.unused = nn.LazyLinear(3)
+        self.norm = nn.LazyBatchNorm1d()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.head(self.used(x))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_lazy_module_that_is_never_used_stops_no_verb_and_stays_lazy(verb: str) -> None:
+    model, x = WithUnused(), torch.randn(4, 4)
+
+    assert str(VERBS[verb](model, x))
+
+    assert isinstance(model.unused.weight, nn.UninitializedParameter)
+    assert isinstance(model.norm.running_mean, nn.parameter.UninitializedBuffer)
+    if verb != "explain":
+        assert isinstance(model.used.weight, nn.UninitializedParameter)
+    model(x).sum().backward()
+
+
+@pytest.mark.parametrize("name", ["object_out", "slotted_out", "distribution_out", "complex_out"])
+def test_outputs_are_seen_wherever_they_are(name: str) -> None:
+    model, x = forwards.make(name), torch.randn(4, 4)
+
+    trace = tg.trace(model, x)
+
+    assert trace.outputs
+    assert tg.flops(model, x, backward=True).backward_flops > 0
+    assert tg.memory(model, x).gradients_bytes == 4 * (16 + 4)
+    assert tg.summary(model, x).calls[0].outputs
+
+
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_a_nested_output_has_a_backward(layout: torch.layout) -> None:
+    def forward(self: Any, x: torch.Tensor) -> Any:
+        return self.fc(torch.nested.as_nested_tensor([x[:2], x[:3]], layout=layout))
+
+    model, x = Written(forward, {"fc": nn.Linear(4, 4)}), torch.randn(4, 4)
+
+    for verb in VERBS.values():
+        assert str(verb(model, x))
+    assert tg.trace(model, x).validate()
+    assert tg.memory(model, x).gradients_bytes == 4 * (16 + 4)
+
+
+def test_an_output_that_torch_cannot_add_up_is_named_with_what_to_do() -> None:
+    class NoSum(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.Tensor.sum:
+                raise NotImplementedError("no sum")
+            return super().__torch_function__(func, types, args, kwargs)
+
+    def forward(self: Any, x: torch.Tensor) -> Any:
+        return {"logits": self.fc(x).as_subclass(NoSum)}
+
+    model, x = Written(forward, {"fc": nn.Linear(4, 4)}), torch.randn(4, 4)
+
+    with pytest.raises(CaptureError, match=r"cannot add up output logits .* as loss="):
+        tg.profile(model, x)
+    assert tg.profile(model, x, loss=lambda out: out["logits"].mean(), warmup=0, repeats=1)
+
+
+@pytest.mark.parametrize("name", sorted(forwards.TAKES_GRADIENTS))
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_forward_that_takes_gradients_leaves_none(name: str, verb: str) -> None:
+    model, x = forwards.make(name), torch.randn(4, 4)
+    before = anatomy(model)
+
+    assert str(VERBS[verb](model, x))
+
+    assert anatomy(model) == before
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("verb", ["summary", "flops", "memory", "profile", "inspect"])
+def test_the_gradients_of_a_backward_inside_a_forward_are_put_back(verb: str) -> None:
+    def forward(self: Any, x: torch.Tensor) -> Any:
+        torch.autograd.backward(self.fc(x).sum())
+        return self.fc(x) + self.fc.weight.grad
+
+    model, x = Written(forward, {"fc": nn.Linear(4, 4)}), torch.randn(4, 4)
+    model(x)
+    gradients = [parameter.grad for parameter in model.parameters()]
+    values = [gradient.clone() for gradient in gradients if gradient is not None]
+
+    VERBS[verb](model, x)
+
+    assert all(p.grad is one for p, one in zip(model.parameters(), gradients, strict=True))
+    assert all(map(torch.equal, (p.grad for p in model.parameters()), values))  # type: ignore[arg-type]
