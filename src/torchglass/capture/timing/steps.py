@@ -106,7 +106,7 @@ class Step:
             stack.enter_context(keeping_modules(self._modules, {"_buffers": _Copies().copy}))
             kept = stack.enter_context(KeptGradients())
             kept.keep(parameters_of(self._modules))
-            stack.enter_context(torch.set_grad_enabled(self._gradients))
+            stack.enter_context(gradients_set(self._gradients))
             args, kwargs = copied(self._arguments)
             stack.enter_context(_without_collecting())
             yield args, kwargs, kept
