@@ -26,6 +26,7 @@ from torchglass.errors import ViewError, warn
 from torchglass.integrations.frames import Measured, Thinned, bins_of, numbers_of
 from torchglass.records.flow import Reader
 from torchglass.records.histogram import Histogram
+from torchglass.records.run import RunStatus
 from torchglass.records.series import Frame, Series, SeriesId
 from torchglass.views.web.offline import render_page
 
@@ -258,6 +259,10 @@ class _Ended:
     def finished(self) -> bool:
         """There will be no more steps of it in wandb."""
         return True
+
+    def status(self) -> RunStatus:
+        """As far as wandb is concerned, it came to its own end."""
+        return RunStatus("finished")
 
 
 def _is_logged(series: Series) -> bool:
