@@ -32,7 +32,7 @@ def test_without_its_token_the_page_stays_shut(
 
         assert answer is not None
         assert answer.status == 403
-        expect(page.locator("body")).to_contain_text("it holds a token")
+        expect(page.locator("body")).to_contain_text("This page needs its token")
 
 
 def test_a_foreign_host_name_is_refused(store: MemoryStore, serving: Serve) -> None:

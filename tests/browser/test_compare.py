@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import re
 import threading
 from pathlib import Path
 
 import pytest
+import torch
 from playwright.sync_api import Page, expect
+from torch import nn
 
+import torchglass as tg
 from tests.browser.conftest import OpenPage, Serve
 from tests.browser.runs import put_steps, training, transformer
 from torchglass.api.viewing import _find_more
 from torchglass.records.run import Run
+from torchglass.records.series import Frame
 from torchglass.store.file import FileSink
 from torchglass.store.memory import MemoryStore
 
@@ -24,7 +30,7 @@ def page(open_page: OpenPage, serving: Serve) -> Page:
     server = serving(training(), training(30, run=OTHER, blocks=5))
     page = open_page(server.url)
     page.get_by_test_id("box").first.wait_for()
-    page.get_by_label("Compare with").select_option(label="with 2 deeper")
+    page.get_by_label("Compare with").select_option("1")
     return page
 
 
@@ -50,7 +56,7 @@ def test_heat_maps_of_both_runs_stand_side_by_side(page: Page) -> None:
 
 def test_the_other_run_can_be_looked_at_by_itself(page: Page) -> None:
     page.get_by_label("Compare with").select_option("")
-    page.get_by_label("Run", exact=True).select_option(label="2 deeper")
+    page.get_by_label("Run", exact=True).select_option("1")
 
     expect(page.locator("[data-testid=box].stack")).to_contain_text("Block ×5")
     expect(page.get_by_test_id("step")).to_have_text("step 29")
@@ -62,7 +68,7 @@ def test_a_marked_step_is_compared_with_the_one_that_is_shown(
     page = open_page(serving(training()).url)
     page.get_by_label("Step", exact=True).fill("5")
 
-    page.get_by_role("button", name="mark").click()
+    page.get_by_role("button", name="Compare from here").click()
     page.get_by_label("Step", exact=True).fill("30")
 
     embed = page.locator('[data-key="embed:1"]')
@@ -122,7 +128,7 @@ def test_a_run_that_is_started_later_in_a_served_folder_is_offered(
     expect(page.get_by_label("Run", exact=True)).to_have_count(0)
 
     is_started.set()
-    page.get_by_label("Run", exact=True).select_option(label="2 deeper")
+    page.get_by_label("Run", exact=True).select_option("1")
 
     expect(page.locator("[data-testid=box].stack")).to_contain_text("Block ×5")
 
@@ -132,7 +138,9 @@ def test_an_empty_folder_is_watched_and_fills(
 ) -> None:
     page = open_page(serving(find_more=_find_more([tmp_path])).url)
     expect(page.get_by_test_id("state")).to_have_text("waiting for a run")
-    expect(page.locator(".tree-pane .empty")).to_contain_text("No run is here yet")
+    expect(page.locator(".tree-pane .empty")).to_contain_text(
+        "No runs yet. New runs appear here automatically."
+    )
 
     sink = FileSink(tmp_path / "first.glass", OTHER)
     sink.put_model(transformer())
@@ -142,3 +150,115 @@ def test_an_empty_folder_is_watched_and_fills(
     expect(page.get_by_test_id("step")).to_have_text("step 2")
     sink.close()
     expect(page.get_by_test_id("state")).to_have_text("finished")
+
+
+def logged(every: int, *, name: str, values: float = 1.0) -> MemoryStore:
+    """A training of 24 steps that was logged at some of them."""
+    store = MemoryStore(Run(name=name, created_ns=every))
+    store.put_model(transformer())
+    loss = store.series("", "loss")
+    for step in range(0, 24, every):
+        store.put_frame(Frame(step=step, time_ns=0, points={loss: values + step}))
+    store.close()
+    return store
+
+
+UNBROKEN_LINES = """canvas => {
+    const {width, height} = canvas;
+    const {data} = canvas.getContext("2d").getImageData(0, 0, width, height);
+    const columns = {};
+    for (let at = 0; at < data.length; at += 4) {
+        const [r, g, b, a] = data.slice(at, at + 4);
+        if (a < 120 || Math.max(r, g, b) - Math.min(r, g, b) < 60) continue;
+        const hue = r > b ? "warm" : "cold";
+        (columns[hue] ??= new Set()).add((at / 4) % width);
+    }
+    const length = (all) => Math.max(...all) - Math.min(...all);
+    const isLine = (all) => all && all.size > 0.8 * length(all) && all.size > 0.5 * width;
+    return isLine(columns.warm) && isLine(columns.cold);
+}"""
+"""Whether a chart has a line of each of two colours, with a pixel in almost every column."""
+
+
+def test_runs_that_were_logged_at_different_steps_are_both_drawn_as_lines(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    alone, often = logged(5, name="rarely"), logged(1, name="often", values=8.0)
+    page = open_page(serving(alone, often).url + "#view=scalars")
+    chart = page.get_by_test_id("chart").filter(has_text="loss")
+
+    page.get_by_label("Compare with").select_option("1")
+
+    legend = chart.locator(".runs")
+    expect(legend).to_contain_text("rarely")
+    expect(legend).to_contain_text("often 28")
+    canvas = chart.locator("canvas").first.element_handle()
+    page.wait_for_function(UNBROKEN_LINES, arg=canvas)
+    page.get_by_label("Run", exact=True).select_option("1")
+    page.get_by_label("Compare with").select_option("0")
+    page.get_by_label("Step", exact=True).fill("22")
+    expect(legend).to_contain_text("rarely 21 (step 20)")
+
+
+def test_a_saved_comparison_opens_compared_and_tells_how_far_weights_moved(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    old = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    new = copy.deepcopy(old)
+    with torch.no_grad():
+        new.get_parameter("1.weight").mul_(1.5)
+        new.get_parameter("2.bias").add_(1e-6)
+    torch.save(old.state_dict(), tmp_path / "old.pt")
+    torch.save(new.state_dict(), tmp_path / "new.pt")
+
+    path = tg.view(tmp_path / "new.pt", against=tmp_path / "old.pt", save=tmp_path / "both.html")
+    page = open_page(f"{path.as_uri()}#fold=0", offline=True)
+
+    box = page.get_by_test_id("box")
+    expect(box.nth(0)).to_have_attribute("aria-label", re.compile("identical weights"))
+    expect(box.nth(1)).to_have_attribute("aria-label", re.compile("weights differ by 50 %"))
+    expect(box.nth(2)).to_have_attribute("aria-label", re.compile(r"weights differ by .*e-"))
+    fills = [box.nth(at).locator("rect.body").evaluate("one => one.style.fill") for at in range(3)]
+    assert len(set(fills)) == 3
+    expect(page.get_by_test_id("legend")).to_contain_text("identical")
+
+
+def test_weights_that_nobody_has_are_not_called_identical(page: Page) -> None:
+    expect(page.get_by_test_id("legend")).to_contain_text("weights not compared")
+    expect(page.get_by_test_id("legend")).not_to_contain_text("identical")
+
+
+def run_file(path: Path, created_ns: int, steps: int) -> None:
+    sink = FileSink(path, Run(name="Gpt", created_ns=created_ns))
+    sink.put_model(transformer())
+    put_steps(sink, range(steps))
+    sink.close()
+
+
+def test_a_link_opens_the_same_run_when_others_have_come(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    run_file(tmp_path / "one.glass", 1_000, 3)
+    run_file(tmp_path / "two.glass", 2_000, 5)
+    with contextlib.closing(tg.view(tmp_path, port=0)) as server:
+        page = open_page(server.url)
+        runs = page.get_by_label("Run", exact=True)
+        runs.locator("option", has_text="one.glass").wait_for(state="attached")
+        options = runs.locator("option").all_text_contents()
+        assert all(
+            re.search(r"(one|two)\.glass · .*\d\d:\d\d · \d steps · finished", one)
+            for one in options
+        )
+        runs.select_option(label=next(one for one in options if "one.glass" in one))
+        page.wait_for_url(re.compile("run="))
+        expect(page.get_by_test_id("step")).to_have_text("step 2")
+        link = page.url.partition("#")[2]
+        expect(page).to_have_title(re.compile("one.glass – Torchglass"))
+        page.close()
+
+    run_file(tmp_path / "three.glass", 3_000, 7)
+    with contextlib.closing(tg.view(tmp_path, port=0)) as server:
+        page = open_page(f"{server.url}#{link}")
+        expect(page.get_by_test_id("step")).to_have_text("step 2")
+        page.close()

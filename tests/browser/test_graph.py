@@ -97,7 +97,7 @@ def test_modules_are_opened_to_a_depth_of_choice(page: Page) -> None:
 
 def test_repeats_can_be_seen_one_by_one(page: Page) -> None:
     page.get_by_text("Show", exact=True).click()
-    page.get_by_label("Repeats as one").uncheck()
+    page.get_by_label("Group repeats").uncheck()
 
     expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "8")
 

@@ -120,7 +120,7 @@ def test_the_slider_leaves_outliers_out(page: Page) -> None:
 
     slider.fill("0.2")
 
-    expect(page.get_by_text("trim 20%")).to_be_visible()
+    expect(page.get_by_text("Hide outliers 20%")).to_be_visible()
     page.wait_for_url(re.compile("outliers=0.2"))
 
 
@@ -147,7 +147,7 @@ def test_the_slider_of_time_sets_the_step_everywhere(page: Page) -> None:
     page.get_by_role("radio", name="Lines").click()
     expect(chart(page, "output")).to_contain_text("0.3")
 
-    page.get_by_role("button", name="end").click()
+    page.get_by_role("button", name="Latest").click()
     expect(chart(page, "output")).to_contain_text("3.9")
 
 

@@ -248,7 +248,7 @@ def test_who_went_back_in_time_stays_there(open_page: OpenPage, serving: Serve) 
     put_training(store, range(10, 20))
 
     expect(page.get_by_test_id("step")).to_have_text("step 4 of 19")
-    page.get_by_role("button", name="follow").click()
+    page.get_by_role("button", name="Follow").click()
     expect(page.get_by_test_id("step")).to_have_text("step 19")
 
 
@@ -263,6 +263,8 @@ def test_a_page_whose_server_ends_says_so_and_goes_on_showing(
 
     server.close()
 
-    expect(page.get_by_test_id("state")).to_contain_text("server gone")
+    expect(page.get_by_test_id("state")).to_have_text(
+        "Disconnected · showing the last data received"
+    )
     page.get_by_role("treeitem", name="head").click()
     expect(page.get_by_test_id("details")).to_contain_text("Linear")

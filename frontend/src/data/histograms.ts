@@ -59,6 +59,13 @@ export function rangeOf(columns: readonly Column[], rejected: number): Range | u
 /** What was found for a heat map up to one of its columns: a live run adds a column at each step. */
 const ranges = new WeakMap<Column, { readonly rejected: number; readonly range: Range | undefined }>();
 
+/** What all values of a column are, where they are the same: a number alone has one narrow bin. */
+export function constantOf({ counts, first, width, broken }: Column): string {
+  if (broken || counts.filter((count) => count > 0).length !== 1) return "";
+  if (!first && width < 1e-8) return "all 0";
+  return `all ≈${Number(((first + 0.5) * width).toPrecision(2))}`;
+}
+
 /** The same of a whole heat map, whose columns are its own. */
 export function rangeOfHeat({ columns }: Heat, rejected: number): Range | undefined {
   const known = columns.findLastIndex((column) => ranges.get(column)?.rejected === rejected);

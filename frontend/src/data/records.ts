@@ -226,6 +226,10 @@ export interface Status {
 export interface Run {
   readonly name: string;
   readonly created_ns: number;
+  /** The file that it is read from. */
+  readonly file?: string;
+  /** What names it in links. */
+  readonly id?: string;
   readonly host?: string;
   readonly command?: string;
   readonly torch_version?: string;
@@ -241,6 +245,13 @@ export interface RunsPayload {
   readonly runs: readonly Run[];
   /** Whether runs may be added while the page is open. */
   readonly grows?: boolean;
+  /** Which runs the first one is compared with when the page opens. */
+  readonly compare?: readonly number[];
+}
+
+/** How far the weights of two runs lie apart, by dotted name; null where they cannot be compared. */
+export interface DistancesPayload {
+  readonly distances: Readonly<Record<string, Sent>> | null;
 }
 
 export interface RunPayload {

@@ -2,6 +2,7 @@
 
 import type {
   ActivationsPayload,
+  DistancesPayload,
   FindingsPayload,
   FlowPayload,
   GlancePayload,
@@ -47,6 +48,7 @@ export interface Source {
   histograms(run: number, series: readonly number[], after: number): Promise<HistogramsPayload>;
   glance(run: number, series: readonly number[], step: number): Promise<GlancePayload>;
   code(run: number, className: string): Promise<SourcePayload>;
+  distances(run: number, other: number): Promise<DistancesPayload>;
   /** Tells of new steps for as long as a run goes on, or of new runs if there may be. */
   follow(listener: Listener, grows: boolean): void;
 }
@@ -72,6 +74,8 @@ async function unpack(text: string): Promise<Saved> {
 
 export interface Saved {
   readonly runs: readonly Snapshot[];
+  readonly compare?: readonly number[];
+  readonly distances?: Readonly<Record<string, DistancesPayload>>;
 }
 
 export class SavedSource implements Source {
@@ -79,7 +83,11 @@ export class SavedSource implements Source {
 
   constructor(private readonly inside: Saved) {}
 
-  runs = () => Promise.resolve({ runs: this.inside.runs.map((snapshot) => snapshot.run.run) });
+  runs = () =>
+    Promise.resolve({
+      runs: this.inside.runs.map((snapshot) => snapshot.run.run),
+      compare: this.inside.compare ?? [],
+    });
 
   read<Name extends keyof Documents>(run: number, name: Name): Promise<Documents[Name]> {
     return Promise.resolve(this.snapshot(run)[name]);
@@ -103,6 +111,9 @@ export class SavedSource implements Source {
   }
 
   code = (run: number, className: string) => Promise.resolve({ source: this.snapshot(run).sources[className] ?? null });
+
+  distances = (run: number, other: number) =>
+    Promise.resolve(this.inside.distances?.[`${run},${other}`] ?? { distances: null });
 
   follow(): void {}
 
@@ -146,6 +157,8 @@ class LiveSource implements Source {
     this.ask<GlancePayload>("glance", { run, series, step });
 
   code = (run: number, className: string) => this.ask<SourcePayload>("source", { run, class: className });
+
+  distances = (run: number, other: number) => this.ask<DistancesPayload>("distances", { run, with: other });
 
   follow = (listener: Listener, grows: boolean) => this.following(listener, grows, this.ask);
 }

@@ -19,7 +19,7 @@ export function Code({ className }: { className: string }) {
   return (
     <details class="code" onToggle={(event) => (isOpen.value = event.currentTarget.open)}>
       <summary>Source code</summary>
-      {code.value === null && <p class="empty">Its file is not here.</p>}
+      {code.value === null && <p class="empty">The source file is not on this machine.</p>}
       {code.value && <Listing code={code.value} />}
     </details>
   );

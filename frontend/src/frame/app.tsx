@@ -3,8 +3,8 @@ import { Details } from "../details/details";
 import { Graph } from "../graph/graph";
 import { Columns } from "../panels/columns";
 import { columns } from "../panels/state";
-import { failure } from "../state/live";
-import { series, shown, view, type View } from "../state/state";
+import { connected, failure } from "../state/live";
+import { series, shown, status, view, type View } from "../state/state";
 import { Timebar } from "../time/timebar";
 import { Activations } from "../training/activations";
 import { Findings } from "../training/findings";
@@ -14,6 +14,7 @@ import { Memory } from "../training/memory";
 import { Scalars } from "../training/scalars";
 import { Tree } from "../tree/tree";
 import { Header } from "./header";
+import { Keys } from "./keys";
 import { Splitter } from "./splitter";
 import { offeredViews } from "./views";
 
@@ -30,6 +31,24 @@ const VIEWS: Record<View, () => preact.JSX.Element> = {
 /** What a narrow screen shows one at a time. */
 const PARTS = ["modules", "view", "pinned"] as const;
 
+function isGone(): boolean {
+  return !connected.value && !!shown.value;
+}
+
+function wordsWhenGone() {
+  const file = shown.value!.run.value?.file;
+  return (
+    <>
+      {status.value.finished ? "Training ended." : "The program has ended or cannot be reached."}{" "}
+      {file && (
+        <>
+          Reopen: <code>torchglass view {file}</code>
+        </>
+      )}
+    </>
+  );
+}
+
 export function App() {
   const part = useSignal<(typeof PARTS)[number]>("view");
   const Middle = VIEWS[offeredViews.value.includes(view.value) ? view.value : "graph"];
@@ -39,9 +58,9 @@ export function App() {
   return (
     <>
       <Header />
-      {failure.value && (
+      {(failure.value || isGone()) && (
         <p class="failure" role="alert">
-          {failure.value}
+          {isGone() ? wordsWhenGone() : failure.value}
         </p>
       )}
       <main data-part={part.value} class={hasColumns ? (columns.value.length > 1 ? "wide" : "") : "unmeasured"}>
@@ -59,6 +78,7 @@ export function App() {
         )}
       </main>
       <Timebar />
+      <Keys />
       <nav class="parts" aria-label="Parts of the page">
         {PARTS.map((one) => (
           <button

@@ -4,7 +4,8 @@ import { formatBytes, formatCount, formatDuration, formatExact, formatMoment } f
 import { Exports } from "../export/menu";
 import { colouring } from "../graph/colours";
 import { awaitsRuns, connected, saved, stores } from "../state/live";
-import { comparedRuns, model, run, shown, shownRun, status, view, type View } from "../state/state";
+import type { RunStore } from "../data/store";
+import { comparedRuns, model, nameOfRun, run, shown, shownRun, status, view, type View } from "../state/state";
 import { Search } from "../tree/search";
 import { offeredViews } from "./views";
 import { isDark, toggleTheme } from "./theme";
@@ -76,13 +77,9 @@ function Tabs() {
 function Runs() {
   const all = stores.value;
   if (all.length < 2) return null;
-  const names = all.map((store) => store.run.value?.name ?? "");
-  const name = (at: number) => {
-    const one = all[at]?.run.value;
-    const rank = one?.world_size ? ` rank ${one.rank ?? 0}` : "";
-    const isTaken = !rank && names.filter((other) => other === names[at]).length > 1;
-    return `${at + 1} ${names[at]}${rank}${isTaken && one ? ` · ${formatMoment(one.created_ns / 1e6)}` : ""}`;
-  };
+  const names = all.map(labelOf);
+  // Alike are only models in memory, which have no files.
+  const name = (at: number) => `${names.indexOf(names[at]!) < names.lastIndexOf(names[at]!) ? `${at + 1} ` : ""}${names[at]}`;
   return (
     <>
       <select
@@ -101,7 +98,7 @@ function Runs() {
         value={comparedRuns.value.length > 1 ? "all" : (comparedRuns.value[0] ?? "")}
         onChange={(event) => compareWith(event.currentTarget.value)}
       >
-        <option value="">compare with …</option>
+        <option value="">Compare with…</option>
         {all.map((store, at) =>
           at === shownRun.value ? null : (
             <option key={store.number} value={at}>
@@ -113,6 +110,18 @@ function Runs() {
       </select>
     </>
   );
+}
+
+/** A run in one line: its file, when it began, how far it is. */
+function labelOf(store: RunStore): string {
+  const [run, { last_step, finished, problem }] = [store.run.value, store.status.value];
+  const parts = [
+    run?.world_size ? `${run.name} ${nameOfRun(store)}` : nameOfRun(store),
+    run?.file && formatMoment(run.created_ns / 1e6),
+    last_step >= 0 && `${formatExact(last_step + 1)} steps`,
+    problem ? "cannot be read" : last_step >= 0 && (finished ? "finished" : "running"),
+  ];
+  return parts.filter(Boolean).join(" · ");
 }
 
 function compareWith(choice: string): void {
@@ -161,7 +170,7 @@ function describe(now: number): { kind: string; text: string } {
   if (state === "stopped" || state === "interrupted" || state === "killed") return { kind: "lost", text: how ?? state };
   if (status.value.finished) return { kind: "finished", text: "finished" };
   if (saved.value) return { kind: "finished", text: "saved while it ran" };
-  if (!connected.value) return { kind: "lost", text: "server gone · showing what was read" };
+  if (!connected.value) return { kind: "lost", text: "Disconnected · showing the last data received" };
   if (!news) return { kind: "waiting", text: "waiting for a new step" };
   const quiet = (now - news) / 1000;
   if (quiet < QUIET_SECONDS) return { kind: "live", text: "live" };

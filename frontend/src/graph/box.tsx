@@ -1,11 +1,11 @@
 /** One box of the graph. What was clicked or dragged is found by its data attributes. */
 
-import { rangeOf } from "../data/histograms";
+import { constantOf, rangeOf } from "../data/histograms";
 import type { Model } from "../data/model";
 import { pins } from "../panels/state";
-import { found } from "../state/state";
+import { found, foundPaths } from "../state/state";
 import type { Region } from "./camera";
-import { paint } from "./colours";
+import { paint, pathsOf } from "./colours";
 import { glances, glanceSeries, outline, references } from "./glances";
 import { fitted, widthOf } from "./lettering";
 import type { DrawnBox } from "./scene";
@@ -27,7 +27,7 @@ export function Box({ box, at, known, detail }: { box: DrawnBox; at: number; kno
   if (open) classes.push("open");
   if (selectedKey.value === item.key) classes.push("selected");
   if (isMatch) classes.push("match");
-  if (found.value && !isMatch) classes.push("other");
+  if (found.value && !isMatch && !pathsOf(item).some((path) => foundPaths.value.has(path))) classes.push("other");
   if (isShared) classes.push("shared");
   if (sides.value?.get(item.key) === "second") classes.push("second");
   return (
@@ -121,6 +121,18 @@ function Mini({ box, colour }: { box: DrawnBox; colour: string | undefined }) {
   const column = id === undefined ? undefined : glances.value.get(id);
   if (!column) return null;
   const reference = references.value.get(id!);
+  const constant = constantOf(column);
+  if (constant && !reference) {
+    const [x, y] = [box.w - MINI.w - 9, (box.h - MINI.h) / 2];
+    return (
+      <g transform={`translate(${x},${y})`}>
+        <path class="mini" style={{ fill: colour }} d={`M${MINI.w / 2 - 1},0h2v${MINI.h - 10}h-2Z`} />
+        <text class="constant" x={MINI.w / 2} y={MINI.h} text-anchor="middle">
+          {constant}
+        </text>
+      </g>
+    );
+  }
   const range = rangeOf(reference ? [column, reference] : [column], 0);
   if (!range) return null;
   return (

@@ -26,6 +26,8 @@ export class Camera {
   readonly region = signal<Region>({ left: 0, top: 0, right: 0, bottom: 0, detail: "near" });
   readonly transform = signal<ZoomTransform>(zoomIdentity);
   private svg: SVGSVGElement | null = null;
+  /** What all of is seen, for as long as nobody moves the picture. */
+  private fitted: [Scene, boolean] | null = null;
   private measured = { w: 0, h: 0 };
   private readonly behaviour: ZoomBehavior<SVGSVGElement, unknown>;
 
@@ -42,15 +44,17 @@ export class Camera {
   /** Takes hold of the picture; `moved` is the part of it that is moved. */
   attach(svg: SVGSVGElement, moved: SVGGElement): () => void {
     this.svg = svg;
-    this.behaviour.on("zoom", (event: { transform: ZoomTransform }) => {
+    this.behaviour.on("zoom", (event: { transform: ZoomTransform; sourceEvent?: unknown }) => {
       moved.setAttribute("transform", event.transform.toString());
       this.transform.value = event.transform;
+      if (event.sourceEvent) this.fitted = null;
       this.refresh(false);
     });
     const selection = select(svg).call(this.behaviour).on("dblclick.zoom", null);
     const watcher = new ResizeObserver(() => {
       this.measure();
-      this.refresh(true);
+      if (this.fitted) this.fit(...this.fitted);
+      else this.refresh(true);
     });
     watcher.observe(svg);
     this.measure();
@@ -73,6 +77,7 @@ export class Camera {
   fit(scene: Scene, readable: boolean): void {
     const { w, h } = this.size;
     if (!w || !scene.w) return;
+    this.fitted = [scene, readable];
     const all = Math.min((w - 2 * MARGIN) / scene.w, (h - 2 * MARGIN) / scene.h, 1.15);
     const scale = readable ? Math.max(all, Math.min(0.72, (w - 2 * MARGIN) / scene.w), 0.3) : Math.max(all, 0.02);
     const x = (w - scene.w * scale) / 2;
@@ -81,14 +86,17 @@ export class Camera {
   }
 
   zoomBy(factor: number): void {
+    this.fitted = null;
     if (this.svg) select(this.svg).call(this.behaviour.scaleBy, factor);
   }
 
   moveTo(x: number, y: number): void {
+    this.fitted = null;
     if (this.svg) select(this.svg).call(this.behaviour.translateTo, x, y);
   }
 
   moveBy(x: number, y: number): void {
+    this.fitted = null;
     const { k } = this.transform.peek();
     if (this.svg) select(this.svg).call(this.behaviour.translateBy, x / k, y / k);
   }

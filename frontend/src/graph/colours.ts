@@ -5,7 +5,7 @@ import { formatBytes, formatCount, formatNumber } from "../data/formats";
 import type { Model } from "../data/model";
 import { readNumber } from "../data/points";
 import type { Finding, FlowPayload, Measure } from "../data/records";
-import { compared, model, shown } from "../state/state";
+import { compared, distances, model, shown } from "../state/state";
 import { referenceStep, step } from "../state/time";
 import type { Item } from "./levels";
 import { addUpwards, isOf, type Sized, type Squares, squaresMarked, squaresNow } from "./sizes-at";
@@ -137,7 +137,7 @@ function isBelow(path: string, above: string): boolean {
   return path === above || !above || path.startsWith(`${above}.`);
 }
 
-function pathsOf(item: Item): string[] {
+export function pathsOf(item: Item): string[] {
   if (item.members.length) return item.members.flatMap(pathsOf);
   return item.kind === "call" ? [item.node.path] : [];
 }
@@ -233,11 +233,34 @@ const SIDES = {
   changed: { colour: "var(--warning)", says: "changed" },
 };
 
+/** Of the weights in each module and below it, the one that lies farthest apart in the two runs. */
+const farthest = computed(() => {
+  const most = new Map<string, number>();
+  for (const [name, distance] of distances.value ?? []) {
+    for (let end = name.lastIndexOf("."); ; end = name.lastIndexOf(".", end - 1)) {
+      const path = name.slice(0, Math.max(0, end));
+      most.set(path, Math.max(most.get(path) ?? 0, distance));
+      if (end <= 0) break;
+    }
+  }
+  return most;
+});
+
+/** Weights that differ by a ten-thousandth are faint, those that differ by their own size have the full colour. */
+function paintDistance(distance: number): Paint {
+  const share = Math.min(1, Math.max(0, 1 + Math.log10(distance) / 4));
+  const by = distance < Infinity ? ` by ${formatNumber(100 * distance)} %` : "";
+  return { fill: mixed(SIDES.changed.colour, 8 + 50 * share), says: `weights differ${by}` };
+}
+
 function paintSide(item: Item): Paint {
   const known = sides.value;
   const found = new Set((item.members.length ? item.members : [item]).map((one) => known?.get(one.key) ?? "both"));
   const worstSide = (["second", "first", "changed"] as const).find((side) => found.has(side));
-  if (!worstSide) return { fill: "var(--panel)", says: "" };
+  const apart = pathsOf(item).flatMap((path) => farthest.value.get(path) ?? []);
+  const distance = apart.length ? Math.max(...apart) : undefined;
+  if (distance && (!worstSide || worstSide === "changed")) return paintDistance(distance);
+  if (!worstSide) return { fill: "var(--panel)", says: distance === 0 ? "identical weights" : "" };
   const { colour, says } = SIDES[worstSide];
   return { fill: mixed(colour, 32), says };
 }
@@ -252,8 +275,11 @@ export interface Legend {
 /** What the colours of boxes stand for, where they do not speak for themselves. */
 export const legend = computed<Legend | null>(() => {
   const [chosen, range] = [colouring.value, extremes.value];
-  if (chosen === "difference")
-    return { swatches: Object.values(SIDES).map(({ colour, says }) => [mixed(colour, 32), says]) };
+  if (chosen === "difference") {
+    const same = distances.value ? "identical" : "same structure, weights not compared";
+    const swatches = Object.values(SIDES).map(({ colour, says }) => [mixed(colour, 32), says] as const);
+    return { swatches: [...swatches, ["var(--panel)", same]] };
+  }
   if (chosen === "findings")
     return { swatches: Object.entries(SEVERITIES).map(([severity, colour]) => [mixed(colour, 45), severity]) };
   if (isChange(chosen)) {

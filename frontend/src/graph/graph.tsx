@@ -25,6 +25,7 @@ import {
   selectItem,
   showModule,
   toggleItem,
+  wantsFit,
 } from "./state";
 import { Legend, Toolbar, Zoom } from "./toolbar";
 import { Tooltip } from "./tooltip";
@@ -90,7 +91,7 @@ function Picture({ known }: { known: Model }) {
           <Drawing drawn={drawn} region={region} known={known} />
         </g>
       </svg>
-      {!drawn.boxes.length && level.value?.items.length === 0 && <p class="empty">Nothing is inside.</p>}
+      {!drawn.boxes.length && level.value?.items.length === 0 && <p class="empty">This module contains nothing.</p>}
       <Tooltip />
       <Minimap />
       <Zoom />
@@ -101,13 +102,13 @@ function Picture({ known }: { known: Model }) {
 
 /** Stays where one looked when boxes open; shows all of it when another call is entered. */
 function useKeepPlace(): void {
-  const before = useRef<{ of: string | null; scene: Scene }>({ of: null, scene: scene.peek() });
+  const before = useRef<{ of: string | null; scene: Scene; fit: number }>({ of: null, scene: scene.peek(), fit: 0 });
   useEffect(() => {
     const last = before.current;
-    before.current = { of: sceneOf.value, scene: scene.value };
+    before.current = { of: sceneOf.value, scene: scene.value, fit: wantsFit.value };
     if (!scene.value.boxes.length) return;
     const selectedBox = scene.value.boxes[places.value.get(selectedKey.peek()) ?? -1];
-    if (last.of !== sceneOf.value || !last.scene.boxes.length) {
+    if (last.of !== sceneOf.value || last.fit !== wantsFit.value || !last.scene.boxes.length) {
       camera.fit(scene.value, true);
       if (selectedBox) camera.show(selectedBox);
       return;
@@ -226,7 +227,10 @@ function openHere(box: DrawnBox): void {
 
 /** Goes into what has an inside, and puts anything else into a column. */
 function goOn(box: DrawnBox): void {
-  if (box.item.members.length || box.open) openHere(box);
+  if (box.open) {
+    const inner = nearest(scene.value, box, 0, 1);
+    if (inner) selectItem(inner.item);
+  } else if (box.item.members.length) openHere(box);
   else if (box.open === false) enter(box.item.key);
   else togglePin(box.item.key);
 }

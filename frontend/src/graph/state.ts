@@ -6,7 +6,7 @@ import { formatShape } from "../data/formats";
 import type { Model } from "../data/model";
 import type { Module } from "../data/records";
 import { failure } from "../state/live";
-import { compared, model, reveal, select, shown, series } from "../state/state";
+import { compared, comparedRuns, model, reveal, select, shown, shownRun, series } from "../state/state";
 import type { CallGraph, Node } from "./calls";
 import { type Item, Levels } from "./levels";
 import { widthOf } from "./lettering";
@@ -17,7 +17,9 @@ import { isSymbol, moduleOf, wordsFor } from "./words";
 /** The call that is looked into; "" is the outermost. */
 export const entered = signal("");
 export const opened = signal<ReadonlySet<string>>(new Set());
-export const showsOps = signal(false);
+/** Whether operations are shown, where someone has said so; else they are where a pass was traced. */
+export const chosenOps = signal<boolean | null>(null);
+export const showsOps = computed(() => chosenOps.value ?? !!shown.value?.spans.value.length);
 export const folds = signal(true);
 /** Whether links are as thick as what flows is large. */
 export const thick = signal(false);
@@ -79,8 +81,11 @@ function sizeOf(known: Model): (item: Item) => { w: number; h: number } {
 }
 
 export const scene = signal<Scene>(EMPTY);
-/** The same number as long as the same call is looked into: then the view stays where it is. */
+/** The same as long as the same call of the same runs is looked into: then the view stays where it is. */
 export const sceneOf = signal("");
+/** Goes up when all of the next scene is to be seen. */
+export const wantsFit = signal(0);
+let fitsNext = false;
 
 let newest = 0;
 effect(() => {
@@ -88,13 +93,15 @@ effect(() => {
   if (!all || !known || !shownLevel) return;
   const boxes = boxesOf(shownLevel, all, opened.value, sizeOf(known));
   const number = ++newest;
-  const place = inside.value?.key ?? "";
+  const place = [shownRun.value, comparedRuns.value, inside.value?.key].join("\n");
   placeBoxes(boxes).then(
     (placed) => {
       if (number !== newest) return;
       batch(() => {
         scene.value = drawScene(shownLevel, placed, all);
         sceneOf.value = place;
+        if (fitsNext) wantsFit.value++;
+        fitsNext = false;
       });
     },
     (problem: unknown) => (failure.value = String(problem)),
@@ -152,6 +159,7 @@ export function openTo(depth: number): void {
     layer = inner.flatMap((item) => all.inside(item).items);
     down++;
   }
+  fitsNext = true;
   opened.value = next;
 }
 

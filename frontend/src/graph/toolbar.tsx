@@ -1,6 +1,6 @@
 import { camera } from "./camera";
 import { colouring, legend, offered, type Colouring } from "./colours";
-import { enter, folds, graph, opened, openTo, scene, showsOps, thick, way } from "./state";
+import { chosenOps, enter, folds, graph, opened, openTo, scene, showsOps, thick, way } from "./state";
 import { shown } from "../state/state";
 import { FlowWanted, SizesWanted } from "./wanted";
 
@@ -51,11 +51,23 @@ export function Toolbar() {
       </label>
       <Depth />
       <details class="menu">
-        <summary title="What is shown">Show</summary>
+        <summary>Show</summary>
         <div>
-          <Check text="Repeats as one" of={folds} />
-          {hasOps && <Check text="Operations" of={showsOps} />}
-          <Check text="Lines by bytes" of={thick} />
+          <Check text="Group repeats" of={folds} />
+          {hasOps && (
+            <Check
+              text="Operations"
+              of={{
+                get value() {
+                  return showsOps.value;
+                },
+                set value(on: boolean) {
+                  chosenOps.value = on;
+                },
+              }}
+            />
+          )}
+          <Check text="Scale edges by tensor size" of={thick} />
         </div>
       </details>
       {shown.value && ["gradients", "change"].includes(colouring.value) && <FlowWanted of={shown.value} />}
@@ -75,12 +87,12 @@ function Depth() {
     <span class="choice" role="group" aria-label="Levels">
       <span>Depth</span>
       <span class="buttons">
-        <button type="button" title="Open one level more" onClick={() => openTo(deepest + 1)}>
+        <button type="button" title="Expand one more level" onClick={() => openTo(deepest + 1)}>
           +1
         </button>
         <select
           aria-label="Open to depth"
-          title="Open so many levels"
+          title="Expand to this depth"
           value={Math.min(deepest, MOST_DEPTH)}
           onChange={(event) => openTo(Number(event.currentTarget.value))}
         >
@@ -90,10 +102,10 @@ function Depth() {
             </option>
           ))}
         </select>
-        <button type="button" title="Open all levels" onClick={() => openTo(Infinity)}>
+        <button type="button" title="Expand all" onClick={() => openTo(Infinity)}>
           all
         </button>
-        <button type="button" title="Close all levels" onClick={() => openTo(0)} disabled={!opened.value.size}>
+        <button type="button" title="Collapse all" onClick={() => openTo(0)} disabled={!opened.value.size}>
           none
         </button>
       </span>

@@ -8,7 +8,7 @@ import type { RunStore } from "../data/store";
 import type { Node } from "../graph/calls";
 import { graph, showNode } from "../graph/state";
 import { moduleOf, wordsFor } from "../graph/words";
-import { model, series, shown, twinsOf } from "../state/state";
+import { model, nameOfRun, series, shown, twinsOf } from "../state/state";
 import { Plot } from "./plot";
 import { keyOf, sectionsOf, seriesOf } from "./series";
 import {
@@ -27,8 +27,8 @@ import {
 const MODE_NAMES = { heat: "Heat map", percentiles: "Bands", lines: "Lines" };
 
 const MODE_TITLES = {
-  heat: "One slice a step, darker where more values fell",
-  percentiles: "The median, and between which values half and nine tenths lie",
+  heat: "One column per step, darker where there are more values",
+  percentiles: "Median, 25–75 % and 5–95 % of the values",
   lines: "Mean, standard deviation, minimum and maximum",
 };
 
@@ -82,10 +82,10 @@ function Controls() {
           checked={logarithmic.value}
           onChange={(event) => (logarithmic.value = event.currentTarget.checked)}
         />{" "}
-        log
+        Log scale
       </label>
-      <label class="slider" title="The share of the most extreme values that the axis leaves out">
-        <span>trim {formatShare(rejected.value, 1) || "0%"}</span>
+      <label class="slider" title="Share of extreme values left out of the axis">
+        <span>Hide outliers {formatShare(rejected.value, 1) || "0%"}</span>
         <input
           type="range"
           min="0"
@@ -175,23 +175,17 @@ function plotsOf(one: Series, store: RunStore, colour: string | undefined) {
   const isSpread = one.kind === "histogram" && mode.value !== "lines";
   if (!isSpread)
     return [<Plot key={keyOf(one)} store={store} series={one} title={title} colour={colour} others={twins} />];
-  return [
-    <Plot key={keyOf(one)} store={store} series={one} title={title} colour={colour} />,
-    ...twins.map((twin) => (
-      <Plot
-        key={`${twin.store.number} ${twin.series.id}`}
-        store={twin.store}
-        series={twin.series}
-        title={`${nameOfRun(twin.store)}: ${title}`}
-        colour="var(--warning)"
-      />
-    )),
-  ];
-}
-
-function nameOfRun(store: RunStore): string {
-  const run = store.run.value;
-  return run?.world_size ? `rank ${run.rank ?? 0}` : (run?.name ?? "other");
+  const all = [{ store, series: one }, ...twins];
+  return all.map((each) => (
+    <Plot
+      key={`${each.store.number} ${keyOf(each.series)}`}
+      store={each.store}
+      series={each.series}
+      title={twins.length ? `${nameOfRun(each.store)}: ${title}` : title}
+      colour={each.store === store ? colour : "var(--warning)"}
+      others={all.filter((other) => other !== each)}
+    />
+  ));
 }
 
 function Sections({
@@ -207,7 +201,7 @@ function Sections({
 }) {
   const slots = new Set(moduleOf(known, node)?.slots?.map((slot) => slot.name));
   const sections = sectionsOf(seriesOf(graph.value!, node.id, series.value), (name) => slots.has(name));
-  if (!sections.length) return <p class="empty">Nothing was recorded here.</p>;
+  if (!sections.length) return <p class="empty">Nothing recorded here.</p>;
   return (
     <>
       {sections.map((section) => (

@@ -20,6 +20,8 @@ export interface Drawing {
   /** Of the vertical scale, which may be logarithmic. */
   readonly range: [number, number];
   readonly axis: Axis | undefined;
+  /** From which step to which, where that is not told by the data. */
+  readonly span?: readonly [number, number] | undefined;
   splits(scale: uPlot.Scale): number[];
   label(value: number): string;
   /** Below the lines. */
@@ -36,6 +38,10 @@ export interface Subject {
   readonly points: Points | undefined;
   /** Of the same series in other runs. */
   readonly others: readonly Points[];
+  /** The same, where they stand beside this one and have its axes. */
+  readonly besides: readonly Heat[];
+  /** How much of the last value each point keeps; 0 draws them as they are. */
+  readonly smoothing: number;
   readonly series: Series;
   readonly colour: string;
   readonly logarithmic: boolean;
@@ -52,8 +58,9 @@ export function drawingFor(subject: Subject): Drawing {
 
 const SHARES = [0.05, 0.25, 0.5, 0.75, 0.95];
 
-function percentileDrawing({ heat, colour, logarithmic, rejected }: Subject): Drawing {
-  const axis = heat && axisFor(heat, rejected, logarithmic);
+function percentileDrawing({ heat, besides, colour, logarithmic, rejected }: Subject): Drawing {
+  const axis = heat && axisFor([heat, ...besides], rejected, logarithmic);
+  const ends = (heat ? [heat, ...besides] : []).flatMap((one) => one.columns.map((column) => column.firstStep));
   const columns = heat?.columns ?? [];
   const found = columns.map((column) => quantiles(column, SHARES));
   const lines = SHARES.map((_, at) => found.map((values) => (values && axis ? shareOf(axis, values[at]!) : null)));
@@ -61,6 +68,7 @@ function percentileDrawing({ heat, colour, logarithmic, rejected }: Subject): Dr
   return {
     ...withAxis(axis),
     sort: "percentiles",
+    span: ends.length ? [Math.min(...ends), Math.max(...ends)] : undefined,
     data: [columns.map((column) => column.firstStep), ...lines],
     series: [{}, edge, edge, { ...edge, width: 1.6 }, edge, edge],
     bands: [
@@ -76,28 +84,31 @@ function fade(colour: string, alpha: number): string {
   return `rgba(${channels(colour).join(",")},${alpha})`;
 }
 
-function lineDrawing({ points, others, series, colour, logarithmic }: Subject): Drawing {
-  const fields = series.kind ? ["mean", "low", "high", "min", "max"] : ["value"];
-  const own = fields.map((field) => columnFor(points, field));
-  const [steps, lines] = others.length ? together(points, own, others, fields[0]!) : [points?.steps ?? [], own];
+function lineDrawing({ points, others, series, colour, logarithmic, smoothing }: Subject): Drawing {
+  const smooths = !series.kind && smoothing > 0;
+  const fields = series.kind ? ["mean", "low", "high", "min", "max"] : smooths ? ["smooth", "value"] : ["value"];
+  const smooth = (values: number[]) => (smooths ? smoothed(values, smoothing) : values);
+  const own = fields.map((field) =>
+    field === "smooth" ? smooth(columnFor(points, "value")) : columnFor(points, field),
+  );
+  const [steps, lines] = others.length ? together(points, own, others, (one) => smooth(columnFor(one, series.kind ? "mean" : "value"))) : [points?.steps ?? [], own];
   const scaled = scalingFor(lines, logarithmic);
   const line: uPlot.Series = {
     stroke: colour,
     width: 1.6,
-    points: { show: (plot) => plot.data[0].length < 3, size: 5 },
+    points: { show: true, size: 4, filter: lonely },
   };
   const edge: uPlot.Series = { stroke: colour, width: 0, points: { show: false } };
   const faint: uPlot.Series = { stroke: fade(colour, 0.45), width: 0.8, dash: [2, 3], points: { show: false } };
   const compared = others.map((_, at): uPlot.Series => ({
     stroke: resolve(OTHERS[at % OTHERS.length]!),
     width: 1.4,
-    dash: [5, 3],
-    points: { show: false },
+    points: { show: true, size: 4, filter: lonely },
   }));
   return {
-    sort: `lines ${fields.length} ${others.length} ${colour}`,
+    sort: `lines ${fields.join()} ${others.length} ${colour}`,
     data: [[...steps], ...lines.map((values) => values.map(scaled.to))],
-    series: [{}, ...(series.kind ? [line, edge, edge, faint, faint] : [line]), ...compared],
+    series: [{}, ...(series.kind ? [line, edge, edge, faint, faint] : smooths ? [line, faint] : [line]), ...compared],
     bands: series.kind ? [{ series: [3, 2], fill: fade(colour, 0.2) }] : [],
     axis: undefined,
     range: scaled.range,
@@ -117,36 +128,62 @@ function columnFor(points: Points | undefined, field: string): number[] {
   return [...(points.columns[field] ?? [])];
 }
 
-const OTHERS = ["warning", "good", "alarm", "dim"];
+/** The colours of the runs that are compared. */
+export const OTHERS = ["warning", "good", "accent", "dim"];
 
-/** Several runs over all steps of theirs, with gaps where one has none. */
+/** A value that has no neighbour to draw a line to would not be seen. */
+function lonely(plot: uPlot, at: number): number[] {
+  const values = plot.data[at]!;
+  const isThere = (place: number, by: number): boolean => {
+    for (let one = place + by; one >= 0 && one < values.length; one += by)
+      if (values[one] !== undefined) return values[one] !== null;
+    return false;
+  };
+  const found: number[] = [];
+  values.forEach((value, place) => {
+    if (value != null && !isThere(place, -1) && !isThere(place, 1)) found.push(place);
+  });
+  return found;
+}
+
+/** Each value drawn towards those before it, the first ones as much as there are. */
+export function smoothed(values: readonly number[], weight: number): number[] {
+  let [sum, total] = [0, 0];
+  return values.map((value) => {
+    if (!Number.isFinite(value)) return value;
+    [sum, total] = [sum * weight + value, total * weight + 1];
+    return sum / total;
+  });
+}
+
+/** Several runs over all steps of theirs. A step that a run did not log is no gap in its line. */
 function together(
   points: Points | undefined,
   own: number[][],
   others: readonly Points[],
-  field: string,
-): [number[], number[][]] {
+  lineOf: (one: Points) => number[],
+): [number[], (number | undefined)[][]] {
   const steps = [...new Set([...(points?.steps ?? []), ...others.flatMap((one) => one.steps)])].sort((a, b) => a - b);
   const spread = (from: readonly number[], values: readonly number[]) => {
     const at = new Map(from.map((one, place) => [one, values[place]!]));
-    return steps.map((one) => at.get(one) ?? NaN);
+    return steps.map((one) => at.get(one));
   };
   const lines = own.map((values) => spread(points?.steps ?? [], values));
-  return [steps, [...lines, ...others.map((one) => spread(one.steps, columnFor(one, field)))]];
+  return [steps, [...lines, ...others.map((one) => spread(one.steps, lineOf(one)))]];
 }
 
 interface Scaling {
   readonly range: [number, number];
   /** uPlot leaves a gap at null; NaN and infinities would spoil its scale. */
-  to(value: number): number | null;
+  to(value: number | undefined): number | null | undefined;
   from(value: number): number;
 }
 
-function scalingFor(lines: readonly (readonly number[])[], logarithmic: boolean): Scaling {
+function scalingFor(lines: readonly (readonly (number | undefined)[])[], logarithmic: boolean): Scaling {
   let [low, high] = [Infinity, -Infinity];
   for (const values of lines) {
     for (const value of values) {
-      if (!Number.isFinite(value)) continue;
+      if (value === undefined || !Number.isFinite(value)) continue;
       low = Math.min(low, value);
       high = Math.max(high, value);
     }
@@ -157,7 +194,7 @@ function scalingFor(lines: readonly (readonly number[])[], logarithmic: boolean)
   const to = (value: number) => (logarithmic ? toLog(value, unit) : value);
   return {
     range: [to(low), to(high)],
-    to: (value) => (Number.isFinite(value) ? to(value) : null),
+    to: (value) => (value === undefined ? undefined : Number.isFinite(value) ? to(value) : null),
     from: (value) => (logarithmic ? fromLog(value, unit) : value),
   };
 }

@@ -27,10 +27,13 @@ class HeatDrawing implements Drawing {
     readonly axis: Axis | undefined,
     private readonly colour: string,
     isLive: boolean,
+    besides: readonly Heat[],
   ) {
-    const columns = heat?.columns ?? [];
-    this.end = columns.length ? roomFor(columns, isLive) : 0;
-    this.data = columns.length ? [[columns[0]!.firstStep, this.end], [0, 0]] : [[], []];
+    const filled = (heat ? [heat, ...besides] : []).map((one) => one.columns).filter((columns) => columns.length);
+    this.end = Math.max(0, ...filled.map((columns) => roomFor(columns, isLive)));
+    this.data = filled.length
+      ? [[Math.min(...filled.map((columns) => columns[0]!.firstStep)), this.end], [0, 0]]
+      : [[], []];
     ({ range: this.range, splits: this.splits, label: this.label } = withAxis(axis));
   }
 
@@ -91,9 +94,9 @@ class HeatDrawing implements Drawing {
   }
 }
 
-export function heatDrawing({ heat, colour, logarithmic, rejected, isLive }: Subject): Drawing {
-  const axis = heat && axisFor(heat, rejected, logarithmic);
-  return new HeatDrawing(heat, axis, colour, isLive);
+export function heatDrawing({ heat, besides, colour, logarithmic, rejected, isLive }: Subject): Drawing {
+  const axis = heat && axisFor([heat, ...besides], rejected, logarithmic);
+  return new HeatDrawing(heat, axis, colour, isLive, besides);
 }
 
 /** Of a run that goes on the axis reaches a little farther than it has come. */

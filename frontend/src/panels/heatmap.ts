@@ -9,10 +9,14 @@ export interface Axis extends Range {
 
 const ROWS = 48;
 
-export function axisFor(heat: Heat, rejected: number, logarithmic: boolean): Axis | undefined {
-  const range = rangeOfHeat(heat, rejected);
-  if (!range) return undefined;
-  const { low, high } = snapped(range);
+/** One axis for heat maps that stand side by side. */
+export function axisFor(heats: readonly Heat[], rejected: number, logarithmic: boolean): Axis | undefined {
+  const ranges = heats.flatMap((heat) => rangeOfHeat(heat, rejected) ?? []);
+  if (!ranges.length) return undefined;
+  const { low, high } = snapped({
+    low: Math.min(...ranges.map((range) => range.low)),
+    high: Math.max(...ranges.map((range) => range.high)),
+  });
   const unit = Math.max(Math.abs(low), Math.abs(high)) / 1000;
   return { low, high, unit: logarithmic ? unit : undefined };
 }

@@ -11,10 +11,10 @@ import type { RunStore } from "../data/store";
 import { isDark, resolve } from "../frame/theme";
 import { useHeat, usePoints } from "../state/live";
 import { chosenStep, goToStep, step } from "../state/time";
-import { type Drawing, drawingFor } from "./drawings";
+import { type Drawing, drawingFor, OTHERS } from "./drawings";
 import { valueAt } from "./heatmap";
-import { shown } from "../state/state";
-import { logarithmic, type Mode, mode, rejected, sought } from "./state";
+import { nameOfRun, shown } from "../state/state";
+import { logarithmic, type Mode, mode, rejected, smoothing, sought } from "./state";
 
 export const PLOT_HEIGHT = 118;
 
@@ -54,6 +54,7 @@ function PlotBeside({
   const heat = useHeat(store, isSeen && isSpread ? series.id : undefined);
   const points = usePoints(store, !isSeen || isSpread ? undefined : series.id);
   const overlaid = others.map((other) => usePoints(other.store, !isSeen || isSpread ? undefined : other.series.id));
+  const besides = others.map((other) => useHeat(other.store, isSeen && isSpread ? other.series.id : undefined));
   const cursor = useSignal<{ step: number; share: number } | null>(null);
   const drawing = useMemo(
     () =>
@@ -62,13 +63,15 @@ function PlotBeside({
         heat,
         points,
         others: overlaid.filter((one) => one !== undefined),
+        besides: besides.filter((one) => one !== undefined),
+        smoothing: smoothing.value,
         series,
         colour: resolve(colour),
         logarithmic: logarithmic.value,
         rejected: rejected.value,
         isLive: !store.finished.value,
       }),
-    [store.finished.value, drawn, heat, points, ...overlaid, series, colour, logarithmic.value, rejected.value, isDark.value],
+    [store.finished.value, drawn, heat, points, ...overlaid, ...besides, smoothing.value, series, colour, logarithmic.value, rejected.value, isDark.value],
   );
   const box = useUplot(drawing, height, (at) => (cursor.value = at), title);
   return (
@@ -78,6 +81,21 @@ function PlotBeside({
           <bdi>{title}</bdi>
         </b>
         <Reading drawing={drawing} heat={heat} points={points} series={series} at={cursor.value} />
+        {!isSpread && others.length > 0 && (
+          <span class="runs">
+            <Named store={store} colour={colour} />
+            {others.map((other, at) => (
+              <Named
+                key={other.store.number}
+                store={other.store}
+                colour={`var(--${OTHERS[at % OTHERS.length]})`}
+                points={overlaid[at]}
+                series={other.series}
+                at={cursor.value?.step}
+              />
+            ))}
+          </span>
+        )}
       </figcaption>
       <div
         ref={box}
@@ -87,6 +105,30 @@ function PlotBeside({
         aria-label={describe(title, series, points, heat)}
       />
     </figure>
+  );
+}
+
+interface NamedProps {
+  readonly store: RunStore;
+  readonly colour: string;
+  readonly points?: Points | undefined;
+  readonly series?: Series;
+  readonly at?: number | undefined;
+}
+
+/** A run in the legend, with its value at the step that is read, or at the last step before it that it logged. */
+function Named({ store, colour, points, series, at = step.value }: NamedProps) {
+  const index = points?.steps.findLastIndex((one) => one <= Math.round(at)) ?? -1;
+  return (
+    <span>
+      <i class="swatch" style={{ background: colour }} /> <bdi>{nameOfRun(store)}</bdi>{" "}
+      {index >= 0 && (
+        <>
+          {formatNumber(points!.columns[series!.kind ? "mean" : "value"]?.[index] ?? NaN)}
+          {points!.steps[index] !== Math.round(at) && <span class="dim"> (step {formatExact(points!.steps[index]!)})</span>}
+        </>
+      )}
+    </span>
   );
 }
 
@@ -155,8 +197,8 @@ function optionsFor(
   };
   return {
     scales: {
-      x: { time: false, range: (_, low, high) => stepRange(low, high) },
-      y: { range: () => latest.current.range },
+      x: { time: false, range: (_, low, high) => stepRange(...(latest.current.span ?? ([low, high] as const))) },
+      y: { range: (plot, low, high) => (isZoomed(plot) && low < high ? [low, high] : latest.current.range) },
     },
     padding: [6, 12, 0, 0],
     legend: { show: false },
@@ -200,6 +242,13 @@ function optionsFor(
 function goToCursor(plot: uPlot): void {
   const { left = -1 } = plot.cursor;
   if (left >= 0) goToStep(plot.posToVal(left, "x"));
+}
+
+/** Whether only some steps of a line are seen: then the axis is that of these. */
+function isZoomed({ data: [steps], scales, series }: uPlot): boolean {
+  const { min, max } = scales["x"]!;
+  const isLine = series.length > 1 && !!series[1]!.stroke && series[1]!.width !== 0;
+  return isLine && (min! > steps[0]! || max! < steps.at(-1)!);
 }
 
 function stepRange(low: number | null, high: number | null): [number, number] {

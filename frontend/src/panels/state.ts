@@ -10,6 +10,8 @@ export const MODES = ["heat", "percentiles", "lines"] as const;
 export type Mode = (typeof MODES)[number];
 export const mode = signal<Mode>("heat");
 export const logarithmic = signal(false);
+/** How much of the values before it each point of a scalar keeps. */
+export const smoothing = signal(0);
 /** The share of the most extreme values that the axis leaves out, where someone has set it. */
 export const chosenRejection = signal<number | null>(null);
 const USUAL_REJECTION = 0.1;
@@ -20,8 +22,8 @@ export const rejected = computed(
 /** The series that someone was led to; a new object each time, so that the same one is found again. */
 export const sought = signal<{ readonly series: number } | null>(null);
 
-/** The hues of pins: told apart by those who see colours differently, too. */
-const COLOURS = ["#d1495b", "#00798c", "#edae49", "#5f4bb6", "#2e933c", "#d17a22", "#3f8efc", "#a44a8f"];
+/** The hues of pins: told apart by those who see colours differently, too, and none like that of an error. */
+const COLOURS = ["#00798c", "#edae49", "#5f4bb6", "#2e933c", "#d17a22", "#3f8efc", "#a44a8f"];
 
 /** A node keeps its colour for as long as it is pinned. */
 const given = new Map<string, number>();

@@ -15,16 +15,19 @@ export const stores = signal<readonly RunStore[]>([]);
 export const awaitsRuns = computed(() => source.value !== null && !stores.value.length);
 export const saved = signal(false);
 export const connected = signal(true);
+/** Which runs the first one is compared with when the page opens. */
+export const usualCompared = signal<readonly number[]>([]);
 /** What went wrong while reading; "" if nothing did. */
 export const failure = signal("");
 
 export async function start(from: Source): Promise<void> {
-  const { runs, grows = false } = await from.runs();
+  const { runs, grows = false, compare = [] } = await from.runs();
   const all = runs.map(storeOf);
   const abouts = await Promise.all(all.map((store) => from.read(store.number, "run").catch(() => null)));
   batch(() => {
     source.value = from;
     saved.value = from.saved;
+    usualCompared.value = compare;
     stores.value = all;
     abouts.forEach((about, at) => about && (all[at]!.status.value = { ...about.status, revision: -1 }));
   });
@@ -102,7 +105,10 @@ function take(store: RunStore, from: Source, next: Status): void {
 async function readNews(store: RunStore, from: Source): Promise<void> {
   try {
     await Promise.all([readPointNews(store, from), readHeatNews(store, from), readFlow(store, from)]);
-    failure.value = "";
+    batch(() => {
+      failure.value = "";
+      connected.value = true;
+    });
   } catch (problem) {
     tellFailure(problem);
   }
@@ -210,6 +216,8 @@ function want(store: RunStore, what: "wantedPoints" | "wantedHeats", id: number 
   return () => change(-1);
 }
 
-function tellFailure(problem: unknown): void {
-  failure.value = `Some data could not be read (${String(problem)}). What was read before is shown.`;
+/** Says what could not be read; of a server that does not answer, the page says so by itself. */
+export function tellFailure(problem: unknown): void {
+  if (problem instanceof TypeError && !saved.value) connected.value = false;
+  else failure.value = `Could not load some data: ${String(problem)}`;
 }

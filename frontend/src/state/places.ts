@@ -3,14 +3,18 @@
 import { batch, computed, effect, type Signal } from "@preact/signals";
 import { colouring, COLOURINGS } from "../graph/colours";
 import type { Node } from "../graph/calls";
-import { entered, folds, opened, showModule, showNode, showsOps, thick } from "../graph/state";
+import { chosenOps, entered, folds, opened, showModule, showNode, thick } from "../graph/state";
 import { chosenRejection, columns, logarithmic, mode, MODES } from "../panels/state";
 import { type Place, readList, readLists, readPlace, writeList, writeLists, writePlace } from "./address";
-import { use } from "./live";
+import { readNumber } from "../data/points";
+import { failure, source, stores, tellFailure, use, usualCompared } from "./live";
 import {
+  compared,
   comparedAll,
   comparedRuns,
+  distances,
   model,
+  nameOfRun,
   openFirst,
   query,
   reveal,
@@ -64,12 +68,23 @@ const numbered = (signal: Signal<number | null>) =>
 
 const text = (signal: Signal<string>) => held(signal, String, String);
 
+/** A run by its id, which stays the same when other runs come; by its place where it has none. */
+function writeRun(at: number): string {
+  return stores.value[at]?.run.value?.id ?? String(at);
+}
+
+/** The place of a run; -1 where it is not here. */
+function readRun(text: string): number {
+  const at = stores.value.findIndex((store) => store.run.value?.id === text);
+  return at < 0 && /^\d{1,4}$/.test(text) ? Number(text) : at;
+}
+
 const HELD: Readonly<Record<string, Held>> = {
-  run: held(shownRun, (number) => (number ? String(number) : ""), Number),
+  run: held(shownRun, (at) => (stores.value.length > 1 ? writeRun(at) : ""), (text) => (text ? Math.max(0, readRun(text)) : 0)),
   compare: held(
     comparedRuns,
-    (all) => all.join(","),
-    (written) => (written ? written.split(",").map(Number) : []),
+    (all) => (all.join() === usualCompared.value.join() ? "" : all.map(writeRun).join(",") || "none"),
+    (text) => (text ? text.split(",").map(readRun).filter((at) => at >= 0) : usualCompared.value),
   ),
   view: oneOf(view, VIEWS),
   module: {
@@ -83,7 +98,11 @@ const HELD: Readonly<Record<string, Held>> = {
     (keys) => writeList([...keys]),
     (written) => new Set(readList(written)),
   ),
-  ops: flag(showsOps, false),
+  ops: held(
+    chosenOps,
+    (on) => (on === null ? "" : on ? "1" : "0"),
+    (text) => (text ? text === "1" : null),
+  ),
   fold: flag(folds, true),
   thick: flag(thick, false),
   colour: oneOf(colouring, COLOURINGS),
@@ -104,6 +123,13 @@ const address = computed(() => {
   if (!model.value) return location.hash;
   return writePlace(Object.fromEntries(Object.entries(HELD).map(([name, one]) => [name, one.write()])));
 });
+
+/** What a step back in the browser undoes. */
+const VISITED = ["run", "compare", "view", "in"];
+const visitOf = (hash: string) => {
+  const place = readPlace(hash);
+  return VISITED.map((name) => place[name]).join("\n");
+};
 
 /** Shows what the address asks for. */
 function followAddress(): void {
@@ -150,17 +176,27 @@ export function revealNode(node: Node): void {
 /** What is shown now is where the browser's back button leads to. */
 export function keepWayBack(): void {
   writeAddress();
-  if (location.protocol !== "about:") history.pushState(null, "", location.href);
+  leavesWay = true;
 }
 
+/** Whether the next change of the address is a step that the back button undoes. */
+let leavesWay = false;
+
 function writeAddress(): void {
-  if (address.value === location.hash) return;
+  const next = address.value;
+  if (next === location.hash) return;
+  const isVisit = leavesWay || (isKnown && visitOf(next) !== visitOf(location.hash));
+  leavesWay = false;
   try {
-    history.replaceState(null, "", address.value || location.pathname + location.search);
+    history[isVisit ? "pushState" : "replaceState"](null, "", next || location.pathname + location.search);
   } catch {
     // A frame in a notebook has no address of its own.
   }
+  isKnown ||= !!model.value;
 }
+
+/** Whether the address has told what is shown: before that, nothing was visited. */
+let isKnown = false;
 
 /**
  * Shows what the address asks for, and keeps it up to date from then on, a moment late: browsers
@@ -168,6 +204,33 @@ function writeAddress(): void {
  */
 export function keepAddress(): void {
   followAddress();
+  let areRead = false;
+  effect(() => {
+    // Only now it is known which runs there are.
+    if (areRead || !stores.value.length) return;
+    areRead = true;
+    const { run = "", compare = "", colour } = readPlace(location.hash);
+    if (run && readRun(run) < 0) failure.value = "The run of this link is not here.";
+    HELD["run"]!.read(run);
+    HELD["compare"]!.read(compare);
+    if (comparedRuns.peek().length && !colour) colouring.value = "difference";
+  });
+  effect(() => {
+    const [one, other] = [shown.value, compared.value];
+    distances.value = null;
+    if (one && other)
+      void source
+        .peek()!
+        .distances(one.number, other.number)
+        .then(({ distances: sent }) => {
+          if (sent && other === compared.peek() && one === shown.peek())
+            distances.value = new Map(Object.entries(sent).map(([name, value]) => [name, readNumber(value)]));
+        })
+        .catch(tellFailure);
+  });
+  effect(() => {
+    document.title = [shown.value && nameOfRun(shown.value), "Torchglass"].filter(Boolean).join(" – ");
+  });
   effect(() => {
     if (shown.value) use(shown.value);
     comparedAll.value.forEach(use);

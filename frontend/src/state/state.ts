@@ -25,6 +25,14 @@ export function twinsOf({ path, name }: Series): readonly { store: RunStore; ser
   });
 }
 
+/** How far the weights of the shown and the compared run lie apart, by dotted name; null where nobody knows. */
+export const distances = signal<ReadonlyMap<string, number> | null>(null);
+
+export function nameOfRun(store: RunStore): string {
+  const { name = "", file, rank = 0, world_size } = store.run.value ?? {};
+  return world_size ? `rank ${rank}` : (file ?? name);
+}
+
 export const run = computed(() => shown.value?.run.value ?? null);
 export const model = computed<Model | null>(() => shown.value?.model.value ?? null);
 export const status = computed(() => shown.value?.status.value ?? NOTHING_YET);
@@ -42,6 +50,13 @@ const open = signal<ReadonlySet<number>>(new Set([0]));
 const toggledInSearch = signal<ReadonlySet<number>>(new Set());
 
 export const found = computed(() => (model.value && query.value ? search(model.value, query.value) : null));
+
+/** The paths of all that was found, and of all that it stands in. */
+export const foundPaths = computed(() => {
+  const paths = new Set<string>();
+  for (const id of found.value?.matches ?? []) for (const { path } of model.value!.line(id)) paths.add(path);
+  return paths;
+});
 
 export const rows = computed(() => {
   if (!model.value) return [];

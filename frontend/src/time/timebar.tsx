@@ -47,10 +47,10 @@ export function Timebar() {
         type="button"
         class={`mark-step ${referenceStep.value === null ? "" : "on"}`}
         aria-pressed={referenceStep.value !== null}
-        title="Keep this step in mind: colours and small histograms compare with it"
+        title="Compare colours and small histograms with this step"
         onClick={toggleReference}
       >
-        {referenceStep.value === null ? "mark" : `against ${formatExact(referenceStep.value)}`}
+        {referenceStep.value === null ? "Compare from here" : `vs step ${formatExact(referenceStep.value)}`}
       </button>
       <button
         type="button"
@@ -58,7 +58,7 @@ export function Timebar() {
         aria-pressed={follows}
         onClick={() => (chosenStep.value = null)}
       >
-        {status.value.finished ? "end" : "follow"}
+        {status.value.finished ? "Latest" : "Follow"}
       </button>
     </footer>
   );

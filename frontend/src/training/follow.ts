@@ -2,7 +2,7 @@
 
 import { batch } from "@preact/signals";
 import type { Finding } from "../data/records";
-import { graph, showsOps } from "../graph/state";
+import { graph, chosenOps } from "../graph/state";
 import { pin, pins, sought } from "../panels/state";
 import { keepWayBack, revealModule, revealNode } from "../state/places";
 import { model, series, view } from "../state/state";
@@ -15,7 +15,7 @@ export function follow(finding: Finding): void {
     keepWayBack();
     view.value = "graph";
     if (finding.step !== undefined) goToStep(finding.step);
-    if (lead.op) showsOps.value = true;
+    if (lead.op) chosenOps.value = true;
     if (lead.call) revealNode(lead.op ?? lead.call);
     else revealModule(model.value?.find(lead.path) ?? 0);
     if (!lead.series || !lead.call) return;

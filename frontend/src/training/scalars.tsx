@@ -1,7 +1,10 @@
+import { signal } from "@preact/signals";
+import { push } from "../graph/calls";
 import { rankOfScalar, titleOf, titleOfRun } from "../data/names";
 import type { Series } from "../data/records";
 import { Plot } from "../panels/plot";
 import { keyOf } from "../panels/series";
+import { logarithmic, smoothing } from "../panels/state";
 import { series, shown, twinsOf } from "../state/state";
 
 /** Scalars of more modules than this are left to the columns. */
@@ -12,21 +15,63 @@ export function Scalars() {
   const store = shown.value!;
   const scalars = series.value.filter((one) => !one.kind);
   const rank = ({ path, name }: Series) => rankOfScalar(path, name);
-  const ordered = scalars.sort((one, other) => rank(one) - rank(other)).slice(0, MOST_SHOWN);
+  const wanted = filter.value.toLowerCase();
+  const matching = scalars.filter((one) => nameOf(one).toLowerCase().includes(wanted));
+  const ordered = matching.sort((one, other) => rank(one) - rank(other)).slice(0, MOST_SHOWN);
+  const groups = new Map<string, Series[]>();
+  for (const one of ordered) push(groups, one.path ? "Modules" : (/^(.+?)[/.]/.exec(one.name)?.[1] ?? ""), one);
+  // A prefix that one series alone has makes no group.
+  const alone = [...groups].flatMap(([prefix, all]) => (prefix && all.length < 2 ? all : []));
+  const shownGroups = [...groups].filter(([prefix, all]) => !prefix || all.length > 1);
+  if (alone.length) shownGroups.push(["Other", alone]);
   return (
     <section class="training" aria-label="Scalars">
-      <div class="charts">
-        {ordered.map((one) => (
-          <Plot
-            key={keyOf(one)}
-            store={store}
-            series={one}
-            title={one.path ? `${one.path} ${titleOf(one.name)}` : titleOfRun(one.name)}
-            others={twinsOf(one)}
-            height={170}
+      <div class="controls">
+        <input
+          type="search"
+          placeholder="Filter"
+          aria-label="Filter scalars"
+          value={filter.value}
+          onInput={(event) => (filter.value = event.currentTarget.value)}
+        />
+        <label>
+          <input
+            type="checkbox"
+            checked={logarithmic.value}
+            onChange={(event) => (logarithmic.value = event.currentTarget.checked)}
+          />{" "}
+          Log scale
+        </label>
+        <label class="slider">
+          Smoothing {smoothing.value}
+          <input
+            type="range"
+            min="0"
+            max="0.99"
+            step="0.01"
+            aria-label="Smoothing"
+            value={smoothing.value}
+            onInput={(event) => (smoothing.value = Number(event.currentTarget.value))}
           />
-        ))}
+        </label>
       </div>
+      {shownGroups.map(([prefix, all]) => (
+        <div key={prefix}>
+          {shownGroups.length > 1 && prefix && <h3>{prefix}</h3>}
+          <div class="charts">
+            {all.map((one) => (
+              <Plot key={keyOf(one)} store={store} series={one} title={nameOf(one)} others={twinsOf(one)} height={170} />
+            ))}
+          </div>
+        </div>
+      ))}
+      {!ordered.length && <p class="empty">No scalar matches.</p>}
     </section>
   );
+}
+
+const filter = signal("");
+
+function nameOf({ path, name }: Series): string {
+  return path ? `${path} ${titleOf(name)}` : titleOfRun(name);
 }

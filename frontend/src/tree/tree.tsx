@@ -32,7 +32,7 @@ export function Tree() {
 function whyEmpty(): string {
   if (run.value) return "No model was recorded yet.";
   if (failure.value) return "";
-  return awaitsRuns.value ? "No run is here yet. One that is started will appear." : "Reading the run …";
+  return awaitsRuns.value ? "No runs yet. New runs appear here automatically." : "Loading…";
 }
 
 function Lines({ model, box }: { model: Model; box: { current: HTMLDivElement | null } }) {

@@ -118,7 +118,7 @@ def _opened(target: object, unsafe: bool, tensors: Tensors | None = None) -> Ope
         from torchglass.capture.attributes.stored import StoredObject
 
         model = read(target)
-        return Opened(hold(model), StoredObject(model, _tensors_of(target, unsafe)))
+        return Opened(hold(model), StoredObject(model, tensors_of_target(target, unsafe)))
     if is_live(target):
         from torchglass.capture.attributes.live import LiveObject
 
@@ -320,11 +320,11 @@ def _compared(target: object, model: Model, against: object, unsafe: bool) -> Co
     from torchglass.capture.tensor.distances import distances
 
     other = resolve(against)
-    before, after = _tensors_of(other, unsafe), _tensors_of(target, unsafe)
+    before, after = tensors_of_target(other, unsafe), tensors_of_target(target, unsafe)
     return compare(_opened(other, unsafe).reader.model(), model, distances(before, after))
 
 
-def _tensors_of(target: object, unsafe: bool) -> Mapping[str, Callable[[], torch.Tensor]]:
+def tensors_of_target(target: object, unsafe: bool) -> Mapping[str, Callable[[], torch.Tensor]]:
     """How to get at the tensors of a target, by their dotted names; a record has none."""
     if _is_checkpoint(target):
         from torchglass.capture.checkpoint.tensors import StoredTensors

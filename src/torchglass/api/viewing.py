@@ -6,8 +6,9 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, cast, overload
 
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.records.flow import Reader
@@ -75,43 +76,70 @@ def view(
 
     A target is a model, a trace, a run, a checkpoint or a folder of runs, which is served with the
     runs that come into it later, even if it has none yet. A model that is given inputs is run once,
-    and its graph is shown down to its operations. `against` is another target, or a list of them,
-    to compare with. A server's `.url` says where it is, and `.wait()` stays
-    until Ctrl-C; `root_path` is the prefix under which a proxy shows it. In a notebook the page is
-    shown below the cell instead, unless `notebook` is False.
+    and its graph is shown down to its operations. `against` is another target, or a list of them:
+    the page opens with both beside each other, and weights are compared by value. A server's
+    `.url` says where it is, and `.wait()` stays until Ctrl-C; `root_path` is the prefix under which
+    a proxy shows it. In a notebook the page is shown below the cell instead, unless `notebook` is
+    False.
 
     >>> from torch import nn
     >>> view(nn.Linear(2, 3), save="linear.html").name
     'linear.html'
     """
-    if inputs or kwargs:
-        target = _traced(target, inputs, kwargs)
     others = against if isinstance(against, (list, tuple)) else [against] * (against is not None)
-    targets = [target, *others]
+    targets = [_traced(target, inputs, kwargs) if inputs or kwargs else target, *others]
+    waits = save is None and not _in_notebook(notebook)
+    ready = [each for each in targets if not (waits and _awaits_runs(each))]
+    groups = [_readers(each, unsafe=unsafe) for each in ready]
+    readers = [reader for group in groups for reader in group]
+    weights = {id(one[0]): each for one, each in zip(groups, [target, *others], strict=False)}
+    beside: _Beside = {
+        "compared": range(len(groups[0]), len(readers)) if others and groups else (),
+        "distances": partial(_distances, weights, unsafe),
+    }
     if save is not None:
-        from torchglass.views.web.offline import write_page
+        from torchglass.views.web.offline import write_shelf
+        from torchglass.views.web.shelf import Shelf
 
-        first, *more = _readers(targets, unsafe=unsafe)
-        write_page(first, Path(save), *more)
+        write_shelf(Shelf(readers, **beside), Path(save))
         return Path(save)
-    if notebook or (notebook is None and "ipykernel" in sys.modules):
+    if _in_notebook(notebook):
         from torchglass.views.notebook.page import NotebookPage
 
-        return NotebookPage(*_readers(targets, unsafe=unsafe))
+        return NotebookPage(*readers, **beside)
     from torchglass.views.web.server import serve
 
-    ready = [each for each in targets if not _awaits_runs(each)]
-    server = serve(
-        *_readers(ready, unsafe=unsafe),
-        port=port,
-        root_path=root_path,
-        find_more=_find_more(targets),
-    )
+    find_more = _find_more(targets)
+    server = serve(*readers, port=port, root_path=root_path, find_more=find_more, **beside)
     if open_browser:
         import webbrowser
 
         webbrowser.open(server.url)
     return server
+
+
+class _Beside(TypedDict):
+    """What a page is told of its runs beside each other."""
+
+    compared: Sequence[int]
+    distances: Callable[[Reader, Reader], Mapping[str, float] | None]
+
+
+def _in_notebook(notebook: bool | None) -> bool:
+    return notebook or (notebook is None and "ipykernel" in sys.modules)
+
+
+def _distances(
+    targets: Mapping[int, object], unsafe: bool, before: Reader, after: Reader
+) -> Mapping[str, float] | None:
+    """How far the tensors of two targets lie apart; None where one has none, as a run has."""
+    from torchglass.api.exhibits import tensors_of_target
+    from torchglass.capture.tensor.distances import distances
+
+    if id(before) not in targets or id(after) not in targets:
+        return None
+    old, new = (tensors_of_target(resolve(targets[id(each)]), unsafe) for each in (before, after))
+    return distances(old, new) if old and new else None
 
 
 def _traced(target: object, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
@@ -123,15 +151,11 @@ def _traced(target: object, inputs: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return trace(cast("nn.Module", model), *inputs, save=None, **kwargs)
 
 
-def _readers(targets: Sequence[object], *, unsafe: bool) -> list[Reader]:
-    """What a page reads of targets: of a folder of runs all of them."""
-    readers: list[Reader] = []
-    for target in targets:
-        if runs := _runs_in(target):
-            readers += _opened(runs)
-        else:
-            readers.append(reader_of_result(target) or open_reader(target, unsafe=unsafe))
-    return readers
+def _readers(target: object, *, unsafe: bool) -> list[Reader]:
+    """What a page reads of a target: of a folder of runs all of them."""
+    if runs := _runs_in(target):
+        return _opened(runs)
+    return [reader_of_result(target) or open_reader(target, unsafe=unsafe)]
 
 
 def _runs_in(target: object) -> list[Path]:

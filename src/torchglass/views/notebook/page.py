@@ -8,14 +8,15 @@ shows the page as it was when the cell ran.
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from torchglass.errors import TorchglassError
 from torchglass.records.flow import Reader
 from torchglass.views.web.answers import answer
-from torchglass.views.web.offline import render_page
-from torchglass.views.web.shelf import Shelf
+from torchglass.views.web.offline import render_shelf
+from torchglass.views.web.shelf import Distances, Shelf
 
 _FRAME = (
     '<iframe srcdoc="{page}" style="width:100%;height:{height}px;border:1px solid #8884;'
@@ -26,8 +27,15 @@ _FRAME = (
 class NotebookPage:
     """The page of some runs, for the output of a cell."""
 
-    def __init__(self, *readers: Reader, height: int = 720) -> None:
+    def __init__(
+        self,
+        *readers: Reader,
+        height: int = 720,
+        compared: Sequence[int] = (),
+        distances: Distances | None = None,
+    ) -> None:
         self.readers = readers
+        self._shelf = Shelf(readers, compared=compared, distances=distances)
         self.height = height
 
     @cached_property
@@ -37,11 +45,11 @@ class NotebookPage:
             from torchglass.views.notebook.widget import PageWidget
         except ImportError:
             return None
-        return PageWidget(Shelf(self.readers), height=self.height)
+        return PageWidget(self._shelf, height=self.height)
 
     def _repr_html_(self) -> str:
         title = html.escape(self.readers[0].run().name)
-        page = html.escape(render_page(*self.readers), quote=True)
+        page = html.escape(render_shelf(self._shelf), quote=True)
         return _FRAME.format(page=page, height=self.height, title=title)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
     runs        the runs that can be looked at, the first one first
     statuses    how far each of them is
+    distances   ?with=1: how far the weights of this run and of another lie apart
     run         who recorded this, and how far it is
     model       the structure and its counts; null while there is none
     source      ?class=shop.Block: the code of a class of the model
@@ -35,10 +36,13 @@ def answer(shelf: Shelf, name: str, query: Query) -> bytes:
     Raises ViewError for one that nobody understands and LookupFailedError where there is nothing.
     """
     if name == "runs":
-        return _json({**payloads.runs_payload(shelf.readers), "grows": shelf.grows})
+        return _json({**payloads.runs_payload(shelf), "grows": shelf.grows})
     if name == "statuses":
         return _json({"version": payloads.VERSION, "runs": shelf.statuses()})
     (number,) = _whole_numbers(query, "run", default=0)
+    if name == "distances":
+        (other,) = _whole_numbers(query, "with", default=0)
+        return _json(payloads.distances_payload(shelf, number, other))
     run = shelf.find(number)
     if run is None:
         raise LookupFailedError(f"there is no run {number}")
@@ -81,7 +85,7 @@ _ANEW: Mapping[str, Callable[[ShownRun, Query], payloads.Payload]] = {
 }
 KEPT = ("model", *documents.DOCUMENTS)
 """What stays the same until the run's revision changes."""
-NAMES = ("runs", "statuses", *_ANEW, *KEPT)
+NAMES = ("runs", "statuses", "distances", *_ANEW, *KEPT)
 
 
 def _series(query: Query) -> list[SeriesId]:

@@ -33,8 +33,8 @@ from torchglass.records.flow import Reader
 from torchglass.views.web import page_files, payloads
 from torchglass.views.web.answers import NAMES, answer
 from torchglass.views.web.guard import SafeHeaders, TokenCheck
-from torchglass.views.web.offline import render_page
-from torchglass.views.web.shelf import FindMore, Shelf
+from torchglass.views.web.offline import render_shelf
+from torchglass.views.web.shelf import Distances, FindMore, Shelf
 
 T = TypeVar("T")
 
@@ -55,9 +55,12 @@ def build_app(
     root_path: str = "",
     closing: threading.Event | None = None,
     find_more: FindMore | None = None,
+    compared: Sequence[int] = (),
+    distances: Distances | None = None,
 ) -> Starlette:
     """The application that shows some runs; setting `closing` ends its open streams."""
-    routes = _Api(Shelf(readers, find_more), closing or threading.Event()).routes()
+    shelf = Shelf(readers, find_more, compared=compared, distances=distances)
+    routes = _Api(shelf, closing or threading.Event()).routes()
     # A proxy may strip the prefix or pass it on: both find their way.
     prefixed = [Mount(root_path, routes=routes)] if root_path.strip("/") else []
     return Starlette(
@@ -111,7 +114,7 @@ class _Api:
 
     def _saved(self, request: Request) -> Response:
         return Response(
-            render_page(*self._shelf.readers).encode("utf-8", errors="replace"),
+            render_shelf(self._shelf).encode("utf-8", errors="replace"),
             media_type="text/html",
             headers={"Content-Disposition": "attachment", "Cache-Control": "no-store"},
         )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import gzip
 import html
+import itertools
 from pathlib import Path
 
 from torchglass.records.flow import Reader
 from torchglass.views.files import in_its_folder
 from torchglass.views.web import page_files
-from torchglass.views.web.payloads import snapshot, to_json
+from torchglass.views.web.payloads import distances_payload, snapshot, to_json
+from torchglass.views.web.shelf import Shelf
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -39,9 +41,24 @@ img-src data: blob:">
 
 def render_page(*readers: Reader) -> str:
     """All that the readers have, and the page that shows it, as one HTML text."""
-    data = to_json({"runs": [snapshot(reader) for reader in readers]}).encode("ascii")
-    packed = base64.b64encode(gzip.compress(data, 6, mtime=0)).decode("ascii")
-    return _render(f"{readers[0].run().name} – Torchglass", packed)
+    return render_shelf(Shelf(readers))
+
+
+def render_shelf(shelf: Shelf) -> str:
+    """The same, with what is known of the runs beside each other."""
+    readers = shelf.readers
+    data = {
+        "runs": [snapshot(reader) for reader in readers],
+        "compare": list(shelf.compared),
+        "distances": {
+            f"{one},{other}": distances_payload(shelf, one, other)
+            for one, other in itertools.permutations(range(len(readers)), 2)
+            if 0 in (one, other) and shelf.distances(one, other) is not None
+        },
+    }
+    packed = gzip.compress(to_json(data).encode("ascii"), 6, mtime=0)
+    title = f"{readers[0].run().name} – Torchglass"
+    return _render(title, base64.b64encode(packed).decode("ascii"))
 
 
 def render_shell() -> str:
@@ -63,7 +80,12 @@ def _render(title: str, data: str) -> str:
 
 def write_page(reader: Reader, path: Path, *others: Reader) -> None:
     """Save the page of a run, and of others to compare it with, as one HTML file."""
-    page = render_page(reader, *others)
+    write_shelf(Shelf((reader, *others)), path)
+
+
+def write_shelf(shelf: Shelf, path: Path) -> None:
+    """The same, with what is known of the runs beside each other."""
+    page = render_shelf(shelf)
     in_its_folder(path).write_text(page, encoding="utf-8", errors="replace")
 
 

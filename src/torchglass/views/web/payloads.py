@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ from torchglass.views.web.flow import Flow
 from torchglass.views.web.heat import Heat
 from torchglass.views.web.ribbon import Column
 
+if TYPE_CHECKING:
+    from torchglass.views.web.shelf import Shelf
+
 VERSION = 1
 MOST_POINTS = 2000
 """Points of one series in one payload: more than a screen has columns."""
@@ -43,12 +46,34 @@ _USUAL = ("running", "finished")
 
 def run_payload(reader: Reader) -> Payload:
     """Who recorded this, and how far it is."""
-    return {"version": VERSION, "run": to_plain(reader.run()), "status": status(reader)}
+    return {"version": VERSION, "run": _who(reader), "status": status(reader)}
 
 
-def runs_payload(readers: Sequence[Reader]) -> Payload:
-    """All runs that can be looked at."""
-    return {"version": VERSION, "runs": [to_plain(reader.run()) for reader in readers]}
+def runs_payload(shelf: Shelf) -> Payload:
+    """All runs that can be looked at, and which of them the first is compared with."""
+    runs = [_who(reader) for reader in shelf.readers]
+    return {"version": VERSION, "runs": runs, "compare": list(shelf.compared)}
+
+
+def _who(reader: Reader) -> Payload:
+    """What a run says of itself; one that is read from a file also what names it in links."""
+    run = reader.run()
+    path = getattr(reader, "path", None)
+    if path is None:
+        return dict(to_plain(run))
+    # The same whatever the file is called, and whatever other runs there are.
+    return {**to_plain(run), "file": path.name, "id": f"{run.created_ns:x}-{run.rank}"}
+
+
+def distances_payload(shelf: Shelf, number: int, other: int) -> Payload:
+    """How far the weights of two runs lie apart; null where they cannot be compared."""
+    found = shelf.distances(number, other)
+    return {
+        "version": VERSION,
+        "distances": None
+        if found is None
+        else {name: _number(value) for name, value in found.items()},
+    }
 
 
 def status(reader: Reader) -> Payload:

@@ -17,7 +17,7 @@ from torchglass.errors import ViewError
 from torchglass.records.flow import Reader
 from torchglass.views.web import page_files
 from torchglass.views.web.app import build_app
-from torchglass.views.web.shelf import FindMore
+from torchglass.views.web.shelf import Distances, FindMore
 
 _PORTS_TO_TRY = 50
 _LAST_PORT = 65535
@@ -72,12 +72,15 @@ def serve(
     root_path: str = "",
     allow_hosts: Sequence[str] = (),
     find_more: FindMore | None = None,
+    compared: Sequence[int] = (),
+    distances: Distances | None = None,
 ) -> Server:
     """Serve the page of a run, and of others to compare it with, at `port` or the next free one.
 
     `allow_hosts` are names besides localhost under which a browser may reach it, `root_path` is the
     prefix under which a proxy shows it. `find_more` is asked now and then for runs that have been
-    started since. The readers stay open when the server closes.
+    started since. The page opens with the first run beside those at the places `compared`, and
+    asks `distances` how far their weights lie apart. The readers stay open when the server closes.
     """
     _check_port(port)
     page_files.read("index.html")
@@ -92,6 +95,8 @@ def serve(
         root_path=root_path,
         closing=closing,
         find_more=find_more,
+        compared=compared,
+        distances=distances,
     )
     config = uvicorn.Config(
         app,

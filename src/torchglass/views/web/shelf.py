@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torchglass.errors import StoreError
 from torchglass.records.flow import Reader
@@ -33,6 +33,9 @@ class ShownRun:
         return known[1]
 
 
+Distances = Callable[[Reader, Reader], Mapping[str, float] | None]
+"""How far the tensors of two targets lie apart, by name; None where either has no tensors."""
+
 FindMore = Callable[[], Sequence[Reader]]
 """Gives the runs that have appeared since it was last asked."""
 
@@ -40,14 +43,28 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class Shelf:
-    """Several runs side by side. With `find_more`, those that appear later are put behind them."""
+    """Several runs side by side. With `find_more`, those that appear later are put behind them.
 
-    def __init__(self, readers: Sequence[Reader], find_more: FindMore | None = None) -> None:
+    `compared` are the places of those that the first one is compared with when the page is opened.
+    """
+
+    def __init__(
+        self,
+        readers: Sequence[Reader],
+        find_more: FindMore | None = None,
+        *,
+        compared: Sequence[int] = (),
+        distances: Distances | None = None,
+    ) -> None:
         self.readers = tuple(readers)
+        self.compared = tuple(compared)
+        self._distances = distances
+        self._known_distances: dict[tuple[int, int], Mapping[str, float] | None] = {}
         self._runs = [ShownRun(reader) for reader in readers]
         self._find_more = find_more
         self._looked = time.monotonic()
         self._lock = threading.Lock()
+        self._comparing = threading.Lock()
 
     @property
     def grows(self) -> bool:
@@ -57,6 +74,19 @@ class Shelf:
     def find(self, number: int) -> ShownRun | None:
         """The run at a place, or None."""
         return self._runs[number] if 0 <= number < len(self._runs) else None
+
+    def distances(self, number: int, other: int) -> Mapping[str, float] | None:
+        """How far the tensors of two runs lie apart, from the second to the first."""
+        pair = number, other
+        if self._distances is None or not all(0 <= each < len(self.readers) for each in pair):
+            return None
+        if pair not in self._known_distances:
+            # Under a lock of its own: reading large checkpoints must not hold up anything else.
+            with self._comparing:
+                if pair not in self._known_distances:
+                    found = self._distances(self.readers[other], self.readers[number])
+                    self._known_distances[pair] = found
+        return self._known_distances[pair]
 
     def statuses(self) -> list[payloads.Payload]:
         """How far each run is. One that cannot be read does not hide the others."""

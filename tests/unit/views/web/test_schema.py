@@ -29,7 +29,7 @@ QUESTIONS = {
     "glance": "series=1&step=3",
     "source": "class=tests.unit.views.web.test_schema.Shown",
 }
-NAMES = ["runs", "run", "model", "series", "flow", *QUESTIONS, *DOCUMENTS]
+NAMES = ["runs", "distances", "run", "model", "series", "flow", *QUESTIONS, *DOCUMENTS]
 
 
 class Shown:
