@@ -30,8 +30,6 @@ const { metafile } = await build({
     { in: "src/graph/layout.worker.ts", out: "layout" },
   ],
   outdir: out,
-  // A seventh of the code would be for animations that there are none of.
-  alias: { "d3-transition": "./src/graph/still.ts", "d3-interpolate": "./src/graph/still.ts" },
   bundle: true,
   minify: true,
   metafile: true,

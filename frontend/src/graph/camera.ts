@@ -1,8 +1,6 @@
 /** How the graph is looked at: pan, zoom, and which part of it must be drawn. */
 
 import { signal } from "@preact/signals";
-import { select } from "d3-selection";
-import { zoom, zoomIdentity, type ZoomBehavior, type ZoomTransform } from "d3-zoom";
 import { DRAGGABLE } from "./sizes";
 import type { DrawnBox, Scene } from "./scene";
 
@@ -21,36 +19,31 @@ const MIDDLE = 0.22;
 const SPARE = 0.5;
 const MARGIN = 24;
 
+/** A place of the scene is drawn at k times itself, moved by x and y. */
+export interface Transform {
+  readonly x: number;
+  readonly y: number;
+  readonly k: number;
+}
+
+const [SMALLEST, LARGEST] = [0.02, 4];
+/** A press that moves less than this is a click. */
+export const CLICK_DISTANCE = 4;
+
 export class Camera {
   /** What must be drawn; changes only when the view leaves it. */
   readonly region = signal<Region>({ left: 0, top: 0, right: 0, bottom: 0, detail: "near" });
-  readonly transform = signal<ZoomTransform>(zoomIdentity);
+  readonly transform = signal<Transform>({ x: 0, y: 0, k: 1 });
   private svg: SVGSVGElement | null = null;
   /** What all of is seen, for as long as nobody moves the picture. */
   private fitted: [Scene, boolean] | null = null;
   private measured = { w: 0, h: 0 };
-  private readonly behaviour: ZoomBehavior<SVGSVGElement, unknown>;
-
-  constructor() {
-    this.behaviour = zoom<SVGSVGElement, unknown>()
-      .scaleExtent([0.02, 4])
-      .clickDistance(4)
-      .filter((event: MouseEvent) => {
-        const onBox = (event.target as Element).closest(DRAGGABLE);
-        return event.type === "wheel" || (!onBox && !event.button);
-      });
-  }
+  private moved: SVGGElement | null = null;
 
   /** Takes hold of the picture; `moved` is the part of it that is moved. */
   attach(svg: SVGSVGElement, moved: SVGGElement): () => void {
     this.svg = svg;
-    this.behaviour.on("zoom", (event: { transform: ZoomTransform; sourceEvent?: unknown }) => {
-      moved.setAttribute("transform", event.transform.toString());
-      this.transform.value = event.transform;
-      if (event.sourceEvent) this.fitted = null;
-      this.refresh(false);
-    });
-    const selection = select(svg).call(this.behaviour).on("dblclick.zoom", null);
+    this.moved = moved;
     const watcher = new ResizeObserver(() => {
       this.measure();
       if (this.fitted) this.fit(...this.fitted);
@@ -58,10 +51,58 @@ export class Camera {
     });
     watcher.observe(svg);
     this.measure();
+    const ending = new AbortController();
+    svg.addEventListener("wheel", (event) => this.wheel(event), { passive: false, signal: ending.signal });
+    this.followPointers(svg, ending.signal);
     return () => {
       watcher.disconnect();
-      selection.on(".zoom", null);
+      ending.abort();
     };
+  }
+
+  private wheel(event: WheelEvent): void {
+    event.preventDefault();
+    // Lines and pages are scrolled in other units; a pinch on a touchpad comes as a wheel with the key held.
+    const unit = event.deltaMode === 1 ? 0.05 : event.deltaMode ? 1 : 0.002;
+    this.zoomBy(2 ** (-event.deltaY * unit * (event.ctrlKey ? 10 : 1)), this.onSvg(event));
+  }
+
+  /** One finger or the mouse moves the picture, two fingers zoom it. */
+  private followPointers(svg: SVGSVGElement, signal: AbortSignal): void {
+    const down = new Map<number, readonly [number, number]>();
+    let travelled = 0;
+    const middle = () => {
+      const all = [...down.values()];
+      const [x, y] = [0, 1].map((at) => all.reduce((sum, one) => sum + one[at]!, 0) / all.length) as [number, number];
+      return { x, y, apart: all.length > 1 ? Math.hypot(all[0]![0] - all[1]![0], all[0]![1] - all[1]![1]) : 0 };
+    };
+    const start = (event: PointerEvent) => {
+      if (event.button || (event.target as Element).closest(DRAGGABLE)) return;
+      if (!down.size) travelled = 0;
+      down.set(event.pointerId, this.onSvg(event));
+    };
+    const move = (event: PointerEvent) => {
+      if (!down.has(event.pointerId)) return;
+      const before = middle();
+      down.set(event.pointerId, this.onSvg(event));
+      const now = middle();
+      travelled += Math.abs(now.x - before.x) + Math.abs(now.y - before.y) + Math.abs(now.apart - before.apart);
+      if (travelled < CLICK_DISTANCE) return;
+      this.moveBy(now.x - before.x, now.y - before.y);
+      if (before.apart && now.apart) this.zoomBy(now.apart / before.apart, [now.x, now.y]);
+    };
+    const end = (event: PointerEvent) => {
+      if (down.delete(event.pointerId) && travelled >= CLICK_DISTANCE) ignoreClick();
+    };
+    svg.addEventListener("pointerdown", start, { signal });
+    addEventListener("pointermove", move, { signal });
+    addEventListener("pointerup", end, { signal });
+    addEventListener("pointercancel", end, { signal });
+  }
+
+  private onSvg({ clientX, clientY }: { clientX: number; clientY: number }): [number, number] {
+    const { left, top } = this.svg!.getBoundingClientRect();
+    return [clientX - left, clientY - top];
   }
 
   /** Of the picture on the screen. Asking the browser would have it lay out all that has changed since. */
@@ -82,30 +123,35 @@ export class Camera {
     const scale = readable ? Math.max(all, Math.min(0.72, (w - 2 * MARGIN) / scene.w), 0.3) : Math.max(all, 0.02);
     const x = (w - scene.w * scale) / 2;
     const y = scene.h * scale > h ? MARGIN : (h - scene.h * scale) / 2;
-    this.set(zoomIdentity.translate(x, y).scale(scale));
+    this.set({ x, y, k: scale }, true);
   }
 
-  zoomBy(factor: number): void {
+  /** Around a place on the screen, which stays where it is; the middle if none is given. */
+  zoomBy(factor: number, [px, py] = [this.size.w / 2, this.size.h / 2]): void {
     this.fitted = null;
-    if (this.svg) select(this.svg).call(this.behaviour.scaleBy, factor);
+    const { x, y, k } = this.transform.peek();
+    const next = Math.min(LARGEST, Math.max(SMALLEST, k * factor));
+    this.set({ x: px - ((px - x) * next) / k, y: py - ((py - y) * next) / k, k: next });
   }
 
+  /** Puts a place of the scene into the middle. */
   moveTo(x: number, y: number): void {
     this.fitted = null;
-    if (this.svg) select(this.svg).call(this.behaviour.translateTo, x, y);
+    const { k } = this.transform.peek();
+    this.set({ x: this.size.w / 2 - x * k, y: this.size.h / 2 - y * k, k });
   }
 
-  moveBy(x: number, y: number): void {
+  moveBy(dx: number, dy: number): void {
     this.fitted = null;
-    const { k } = this.transform.peek();
-    if (this.svg) select(this.svg).call(this.behaviour.translateBy, x / k, y / k);
+    const { x, y, k } = this.transform.peek();
+    this.set({ x: x + dx, y: y + dy, k });
   }
 
   /** Where in the scene a pointer is. */
-  placeOf(event: MouseEvent | TouchEvent): [number, number] {
-    const { clientX, clientY } = pointerOf(event);
-    const { left, top } = this.svg!.getBoundingClientRect();
-    return this.transform.peek().invert([clientX - left, clientY - top]);
+  placeOf(event: { clientX: number; clientY: number }): [number, number] {
+    const [left, top] = this.onSvg(event);
+    const { x, y, k } = this.transform.peek();
+    return [(left - x) / k, (top - y) / k];
   }
 
   /** Moves only as far as needed to see a box. */
@@ -119,9 +165,10 @@ export class Camera {
     if (dx || dy) this.moveBy(dx, dy);
   }
 
-  private set(transform: ZoomTransform): void {
-    if (this.svg) select(this.svg).call(this.behaviour.transform, transform);
-    this.refresh(true);
+  private set(next: Transform, draws = false): void {
+    this.moved?.setAttribute("transform", `translate(${next.x},${next.y}) scale(${next.k})`);
+    this.transform.value = next;
+    this.refresh(draws);
   }
 
   private refresh(always: boolean): void {
@@ -147,9 +194,14 @@ export class Camera {
 
 export const camera = new Camera();
 
-/** The mouse, or the finger that an event is about. */
-export function pointerOf(event: MouseEvent | TouchEvent): { clientX: number; clientY: number } {
-  return "changedTouches" in event ? event.changedTouches[0]! : event;
+/** Takes away the click that ends a drag. */
+export function ignoreClick(): void {
+  const ignore = (event: Event) => {
+    event.stopPropagation();
+    event.preventDefault();
+  };
+  addEventListener("click", ignore, { capture: true, once: true });
+  setTimeout(() => removeEventListener("click", ignore, true));
 }
 
 export function isIn(region: Region, box: { x: number; y: number; w: number; h: number }): boolean {

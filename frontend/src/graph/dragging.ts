@@ -1,46 +1,51 @@
 /** Boxes dragged out of the graph and dropped on a column. */
 
-import { drag } from "d3-drag";
-import { select } from "d3-selection";
 import { pin } from "../panels/state";
-import { pointerOf } from "./camera";
+import { CLICK_DISTANCE, ignoreClick } from "./camera";
 import type { Item } from "./levels";
 import { DRAGGABLE } from "./sizes";
 import { hovered } from "./state";
 
-interface Moving {
-  readonly item: Item;
-  ghost: HTMLElement | null;
-}
-
-type ItemOf = (event: MouseEvent | TouchEvent) => Item | undefined;
-
-export function dragToColumns(svg: SVGSVGElement, itemOf: ItemOf): () => void {
-  const behaviour = drag<SVGSVGElement, unknown, Moving | undefined>()
-    .clickDistance(4)
-    .filter((event: MouseEvent) => !event.button && !!(event.target as Element).closest(DRAGGABLE))
-    .subject((event: { sourceEvent: MouseEvent | TouchEvent }) => {
-      const item = itemOf(event.sourceEvent);
-      return item && { item, ghost: null };
-    })
-    .on("drag", (event: { subject: Moving; sourceEvent: MouseEvent | TouchEvent }) => {
-      const at = pointerOf(event.sourceEvent);
-      event.subject.ghost ??= makeGhost(event.subject.item);
-      event.subject.ghost.style.translate = `${at.clientX + 10}px ${at.clientY + 10}px`;
+export function dragToColumns(svg: SVGSVGElement, itemOf: (event: MouseEvent) => Item | undefined): () => void {
+  const ending = new AbortController();
+  let stop = () => {};
+  const start = (down: PointerEvent) => {
+    const item = down.button || !(down.target as Element).closest(DRAGGABLE) ? undefined : itemOf(down);
+    if (!item) return;
+    stop();
+    const listening = new AbortController();
+    let ghost: HTMLElement | null = null;
+    const move = (at: PointerEvent) => {
+      if (at.pointerId !== down.pointerId) return;
+      if (!ghost && Math.hypot(at.clientX - down.clientX, at.clientY - down.clientY) < CLICK_DISTANCE) return;
+      ghost ??= makeGhost(item);
+      ghost.style.translate = `${at.clientX + 10}px ${at.clientY + 10}px`;
       markTarget(columnAt(at));
       hovered.value = null;
-    })
-    .on("end", (event: { subject: Moving; sourceEvent: MouseEvent | TouchEvent }) => {
-      if (!event.subject.ghost) return;
-      event.subject.ghost.remove();
+    };
+    const end = (at: PointerEvent) => {
+      if (at.pointerId !== down.pointerId) return;
+      const column = ghost && at.type === "pointerup" ? columnAt(at)?.dataset["column"] : undefined;
+      if (ghost) ignoreClick();
+      stop();
+      if (column !== undefined) pin(item.key, Number(column));
+    };
+    stop = () => {
+      listening.abort();
+      ghost?.remove();
       markTarget(null);
       document.documentElement.classList.remove("dragging");
-      const column = columnAt(pointerOf(event.sourceEvent))?.dataset["column"];
-      if (column !== undefined) pin(event.subject.item.key, Number(column));
-    });
-  const selection = select(svg);
-  selection.call(behaviour as never);
-  return () => selection.on(".drag", null);
+    };
+    const { signal } = listening;
+    addEventListener("pointermove", move, { signal });
+    addEventListener("pointerup", end, { signal });
+    addEventListener("pointercancel", end, { signal });
+  };
+  svg.addEventListener("pointerdown", start, { signal: ending.signal });
+  return () => {
+    stop();
+    ending.abort();
+  };
 }
 
 function makeGhost(item: Item): HTMLElement {

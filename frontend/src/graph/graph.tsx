@@ -167,7 +167,7 @@ function useFocus(svg: { current: SVGSVGElement | null }): void {
 }
 
 /** The box under a pointer. Seen from afar, boxes are no elements of their own, and are found by their place. */
-function boxOf(event: MouseEvent | TouchEvent): DrawnBox | undefined {
+function boxOf(event: MouseEvent): DrawnBox | undefined {
   const element = event.target as Element;
   const at = element.closest<SVGElement>("[data-at]")?.dataset["at"];
   if (at !== undefined) return scene.value.boxes[Number(at)];

@@ -177,6 +177,7 @@ export function revealNode(node: Node): void {
 export function keepWayBack(): void {
   writeAddress();
   leavesWay = true;
+  queueMicrotask(writeAddress);
 }
 
 /** Whether the next change of the address is a step that the back button undoes. */
