@@ -121,6 +121,12 @@ def test_ten_thousand_ops_are_seen_in_parts(open_page: OpenPage, serving: Serve)
 
     page = open_page(serving(store).url)
 
+    stack = page.locator("[data-testid=box].stack")
+    expect(stack).to_contain_text("op1, op2")
+    stack.click()
+    expect(page.locator("[data-testid=box].group")).to_have_count(100)
+    page.locator("summary", has_text="Show").click()
+    page.get_by_label("Group repeats").uncheck()
     expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "100")
     page.locator("[data-testid=box].group").first.click()
     expect(page.get_by_test_id("graph")).to_have_attribute("data-boxes", "200")

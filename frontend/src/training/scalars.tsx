@@ -18,12 +18,12 @@ export function Scalars() {
   const wanted = filter.value.toLowerCase();
   const matching = scalars.filter((one) => nameOf(one).toLowerCase().includes(wanted));
   const ordered = matching.sort((one, other) => rank(one) - rank(other)).slice(0, MOST_SHOWN);
-  const groups = new Map<string, Series[]>();
-  for (const one of ordered) push(groups, one.path ? "Modules" : (/^(.+?)[/.]/.exec(one.name)?.[1] ?? ""), one);
+  const prefixes = ordered.map((one) => (one.path ? "Modules" : (/^(.+?)[/.]/.exec(one.name)?.[1] ?? "")));
   // A prefix that one series alone has makes no group.
-  const alone = [...groups].flatMap(([prefix, all]) => (prefix && all.length < 2 ? all : []));
-  const shownGroups = [...groups].filter(([prefix, all]) => !prefix || all.length > 1);
-  if (alone.length) shownGroups.push(["Other", alone]);
+  const isGroup = (prefix: string) => prefixes.indexOf(prefix) < prefixes.lastIndexOf(prefix);
+  const groups = new Map<string, Series[]>([["", []]]);
+  ordered.forEach((one, at) => push(groups, isGroup(prefixes[at]!) ? prefixes[at]! : "", one));
+  const shownGroups = [...groups].filter(([, all]) => all.length);
   return (
     <section class="training" aria-label="Scalars">
       <div class="controls">
