@@ -239,7 +239,8 @@ const farthest = computed(() => {
   for (const [name, distance] of distances.value ?? []) {
     for (let end = name.lastIndexOf("."); ; end = name.lastIndexOf(".", end - 1)) {
       const path = name.slice(0, Math.max(0, end));
-      most.set(path, Math.max(most.get(path) ?? 0, distance));
+      // What became NaN or Inf lies farther than anything.
+      most.set(path, Math.max(most.get(path) ?? 0, Number.isNaN(distance) ? Infinity : distance));
       if (end <= 0) break;
     }
   }
