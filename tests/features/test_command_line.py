@@ -236,7 +236,10 @@ def test_the_help_says_what_each_target_is_for(capsys: pytest.CaptureFixture[str
         (["view", "notes.txt", "--input", "1x3"], "notes.txt cannot be run: it is a file"),
         (["report", "net.py:Net"], "--out"),
         (["profile", "net.py:Net", "--input", "2x5:long", "--json"], "--json requires an argument"),
-        (["inspect", "net.py:Net", "--input", "2x5:long", "--depth", "-1"], "depth is 0 or more"),
+        (
+            ["inspect", "net.py:Net", "--input", "2x5:long", "--depth", "-1"],
+            "depth must be 0",
+        ),
         (["demo", "--steps", "0"], "Must be >= 1"),
     ],
 )

@@ -72,7 +72,7 @@ def test_what_is_printed_has_a_line_for_each_module_and_the_rule_it_was_counted_
     assert "├─ conv" in text
     assert "└─ head" in text
     assert f"{counted.total_flops:,} FLOPs = {counted.total_macs:,} MACs" in text
-    assert "each multiplication with its addition as two" in text
+    assert "1 multiply-add = 2 FLOPs" in text
     assert "Lower bound" not in text
 
 

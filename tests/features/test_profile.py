@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import torchglass as tg
 from torchglass.api.models import summary
 from torchglass.api.timing import profile
 from torchglass.errors import CaptureError
@@ -139,7 +140,7 @@ def test_only_who_measures_ops_is_told_to_leave_them_out(ops: bool) -> None:
 
     disturbed = Profile(taken.model, taken.calls, timing)
 
-    assert ("(ops=False)" in str(disturbed)) == ops
+    assert ("ops=False" in str(disturbed)) == ops
 
 
 def test_the_overlay_and_the_summary_count_the_same_memory() -> None:
@@ -150,3 +151,27 @@ def test_the_overlay_and_the_summary_count_the_same_memory() -> None:
     assert "Mem: 1.0 KB" in overlay
     assert "Parameters: 128 × 4 bytes   Buffers: 520 B" in overlay
     assert "1.0 KB" in str(summary(model))
+
+
+def test_long_tables_are_cut_at_a_depth_and_say_how_to_see_all() -> None:
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU())) for _ in range(40))
+    )
+    x = torch.ones(2, 4)
+
+    for result in (tg.profile(model, x, repeats=1), tg.flops(model, x), tg.memory(model, x)):
+        shown = str(result)
+        every = result.table(depth=3)
+        assert "rows; depth=3 (--depth 3) shows all" in shown
+        assert "─ 39 " in shown
+        assert len(shown.splitlines()) < 80 < 160 < len(every.splitlines())
+        assert "rows; depth" not in every
+    inspected = tg.inspect(model, x)
+    assert "41 of 161 rows; depth=3 (--depth 3) shows all" in str(inspected)
+    assert "rows; depth" not in inspected.table(depth=3)
+
+
+def test_a_flat_model_of_many_modules_shows_the_first_hundred_rows() -> None:
+    model = nn.Sequential(*(nn.ReLU() for _ in range(150)))
+
+    assert "100 of 151 rows; depth=1 (--depth 1) shows all" in str(tg.flops(model, torch.ones(2)))

@@ -138,3 +138,38 @@ def test_a_language_model_of_seven_billion_parameters_needs_no_memory() -> None:
     assert summary.to_dict()["totals"]["parameters"] == 6_738_415_616
     assert "1×2048×32000" in str(summary)
     assert all(parameter.is_meta for parameter in model.parameters())
+
+
+def test_frozen_modules_are_marked_and_the_trainable_share_is_told() -> None:
+    model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 1, bias=False))
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(False)
+
+    found = tg.summary(model)
+    lines = str(found).splitlines()
+
+    assert found.total_params == 10_200
+    assert found.trainable_params == 100
+    assert found.frozen_params == 10_100
+    assert found.total_buffers == 0
+    assert found.total_bytes == 40_800
+    assert any(line.split()[:3] == ["├─", "0", "Linear"] and " no " in line for line in lines)
+    assert any(line.split()[:3] == ["└─", "1", "Linear"] and " yes " in line for line in lines)
+    assert "  trainable  100, 0.98%" in lines
+    assert "Trainable" not in str(tg.summary(model[1]))
+
+
+def test_the_signs_in_a_summary_are_explained_where_they_occur() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.unused = nn.LSTM(4, 4), nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.rnn(x)[0]
+            return result
+
+    text = str(tg.summary(Pair(), torch.ones(3, 4)))
+
+    assert "\n–: not called in this forward\n+1: one more output tensor\n" in text
+    assert "–:" not in str(tg.summary(Pair()))

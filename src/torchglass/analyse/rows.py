@@ -37,11 +37,11 @@ class Row(Generic[M]):
 
 
 def check_order(sort: str | None, depth: int | None) -> None:
-    """Refuse what is no order, and no number of levels."""
+    """Check the order and the number of levels."""
     if sort is not None and sort not in get_args(Sort):
-        raise ViewError(f"sort is one of {', '.join(get_args(Sort))}, not {sort!r}")
+        raise ViewError(f"sort must be one of {', '.join(get_args(Sort))}, not {sort!r}")
     if depth is not None and depth < 0:
-        raise ViewError(f"depth is 0 or more, not {depth}")
+        raise ViewError(f"depth must be 0 or more, not {depth}")
 
 
 def paths_of(model: Model, measured: Iterable[str]) -> Iterable[str]:

@@ -43,7 +43,7 @@ class RunNote:
         return "\n".join([head, *shown, *rest])
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as dicts, lists, strings and numbers."""
+        """The summary as dicts, lists, strings and numbers."""
         return {
             "status": str(self.status),
             "state": self.status.state,
@@ -58,8 +58,14 @@ class RunNote:
 class Summary:
     """What a model is made of; print it, or turn it into something else.
 
-    `depth` says how far below the model rows are shown, `sort` how siblings are ordered, `fold`
-    whether neighbours that are built alike share a row, `col_names` which columns there are.
+    `depth` limits how many levels are shown, `sort` orders siblings, `fold` shows neighbours that
+    are built alike as one row, `col_names` selects the columns.
+
+    >>> from torch import nn
+    >>> from torchglass import summary
+    >>> found = summary(nn.Linear(3, 2))
+    >>> found.total_params, found.trainable_params, found.total_bytes
+    (8, 8, 32)
     """
 
     def __init__(
@@ -74,9 +80,9 @@ class Summary:
         run: RunNote | None = None,
     ) -> None:
         if sort is not None and sort not in get_args(Sort):
-            raise ViewError(f"sort is one of {', '.join(get_args(Sort))}, not {sort!r}")
+            raise ViewError(f"sort must be one of {', '.join(get_args(Sort))}, not {sort!r}")
         if depth is not None and depth < 0:
-            raise ViewError(f"depth is 0 or more, not {depth}")
+            raise ViewError(f"depth must be 0 or more, not {depth}")
         self.model = model
         self.calls = calls
         self.run = run
@@ -84,26 +90,50 @@ class Summary:
         self.report = summarize(model, calls, depth=depth, sort=sort, fold=fold)
         self._columns = columns_named(col_names, self.report)
 
+    @property
+    def total_params(self) -> int:
+        """Parameters of the model, shared ones counted once."""
+        return self.report.counts.total.parameters
+
+    @property
+    def trainable_params(self) -> int:
+        """Parameters that get gradients."""
+        return self.report.counts.total.trainable
+
+    @property
+    def frozen_params(self) -> int:
+        """Parameters that get no gradients."""
+        return self.report.counts.total.frozen
+
+    @property
+    def total_buffers(self) -> int:
+        """Elements of all buffers."""
+        return self.report.counts.total.buffers
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of parameters and buffers."""
+        return self.report.counts.total.bytes
+
     def __str__(self) -> str:
         return self.table()
 
     __repr__ = __str__
 
     def table(self, *, width: int | None = None) -> str:
-        """The modules as a table; a `width` leaves out what there is no room for."""
+        """The modules as a table; `width` leaves out the columns that do not fit."""
         table = table_text(self.report, self._columns, width)
         return table if self.run is None else f"{self.run}\n\n{table}"
 
     def tree(self, *, width: int | None = None) -> str:
-        """The tree of modules, each with what it does and how many parameters it has.
+        """The tree of modules, each with its settings and number of parameters.
 
-        Where a forward was run, it tells the shapes that came out, too. A `width` leaves out what
-        there is no room for in so many terminal cells.
+        After a forward it also shows output shapes. `width` leaves out what does not fit.
         """
         return tree_text(self.report, width)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as dicts, lists, strings and numbers."""
+        """The summary as dicts, lists, strings and numbers."""
         about = {} if self.run is None else {"run": self.run.to_dict()}
         return {**summary_dict(self.report), **about}
 
@@ -112,11 +142,11 @@ class Summary:
         return written(json_text(self.to_dict()), file)
 
     def to_csv(self, file: File | None = None) -> str:
-        """One line for each row, also written to a file if one is named."""
+        """A line for each row, also written to a file if one is named."""
         return written(summary_csv(self.report), file)
 
     def to_html(self, file: File | None = None) -> str:
-        """One page that needs nothing else, also written to a file if one is named."""
+        """A self-contained page, also written to a file if one is named."""
         return written(summary_page(self.report, self._columns), file)
 
     def _repr_html_(self) -> str:

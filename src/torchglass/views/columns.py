@@ -32,7 +32,10 @@ class Shaped(Protocol):
 def columns_named(names: Iterable[str] | None, report: SummaryReport) -> list[Column]:
     """The columns of these names, torchinfo's among them; without names the usual ones."""
     if names is None:
-        names = [name for name in _USUAL if report.ran or name != "output_size"]
+        total = report.counts.total
+        # A column that says the same in each row says nothing.
+        wanted = {"output_size": report.ran, "trainable": bool(total.frozen and total.trainable)}
+        names = [name for name in _USUAL if wanted.get(name, True)]
     return tables.find_columns((_TORCHINFO.get(name, name) for name in names), COLUMNS)
 
 
@@ -152,5 +155,5 @@ COLUMNS: Mapping[str, Column] = {
     "time": Column("Time", _own(_time), spare=12),
     "device": Column("Device", _own(lambda row, _: ", ".join(row.devices)), right=False, spare=10),
 }
-_USUAL = ("class", "output_size", "parameters", "share", "bytes")
+_USUAL = ("class", "output_size", "parameters", "share", "trainable", "bytes")
 _TORCHINFO = {"num_params": "parameters", "params_percent": "share"}

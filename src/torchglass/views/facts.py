@@ -35,6 +35,7 @@ def notes(report: SummaryReport) -> list[str]:
         *_few(_tied(report), "tied weights"),
         *_few(_aliases(report), "aliases"),
         *_folds(report),
+        *_signs(report),
         *_few(_problems(report), "problems"),
     ]
 
@@ -61,15 +62,15 @@ def _parameter_facts(report: SummaryReport) -> Iterator[Fact]:
     total, per_use = report.counts.total, report.counts.per_use
     yield Fact("Parameters", _number(total.parameters))
     if total.frozen:
-        yield Fact("  trainable", _number(total.trainable))
-        yield Fact("  frozen", _number(total.frozen))
+        yield Fact("  trainable", _part(total.trainable, total.parameters))
+        yield Fact("  frozen", _part(total.frozen, total.parameters))
     elif total.parameters:
         yield Fact("  trainable", "all")
     if per_use.parameters != total.parameters:
         yield Fact(
-            "  counted per use",
+            "  per use",
             _number(per_use.parameters),
-            "shared ones as often as they are held",
+            "counting shared parameters once per module",
         )
     if total.buffers:
         yield Fact("Buffers", _number(total.buffers))
@@ -80,23 +81,31 @@ def _memory_facts(report: SummaryReport) -> Iterator[Fact]:
     memory = report.memory
     if report.ran:
         yield Fact(
-            "Memory to run",
+            "Inference",
             f"≈ {format_bytes(memory.inference_bytes)}",
-            "weights, and what goes into and out of the largest call",
+            "weights + largest input and output",
         )
     if not report.counts.total.trainable:
         return
     kept = memory.activation_bytes
-    activations = "no activations" if kept is None else f"{format_bytes(kept)} of module outputs"
+    activations = "" if kept is None else f" + {format_bytes(kept)} of module outputs"
+    without = ", without activations" if kept is None else ""
     yield Fact(
-        "Memory to train",
+        "Training",
         f"≈ {format_bytes(memory.training_bytes)}",
-        f"weights, gradients, Adam's two moments and {activations}",
+        f"weights + gradients + Adam's two moments{activations}{without}",
     )
 
 
 def _number(count: int) -> str:
     return f"{count:,} ({format_count(count)})" if count >= 1_000 else f"{count}"
+
+
+def _part(count: int, whole: int) -> str:
+    """A number of parameters and its share, exact where little of a large model trains."""
+    percent = 100 * count / whole
+    share = f"{percent:.0f}%" if percent >= 10 or not count else f"{percent:.2g}%"
+    return f"{_number(count)}, {share}"
 
 
 def _tied(report: SummaryReport) -> Iterator[str]:
@@ -115,7 +124,15 @@ def _aliases(report: SummaryReport) -> Iterator[str]:
 def _folds(report: SummaryReport) -> Iterator[str]:
     folded = (row for row in report.rows if len(row.members) > 1)
     if any(row.module.children for row in folded):
-        yield "folded: below a row of several modules stands one of them"
+        yield "folded: a row of several modules shows the inside of the first one"
+
+
+def _signs(report: SummaryReport) -> Iterator[str]:
+    """What the signs in the rows mean, of those that are there."""
+    if report.ran and any(not row.calls and row.module.alias_of is None for row in report.rows):
+        yield "–: not called in this forward"
+    if any(row.calls and len(row.calls[0].outputs) > 1 for row in report.rows):
+        yield "+1: one more output tensor"
 
 
 def _problems(report: SummaryReport) -> Iterator[str]:

@@ -70,7 +70,10 @@ def test_modules_made_as_the_model_ran_come_after_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("sort", "depth", "message"),
-    [("size", None, "sort is one of total, self"), (None, -1, "depth is 0 or more, not -1")],
+    [
+        ("size", None, "sort must be one of total"),
+        (None, -1, "depth must be 0 or more, not -1"),
+    ],
 )
 def test_what_is_no_order_and_no_depth_is_refused(
     sort: str | None, depth: int | None, message: str

@@ -63,7 +63,7 @@ def test_a_model_that_was_not_run_has_no_column_of_shapes() -> None:
     text = str(Summary(networks.resnet()))
 
     assert "Output" not in text
-    assert "no activations" in text
+    assert "without activations" in text
 
 
 def test_what_python_shows_is_what_it_prints() -> None:

@@ -77,7 +77,7 @@ def test_a_lower_bound_is_said_in_the_rows_and_below() -> None:
 
     assert "≥ 3.00 K" in text
     assert "at least 3,000 FLOPs" in text
-    assert "no formula for 1 op, which takes 25% of the time; tg.register_flops gives one" in text
+    assert "no formula for 1 op, which takes 25% of the time; add one with tg." in text
     assert "aten._fft_r2c ×2" in text
 
 
@@ -119,7 +119,7 @@ def test_json_and_csv_have_every_number() -> None:
 def test_what_is_not_there_is_refused() -> None:
     with pytest.raises(LookupFailedError, match="no module 'x' was measured"):
         counted(FC)["x"]
-    with pytest.raises(ViewError, match="sort is one of"):
+    with pytest.raises(ViewError, match="sort must be one of"):
         counted(FC).table(sort="size")  # type: ignore[arg-type]
-    with pytest.raises(ViewError, match="depth is 0 or more"):
+    with pytest.raises(ViewError, match="depth must be 0 or more"):
         counted(FC).table(depth=-1)

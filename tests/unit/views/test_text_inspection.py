@@ -6,13 +6,14 @@ from tests.inspections import inspected
 from torchglass.views.text.inspection import inspection_text
 
 LINES = """\
-Module   Class       Output  Params  Calls  Forward  share  Backward  share  Memory fwd    bwd  NaN/Inf
-Net      Net         2×2 +1      25      1   5.00ms   100%    8.00ms   100%        20 B    0 B  output
-├─ fc    Linear      2×2         25      1   2.50ms    50%    4.00ms    50%        16 B  −16 B  output
+Module   Class       Output  Params  Calls  Forward  share  Backward  share  Gradient  Memory fwd    bwd  NaN/Inf
+Net      Net         2×2 +1      25      1   5.00ms   100%    8.00ms   100%  5.00e-01        20 B    0 B  output
+├─ fc    Linear      2×2         25      1   2.50ms    50%    4.00ms    50%  5.00e-01        16 B  −16 B  output
 └─ rest  ModuleList                      –
    └─ 0  ↗ fc                    25
-2 NaN and 1 Inf in the output of fc (Linear), and none in its inputs.
+fc (Linear) produced 2 NaN and 1 Inf: its inputs are finite.
 Note: it was made by hand.
+Gradient: root mean square of the gradient at the module's output.
 """  # noqa: E501
 
 
@@ -51,4 +52,4 @@ def test_a_module_that_computes_nan_itself_is_named_though_it_has_others_inside(
 
     shown = inspection_text(replace(record, modules=(root, fine, *rest)))
 
-    assert "2 NaN and 1 Inf in the output of Net (Net), and none in its inputs." in shown
+    assert "Net (Net) produced 2 NaN and 1 Inf: its inputs are finite." in shown

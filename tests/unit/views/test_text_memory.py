@@ -52,7 +52,7 @@ def test_the_peak_is_told_with_what_it_is_made_of() -> None:
 
     assert "3.5 KB on cpu, in the backward: mm of a" in text
     assert "2.0 KB parameters + 1.0 KB activations + 512 B gradients + 10 B else" in text
-    assert "2.0 KB before it with the state of Adam, at most 1.5 KB more in it" in text
+    assert "starts at 2.0 KB including Adam state; adds up to 1.5 KB" in text
     assert "Note: so it is." in text
 
 
@@ -61,8 +61,8 @@ def test_what_kernels_take_inside_of_themselves_is_told() -> None:
 
     text = str(Memory(MODEL, (), step().footprint(allocations=allocations)))
 
-    assert "Allocator  4.5 KB at the most: kernels take 1.0 KB more inside of themselves" in text
-    assert "as conv does" in text
+    assert "Allocator  peak 4.5 KB: plus 1.0 KB of scratch memory inside kernels" in text
+    assert "e.g. conv" in text
 
 
 def test_a_device_without_memory_is_refused() -> None:
@@ -115,5 +115,5 @@ def test_weights_that_lie_in_no_tensor_are_told() -> None:
 
     text = str(Memory(packed, (), step().footprint()))
 
-    assert "Note: 128 B of weights that quantized modules keep packed are in none of" in text
+    assert "Note: not included: 128 B of packed weights of quantized modules" in text
     assert "packed" not in str(Memory(MODEL, (), step().footprint()))

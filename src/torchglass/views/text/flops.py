@@ -17,7 +17,7 @@ from torchglass.views.text.modules import class_text, module_table
 
 _MOST_NAMED = 5
 _CONVENTION = (
-    "products alone, each multiplication with its addition as two; masked attention in full"
+    "matrix products and convolutions, 1 multiply-add = 2 FLOPs; masked attention counted in full"
 )
 
 
@@ -42,7 +42,7 @@ def flops_table(report: FlopReport, look: Look) -> str:
     columns = _columns(report)
     chosen = find_columns(columns if look.columns is None else look.columns, columns)
     shown = rows(report, depth=look.depth, sort=look.sort)
-    return module_table(shown, chosen, report, _facts(report, look.room), look.room)
+    return module_table(shown, chosen, report, _facts(report, look.room), look)
 
 
 def op_table(report: FlopReport, count: int | None = 20, room: int | None = None) -> str:
@@ -159,9 +159,9 @@ def _facts(report: FlopReport, room: int | None) -> list[str]:
     free = report.share(report.free)
     if free is not None:
         share = format_share(free, 1)
-        facts.append(("Free", f"{share} of the time: ops without products, which count as nothing"))
+        facts.append(("Free", f"{share} of the time: ops that count as 0 FLOPs"))
     if report.recomputed_flops:
-        again = f"{report.recomputed_flops:,} of the backward is forward run again by checkpoints"
+        again = f"{report.recomputed_flops:,} FLOPs of backward: recomputed by checkpointing"
         facts.append(("Recomputed", again))
     if report.is_lower_bound:
         facts += [("Lower bound", _missing(report)), ("", _named(report.uncounted))]
@@ -180,7 +180,7 @@ def _missing(report: FlopReport) -> str:
     share, count = report.uncounted_share, len(report.uncounted)
     ops, take = ("1 op", "takes") if count == 1 else (f"{count} ops", "take")
     time = "" if share is None else f", which {take} {format_share(share, 1)} of the time"
-    return f"no formula for {ops}{time}; tg.register_flops gives one"
+    return f"no formula for {ops}{time}; add one with tg.register_flops"
 
 
 def _named(ops: Sequence[OpFlops]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,9 +19,12 @@ from torchglass.views.formats import (
 from torchglass.views.text.fitting import Cells, wrapped
 from torchglass.views.text.frame import framed, note_lines
 from torchglass.views.text.guides import guides
+from torchglass.views.text.modules import readable_depth
 
 _LONGEST_NAME = 44
 _MINUS = "−"
+_GRADIENT = "Gradient"
+_GRADIENT_LEGEND = "Gradient: root mean square of the gradient at the module's output."
 
 
 class _Row(NamedTuple):
@@ -35,10 +39,23 @@ def inspection_text(
     model: InspectedModel, *, depth: int | None = None, room: int | None = None
 ) -> str:
     """A line for each module of so many levels, then what is to be said of the whole."""
-    shown = [row for row in _rows(model) if depth is None or row.depth <= depth]
+    every = _rows(model)
+    limit = depth if depth is not None else readable_depth([row.depth for row in every]) or 1
+    shown = [row for row in every if row.depth <= limit]
+    hidden = _hidden(every, shown, room) if depth is None else []
     origins = [line for origin in _origins(model) for line in wrapped(origin, room)]
     notes = note_lines(model.notes, room)
-    return framed(_columns(model, shown), [*origins, *notes], room=room)
+    columns = list(_columns(model, shown))
+    legend = [_GRADIENT_LEGEND] if any(column.texts[0] == _GRADIENT for column in columns) else []
+    return framed(columns, hidden, [*origins, *notes, *legend], room=room)
+
+
+def _hidden(every: Sequence[_Row], shown: Sequence[_Row], room: int | None) -> list[str]:
+    if len(shown) == len(every):
+        return []
+    deepest = max(row.depth for row in every)
+    line = f"{len(shown)} of {len(every):,} rows; depth={deepest} (--depth {deepest}) shows all"
+    return wrapped(line, room)
 
 
 def _rows(model: InspectedModel) -> list[_Row]:
@@ -71,6 +88,9 @@ def _columns(model: InspectedModel, rows: Sequence[_Row]) -> Iterator[Cells]:
     if any(backward):
         yield Cells(["Backward", *map(_time, backward)])
         yield Cells(["share", *(_share(effort, root.backward) for effort in backward)], spare=4)
+    gradients = [_gradient(module) for module in modules]
+    if any(gradients):
+        yield Cells([_GRADIENT, *gradients], spare=7)
     for title, efforts in (("Memory fwd", forward), ("bwd", backward)):
         if any(effort and effort.added_bytes is not None for effort in efforts):
             yield Cells([title, *map(_memory, efforts)], spare=3)
@@ -110,6 +130,15 @@ def _memory(effort: Effort | None) -> str:
     return sign + format_bytes(abs(effort.added_bytes), step=1000)
 
 
+def _gradient(module: InspectedModule) -> str:
+    """The root mean square of what came back for its first output."""
+    back = module.latest_back
+    stats = back.output_gradients[0].stats if back and back.output_gradients else None
+    if stats is None or module.same_as is not None:
+        return ""
+    return f"{math.hypot(stats.mean, stats.std):.2e}"
+
+
 def _places(module: InspectedModule) -> dict[str, NonFinite]:
     """What is not finite, by the names of the places that the file has."""
     return {
@@ -124,15 +153,15 @@ def _mark(module: InspectedModule) -> str:
 
 
 def _origins(model: InspectedModel) -> Iterator[str]:
-    """The innermost modules that made numbers which are none out of such as are."""
+    """The innermost modules whose inputs are finite and whose outputs are not."""
     for module in _innermost(model, lambda one: (one.bad_inputs, one.bad_outputs)):
         found = _counted(module.bad_outputs)
-        yield f"{found} in the output of {_named(module, model)}, and none in its inputs."
+        yield f"{_named(module, model)} produced {found}: its inputs are finite."
     for module in _innermost(
         model, lambda one: (one.bad_output_gradients, one.bad_input_gradients)
     ):
         found, name = _counted(module.bad_input_gradients), _named(module, model)
-        yield f"{found} in the gradient that {name} sends back, and none in what it got."
+        yield f"{name} produced {found} in backward: the gradient it received is finite."
 
 
 def _innermost(

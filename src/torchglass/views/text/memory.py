@@ -64,7 +64,7 @@ def memory_table(shown: Remembered, look: Look) -> str:
     )
     chosen = find_columns(usual if look.columns is None else look.columns, COLUMNS)
     lines = rows(shown.report, shown.model, depth=look.depth, sort=look.sort)
-    return module_table(lines, chosen, shown, _below(shown, look.room), look.room)
+    return module_table(lines, chosen, shown, _below(shown, look.room), look)
 
 
 def op_table(shown: Remembered, count: int | None = 20, room: int | None = None) -> str:
@@ -193,7 +193,7 @@ def _packed(model: Model) -> list[str]:
     if not sizes:
         return []
     size = format_bytes(sum(sizes.values()))
-    return [f"{size} of weights that quantized modules keep packed are in none of these numbers"]
+    return [f"not included: {size} of packed weights of quantized modules"]
 
 
 def _peak_fact(shown: Remembered) -> str:
@@ -224,17 +224,17 @@ def _kinds_fact(shown: Remembered) -> str:
 def _step_fact(shown: Remembered) -> str:
     report, optimizer = shown.report, shown.footprint.optimizer
     added = format_bytes(report.peak_bytes - report.before_bytes)
-    state = f" with the state of {optimizer}" if optimizer else ""
-    return f"{format_bytes(report.before_bytes)} before it{state}, at most {added} more in it"
+    state = f" including {optimizer} state" if optimizer else ""
+    return f"starts at {format_bytes(report.before_bytes)}{state}; adds up to {added}"
 
 
 def _allocator_fact(shown: Remembered) -> str:
     report = shown.report
     assert report.allocator_peak_bytes is not None
     more = report.allocator_peak_bytes - report.peak_bytes
-    text = f"{format_bytes(report.allocator_peak_bytes)} at the most"
+    text = f"peak {format_bytes(report.allocator_peak_bytes)}"
     if more < _ALIKE * report.peak_bytes:
         return text
     ops = [one.op for one in shown.footprint.allocations if one.device == report.device and one.op]
-    where = f", as {harmless(ops[0])} does" if ops else ""
-    return f"{text}: kernels take {format_bytes(more)} more inside of themselves{where}"
+    where = f", e.g. {harmless(ops[0])}" if ops else ""
+    return f"{text}: plus {format_bytes(more)} of scratch memory inside kernels{where}"

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from torchglass.analyse.latency import Latency, ModuleTime, OpTime, Times, rows
 from torchglass.analyse.model.parameters import ModuleCounts, count
+from torchglass.analyse.rows import full_name
 from torchglass.records.model import Model, Module
 from torchglass.records.timing import Stage, Timing
 from torchglass.records.trace import Call
 from torchglass.views.columns import NOT_RUN, first_shape
-from torchglass.views.formats import format_count, format_share, format_time, harmless
+from torchglass.views.formats import format_count, format_share, format_time, harmless, shorten
 from torchglass.views.tables import Column, Look, find_columns
-from torchglass.views.text.fitting import Cells
+from torchglass.views.text.fitting import Cells, wrapped
 from torchglass.views.text.frame import fact_lines, framed, left_out, note_lines
 from torchglass.views.text.modules import class_text, module_table, path_text
 
 _MUCH = 1.25
-_DISTURBED = (
-    "measuring takes much of the time, most of it between ops; to leave them out (ops=False) "
-    "disturbs the model less"
-)
+_DISTURBED = "measuring each op takes much of the time; ops=False has less overhead"
+_SLOWEST = 5
+_MOST_NAME = 40
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def profile_table(profiled: Profiled, look: Look) -> str:
     usual = (name for name in _USUAL if went_back or not name.startswith("backward"))
     chosen = find_columns(usual if look.columns is None else look.columns, COLUMNS)
     shown = rows(profiled.latency, profiled.model, depth=look.depth, sort=look.sort)
-    return module_table(shown, chosen, profiled, _facts(profiled, look.room), look.room)
+    return module_table(shown, chosen, profiled, _facts(profiled, look.room), look)
 
 
 def op_table(profiled: Profiled, count: int | None = 20, room: int | None = None) -> str:
@@ -181,17 +181,56 @@ def _facts(profiled: Profiled, room: int | None) -> list[str]:
     notes = [*timing.notes]
     if found.overhead is not None:
         facts.append(
-            ("Measuring", f"≈ {max(found.overhead, 1):.2f}× the CPU time of a run without it")
+            ("Measuring", f"≈ {max(found.overhead, 1):.2f}× the CPU time of an unmeasured run")
         )
         has_ops = any(op.op and op.forward for op in found.ops)
         if found.overhead > _MUCH and has_ops:
             notes.append(_DISTURBED)
     if found.busy is not None:
         notes.append(
-            f"wall time is {found.busy:.1f}× CPU time: the machine is busy, or the model waits; "
-            "trust CPU times"
+            f"wall time is {found.busy:.1f}× CPU time: the machine is busy or the model waits, "
+            "so trust the CPU times"
         )
-    return [*fact_lines(facts, room), *note_lines(notes, room)]
+    facts += _unattributed_fact(found)
+    notes += _shared_note(profiled)
+    slowest = [line for text in _slowest(profiled) for line in wrapped(text, room)]
+    return [*fact_lines(facts, room), *note_lines(notes, room), *slowest]
+
+
+def _shared_note(profiled: Profiled) -> Iterator[str]:
+    """Which rows may be larger than the row above them, and why."""
+    callers: dict[str, set[str]] = {}
+    for call in profiled.calls:
+        if call.parent is not None:
+            callers.setdefault(call.path, set()).add(profiled.calls[call.parent].path)
+    shared = [harmless(path) for path, paths in callers.items() if len(paths) > 1]
+    if shared:
+        more = f" and {len(shared) - _SLOWEST} more" if len(shared) > _SLOWEST else ""
+        named = f"{', '.join(shared[:_SLOWEST])}{more}"
+        yield f"called from several modules: {named}; the row counts all calls"
+
+
+def _unattributed_fact(found: Latency) -> Iterator[tuple[str, str]]:
+    """What the row means that is no module's."""
+    times, whole = found.unattributed.backward, found.root.backward
+    if times is not None and whole is not None and times.total_ns:
+        share = format_share(times.total_ns, whole.total_ns)
+        what = "the loss, gradient accumulation and autograd itself"
+        yield "Unattributed", f"{share} of backward belongs to no module: {what}"
+
+
+def _slowest(profiled: Profiled) -> Iterator[str]:
+    """The modules that took most themselves, with their share of forward and backward."""
+    found = profiled.latency
+    times = sorted(found.modules.values(), key=lambda time: -time.self_ns)[:_SLOWEST]
+    told = [
+        f"{shorten(harmless(full_name(time.path, profiled.model)), _MOST_NAME)} "
+        f"{format_share(time.self_ns, found.root.total_ns)}"
+        for time in times
+        if time.self_ns
+    ]
+    if len(found.modules) > 1 and told:
+        yield f"Slowest: {', '.join(told)} (share of the total time, without children)"
 
 
 def _stage_fact(times: Times) -> str:
@@ -205,7 +244,7 @@ def _stage_fact(times: Times) -> str:
 
 def _runs_fact(timing: Timing) -> str:
     runs = len(timing.runs)
-    which = f"shown is run {timing.published + 1}, the fastest" if runs > 1 else "shown is the one"
+    which = f"; showing run {timing.published + 1}, the fastest" if runs > 1 else ""
     threads = f"{timing.threads} thread{'s' * (timing.threads != 1)}"
     where = threads if timing.clock == "host" else f"on {timing.clock}"
-    return f"{runs} after {timing.warmup} to warm up, {where}; {which}"
+    return f"{runs} after {timing.warmup} warm-up runs, {where}{which}"
