@@ -18,6 +18,7 @@ from benchmarks.memory import LLAMA_70B, Llama, predict_llama
 from benchmarks.models import GPT2, ResNet18
 from torchglass.api.memory import memory
 from torchglass.cli import main
+from torchglass.views.formats import format_bytes
 from torchglass.errors import CaptureError, LookupFailedError
 from torchglass.records.memory import Footprint
 from torchglass.records.plain import from_plain
@@ -354,3 +355,31 @@ def test_a_function_takes_no_memory_for_models_that_it_does_not_use() -> None:
 
     assert found.parameters_bytes == 0
     assert found.peak_bytes < 1_000
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (lambda: nn.LSTM(32, 64, 2), (20, 8, 32)),
+        (lambda: nn.LSTM(16, 24, batch_first=True, bidirectional=True), (3, 150, 16)),
+        (lambda: nn.LSTM(8, 50), (400, 2, 8)),
+    ],
+)
+def test_what_an_lstm_keeps_for_its_backward_is_predicted(
+    layer: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    model, x = layer(), torch.randn(shape)
+
+    measured, predicted = memory(model, x), memory(model, x, fake=True)
+
+    assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.02)
+    assert predicted.activations_bytes == pytest.approx(measured.activations_bytes, rel=0.02)
+
+
+def test_the_printed_peak_is_that_of_the_allocator() -> None:
+    measured = memory(nn.LSTM(32, 64), torch.randn(20, 8, 32))
+
+    assert measured.allocator_peak_bytes is not None
+    assert measured.allocator_peak_bytes > measured.peak_bytes
+    assert f"Peak  {format_bytes(measured.allocator_peak_bytes)} on cpu" in str(measured)
+    assert "scratch memory inside kernels" in str(measured)

@@ -56,13 +56,13 @@ def test_the_peak_is_told_with_what_it_is_made_of() -> None:
     assert "Note: so it is." in text
 
 
-def test_what_kernels_take_inside_of_themselves_is_told() -> None:
+def test_the_peak_has_in_it_what_kernels_take_inside_of_themselves() -> None:
     allocations = (Allocation(device="cpu", peak_bytes=1536 + 1024, op="conv"),)
 
     text = str(Memory(MODEL, (), step().footprint(allocations=allocations)))
 
-    assert "Allocator  peak 4.5 KB: plus 1.0 KB of scratch memory inside kernels" in text
-    assert "e.g. conv" in text
+    assert "Peak  4.5 KB on cpu" in text
+    assert "+ 1.0 KB scratch memory inside kernels (conv)" in text
 
 
 def test_a_device_without_memory_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torchglass.blocks import unbroken
 from torchglass.capture.forward.keeping import is_sharded
@@ -46,7 +48,6 @@ _SHARDED = (
     "Use fake=True before sharding, or fake=False."
 )
 _NESTED = "torch has no fake version of a nested tensor. Use fake=False."
-_GROUPED_MM = getattr(torch.ops.aten, "_grouped_mm", None)
 _log = logging.getLogger(FakeTensorMode.__module__)
 
 
@@ -81,7 +82,7 @@ class Faking:
         """In this block no operation computes anything."""
         _log.addFilter(_is_worth_telling)
         try:
-            with self._mode, _WiderKernels():
+            with self._mode, _TruerKernels():
                 yield
         except Exception as error:
             reason = _reason(error)
@@ -125,8 +126,8 @@ class Faking:
         return fake
 
 
-class _WiderKernels(LookingMode):  # type: ignore[no-untyped-call]
-    """Lets fake kernels take the dtypes that the real ones take."""
+class _TruerKernels(LookingMode):  # type: ignore[no-untyped-call]
+    """Lets fake kernels take what the real ones take, and give as much as they give."""
 
     def __torch_dispatch__(
         self,
@@ -135,10 +136,8 @@ class _WiderKernels(LookingMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
-        if _GROUPED_MM is None or func is not _GROUPED_MM.default:
-            return func(*args, **kwargs)
-        return _grouped_mm(func, args, kwargs)
+        kernel = _KERNELS.get(str(func))
+        return func(*args, **(kwargs or {})) if kernel is None else kernel(func, args, kwargs or {})
 
 
 def _grouped_mm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -148,6 +147,55 @@ def _grouped_mm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
         return func(*args, **kwargs)
     output = func(first.bfloat16(), second.bfloat16(), *others, **kwargs)
     return output.to(kwargs.get("out_dtype") or first.dtype)
+
+
+def _lstm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The fake kernel keeps no workspace for the backward, the real one much."""
+    *outputs, workspace = func(*args, **kwargs)
+    given, *weights = args[:5]
+    keeps = torch.is_grad_enabled() and args[-1]
+    if not keeps or sum(weight.nbytes for weight in weights) > MOST_LSTM_WEIGHTS:
+        return *outputs, workspace
+    steps, batch = given.shape[:2]
+    known = min(64, max(8, _KNOWN_ROWS // batch))
+    shapes = tuple(tuple(tensor.shape) for tensor in (*weights, *args[5:7]))
+    options = tuple(tuple(one) if isinstance(one, list) else one for one in args[7:])
+    row = tuple(given.shape[1:]), shapes, options, given.dtype
+    if steps <= known:
+        size = _lstm_workspace(steps, *row)
+    else:
+        half, whole = (_lstm_workspace(count, *row) for count in (known // 2, known))
+        size = whole + (whole - half) * (steps - known) // (known - known // 2)
+    return *outputs, workspace.new_empty(size, dtype=torch.uint8)
+
+
+@functools.lru_cache(maxsize=64)
+def _lstm_workspace(
+    steps: int,
+    row: tuple[int, ...],
+    shapes: tuple[tuple[int, ...], ...],
+    options: tuple[Any, ...],
+    dtype: torch.dtype,
+) -> int:
+    """What the real kernel keeps for the backward of a few steps."""
+    with _disable_current_modes(), torch.enable_grad():
+        tensors = [torch.zeros(shape, dtype=dtype) for shape in ((steps, *row), *shapes)]
+        outputs = torch.ops.aten.mkldnn_rnn_layer.default(*tensors, *map(_listed, options))
+    return int(outputs[-1].nbytes)
+
+
+def _listed(option: Any) -> Any:
+    return list(option) if isinstance(option, tuple) else option
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten._grouped_mm.default": _grouped_mm,
+    "aten.mkldnn_rnn_layer.default": _lstm,
+}
+_KNOWN_ROWS = 2048
+"""So many rows go through a real LSTM to learn how much it keeps: each more keeps as much again."""
+MOST_LSTM_WEIGHTS = 1 << 26
+"""An LSTM with more bytes of weights is not run at all."""
 
 
 def _reason(error: Exception) -> str | None:

@@ -216,9 +216,9 @@ def _compiling_parts_of_torch() -> Iterator[None]:
     """Let torch compile its own: `torch.cond` loses its gradients where it is not compiled."""
     original = torch.compile
 
-    def compile_with_stance(model: Any = None, /, *args: Any, **kwargs: Any) -> Any:
-        compiled = original(model, *args, **kwargs)
-        if not getattr(model, "__module__", "").startswith("torch."):
+    def compile_with_stance(*args: Any, **kwargs: Any) -> Any:
+        compiled: Any = original(*args, **kwargs)
+        if not args or not getattr(args[0], "__module__", "").startswith("torch."):
             return compiled
 
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
 from torchglass.blocks import unbroken
-from torchglass.capture.forward.fake import Faking, has_fakes
+from torchglass.capture.forward.fake import MOST_LSTM_WEIGHTS, Faking, has_fakes
 from torchglass.capture.forward.keeping import (
     Replace,
     has_compiled,
@@ -43,8 +43,9 @@ from torchglass.records.model import Model
 from torchglass.records.timing import Stage
 from torchglass.records.trace import Call
 
+_ESTIMATED = "the workspace that an LSTM keeps for the backward is estimated from a few real steps"
 _NO_WORKSPACE = (
-    "torch predicts no workspace for an LSTM, and a real one keeps some for the backward"
+    "the workspace that an LSTM keeps for the backward is not predicted: its weights are too large"
 )
 _SPARSE = "how much a sparse tensor takes hangs on its numbers, which a prediction does not have"
 _COMPILED = "compiled modules were run as the Python that they were made of"
@@ -154,10 +155,16 @@ def _predicted(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Foo
     footprint = seen.footprint()
     notes = [*footprint.notes]
     if seen.went_back and any(block.op == _LSTM for block in footprint.blocks):
-        notes.append(_NO_WORKSPACE)
+        large = any(weight.nbytes > MOST_LSTM_WEIGHTS for weight in _lstm_weights(modules))
+        notes.append(_NO_WORKSPACE if large else _ESTIMATED)
     if seen.has_sparse:
         notes.append(_SPARSE)
     return seen.calls, dataclasses.replace(footprint, fake=True, notes=tuple(notes))
+
+
+def _lstm_weights(modules: Sequence[nn.Module]) -> list[torch.Tensor]:
+    layers = (module for module in modules if isinstance(module, nn.LSTM))
+    return [weight for layer in layers for weight in layer.parameters(recurse=False)]
 
 
 def _run(plan: _Plan, arguments: Arguments, watcher: Watcher) -> None:

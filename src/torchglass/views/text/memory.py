@@ -177,8 +177,6 @@ _ONLY_IF_ANY = {
 def _below(shown: Remembered, room: int | None) -> list[str]:
     """The curve, then what is said of the whole."""
     facts = [("Peak", _peak_fact(shown)), ("", _kinds_fact(shown)), ("Step", _step_fact(shown))]
-    if shown.report.allocator_peak_bytes is not None:
-        facts.append(("Allocator", _allocator_fact(shown)))
     lines = fact_lines(facts, room)
     cells = min(max(map(width, lines)), _MOST_CELLS)
     curve = timeline_text(shown, cells).splitlines()
@@ -198,8 +196,9 @@ def _packed(model: Model) -> list[str]:
 
 def _peak_fact(shown: Remembered) -> str:
     report, peak = shown.report, shown.report.peak
-    predicted = ", predicted" if shown.footprint.fake else ""
-    text = f"{format_bytes(report.peak_bytes)} on {report.device}{predicted}"
+    predicted = ", predicted without scratch memory inside kernels" if shown.footprint.fake else ""
+    whole = report.peak_bytes + _scratch(report)
+    text = f"{format_bytes(whole)} on {report.device}{predicted}"
     if peak is None:
         return f"{text}, before the step"
     where = (
@@ -218,23 +217,24 @@ def _kinds_fact(shown: Remembered) -> str:
     named = [(kind, size) for kind, size in sizes.most_common() if size > least]
     parts = [f"{format_bytes(size)} {_KIND_NAMES[kind]}" for kind, size in named]
     rest = shown.report.peak_bytes - sum(size for _, size in named)
-    return " + ".join([*parts, *([f"{format_bytes(rest)} else"] if rest else [])])
+    parts += [f"{format_bytes(rest)} else"] if rest else []
+    scratch = _scratch(shown.report)
+    if scratch:
+        devices = (one for one in shown.footprint.allocations if one.device == shown.report.device)
+        ops = [f" ({harmless(one.op)})" for one in devices if one.op]
+        kernels = "".join(ops[:1])
+        parts.append(f"{format_bytes(scratch)} scratch memory inside kernels{kernels}")
+    return " + ".join(parts)
+
+
+def _scratch(report: MemoryReport) -> int:
+    """What kernels take and free inside of themselves at the peak, as far as it matters."""
+    more = (report.allocator_peak_bytes or 0) - report.peak_bytes
+    return more if more >= _ALIKE * report.peak_bytes else 0
 
 
 def _step_fact(shown: Remembered) -> str:
     report, optimizer = shown.report, shown.footprint.optimizer
-    added = format_bytes(report.peak_bytes - report.before_bytes)
+    added = format_bytes(report.peak_bytes + _scratch(report) - report.before_bytes)
     state = f" including {optimizer} state" if optimizer else ""
     return f"starts at {format_bytes(report.before_bytes)}{state}; adds up to {added}"
-
-
-def _allocator_fact(shown: Remembered) -> str:
-    report = shown.report
-    assert report.allocator_peak_bytes is not None
-    more = report.allocator_peak_bytes - report.peak_bytes
-    text = f"peak {format_bytes(report.allocator_peak_bytes)}"
-    if more < _ALIKE * report.peak_bytes:
-        return text
-    ops = [one.op for one in shown.footprint.allocations if one.device == report.device and one.op]
-    where = f", e.g. {harmless(ops[0])}" if ops else ""
-    return f"{text}: plus {format_bytes(more)} of scratch memory inside kernels{where}"
