@@ -18,11 +18,11 @@ from benchmarks.memory import LLAMA_70B, Llama, predict_llama
 from benchmarks.models import GPT2, ResNet18
 from torchglass.api.memory import memory
 from torchglass.cli import main
-from torchglass.views.formats import format_bytes
 from torchglass.errors import CaptureError, LookupFailedError
 from torchglass.records.memory import Footprint
 from torchglass.records.plain import from_plain
 from torchglass.results.memory import Memory
+from torchglass.views.formats import format_bytes
 
 
 class Tagger(nn.Module):
@@ -205,7 +205,7 @@ def test_what_is_printed_has_a_line_for_each_module_the_curve_and_the_peak(taken
     assert any("├─ tokens" in line and "4×64×64" in line for line in lines)
     assert any("┤" in line and "█" in line for line in lines)
     assert any(line.startswith("Peak ") and " on cpu, in the " in line for line in lines)
-    assert any("with the state of AdamW" in line for line in lines)
+    assert any("including AdamW state" in line for line in lines)
     assert "gelu" in taken.op_table(None)
     assert "activations" in taken.peak_table(None)
     assert len({len(line) for line in lines if line.startswith("───")}) == 1
@@ -282,7 +282,7 @@ def test_the_command_line_prints_the_table_and_what_is_asked_for_beside_it(
 
     printed = capsys.readouterr().out
     assert "├─ 0" in printed
-    assert "with the state of Adam" in printed
+    assert "including Adam state" in printed
     assert "At the peak" in printed
     assert "addmm" in printed
 
