@@ -223,7 +223,7 @@ def _compiling_parts_of_torch() -> Iterator[None]:
 
         def run(*args: Any, **kwargs: Any) -> Any:
             with torch.compiler.set_stance("default"):
-                return compiled(*args, **kwargs)  # type: ignore[no-untyped-call]
+                return compiled(*args, **kwargs)
 
         return run
 
