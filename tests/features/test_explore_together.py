@@ -28,7 +28,7 @@ from torchglass.views.tui.editor import open_editor
 from torchglass.views.tui.panels import Panel
 from torchglass.views.tui.picture import settle
 from torchglass.views.tui.table import all_keys
-from torchglass.views.tui.windows.palette import Commands
+from torchglass.views.tui.windows.palette import Commands, command_title
 
 
 def app_of_a_run() -> ExplorerApp:
@@ -127,7 +127,7 @@ def test_a_shared_module_and_a_tied_weight_lead_to_their_other_places() -> None:
 
         await pilot.press("home", "J")
         await settle(app, pilot)
-        assert "it stands nowhere else" in screen_text(app)
+        assert "Not shared with any other module" in screen_text(app)
 
     drive(app, story)
 
@@ -145,8 +145,8 @@ def test_the_palette_finds_commands_and_modules() -> None:
         assert app.explorer.tree_panel.selected.path == "blocks.1.attention"
 
         await pilot.press("ctrl+p")
-        await pilot.press(*"sort: by par")
-        while "Sort: by parameter count" not in screen_text(app):
+        await pilot.press(*"sort by par")
+        while "Sort by parameter count" not in screen_text(app):
             await pilot.pause()
         await pilot.press("enter")
         while app.explorer.tree_panel.arrangement.sorting.column != "params":
@@ -161,11 +161,13 @@ def test_every_command_of_the_keys_is_in_the_palette() -> None:
     async def story(pilot: Pilot[None]) -> None:
         commands = {str(hit.text): hit async for hit in Commands(app.screen).discover()}
         actions = [key for key in all_keys() if key.place in {"anywhere", "tree"}]
-        missing = {f"{key.section}: {key.does}" for key in actions} - commands.keys()
-        assert [command.title for command in app.get_system_commands(app.screen)] == ["Theme"]
-        assert missing == {"Sort: by the first … ninth column; 0: not"}
+        missing = {command_title(key) for key in actions} - commands.keys()
+        assert [command.title for command in app.get_system_commands(app.screen)] == [
+            "Change theme"
+        ]
+        assert missing == {"Sort by column 1–9; 0 = model order"}
 
-        for title in ("Show or hide: FLOPs", "Fold or unfold: the whole tree", "Move: go down"):
+        for title in ("Toggle column: FLOPs", "Fold the whole tree", "Down"):
             commands[title].command()
         await settle(app, pilot)
         assert "FLOPs" in [column.title for column in app.explorer.tree_panel.columns]
@@ -191,7 +193,7 @@ def test_what_is_shown_is_written_to_a_file(
         app.screen.query_one(OptionList).highlighted = place
         await pilot.press("enter")
         await settle(app, pilot)
-        assert f"wrote {name}" in screen_text(app)
+        assert f"Wrote {name}" in screen_text(app)
 
     drive(app, story)
 
@@ -335,7 +337,7 @@ def test_a_regex_that_is_not_done_yet_says_so() -> None:
         await pilot.press("slash")
         app.screen.query_one(Input).value = "re:^blocks\\.[01"
         await settle(app, pilot)
-        assert "no regex yet" in screen_text(app)
+        assert "not a valid regex" in screen_text(app)
 
         app.screen.query_one(Input).value = "re:^blocks\\.[01]$"
         await settle(app, pilot)
@@ -389,3 +391,29 @@ def test_a_theme_is_changed_while_everything_is_shown() -> None:
             assert "embed" in screen_text(app)
 
     drive(app, story)
+
+
+def test_the_palette_finds_modules_by_any_part_of_their_paths() -> None:
+    app = app_of_a_run()
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+p", *"blocks.1")
+        while "Go to blocks.1.attention.qkv" not in screen_text(app):
+            await pilot.pause()
+        text = screen_text(app)
+        paths = [line for line in text.splitlines() if "Go to blocks.1" in line]
+        assert paths[0].strip(" │▊▎").endswith("Go to blocks.1")
+
+    drive(app, story, size=(100, 60))
+
+
+def test_no_two_commands_of_the_palette_are_called_the_same() -> None:
+    titles = [
+        command_title(key)
+        for key in all_keys()
+        if key.place in {"anywhere", "tree"} and "{key}" not in key.action
+    ]
+
+    assert len(titles) == len(set(titles))
+    assert all(title[0].isupper() for title in titles)
+    assert not any("the same" in title for title in titles)

@@ -116,7 +116,7 @@ def test_a_run_that_disappears_is_a_status_and_the_tree_stays() -> None:
 
     async def story(pilot: Pilot[None]) -> None:
         store.gone = True
-        while "disk I/O error; what was read before is still shown" not in screen_text(app):
+        while "disk I/O error; the last data read is still shown" not in screen_text(app):
             await pilot.pause()
 
         await pilot.press("down")
@@ -234,7 +234,7 @@ def test_the_mouse_selects_folds_and_scrolls() -> None:
 
         await pilot.click("KeyBar", offset=(2, 0))
         await pilot.pause()
-        assert "show this page" in screen_text(app)
+        assert "Show all keys" in screen_text(app)
 
     drive(app, story)
 

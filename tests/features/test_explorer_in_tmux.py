@@ -121,7 +121,7 @@ def test_the_explorer_in_a_real_terminal(
     terminal.wait_for("blocks.1.mlp.1 · GELU ×2 · 2 of 2")
 
     terminal.type("?")
-    terminal.wait_for("show this page")
+    terminal.wait_for("Show all keys")
     terminal.type("q")
     terminal.type("q")
 

@@ -68,12 +68,12 @@ def _telling(steps: int, console: Console) -> Iterator[Tell]:
         TextColumn("Training a transformer to sort digits"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}   {task.fields[accuracy]:.0%} right"),
+        TextColumn("{task.fields[told]}"),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=steps, loss=float("nan"), accuracy=0.0)
+        task = progress.add_task("", total=steps, told="")
         yield lambda step, loss, accuracy: progress.update(
-            task, completed=step, loss=loss, accuracy=accuracy
+            task, completed=step, told=f"loss {loss:.3f}   {accuracy:.0%} right"
         )
 
 

@@ -185,7 +185,7 @@ class LiveObject:
     def _find(self, id: AttributeId) -> _Known:
         known = self._known.get(id)
         if known is None:
-            raise LookupFailedError("another module was opened since: open this one again")
+            raise LookupFailedError("another module was opened: reload this one")
         return known
 
     def _tensor(self, id: AttributeId) -> torch.Tensor:
@@ -193,7 +193,7 @@ class LiveObject:
         if isinstance(held.value, np.ndarray):
             return torch.from_numpy(held.value)
         if not isinstance(held.value, torch.Tensor):
-            raise LookupFailedError(f"{held.name} is no tensor")
+            raise LookupFailedError(f"{held.name} is not a tensor")
         return held.value
 
     def _described(
@@ -279,7 +279,7 @@ def _find(target: object, path: str) -> object:
         for name, part in _parts(thing):
             if rest == name or rest.startswith(f"{name}."):
                 waiting.append((part, rest[len(name) + 1 :]))
-    raise LookupFailedError(f"the model has no module {path!r} any more")
+    raise LookupFailedError(f"the model no longer has a module {path!r}")
 
 
 def _parts(thing: Any) -> list[tuple[str, Any]]:

@@ -152,15 +152,15 @@ def _unreadable(tensor: torch.Tensor) -> str:
     try:
         with torch._C.DisableTorchFunction():
             if is_lazy(tensor):
-                return "it has no numbers yet: its module was never run"
+                return "not initialized, its module was never run"
             if tensor.is_meta:
-                return "it has no numbers: it lies on meta"
+                return "the tensor is on the meta device"
             if tensor.numel() == 0:
-                return "it is empty"
+                return "the tensor is empty"
             if tensor.is_nested or tensor.layout is not torch.strided:
-                return "its numbers are not laid out in rows"
+                return "the tensor is sparse or nested"
             if not tensor.untyped_storage().nbytes():
-                return "its memory was given back"
+                return "its memory was freed"
             _for_numpy(tensor.detach()[(0,) * tensor.dim()]).cpu()
             return ""
     except Exception as error:  # noqa: BLE001 - a tensor class is foreign code

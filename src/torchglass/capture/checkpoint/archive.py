@@ -34,7 +34,7 @@ def open_archive(path: Path) -> Iterator[ZipFile]:
     try:
         archive = ZipFile(path)
     except BadZipFile as error:
-        raise TargetError(f"{path.name} is cut off or damaged: {error}") from error
+        raise TargetError(f"{path.name} is truncated or corrupt: {error}") from error
     with archive:
         stored = [member for member in archive.infolist() if _TEXT not in member.filename]
         actual, declared = path.stat().st_size, sum(member.file_size for member in stored)

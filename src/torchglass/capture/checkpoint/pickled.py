@@ -78,7 +78,7 @@ def _load(path: Path, *, unsafe: bool) -> Any:
     except UnpicklingError as error:
         refused = _refused_names(path, str(error))
         if not refused:
-            raise TargetError(f"{path.name} is damaged, or not from torch.save") from error
+            raise TargetError(f"{path.name} is corrupt, or not from torch.save") from error
         raise UnsafeFileError(
             f"{path.name} holds more than tensors: to read it, {', '.join(refused)} would be"
             f" imported and run; {allowing('where it comes from')}"

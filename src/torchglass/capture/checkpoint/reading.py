@@ -44,7 +44,7 @@ def read_checkpoint(path: Path, *, unsafe: bool = False) -> Model:
     except Exception as error:
         # Parsers of broken files raise whatever they meet.
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise TargetError(f"{path.name} cannot be read, it may be damaged: {reason}") from error
+        raise TargetError(f"{path.name} cannot be read, it may be corrupt: {reason}") from error
     return replace(model, name=path.name, origin=str(path))
 
 
@@ -60,8 +60,8 @@ def _read(files: Sequence[Path], *, unsafe: bool) -> Model:
     if is_archive(first) or head.startswith(_PICKLE_START):
         return read_pickled(files, unsafe=unsafe)
     raise TargetError(
-        f"{first.name} is no checkpoint, or is damaged; {', '.join(_PICKLED)}, .pt2, {_SAFE} files,"
-        f" *{_SAFE}{_INDEX} and folders of them can be read"
+        f"{first.name} is not a checkpoint, or is corrupt; {', '.join(_PICKLED)}, .pt2, {_SAFE}"
+        f" files, *{_SAFE}{_INDEX} and folders of them can be read"
     )
 
 

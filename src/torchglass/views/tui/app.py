@@ -110,8 +110,9 @@ class ExplorerApp(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Themes alone: all else of Textual's own has a key here, and is offered by its name."""
-        about = "Light, dark, sixteen colours, and those of others"
-        yield SystemCommand("Theme", about, self.action_change_theme)
+        yield SystemCommand(
+            "Change theme", "Light, dark, 16 colours and others", self.action_change_theme
+        )
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """The colours of the columns."""

@@ -28,13 +28,13 @@ def open_editor(app: App[None], file: str, line: int) -> str:
     """Let the user edit a file, and come back; what went wrong, or ""."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
-        return f"set $EDITOR to open {file}:{line}"
+        return f"Set $EDITOR to open {file}:{line}"
     try:
         words = shlex.split(editor)
         with app.suspend():
             subprocess.run([*words, *_place(words[0], file, line)], check=False)
     except (OSError, SuspendNotSupported, ValueError) as error:
-        return f"cannot start {editor}: {error}"
+        return f"Cannot start {editor}: {error}"
     return ""
 
 

@@ -20,7 +20,7 @@ from torchglass.views.tui.panels.findings import FindingsPanel
 from torchglass.views.tui.preferences import Kind, Preferences
 from torchglass.views.tui.subject import Holdings, Subject, measure
 from torchglass.views.tui.tree.tree import ModuleTree
-from torchglass.views.tui.workbench import Workbench
+from torchglass.views.tui.workbench import LASTING, Workbench
 
 _POLL_SECONDS = 0.25
 _CHECKED_BYTES = 1 << 29
@@ -164,7 +164,7 @@ class LiveBench(Workbench):
             self.tree_panel.redraw()
             self.dock.refresh_data()
         if news.problem:
-            self.say(f"{news.problem}; what was read before is still shown")
+            self.say(f"{news.problem}{LASTING}")
         elif last is not None and last.problem:
             self.say()
         self.title_line.take(news)

@@ -10,6 +10,7 @@ from textual import on
 from torchglass.views.tui.editor import open_editor, source_place
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.live_bench import LiveBench
+from torchglass.views.tui.panels import Panel
 from torchglass.views.tui.panels.code import Code
 from torchglass.views.tui.panels.labels import LabelPanel
 from torchglass.views.tui.table import all_keys
@@ -21,6 +22,8 @@ from torchglass.views.tui.tree.twins import next_twin
 from torchglass.views.tui.windows.dialogs import Pick
 from torchglass.views.tui.windows.help import Help
 from torchglass.views.tui.windows.saving import choices, save
+
+_NO_SEARCH = "No search yet: / starts one"
 
 
 class Explorer(LiveBench):
@@ -35,10 +38,10 @@ class Explorer(LiveBench):
         self._set_labels(tree.labels.with_group_turned(group, self.subject), group)
         after = {column.id for column in tree.columns}
         if before == after:
-            self.say(EMPTY.get(group, "there is nothing to show"))
+            self.say(EMPTY.get(group, "Nothing to show"))
             return
         changed = (BY_ID[one].name.lower() for one in tree.labels.order if one in before ^ after)
-        self.say(f"{', '.join(changed)} {'shown' if after - before else 'hidden'}")
+        self.say(f"{'Shown' if after - before else 'Hidden'}: {', '.join(changed)}")
 
     def action_align(self) -> None:
         """Set the components below each other over the whole tree, or one behind the other."""
@@ -57,7 +60,7 @@ class Explorer(LiveBench):
         folded = not self.tree_panel.arrangement.repeats_folded
         self.tree_panel.fold_repeats(folded)
         if folded and not self.subject.repeats:
-            self.say("no neighbours are built alike")
+            self.say("No repeats to group")
 
     @on(ModuleTree.Sorted)
     def _tell_order(self) -> None:
@@ -67,7 +70,7 @@ class Explorer(LiveBench):
         """Go to the next place of a shared module or of a tied tensor."""
         twin = next_twin(self.subject.model, self.tree_panel.selected)
         if twin is None:
-            self.say("it stands nowhere else, and shares no tensor")
+            self.say("Not shared with any other module")
         else:
             self.tree_panel.go_to(twin.id)
 
@@ -75,19 +78,19 @@ class Explorer(LiveBench):
         """Copy the path of the module under the cursor."""
         path = self.tree_panel.selected.path
         self.app.copy_to_clipboard(path)
-        self.say(f"copied {path}" if path else "the model itself has no path")
+        self.say(f"Copied {path}" if path else "The model itself has no path")
 
     def action_edit(self) -> None:
         """Open the source of the module under the cursor in the user's editor."""
         focused = self.focused
         place = focused.place if isinstance(focused, Code) else None
         place = place or source_place(self.subject.model, self.tree_panel.selected)
-        problem = open_editor(self.app, *place) if place else "its source is in no file"
+        problem = open_editor(self.app, *place) if place else "No source file for this module"
         self.say(problem)
 
     def action_export(self) -> None:
         """Ask for a format, and write what is shown."""
-        self.app.push_screen(Pick("Write to a file", choices()), self._export)
+        self.app.push_screen(Pick("Export", choices()), self._export)
 
     def _export(self, format: str | None) -> None:
         if format is not None:
@@ -95,7 +98,9 @@ class Explorer(LiveBench):
 
     def action_help(self) -> None:
         """Show all keys."""
-        self.app.push_screen(Help())
+        focused = self.focused
+        places = focused.places if isinstance(focused, Panel) else ("anywhere", "tree")
+        self.app.push_screen(Help(places))
 
     def action_quit(self) -> None:
         """Leave the explorer."""
@@ -117,12 +122,12 @@ class Explorer(LiveBench):
     def action_filter(self) -> None:
         """Show the matches alone, or the whole tree."""
         self.searching.toggle_filter()
-        self.say("" if self.searching.text else "nothing is searched for; / begins")
+        self.say("" if self.searching.text else _NO_SEARCH)
 
     def action_match(self, direction: int) -> None:
         """Go to the next match, or to the one before."""
         if not self.searching.step(direction):
-            self.say("nothing is searched for; / begins")
+            self.say(_NO_SEARCH)
 
     def action_keep_search(self) -> None:
         """Go on in the tree with the matches marked."""

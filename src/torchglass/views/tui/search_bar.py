@@ -43,7 +43,7 @@ class SearchBar(Horizontal):
         super().__init__()
         self.searching = searching
         self._line = SearchInput(
-            placeholder="a name, a class or a dotted path", compact=True, select_on_focus=False
+            placeholder="name, class or dotted path", compact=True, select_on_focus=False
         )
 
     def compose(self) -> ComposeResult:

@@ -16,7 +16,7 @@ def panel_toggles() -> tuple[Key, ...]:
             does=panel.title,
             section="Open or close a panel",
             place="anywhere",
-            hint=panel.title.lower() if panel.key in {"c", "a"} else "",
+            hint=panel.title.lower(),
         )
         for panel in PANELS
     )

@@ -56,7 +56,7 @@ class RunTitle(TwoEnds):
     def _state(self) -> str:
         """How far the run is, nothing for a model that is not run."""
         if self.subject.holdings is None:
-            return "counting … "
+            return "counting… "
         if self.news is None or self.news.step < 0:
             return ""
         step = f"step {self.news.step:,} "

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.screen import Screen
+from textual.timer import Timer
 
 from torchglass.views.tui.bars import KeyBar, TwoEnds
 from torchglass.views.tui.dock import Dock, Edge
-from torchglass.views.tui.keys import Key, hints
+from torchglass.views.tui.keys import Key, footer_order, hints
 from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.labels import LabelPanel
 from torchglass.views.tui.preferences import Preferences
@@ -24,7 +25,11 @@ from torchglass.views.tui.tree.searching import Searching
 from torchglass.views.tui.tree.tree import ModuleTree
 
 _WIDE, _HIGH = 110, 16
+_MESSAGE_SECONDS = 8.0
+"""How long a message stays on the status line."""
 _SHARES = range(20, 85, 5)
+LASTING = "; the last data read is still shown"
+"""How a message ends that stays."""
 
 
 class Workbench(Screen[None]):
@@ -51,6 +56,7 @@ class Workbench(Screen[None]):
         self.share = preferences.share
         """Percent of the screen that the panels have."""
         self._viewing = self._maximized = False
+        self._message_timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
         """A title, the panels, the status or the search, and the keys."""
@@ -77,6 +83,13 @@ class Workbench(Screen[None]):
     def say(self, message: str = "") -> None:
         """Put a message on the status line; without one, where the cursor is."""
         tree = self.tree_panel
+        if self._message_timer is not None:
+            self._message_timer.stop()
+        # What is wrong with the file stays until it is mended.
+        lasts = message.endswith(LASTING)
+        self._message_timer = (
+            self.set_timer(_MESSAGE_SECONDS, self.say) if message and not lasts else None
+        )
         self.query_one("#status", TwoEnds).say(
             f" {message or self.whereabouts()}", f"{tree.row + 1:,}/{tree.row_count:,} "
         )
@@ -108,7 +121,8 @@ class Workbench(Screen[None]):
         self.dock.styles.height = "100%" if wide or alone else share
 
     def on_descendant_focus(self) -> None:
-        """Offer the keys that act where the focus is."""
+        """Offer the keys that act where the focus is, and mark it."""
+        self.set_class(isinstance(self.focused, Panel), "viewing")
         self.offer_keys()
 
     def offer_keys(self) -> None:
@@ -117,8 +131,10 @@ class Workbench(Screen[None]):
 
     def _keys_now(self) -> list[Key]:
         focused, table = self.focused, all_keys()
+        missing = {panel.key for panel in PANELS if not panel.available(self.subject)}
+        table = tuple(entry for entry in table if not _opens(entry, missing))
         if focused is self.tree_panel:
-            return hints({"anywhere", "tree"}, table)
+            return sorted(hints({"anywhere", "tree"}, table), key=footer_order)
         if isinstance(focused, LabelPanel):
             return [*hints({"labels"}, table), *hints({"anywhere"}, table)]
         if isinstance(focused, Panel):
@@ -189,7 +205,7 @@ class Workbench(Screen[None]):
         panel = panel or self._make_panel(key)
         if panel is None:
             missing = next((each.missing for each in PANELS if each.key == key), "")
-            self.say(missing or "there is nothing to show")
+            self.say(missing or "Nothing to show")
             return
         self.dock.open(panel)
         self._lay_out()
@@ -254,3 +270,8 @@ class Workbench(Screen[None]):
         self._maximized = not self._maximized
         self._viewing = isinstance(self.focused, Panel)
         self._lay_out()
+
+
+def _opens(entry: Key, panels: Collection[str]) -> bool:
+    """Whether a key opens one of some panels."""
+    return entry.action.startswith("toggle_panel(") and entry.keys[0] in panels

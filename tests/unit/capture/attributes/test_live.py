@@ -249,7 +249,7 @@ def test_another_module_lets_go_of_the_one_before(odd: Odd) -> None:
 def test_what_is_no_tensor_has_no_numbers(odd: Odd) -> None:
     live = LiveObject(odd)
 
-    with pytest.raises(LookupFailedError, match="numbers is no tensor"):
+    with pytest.raises(LookupFailedError, match="numbers is not a tensor"):
         live.facts(parts(live)["numbers"].id)
 
 

@@ -40,10 +40,10 @@ def test_facts_tell_what_a_tensor_is_to_autograd() -> None:
 @pytest.mark.parametrize(
     ("tensor", "reason"),
     [
-        (torch.zeros(2, device="meta"), "it has no numbers: it lies on meta"),
-        (torch.zeros(0, 3), "it is empty"),
-        (torch.eye(2).to_sparse(), "its numbers are not laid out in rows"),
-        (torch.nn.UninitializedParameter(), "it has no numbers yet"),
+        (torch.zeros(2, device="meta"), "the tensor is on the meta device"),
+        (torch.zeros(0, 3), "the tensor is empty"),
+        (torch.eye(2).to_sparse(), "the tensor is sparse or nested"),
+        (torch.nn.UninitializedParameter(), "not initialized"),
     ],
 )
 def test_a_tensor_without_numbers_says_why(tensor: torch.Tensor, reason: str) -> None:

@@ -116,7 +116,7 @@ CASES: dict[tuple[Place, str], Case] = {
     ),
     ("anywhere", "export"): Case(lambda app: isinstance(app.screen, Pick), False, True),
     ("anywhere", "copy_path"): Case(lambda app: app.clipboard, "", "embed", first=("down",)),
-    ("anywhere", "edit"): Case(says("its source is in no file"), False, True),
+    ("anywhere", "edit"): Case(says("No source file for this module"), False, True),
     ("anywhere", "search"): Case(searching, False, True),
     ("anywhere", "match(1)"): Case(cursor, "blocks.0.mlp", "blocks.1.mlp", first=(*TYPED, "enter")),
     ("anywhere", "match(-1)"): Case(
@@ -282,7 +282,7 @@ def test_the_help_has_columns_where_there_is_room() -> None:
         await pilot.press("question_mark")
         await pilot.pause()
         lines = screen_text(app).splitlines()
-        first = next(line for line in lines if "show this page" in line)
+        first = next(line for line in lines if "Show all keys" in line)
 
         assert len(first.strip(" │").split("   ")) > 4
         assert max(map(len, lines)) == 200
@@ -304,3 +304,76 @@ def test_the_help_closes(key: str) -> None:
         assert app.is_running
 
     drive(app, story)
+
+
+def test_the_help_has_two_columns_even_in_a_small_terminal() -> None:
+    app = ExplorerApp(Training().finish())
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        first = next(line for line in screen_text(app).splitlines() if "Show all keys" in line)
+
+        assert len(first.replace("Show all keys", "").strip(" │?").split()) > 2
+
+    drive(app, story, size=(80, 24))
+
+
+def test_the_help_is_filtered_by_what_is_typed() -> None:
+    app = ExplorerApp(Training().finish())
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark", "slash", *"export")
+        await pilot.pause()
+        text = screen_text(app)
+        assert "Export the table" in text
+        assert "Next match" not in text
+
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "Next match" in screen_text(app)
+        assert helping(app)
+
+        await pilot.press("escape")
+        assert not helping(app)
+
+    drive(app, story, size=(160, 50))
+
+
+def test_the_help_begins_with_the_keys_of_the_focused_panel() -> None:
+    app = ExplorerApp(Training(documents=documents()).train(5).finish())
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("P", "tab", "question_mark")
+        await pilot.pause()
+        text = screen_text(app)
+        assert text.index("In a panel") < text.index("Show all keys")
+        assert text.index("Performance") < text.index("Show all keys")
+
+    drive(app, story, size=(70, 200))
+
+
+def test_the_help_explains_every_mark() -> None:
+    app = ExplorerApp(Training().finish())
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark", "slash", *"marks")
+        await pilot.pause()
+        lines = [line.strip(" │") for line in screen_text(app).splitlines()]
+        for mark in ("✗", "↗", "=", "!", "▏"):
+            assert any(line.startswith(f"{mark} ") for line in lines)
+
+    drive(app, story, size=(70, 60))
+
+
+def test_the_footer_offers_the_panels_that_have_something_to_show() -> None:
+    app = ExplorerApp(Training(documents=documents()).train(5).finish())
+
+    async def story(pilot: Pilot[None]) -> None:
+        footer = screen_text(app).splitlines()[-1]
+        for words in ("? help", "/ search", "Tab panel", "P performance", "v series"):
+            assert words in footer
+        assert "tensor flow" not in footer
+        assert "attributes" not in footer
+
+    drive(app, story, size=(120, 40))

@@ -54,7 +54,7 @@ class Ask(ModalScreen["str | None"]):
             yield Input(self._value, placeholder=self._placeholder, compact=True)
             yield Static()
         window.border_title = Content(harmless(self._title))
-        window.border_subtitle = "Enter shows it · Esc closes"
+        window.border_subtitle = "Enter apply · Esc close"
 
     @on(Input.Changed)
     def _typed(self) -> None:

@@ -32,9 +32,7 @@ class Attributes(Panel):
 
     key: ClassVar[str] = "a"
     title: ClassVar[str] = "Attributes"
-    missing: ClassVar[str] = (
-        "only a live model has attributes: call tg.explore(model) in the program it lives in"
-    )
+    missing: ClassVar[str] = "No attributes here: only a live model or a checkpoint has them"
     has_cursor = True
     BINDINGS: ClassVar = panel_bindings(
         "panel:attributes",
@@ -84,7 +82,7 @@ class Attributes(Panel):
         """Read what the module holds anew."""
         live, path, everything = self.subject.live, self.module.path, self._everything
         if live is not None:
-            self.work("reading", lambda _: _read_module(live, path, everything), self._take_root)
+            self.work("Reading", lambda _: _read_module(live, path, everything), self._take_root)
 
     def action_everything(self) -> None:
         """Show or hide private names and methods."""
@@ -208,7 +206,7 @@ class Attributes(Panel):
             return
         if attribute.role == "property":
             self.work(
-                f"calling {harmless(attribute.name)}",
+                f"Calling {harmless(attribute.name)}",
                 lambda _: live.call(attribute.id),
                 lambda called: self._take_called(branch, called),
             )
@@ -216,7 +214,7 @@ class Attributes(Panel):
             self._open_tensor(live, branch)
         elif attribute.reads and not branch.opens:
             self.work(
-                "reading",
+                "Reading",
                 lambda _: Reading(attribute, live.text(attribute.id)),
                 lambda reading: self._show(branch, reading),
             )
@@ -225,7 +223,7 @@ class Attributes(Panel):
             self._draw()
         elif branch.opens:
             self.work(
-                "reading",
+                "Reading",
                 lambda _: _read(live, branch, everything),
                 lambda page: self._take_page(branch, page),
             )
@@ -252,7 +250,7 @@ class Attributes(Panel):
             self._show(branch, viewer)
             self._measure(viewer)
 
-        self.work("opening", lambda _: Viewer(live, branch.attribute, known), take)
+        self.work("Opening", lambda _: Viewer(live, branch.attribute, known), take)
 
     def _show(self, branch: Branch, inner: Viewer | Reading) -> None:
         self._inner, self._inner_place = inner, branch.place
@@ -265,7 +263,7 @@ class Attributes(Panel):
             viewer.measured = measured
             self._draw()
 
-        self.work("measuring", partial(viewer.measure, viewer.look.part), take)
+        self.work("Measuring", partial(viewer.measure, viewer.look.part), take)
 
     def _draw(self) -> None:
         inner = self._inner

@@ -14,9 +14,9 @@ from torchglass.views.tui.subject import Subject
 from torchglass.views.tui.tree.texts import distance_text
 
 _BESIDE = {
-    "added": "only the new model has it",
-    "removed": "only the old model has it",
-    "changed": "from the old model to the new one",
+    "added": "only in the new model",
+    "removed": "only in the old model",
+    "changed": "old → new",
 }
 
 
@@ -32,16 +32,16 @@ def describe_change(subject: Subject, module: Module, width: int) -> Iterator[Ro
         if change.verdict == "changed":
             yield from _differences(change, width)
     elif inside:
-        yield heading("changed", "nothing of itself")
+        yield heading("no direct changes")
     if inside:
-        yield text(f"{inside:,} module{'s' * (inside != 1)} inside differ{'s' * (inside == 1)}")
+        yield text(f"{inside:,} changed below")
 
 
 def _differences(change: ModuleChange, width: int) -> Iterator[Row]:
     if change.class_before:
-        yield from paragraph(f"its class was {harmless(change.class_before)}", width)
+        yield from paragraph(f"class before: {harmless(change.class_before)}", width)
     if change.extra_before is not None:
-        yield from paragraph(f"it was set to ({harmless(change.extra_before)})", width)
+        yield from paragraph(f"settings before: {harmless(change.extra_before)}", width)
     yield from map(Row, table(_filled([_cells(slot) for slot in change.slots])))
 
 

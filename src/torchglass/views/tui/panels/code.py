@@ -39,9 +39,7 @@ class Code(Panel):
 
     key: ClassVar[str] = "c"
     title: ClassVar[str] = "Code"
-    missing: ClassVar[str] = (
-        "no code is known of this: open the model itself, or a run that was made from one"
-    )
+    missing: ClassVar[str] = "No source code here: open the model itself, or a run recorded from it"
     has_cursor = True
     BINDINGS: ClassVar = panel_bindings("panel:code", "panel:ancestors", "panel:lines run")
 
@@ -138,7 +136,7 @@ class Code(Panel):
             return
         model = self.subject.model
         self.work(
-            "reading the code",
+            "Reading the source",
             lambda progress: _read(model, view, progress),
             lambda listing: self._take_listing(view, listing),
         )
@@ -163,7 +161,7 @@ class Code(Panel):
             return
         path = self.module.path
         self.work(
-            "looking for lines that ran", lambda _: _lines_run(trace, path, listing), self._see
+            "Finding the lines that ran", lambda _: _lines_run(trace, path, listing), self._see
         )
 
     def _see(self, ran: Mapping[int, list[OpId]]) -> None:

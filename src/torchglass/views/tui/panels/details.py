@@ -52,7 +52,7 @@ def describe(subject: Subject, module: Module, width: int) -> list[Row]:
         _problem(module, width),
         list(_also_in_file(subject, module, width)),
         list(describe_change(subject, module, width)),
-        [heading("holds"), *_totals(subject, module, counts)] if counts else [],
+        [heading("size"), *_totals(subject, module, counts)] if counts else [],
         [heading("tensors"), *_tensors(subject, module)] if module.slots else [],
         list(_last_call(subject, module)),
         list(_inheritance(subject, module)),
@@ -77,7 +77,7 @@ def _who(subject: Subject, module: Module, width: int) -> Iterator[Row]:
         first = model[module.alias_of].path
         yield Row(
             [
-                (f"{SHARED} the very module at ", "note"),
+                (f"{SHARED} same module as ", "note"),
                 (harmless(first) or "the model itself", "name"),
             ],
             first,
@@ -85,7 +85,7 @@ def _who(subject: Subject, module: Module, width: int) -> Iterator[Row]:
 
 
 def _peers(count: int) -> str:
-    return "the only one of its class" if count == 1 else f"one of {count:,} of its class"
+    return "1 instance" if count == 1 else f"{count:,} instances"
 
 
 def _problem(module: Module, width: int) -> list[Row]:
@@ -125,7 +125,7 @@ def _totals(subject: Subject, module: Module, counts: ModuleCounts) -> Iterator[
             yield Row([*meter(share, _METER), (f" {words:>4}", "number"), (f" of {of}", "muted")])
     if counts.per_use.parameters != counts.total.parameters:
         uses = format_count(counts.per_use.parameters)
-        yield text(f"{uses} parameters if each use were a copy", "muted")
+        yield text(f"{uses} counting shared weights twice", "muted")
 
 
 def _wholes(subject: Subject, module: Module) -> Iterator[tuple[str, ModuleCounts]]:
@@ -134,9 +134,9 @@ def _wholes(subject: Subject, module: Module) -> Iterator[tuple[str, ModuleCount
         return
     root, parent = subject.model.root, subject.model[module.parent]
     if whole := subject.counts(root):
-        yield "the model's parameters", whole
+        yield "all parameters", whole
     if parent is not root and (around := subject.counts(parent)):
-        yield f"those of {harmless(parent.path)}", around
+        yield harmless(parent.path), around
 
 
 def _tensors(subject: Subject, module: Module) -> Iterator[Row]:
@@ -217,7 +217,7 @@ def _inheritance(subject: Subject, module: Module) -> Iterator[Row]:
 
 def _hooks(module: Module) -> Iterator[Row]:
     if module.hooks:
-        yield heading("hooks", "there before us")
+        yield heading("hooks")
         for hook in module.hooks:
             yield text(harmless(hook), "name")
 

@@ -112,7 +112,7 @@ class FindingsPanel(Panel):
         more = len(found) - _MOST
         end = [text(f"and {more:,} more", "muted")] if more > 0 else []
         if here and elsewhere:
-            return [*here, Row(), text("elsewhere", "heading"), *elsewhere, *end]
+            return [*here, Row(), text("in other modules", "heading"), *elsewhere, *end]
         return [*here, *elsewhere, *end]
 
     def _rows_of_one(self, number: int, finding: Finding) -> Iterator[Row]:
@@ -200,7 +200,7 @@ def _evidence(one: Evidence) -> list[Cell]:
 
 def _range(one: Evidence) -> str:
     if one.stats is None:
-        return "written over since"
+        return "overwritten"
     if math.isnan(one.stats.min):
         return ""
     return f"{one.stats.min:.4g} … {one.stats.max:.4g}"

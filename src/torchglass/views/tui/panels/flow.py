@@ -37,9 +37,7 @@ class TensorFlow(Panel):
 
     key: ClassVar[str] = "w"
     title: ClassVar[str] = "Tensor flow"
-    missing: ClassVar[str] = (
-        "no pass was traced: tg.explore(tg.trace(model, *inputs)) shows every operation"
-    )
+    missing: ClassVar[str] = "No traced forward: use tg.explore(model, *inputs) or --input"
     has_cursor = True
     BINDINGS: ClassVar = panel_bindings("panel:tensor flow")
 
@@ -66,7 +64,7 @@ class TensorFlow(Panel):
             return
         path = self.subject.path_of_calls(self.module)
         self._walked = []
-        self.work("naming the ops", lambda _: (trace, _named(trace, path)), self._take_ops)
+        self.work("Naming ops", lambda _: (trace, _named(trace, path)), self._take_ops)
 
     def pick(self, op: OpId) -> None:
         """Go to an op that was picked in another panel."""
@@ -205,8 +203,8 @@ def _opened(trace: Pass, id: OpId, width: int) -> list[Row]:
     children = trace.anatomy.children[id][:_MOST_RELATIVES]
     return sections(
         list(_about(trace, op, width)),
-        [heading("comes from"), *_sources(trace, op)] if op.operands else [],
-        [heading("goes to"), *_uses(trace, children)] if children else [],
+        [heading("inputs"), *_sources(trace, op)] if op.operands else [],
+        [heading("used by"), *_uses(trace, children)] if children else [],
     )
 
 
@@ -276,7 +274,7 @@ def _origins(trace: Pass, operand: Operand) -> Iterator[tuple[str, int | str | N
     if held:
         yield held, held.rpartition(".")[0], "name"
     elif not operand.parents:
-        yield "from elsewhere", None, "muted"
+        yield "not from this forward", None, "muted"
 
 
 def _uses(trace: Pass, children: Sequence[OpId]) -> Iterator[Row]:

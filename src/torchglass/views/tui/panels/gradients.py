@@ -51,9 +51,7 @@ class GradientFlow(Panel):
 
     key: ClassVar[str] = "G"
     title: ClassVar[str] = "Gradient flow"
-    missing: ClassVar[str] = (
-        "no gradients were recorded: train with tg.watch(model), and open the run that it writes"
-    )
+    missing: ClassVar[str] = "No gradients recorded: train with tg.watch(model)"
     has_cursor = True
     BINDINGS: ClassVar = panel_bindings("panel:gradient flow", "panel:quantities")
 
@@ -99,7 +97,7 @@ class GradientFlow(Panel):
         measures = [self._measure(layer) for layer in self._flows.get(self._quantity, ())]
         self.subtitle = self._quantity
         if not measures:
-            self.say("No gradient was recorded.")
+            self.say("No gradients recorded.")
             return
         if self._largest_first:
             measures.sort(key=lambda one: (not math.isnan(one.latest), -one.latest))

@@ -199,7 +199,7 @@ class Panel(Lines):
             return self._header
         share = f" {job.share:4.0%}  "
         pieces = [(f"{job.says}  ", "muted"), *meter(job.share, _METER), (share, "muted")]
-        return [*self._header, Row([*pieces, ("Esc", "key"), (" stops", "muted")])]
+        return [*self._header, Row([*pieces, ("Esc", "key"), (" cancel", "muted")])]
 
     def on_resize(self) -> None:
         """Draw for the new width."""

@@ -46,10 +46,7 @@ class Performance(Panel):
 
     key: ClassVar[str] = "P"
     title: ClassVar[str] = "Performance"
-    missing: ClassVar[str] = (
-        "nothing was run: tg.explore(model, *inputs) records a forward, tg.profile(model, *inputs) "
-        "times it"
-    )
+    missing: ClassVar[str] = "No forward recorded: use tg.explore(model, *inputs) or --input"
     BINDINGS: ClassVar = panel_bindings("panel:performance", "panel:calls")
 
     def __init__(self, subject: Subject) -> None:
@@ -81,7 +78,7 @@ class Performance(Panel):
             self.put(rows)
         else:
             self.say(
-                f"{harmless(self.module.path or 'The model')} did not run when it was recorded."
+                f"{harmless(self.module.path or 'The model')} did not run in the recorded forward."
             )
 
 
@@ -103,7 +100,7 @@ def describe(subject: Subject, module: Module, width: int, *, differences: bool)
 def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[Row]:
     """A table of what was measured, with the share of the whole model."""
     times = "once" if measured.calls == 1 else f"{measured.calls:,} times"
-    yield heading("one pass", f"ran {times}")
+    yield heading("fastest pass", f"ran {times}")
     lines, shares = [], []
     for title, name, style, write in _COSTS:
         total, own = getattr(measured, f"total_{name}"), getattr(measured, f"self_{name}", None)
@@ -120,7 +117,7 @@ def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[Row
         )
         shares.append(min(total / of, 1.0) if of else 0.0)
     if not lines:
-        yield text("nothing of it was measured", "muted")
+        yield text("not measured", "muted")
         return
     head = [
         Cell("", "header"),
@@ -140,7 +137,7 @@ def _traced(subject: Subject, module: Module) -> Iterator[Row]:
         return
     total = sum(call.total_ns for call in calls)
     root = sum(call.total_ns for call in trace.calls.get("", ()))
-    yield heading("one traced pass", "time includes that of tracing")
+    yield heading("one traced forward", "times include tracing")
     cells = [
         [Cell("calls", "muted"), Cell(f"{len(calls):,}", "number", True), Cell("", "muted")],
         [
@@ -155,13 +152,13 @@ def _traced(subject: Subject, module: Module) -> Iterator[Row]:
 def _calls(statistics: ModuleStatistics, width: int, *, differences: bool) -> Iterator[Row]:
     """The calls that are kept, the latest last, each with what went in and came out."""
     totals = statistics.totals
-    beside = f"{totals.calls:,} in all, {format_time(totals.total_ns / 1e9)}"
+    beside = f"{totals.calls:,} in total, {format_time(totals.total_ns / 1e9)} while recording"
     if totals.failed:
         beside += f", {totals.failed:,} raised"
-    yield heading("differences from the call before" if differences else "calls", beside)
+    yield heading("differences from the previous call" if differences else "calls", beside)
     shown = statistics.calls[-_MOST_CALLS:]
     if len(shown) < totals.calls:
-        yield text(f"the last {len(shown):,} are kept", "muted")
+        yield text(f"last {len(shown):,} calls", "muted")
     lines = [[Cell(word, "header", word not in _LEFT) for word in _HEADINGS]]
     for before, call in zip([None, *shown[:-1]], shown, strict=True):
         lines += _call_lines(call, before, differences=differences)

@@ -38,9 +38,7 @@ class SeriesPanel(Panel):
 
     key: ClassVar[str] = "v"
     title: ClassVar[str] = "Series"
-    missing: ClassVar[str] = (
-        "nothing was recorded over steps: train with tg.watch(model), and open its run"
-    )
+    missing: ClassVar[str] = "Nothing recorded over steps: train with tg.watch(model)"
     has_cursor = True
     BINDINGS: ClassVar = panel_bindings("panel:series", "panel:percentiles")
 
@@ -89,7 +87,7 @@ class SeriesPanel(Panel):
         series = self._series()
         if not series:
             where = harmless(self.module.path) or "the model itself"
-            self.say(f"Nothing is recorded of {where} over steps.")
+            self.say(f"Nothing recorded for {where} over steps.")
             return
         chart = self._chart(series[min(self.row, len(series) - 1)], self._chart_lines(len(series)))
         self.put(self._list(series), list(chart))

@@ -218,10 +218,10 @@ def read_slice(words: str, shape: Sequence[int]) -> tuple[Part, ...]:
     inner = words.strip().removeprefix("[").removesuffix("]").strip().removesuffix(",")
     parts = [part.strip() for part in inner.split(",")] if inner else []
     if parts.count(_REST) > 1:
-        raise ValueError("“...” can stand in one place only")
+        raise ValueError("Use “...” only once")
     given = len(parts) - parts.count(_REST)
     if given > len(shape):
-        raise ValueError(f"these are {given} places, but it has {_dimensions(len(shape))}")
+        raise ValueError(f"{given} indices for {_dimensions(len(shape))}")
     at = parts.index(_REST) if _REST in parts else len(parts)
     missing = [":"] * (len(shape) - given)
     parts = [*parts[:at], *missing, *parts[at + 1 :]]
@@ -237,20 +237,22 @@ def _read(words: str, size: int, dimension: int) -> Part:
     """One part of a slice."""
     known = _PART.fullmatch(words)
     if not known or not words:
-        raise ValueError(f"“{words}” is neither a place like 3 nor a stretch like 3:7")
+        raise ValueError(f"“{words}” is not an index (3) or a slice (3:7)")
     start, stop, step = (
         None if known[name] is None else int(known[name]) for name in ("start", "stop", "step")
     )
     if known["stretch"] is None:
         place = int(words)
         if not -size <= place < size:
-            raise ValueError(f"dimension {dimension} ends at {size - 1:,}: {place:,} is not in it")
+            raise ValueError(
+                f"index {place:,} is out of range: dimension {dimension} has size {size:,}"
+            )
         return place % size
     if step is not None and step < 1:
-        raise ValueError(f"the step in “{words}” has to be 1 or more")
+        raise ValueError(f"the step in “{words}” must be 1 or more")
     stretch = range(size)[start:stop:step]
     if not stretch:
-        raise ValueError(f"nothing of dimension {dimension}, which has {size:,}, is in “{words}”")
+        raise ValueError(f"“{words}” is empty: dimension {dimension} has size {size:,}")
     return stretch
 
 

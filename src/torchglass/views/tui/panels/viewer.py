@@ -93,7 +93,7 @@ class Viewer:
         """What to show in so many cells, and what of it stays at the top."""
         top = [*self._facts(width), *self._statistics(width)]
         if self.facts.unreadable:
-            why = f"Its numbers cannot be shown: {harmless(self.facts.unreadable)}."
+            why = f"No values to show: {harmless(self.facts.unreadable)}."
             return [*top, Row(), *paragraph(why, width, "muted")], []
         look = self.look
         if look.mode == "numbers":

@@ -34,9 +34,9 @@ class Sorting:
         """What to tell the user of it."""
         column = BY_ID.get(self.column)
         if column is None:
-            return "in the order of the model"
+            return "Model order"
         ways = ("largest first", "smallest first") if column.number else ("A to Z", "Z to A")
-        return f"sorted by {column.name.lower()}, {ways[self.upwards]}"
+        return f"Sorted by {column.name.lower()}, {ways[self.upwards]}"
 
 
 class Arrangement:

@@ -34,9 +34,9 @@ COLUMNS: tuple[Column, ...] = (
 BY_ID = {column.id: column for column in (NAME, *COLUMNS)}
 USUAL: tuple[str, ...] = tuple(column.id for column in (NAME, *COLUMNS) if column.usual)
 EMPTY: dict[Group, str] = {
-    "flow": "no forward was recorded: tg.explore(model, *inputs) or --input records one",
-    "time": "no time was taken: tg.explore(model, *inputs) or --input takes it",
-    "flops": "no FLOPs were counted: tg.explore(model, *inputs) or --input counts them",
-    "gradients": "no gradients were recorded: tg.watch(model) records a training",
+    "flow": "No forward recorded: use tg.explore(model, *inputs) or --input",
+    "time": "No times measured: use tg.explore(model, *inputs) or --input",
+    "flops": "No FLOPs counted: use tg.explore(model, *inputs) or --input",
+    "gradients": "No gradients recorded: train with tg.watch(model)",
 }
 """Why the columns of a group stay away, and what to do about it."""

@@ -81,11 +81,11 @@ class Finder:
         try:
             pattern = regex.compile(expression, regex.IGNORECASE | regex.MULTILINE)
         except regex.error as error:
-            raise SearchError(f"no regex yet: {error}") from None
+            raise SearchError(f"not a valid regex: {error}") from None
         try:
             yield from self._matched(pattern)
         except TimeoutError:
-            raise SearchError("this regex takes too long") from None
+            raise SearchError("regex takes too long") from None
 
     def _matched(self, pattern: regex.Pattern[str]) -> Iterator[Matches]:
         words, modules = self._index.words, self.model.modules

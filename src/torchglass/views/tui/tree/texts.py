@@ -140,7 +140,7 @@ def change(subject: Subject, module: Module) -> Sequence[Piece]:
     inside = subject.comparison.below.get(module.path, 0)
     pieces = _told(change) if change else []
     if inside:
-        pieces.append((f"{'  ' if pieces else ''}{inside:,} inside", "share"))
+        pieces.append((f"{'  ' if pieces else ''}{inside:,} below", "share"))
     return pieces
 
 

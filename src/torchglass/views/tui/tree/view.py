@@ -43,6 +43,7 @@ class TreeView(ScrollView, can_focus=True):
         self.cursor = subject.model.root.id
         self.arrangement = Arrangement(subject)
         self._is_match = _mask(subject.model, NONE)
+        self._has_matches = False
         self.sheet = Sheet(subject, self._style)
         self._row = 0
 
@@ -106,7 +107,7 @@ class TreeView(ScrollView, can_focus=True):
         here = model.find(before[self.cursor].path) or model.root
         self.sheet = Sheet(self.subject, self._style)
         self.arrangement = Arrangement(self.subject)
-        self._is_match = _mask(model, NONE)
+        self._is_match, self._has_matches = _mask(model, NONE), False
         self.cursor = here.id
         self.learn()
         folds = frozenset(one.id for one in model.modules if one.path in open_paths)
@@ -173,6 +174,7 @@ class TreeView(ScrollView, can_focus=True):
     def mark(self, matches: Matches) -> None:
         """Mark the modules that a search found."""
         self._is_match = _mask(self.subject.model, matches)
+        self._has_matches = bool(len(matches))
         self.redraw()
 
     def redraw(self) -> None:
@@ -224,9 +226,13 @@ class TreeView(ScrollView, can_focus=True):
         return self.sheet.line(self.arrangement.row(module), standing, self.scroll_offset.x)
 
     def _is_like_selected(self, module: Module) -> bool:
-        """Whether a module is of the class under the cursor; groups of a checkpoint have none."""
+        """Whether a module is of the class under the cursor; groups of a checkpoint have none.
+
+        While matches are marked nothing else is, so that these are not taken for it.
+        """
         kind = self.selected.class_name
-        return module.class_name == kind and kind not in self.subject.outline.classless
+        alike = module.class_name == kind and kind not in self.subject.outline.classless
+        return alike and not self._has_matches
 
     def _style(self, tone: str, ink: str) -> Style:
         return written(self.app.theme_variables, ink, TONES[tone])

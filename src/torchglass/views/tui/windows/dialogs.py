@@ -36,7 +36,7 @@ class Pick(ModalScreen["str | None"]):
         options = [Option(Content(harmless(text)), id=name) for name, text in self._things]
         listed = OptionList(*options, id="pick")
         listed.border_title = self._title
-        listed.border_subtitle = self._footer or "Enter picks · Esc closes"
+        listed.border_subtitle = self._footer or "Enter select · Esc close"
         yield listed
 
     @on(OptionList.OptionSelected)

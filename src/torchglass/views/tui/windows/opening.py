@@ -30,7 +30,7 @@ class Opening(Screen[None]):
             self.result = result
             self.error = error
 
-    def __init__(self, work: Callable[[], object], says: str = "reading the model") -> None:
+    def __init__(self, work: Callable[[], object], says: str = "Loading") -> None:
         super().__init__()
         self._work = work
         self._says = says
@@ -63,4 +63,4 @@ class Opening(Screen[None]):
 
     def _tick(self) -> None:
         seconds = time.monotonic() - self._start
-        self.query_one("#elapsed", Static).update(f"{self._says} … {seconds:.0f} s, q gives up")
+        self.query_one("#elapsed", Static).update(f"{self._says}… {seconds:.0f} s (q to cancel)")

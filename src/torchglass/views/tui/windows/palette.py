@@ -11,17 +11,21 @@ from textual.content import Content
 from textual.markup import escape
 
 from torchglass.views.formats import harmless
+from torchglass.views.tui.keys import Key
 from torchglass.views.tui.table import all_keys
 from torchglass.views.tui.tree.arrangement import Sorting
 from torchglass.views.tui.tree.components import NAME
-from torchglass.views.tui.tree.search import NONE, REGEX
 
 if TYPE_CHECKING:
     from textual.dom import DOMNode
 
+    from torchglass.records.model import Module
     from torchglass.views.tui.screen import Explorer
 
 _MOST_MODULES = 30
+_BATCH = 5_000
+_TOGGLES = {"Show or hide columns": "Toggle column", "Open or close a panel": "Toggle panel"}
+"""What is done with the things under these headings of the help."""
 
 
 class Commands(Provider):
@@ -45,8 +49,19 @@ class Commands(Provider):
             score = matcher.match(title)
             if score > 0:
                 yield Hit(score, matcher.highlight(title), run, help=escape(help_text))
-        async for path, kind, run in self._modules(query):
-            yield Hit(0.5, Content(path), run, text=path, help=escape(kind))
+        async for score, module in self._modules(query.strip()):
+            path = harmless(module.path) or harmless(self._name)
+            yield Hit(
+                score,
+                Content(f"Go to {path}"),
+                _going(self._explorer, module.path),
+                text=path,
+                help=escape(harmless(module.kind)),
+            )
+
+    @property
+    def _name(self) -> str:
+        return self._explorer.subject.model.name if self._explorer else ""
 
     def _commands(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         explorer = self._explorer
@@ -56,25 +71,49 @@ class Commands(Provider):
         for key in all_keys():
             if key.place in {"anywhere", "tree"} and "{key}" not in key.action:
                 namespace = tree if key.place == "tree" else explorer
-                title = f"{key.section}: {key.does}"
-                yield title, key.label, _running(explorer, key.action, namespace)
+                yield command_title(key), key.label, _running(explorer, key.action, namespace)
         for column in (NAME, *tree.columns):
             sorting = tree.arrangement.sorting.then(column.id)
-            yield f"Sort: by {column.name.lower()}", column.title, _sorting(explorer, sorting)
+            yield f"Sort by {column.name.lower()}", column.title, _sorting(explorer, sorting)
 
-    async def _modules(self, query: str) -> AsyncIterator[tuple[str, str, Callable[[], object]]]:
+    async def _modules(self, query: str) -> AsyncIterator[tuple[float, Module]]:
+        """The modules with the query in their path, or in their class: "layer3" finds layer3.0."""
         explorer = self._explorer
-        if explorer is None:
+        if explorer is None or not query:
             return
-        model, matches = explorer.subject.model, NONE
-        for found in explorer.searching.finder.finding(query.removeprefix(REGEX)):
-            matches = found
+        modules, wanted = explorer.subject.model.modules, query.lower()
+        found: list[tuple[float, Module]] = []
+        for start in range(0, len(modules), _BATCH):
+            batch = modules[start : start + _BATCH]
+            found += [(score, one) for one in batch if (score := _score(one, wanted))]
             # Letters that were typed meanwhile come first.
             await asyncio.sleep(0)
-        for match in matches[:_MOST_MODULES].tolist():
-            module = model[match]
-            path = harmless(module.path or model.name)
-            yield path, harmless(module.kind), lambda path=module.path: explorer.go_to(path)  # type: ignore[misc]
+        found.sort(key=lambda hit: -hit[0])
+        for hit in found[:_MOST_MODULES]:
+            yield hit
+
+
+def command_title(key: Key) -> str:
+    """What a key does, as a command."""
+    toggled = _TOGGLES.get(key.section)
+    is_thing = toggled and key.action not in ("align", "labels")
+    return f"{toggled}: {key.does}" if is_thing else key.does
+
+
+def _score(module: Module, wanted: str) -> float:
+    """How well a module fits: by its path, by its own name, by its parents, by its class."""
+    path = module.path.lower()
+    if path == wanted:
+        return 1.0
+    if wanted in module.name.lower():
+        return 0.8
+    if wanted in path:
+        return 0.6
+    return 0.4 if wanted in module.kind.lower() else 0.0
+
+
+def _going(explorer: Explorer | None, path: str) -> Callable[[], object]:
+    return lambda: explorer.go_to(path) if explorer else None
 
 
 def _running(explorer: Explorer, action: str, namespace: DOMNode) -> Callable[[], object]:

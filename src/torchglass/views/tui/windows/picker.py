@@ -18,7 +18,7 @@ from torchglass.views.tui.windows.dialogs import Pick
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
 
-def pick(files: Sequence[Path], title: str = "What to explore") -> Path | None:
+def pick(files: Sequence[Path], title: str = "Select a run or checkpoint") -> Path | None:
     """The file that the user picks; None where they leave instead."""
     return Picker(files, title).run()
 
@@ -33,7 +33,7 @@ class Picker(App["Path | None"]):
     def __init__(
         self,
         files: Sequence[Path],
-        heading: str = "What to explore",
+        heading: str = "Select a run or checkpoint",
         now: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()

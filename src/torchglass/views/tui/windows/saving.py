@@ -16,8 +16,8 @@ _PICTURE = "SVG"
 
 def choices() -> list[tuple[str, str]]:
     """The formats, each with a word on what is written."""
-    tables = [(name, f"{name:5} what the tree shows") for name in FORMATS]
-    return [*tables, (_PICTURE, f"{_PICTURE:5} a picture of the screen")]
+    tables = [(name, f"{name:5} rows and columns of the tree") for name in FORMATS]
+    return [*tables, (_PICTURE, f"{_PICTURE:5} screenshot")]
 
 
 def save(app: App[Any], tree: ModuleTree, format: str) -> str:
@@ -28,8 +28,8 @@ def save(app: App[Any], tree: ModuleTree, format: str) -> str:
         text = write(_table(tree)) if write else screenshot(app)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        return f"cannot write {path}: {error.strerror}"
-    return f"wrote {path.name}"
+        return f"Cannot write {path}: {error.strerror}"
+    return f"Wrote {path.name}"
 
 
 def _table(tree: ModuleTree) -> Table:

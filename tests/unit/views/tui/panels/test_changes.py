@@ -30,12 +30,12 @@ def told(path: str) -> str:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("probe", "added  only the new model has it\n"),
-        ("blocks.1", "removed  only the old model has it\n"),
+        ("probe", "added  only in the new model\n"),
+        ("blocks.1", "removed  only in the old model\n"),
         ("embed", "weight  100×64 float32  Δ 0.25"),
         ("head", "weight  100×64 float32  →  120×64 float32"),
-        ("", "changed  nothing of itself\n"),
-        ("blocks.0", "1 module inside differs"),
+        ("", "no direct changes\n"),
+        ("blocks.0", "1 changed below"),
     ],
 )
 def test_what_became_of_a_module_is_told(path: str, words: str) -> None:
@@ -45,8 +45,8 @@ def test_what_became_of_a_module_is_told(path: str, words: str) -> None:
 def test_another_class_and_other_settings_are_told() -> None:
     text = told("blocks.0.mlp.1")
 
-    assert "its class was torch.nn.modules.activation.GELU" in text
-    assert "it was set to (" in text
+    assert "class before: torch.nn.modules.activation.GELU" in text
+    assert "settings before: " in text
 
 
 def test_what_is_the_same_is_not_spoken_of() -> None:

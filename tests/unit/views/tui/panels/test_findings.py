@@ -33,7 +33,7 @@ def test_those_inside_the_module_come_first() -> None:
     shown = seen(panel_of(samples.findings()), "blocks.1")
 
     assert shown.splitlines()[0].startswith("▌! half of the units")
-    assert shown.index("elsewhere") < shown.index("sqrt made")
+    assert shown.index("in other modules") < shown.index("sqrt made")
 
 
 def test_the_cursor_goes_from_problem_to_problem_and_to_the_place() -> None:

@@ -18,7 +18,7 @@ def told(path: str, *documents: Document, differences: bool = False, width: int 
 def test_time_flops_and_memory_are_told_with_their_share() -> None:
     text = told("blocks.0.fc", samples.measures())
 
-    assert "one pass  ran 2 times" in text
+    assert "fastest pass  ran 2 times" in text
     assert "forward            3.00ms  3.00ms    75%  ━━━━━━━╸──" in text
     assert "forward FLOPs        1.0M       –    50%" in text
     assert "kept for backward  1.0 KB       –    25%" in text
@@ -32,8 +32,8 @@ def test_what_was_not_measured_is_left_out() -> None:
 def test_calls_are_told_with_what_went_in_and_out() -> None:
     text = told("blocks.0.fc", samples.statistics())
 
-    assert "calls  7 in all, 9.00ms, 1 raised" in text
-    assert "the last 3 are kept" in text
+    assert "calls  7 in total, 9.00ms while recording, 1 raised" in text
+    assert "last 3 calls" in text
     assert "   1  1.00ms  in   2×4          -2    2     0    1" in text
     assert "   3          ✗    ValueError" in text
 
@@ -47,7 +47,7 @@ def test_a_table_that_is_too_wide_is_set_closer() -> None:
 def test_differences_are_told_from_the_call_before() -> None:
     text = told("blocks.0.fc", samples.statistics(), differences=True)
 
-    assert "differences from the call before" in text
+    assert "differences from the previous call" in text
     assert "   2  +1.00ms  in   same         -2   +2    +0   +1" in text
     assert "               out  2×4          -2   +2    +0   +1" in text
 
@@ -55,13 +55,13 @@ def test_differences_are_told_from_the_call_before() -> None:
 def test_a_trace_tells_time_where_nothing_was_measured() -> None:
     text = told("blocks.0.fc", samples.traced())
 
-    assert text.startswith("one traced pass  time includes that of tracing\ncalls")
+    assert text.startswith("one traced forward  times include tracing\ncalls")
 
 
 def test_a_module_that_did_not_run_says_so() -> None:
     panel = Performance(subject_of(samples.store(None, samples.measures())))
 
-    assert "norm did not run when it was recorded." in seen(panel, "norm")
+    assert "norm did not run in the recorded forward." in seen(panel, "norm")
 
 
 @pytest.mark.parametrize("key", ["d", "space"])

@@ -42,16 +42,16 @@ def test_a_slice_is_read_as_python_reads_it(words: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ("1, 2, 3, 4, 5", "these are 5 places, but it has 4 dimensions"),
-        ("9", "dimension 0 ends at 7: 9 is not in it"),
-        ("0, -4", "dimension 1 ends at 2: -4 is not in it"),
-        ("0, x", "“x” is neither a place like 3 nor a stretch like 3:7"),
+        ("1, 2, 3, 4, 5", "5 indices for 4 dimensions"),
+        ("9", "index 9 is out of range: dimension 0 has size 8"),
+        ("0, -4", "index -4 is out of range: dimension 1 has size 3"),
+        ("0, x", "“x” is not an index (3) or a slice (3:7)"),
         ("0,,1", "“” is neither"),
         ("1.5", "“1.5” is neither"),
-        ("4:4", "nothing of dimension 0, which has 8, is in “4:4”"),
-        ("::0", "the step in “::0” has to be 1 or more"),
-        ("::-1", "the step in “::-1” has to be 1 or more"),
-        ("..., ...", "“...” can stand in one place only"),
+        ("4:4", "“4:4” is empty: dimension 0 has size 8"),
+        ("::0", "the step in “::0” must be 1 or more"),
+        ("::-1", "the step in “::-1” must be 1 or more"),
+        ("..., ...", "Use “...” only once"),
     ],
 )
 def test_what_is_wrong_with_a_slice_is_said(words: str, problem: str) -> None:

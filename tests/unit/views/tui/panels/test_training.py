@@ -215,9 +215,7 @@ def test_new_steps_move_the_chart(run: MemoryStore) -> None:
 
 
 def test_a_module_without_series_says_so(run: MemoryStore) -> None:
-    assert "Nothing is recorded of broken over steps." in seen(
-        SeriesPanel(subject_of(run)), "broken"
-    )
+    assert "Nothing recorded for broken over steps." in seen(SeriesPanel(subject_of(run)), "broken")
 
 
 def test_only_the_series_of_the_module_are_wanted(run: MemoryStore) -> None:

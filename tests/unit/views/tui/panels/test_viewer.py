@@ -177,7 +177,7 @@ def test_a_slice_that_is_none_says_why_and_can_be_put_right(net: Net) -> None:
     given_up = seen(panel_of(net, recorded), "layer", ["enter", *wrong, "escape"])
 
     assert "A slice of output 2×3×4" in bad
-    assert "dimension 0 ends at 1: 9 is not in it" in bad
+    assert "index 9 is out of range: dimension 0 has size 2" in bad
     assert "[1, :, :]  2 of 2" in better
     assert "[0, :, :]  1 of 2" in given_up
 

@@ -73,7 +73,7 @@ def test_a_regex_is_asked_of_each_name_by_itself(model: Model) -> None:
 
 
 def test_a_regex_that_is_none_says_why(model: Model) -> None:
-    with pytest.raises(SearchError, match="no regex yet: unterminated"):
+    with pytest.raises(SearchError, match="not a valid regex: unterminated"):
         Finder(model).find("re:[a-")
 
 
