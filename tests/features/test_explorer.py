@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.cells import cell_len
 from textual import events
 from textual.pilot import Pilot
@@ -295,3 +296,54 @@ def test_a_picture_is_drawn_without_a_terminal() -> None:
     assert svg.startswith("<svg")
     assert "embed" in svg
     assert "font-face" not in svg
+
+
+def test_enter_unfolds_and_folds_a_container_and_views_a_leaf() -> None:
+    app = ExplorerApp(still(tiny()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        tree = app.explorer.tree_panel
+        await pilot.press("down", "down", "down")
+        assert tree.selected.path == "blocks.0"
+        opened = paths(app)
+
+        await pilot.press("enter")
+        assert "blocks.0.attention" not in paths(app)
+        assert app.focused is tree
+
+        await pilot.press("enter")
+        assert paths(app) == opened
+        assert app.focused is tree
+
+        await pilot.press("up", "up", "enter")
+        assert tree.selected.path == "embed"
+        assert type(app.focused).__name__ == "Details"
+
+    drive(app, story)
+
+
+def test_a_message_goes_away_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchglass.views.tui.workbench._MESSAGE_SECONDS", 0.01)
+    app = ExplorerApp(still(tiny()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("down", "F")
+        while "embed · Embedding" not in screen_text(app).splitlines()[-2]:
+            await pilot.pause()
+
+    drive(app, story)
+
+
+def test_while_matches_are_marked_the_class_of_the_selected_module_is_not() -> None:
+    app = ExplorerApp(still(tiny()))
+
+    async def story(pilot: Pilot[None]) -> None:
+        await pilot.press("Z", "Z", "slash", *"qkv", "enter", "ampersand")
+        await settle(app, pilot)
+        assert "▏" not in screen_text(app)
+
+        await pilot.press("escape")
+        await settle(app, pilot)
+        assert "▏" in screen_text(app)
+
+    drive(app, story)

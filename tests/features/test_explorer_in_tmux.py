@@ -200,3 +200,29 @@ def test_a_run_that_is_being_written_moves_in_the_terminal(
     terminal.type("Down")
     terminal.wait_for("embed · Embedding")
     terminal.type("q")
+
+
+BROKEN = """
+from torch import nn
+
+class Broken(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(8, 16), nn.Linear(12, 4))
+"""
+
+
+def test_a_broken_forward_opens_with_its_explanation(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    target = f"{tmp_path / 'broken.py'}:Broken"
+
+    terminal.start(
+        sys.executable,
+        *("-m", "torchglass", "explore", target, "--input", "2x8"),
+        size=(120, 40),
+        environment=home(tmp_path),
+    )
+
+    shown = terminal.wait_for("make the layer Linear(16, 4)")
+    assert "RuntimeError: mat1 and mat2 shapes cannot be" in shown
+    terminal.wait_for("1 ✗")
+    terminal.type("q")
