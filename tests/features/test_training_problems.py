@@ -439,6 +439,24 @@ class OneNumber(nn.Module):
         return self.scale * 1e6 * self.inner(x * 1e-6)
 
 
+class SmallWeights(nn.Module):
+    """Attention whose queries and keys begin small, behind an embedding with large gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.positions = nn.Embedding(8, 16)
+        self.q, self.k, self.v = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+        self.apart = nn.Linear(16, 16)
+        for module in (self.q, self.k, self.apart):
+            nn.init.normal_(module.weight, std=1e-3)
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.embedding(x)
+        scores = self.q(y) @ (self.k(y) + self.apart(self.positions(torch.arange(8)))).mT / 1000
+        return (y + scores.softmax(-1) @ self.v(y)) @ self.embedding.weight.T * 30
+
+
 def conv(*, zero: bool = False) -> nn.Module:
     """A bias in front of a batch norm, and a scale in front of one: no gradient by mathematics."""
     model = nn.Sequential(
@@ -549,6 +567,10 @@ HEALTHY: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
     ),
     "a mixture of experts": lambda: (Mixture(), {"batch": rows(3, 8)}),
     "a sparse code": lambda: (TopK(), {"batch": rows(16, 16)}),
+    "queries and keys that begin small": lambda: (
+        SmallWeights(),
+        {"batch": tokens, "loss_of": next_token, "lr": 1e-4},
+    ),
     "a tied embedding": lambda: (Tied(), {"batch": tokens, "loss_of": next_token}),
     "tasks in turn": lambda: (Heads(), {"batch": rows(16, 8)}),
     "an LSTM": lambda: (Recurrent(), {"batch": rows(4, 5, 8)}),

@@ -239,12 +239,17 @@ class Judge:
         usual = statistics.median(
             size for size in others if size and size >= largest * _VANISHING_SHARE
         )
-        reach = _Reach(there)
+        reach = _Reach(there, gradients)
         if reach.is_held_back:
             return
+        lost = {(one.path, one.name) for one in small}
+        first = reach.first([one for one in gradients if (one.path, one.name) not in lost])
         for one in small:
             place, size = (one.path, one.name), _size(one.stats)
-            if reach.is_cancelled(one) or self._is_recovering(place, size / largest):
+            # What fades on its way back through the layers reaches nothing before them. Branches
+            # beside the way, as queries and keys with small weights, are only small.
+            is_beside = reach.order(one) > first and size >= usual * _VANISHING_SHARE
+            if is_beside or reach.is_cancelled(one) or self._is_recovering(place, size / largest):
                 continue
             how = "No gradient" if not size else "Almost no gradient"
             own = f"{_short(size)}, " if size else ""
@@ -267,8 +272,14 @@ class Judge:
 class _Reach:
     """How much gradient comes to the modules of a step."""
 
-    def __init__(self, there: Measured) -> None:
+    def __init__(self, there: Measured, gradients: Sequence[Observation]) -> None:
         self._there = there
+        self._registered = {(one.path, one.name): at for at, one in enumerate(gradients)}
+        self._ran: dict[str, int] = {}
+        """When each module was first called, as a place in the order of calls."""
+        for at, (path, name) in enumerate(there):
+            if ".grad" not in name and _base(name).startswith(("input", "output")):
+                self._ran.setdefault(path, at)
         self._parents = {above for path, _ in there for above in _above(path)}
         self._outputs: dict[str, float] = {}
         self._called: set[str] = set()
@@ -289,6 +300,18 @@ class _Reach:
             for (path, name), parts in self._there.items()
             if "bias" not in name and _is_gradient_of_parameter(f"{name}.grad")
         )
+
+    def order(self, one: Observation) -> int:
+        """Where the module of a weight comes in a forward; one that is not called is part of one
+        that is. Where calls were not seen, modules come as they are registered."""
+        for path in (one.path, *_above(one.path)):
+            if path in self._ran:
+                return self._ran[path]
+        return self._registered[one.path, one.name]
+
+    def first(self, reached: Iterable[Observation]) -> float:
+        """Where the first weight comes that gradient does reach."""
+        return min((self.order(one) for one in reached if one.dims > 1), default=math.inf)
 
     def is_cancelled(self, one: Observation) -> bool:
         """Whether a small gradient has another reason than that none comes to its module."""
