@@ -473,7 +473,7 @@ def test_a_failing_forward_is_explained(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["explain", "net.py:Mismatch", "--input", "2x3"]) == 0
 
     story = capsys.readouterr().out
-    assert "What met" in story
+    assert "Tensors involved" in story
     assert "takes 5 features" in story
 
 

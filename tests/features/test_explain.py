@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import torchglass as tg
 from torchglass.errors import ViewError
 from torchglass.results.explanation import explain
 
@@ -148,7 +149,7 @@ def test_a_batch_that_a_view_has_mixed_up_is_found_at_the_loss() -> None:
         Does(forward, head=nn.Linear(8, 3)), torch.zeros(4, 16), torch.zeros(4, dtype=torch.long)
     )
 
-    assert "the target must be (8,) with numbers of classes" in told
+    assert "the target must be (8,) with class indices" in told
     assert "the 8 of input was set by view_1_2" in told
     assert "features = images.view(-1, 8)" in told
 
@@ -165,7 +166,7 @@ def test_an_index_beyond_the_table_is_named() -> None:
 def test_classes_counted_from_one_are_recognised() -> None:
     told = story(nn.CrossEntropyLoss(), torch.zeros(3, 4), torch.tensor([1, 2, 4]))
 
-    assert "scores for 4 classes, numbered 0 to 3, and the largest class is 4" in told
+    assert "target has class 4, and the valid classes are 0 to 3: the input has scores" in told
     assert "target - 1 goes to 3" in told
 
 
@@ -261,7 +262,7 @@ def test_a_forward_that_runs_is_told_in_two_lines() -> None:
     assert explanation.error is None
     assert explanation.note == ""
     first, second = str(explanation).splitlines()
-    assert first.startswith("Linear ran to its end: 1 op in 1 module call, ")
+    assert first.startswith("Linear completed: 1 op in 1 module call, ")
     assert second == "input 4×3 float32 → 4×2 float32"
     assert explanation.trace.output.shape == (4, 2)
 
@@ -356,3 +357,99 @@ def test_what_a_model_takes_is_no_answer_to_the_forward_of_another() -> None:
 
     assert "Linear.forward() takes 2 positional arguments but 3 were given" in told
     assert "the forward of" not in told
+
+
+class Positions(nn.Module):
+    """Tokens with positions of a fixed number, in one of the ways that models have them."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.tokens, self.table = nn.Embedding(100, 8), nn.Embedding(16, 8)
+        self.learned = nn.Parameter(torch.zeros(1, 16, 8))
+        self.register_buffer("ids", torch.arange(16).expand(1, -1))
+        self.register_buffer("mask", torch.ones(16, 16).tril())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        length = x.shape[1]
+        y: torch.Tensor = self.tokens(x)
+        if self.way == "expanded":
+            y = y + self.table(self.get_buffer("ids")[:, :length].expand(len(x), length))
+        elif self.way == "numbered":
+            y = y + self.table(torch.arange(length))
+        elif self.way == "looked up":
+            y = y + self.table(self.get_buffer("ids")[:, :length])
+        elif self.way == "sliced":
+            y = y + self.learned[:, :length]
+        elif self.way == "masked":
+            seen = self.get_buffer("mask")[:length, :length] == 0
+            y = (y @ y.mT).masked_fill(seen, -1e9)
+        elif self.way == "whole":
+            y = y + self.learned
+        return y
+
+
+@pytest.mark.parametrize(
+    ("way", "why"),
+    [
+        ("expanded", "at most 16 tokens (buffer ids is 1×16)"),
+        ("numbered", "at most 16 tokens (table (Embedding) has 16 rows)"),
+        ("looked up", "at most 16 tokens (buffer ids is 1×16)"),
+        ("sliced", "at most 16 tokens (parameter learned is 1×16×8)"),
+        ("masked", "at most 16 tokens (buffer mask is 16×16)"),
+        ("whole", "exactly 16 tokens (learned is 1×16×8)"),
+    ],
+)
+def test_a_sequence_that_is_too_long_is_told_how_long_it_may_be(way: str, why: str) -> None:
+    told = str(tg.explain(Positions(way), torch.zeros(2, 20, dtype=torch.long)))
+
+    assert f"the model takes {why}, and input x 2×20 has 20" in told
+    assert "cut the input to 16: x[:, :16]" in told
+    assert "expand(" not in told.partition("What would fit here")[2]
+
+
+def test_a_token_beyond_the_vocabulary_is_no_sequence_that_is_too_long() -> None:
+    told = str(tg.explain(Positions("sliced"), torch.full((2, 5), 100)))
+
+    assert "tokens (Embedding) has 100 rows, numbered 0 to 99, and the largest index is 100" in told
+    assert "at most" not in told
+
+
+def test_features_that_do_not_go_together_are_no_length() -> None:
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.shift
+
+    told = str(tg.explain(Shifted(), torch.ones(2, 4)))
+
+    assert "the last dimension is 4 in one and 3 in the other" in told
+    assert "exactly" not in told
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "why"),
+    [
+        ([0, 3], {}, "target has class 3, and the valid classes are 0 to 2"),
+        ([0, -1], {}, "target has class -1, and the valid classes are 0 to 2"),
+        ([7, -1], {}, "target has class 7 and class -1, and the valid classes are 0 to 2"),
+        ([7, -1], {"ignore_index": -1}, "target has class 7, and the valid classes are 0 to 2"),
+        ([0.0, 1.0], {}, "holds class indices, so it must be int64, and it is float32"),
+        ([0, 1, 2], {}, "the target must be (2,) with class indices"),
+        ([[1, 0, 0], [0, 1, 0]], {}, "holds probabilities, so it must be floating point"),
+    ],
+)
+def test_wrong_labels_are_told_which_ones_are_valid(
+    target: list[Any], options: dict[str, Any], why: str
+) -> None:
+    class Loss(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return functional.cross_entropy(x, y, **options)
+
+    told = str(tg.explain(Loss(), torch.randn(2, 3), torch.tensor(target)))
+
+    assert why in told
+    assert ("ignore_index=-1, if -1 marks" in told) == (target == [0, -1])

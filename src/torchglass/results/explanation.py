@@ -24,13 +24,13 @@ class Explanation:
         self.trace = trace
         """All that ran, up to the op that failed."""
         self.error = error
-        """The exception itself; None where the forward ran to its end."""
+        """The exception itself; None where the forward completed."""
         self.failure = Failure(trace.record, trace.model, clues)
         """The facts that the story is made of."""
 
     @property
     def ok(self) -> bool:
-        """Whether the forward ran to its end."""
+        """Whether the forward completed."""
         return not self.trace.error
 
     @property

@@ -164,7 +164,7 @@ class Trace(Sequence[Op]):
 
     @property
     def error(self) -> str:
-        """What the forward raised, "" if it ran to its end."""
+        """What the forward raised, "" if it completed."""
         return self.record.error
 
     @property

@@ -52,12 +52,12 @@ def parts(failure: Failure) -> tuple[Part, ...]:
 
 
 def digest(anatomy: Anatomy) -> tuple[str, str]:
-    """Two lines on a pass that ran to its end."""
+    """Two lines on a pass that completed."""
     record = anatomy.record
     ops = _count(sum(op.kind == "op" for op in record.ops), "op")
     calls = _count(len(record.calls), "module call")
     taken = format_time((record.end_ns - record.start_ns) / 1e9)
-    ran = f"{harmless(record.model)} ran to its end: {ops} in {calls}, {taken}."
+    ran = f"{harmless(record.model)} completed: {ops} in {calls}, {taken}."
     return ran, f"{_ends(record.ops, 'input')} → {_ends(record.ops, 'output')}"
 
 
@@ -148,7 +148,7 @@ def _in_python(failure: Failure) -> Iterator[Row]:
 
 
 def _title_of_given(failure: Failure) -> str:
-    return "What met" if failure.op is not None else "What the module was given"
+    return "Tensors involved" if failure.op is not None else "Arguments of the module"
 
 
 def _given(failure: Failure) -> Iterator[Row]:
@@ -169,7 +169,7 @@ def _origin(failure: Failure, given: Given) -> str:
         role = "parameter" if operand.parameter else "buffer"
         return f"{role} {harmless(operand.parameter or operand.buffer)}"
     if operand.op is None:
-        return "made outside of this pass"
+        return "created outside this pass"
     return _made_by(failure, operand.op)
 
 

@@ -77,7 +77,7 @@ Net raised RuntimeError: shapes
     File "{tmp_path / "net.py"}", line 2, in forward
         x = self.head(x)
 
-  What met
+  Tensors involved
     input   5×4  float32  linear_1_1 in body (Linear(3, 4)) at net.py:1
     weight  2×8  float32  parameter head.weight
 
@@ -142,6 +142,6 @@ def test_a_pass_that_ran_is_two_lines() -> None:
     ran = Failure(make.trace(ops, [make.call(0)], end_ns=2_000_000), make.model())
 
     assert digest_text(ran) == (
-        "Net ran to its end: 1 op in 1 module call, 2.00ms.\nx 5×3 float32 → 5×3 float32"
+        "Net completed: 1 op in 1 module call, 2.00ms.\nx 5×3 float32 → 5×3 float32"
     )
-    assert "Net ran to its end" in failure_fragment(ran)
+    assert "Net completed" in failure_fragment(ran)

@@ -149,8 +149,10 @@ def same_shape(scene: Scene) -> Verdict | None:
                 fits.append(f"{one.name}.unsqueeze({dim}) is {times(other.shape)}")
                 fits.append(f"{other.name}.squeeze({dim}) is {times(one.shape)}")
                 break
+    if target.shape == given.shape[:-1]:
+        fits.append("cross_entropy, if target holds one class index for each row")
     return Verdict(
-        why=f"{scene.function} compares number by number, and input is {times(given.shape)} "
+        why=f"{scene.function} compares element by element, and input is {times(given.shape)} "
         f"while target is {times(target.shape)}",
         fits=tuple(fits),
         sizes=tuple(_first_difference(given, target)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from torchglass.analyse.failure.scene import arguments
 from torchglass.analyse.trace.signatures import plain_name
@@ -35,6 +36,84 @@ def set_by(ops: Sequence[Op], operand: Operand, dim: int) -> OpId | None:
             return op.id
         operand, dim = handed_on
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A parameter or buffer that was too short for the slice that was taken of it."""
+
+    held: Operand
+    dim: int
+    asked: int
+    """Where the slice was to end."""
+
+    @property
+    def size(self) -> int:
+        """What there is of it."""
+        return (self.held.spec.shape or ())[self.dim]
+
+
+def limit_behind(ops: Sequence[Op], operand: Operand) -> Limit | None:
+    """The held tensor that ran out where a tensor came from: `positions[:, :600]` of 512."""
+    waiting, seen = [operand.op], set[OpId]()
+    while waiting:
+        number = waiting.pop()
+        if number is None or number in seen:
+            continue
+        seen.add(number)
+        op = ops[number]
+        if op.kind == "op":
+            limit = next(_short_slices(op), None)
+            if limit is not None:
+                return limit
+            waiting += [one.op for one in op.operands if not (one.parameter or one.buffer)]
+    return None
+
+
+def depends_on_inputs(ops: Sequence[Op], operand: Operand) -> bool:
+    """Whether the values of a tensor come from an input of the model."""
+    waiting, seen = [operand.op], set[OpId]()
+    while waiting:
+        number = waiting.pop()
+        if number is None or number in seen:
+            continue
+        seen.add(number)
+        if ops[number].kind == "input":
+            return True
+        waiting += [one.op for one in ops[number].operands]
+    return False
+
+
+def input_of_size(ops: Sequence[Op], size: int) -> tuple[Op, int] | None:
+    """The input of the model that has a size, and in which dimension; that of indices first."""
+    found = [
+        (op, dim)
+        for op in ops
+        if op.kind == "input" and op.outputs
+        for dim, one in enumerate(op.outputs[0].spec.shape or ())
+        if one == size
+    ]
+    found.sort(key=lambda pair: not pair[0].outputs[0].spec.dtype.startswith("int"))
+    return found[0] if found else None
+
+
+def _short_slices(op: Op) -> Iterator[Limit]:
+    if plain_name(op.function) != "getitem" or not op.operands:
+        return
+    held = op.operands[0]
+    shape = held.spec.shape
+    if not (held.parameter or held.buffer) or shape is None:
+        return
+    _, settings = arguments(op)
+    whole = settings.get("index", ())
+    indices = list(whole) if isinstance(whole, tuple) else [whole]
+    every = indices or [settings[name] for name in settings if name.startswith("index[")]
+    for dim, index in enumerate(every):
+        if index is ... or index is None or dim >= len(shape):
+            return
+        stop = index.stop if isinstance(index, slice) else None
+        if type(stop) is int and stop > shape[dim]:
+            yield Limit(held=held, dim=dim, asked=stop)
 
 
 def _handed_on(op: Op, shape: tuple[int, ...], dim: int) -> tuple[Operand, int] | None:

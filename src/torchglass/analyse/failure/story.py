@@ -10,6 +10,7 @@ import linecache
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import permutations
 from pathlib import Path
 
 from torchglass.analyse.failure.image_sizes import Images, fitting_images
@@ -20,8 +21,14 @@ from torchglass.analyse.failure.scene import (
     Verdict,
     arguments,
     product,
+    times,
 )
-from torchglass.analyse.failure.sizes import set_by
+from torchglass.analyse.failure.sizes import (
+    depends_on_inputs,
+    input_of_size,
+    limit_behind,
+    set_by,
+)
 from torchglass.analyse.trace.anatomy import Anatomy, parameters_of
 from torchglass.analyse.trace.signatures import argument_name, plain_name
 from torchglass.records.model import Model, Module
@@ -103,7 +110,75 @@ class Failure:
     @cached_property
     def verdict(self) -> Verdict | None:
         """The rule that was broken, where the facts prove one."""
-        return judge(self._scene)
+        verdict = judge(self._scene)
+        if verdict is None or self.op is None:
+            return verdict
+        return self._too_long(verdict) or self._too_many_positions(verdict) or verdict
+
+    def _too_long(self, verdict: Verdict) -> Verdict | None:
+        """What a model of a fixed length says of a longer input, where a slice proves it."""
+        ops = self.record.ops
+        tensors = {given.name: given for given in self.given}
+        clashing = [tensors[name] for name, _ in verdict.sizes if name in tensors]
+        limits = (limit_behind(ops, given.operand) for given in clashing)
+        limit = next((found for found in limits if found is not None), None)
+        if limit is None:
+            return self._of_another_length(verdict)
+        role = "parameter" if limit.held.parameter else "buffer"
+        name = limit.held.parameter or limit.held.buffer
+        held = f"{role} {name} is {times(limit.held.spec.shape or ())}"
+        return self._at_most(limit.size, limit.asked, held, f"make {name} {limit.asked} long")
+
+    def _too_many_positions(self, verdict: Verdict) -> Verdict | None:
+        """The same where positions are looked up in a table, numbered by the model itself."""
+        index, table = self._scene["indices"], self._scene["weight"]
+        if self._scene.function != "embedding" or index is None or table is None:
+            return None
+        if index.stats is None or index.stats.max < table.shape[0] or index.stats.min < 0:
+            return None
+        if depends_on_inputs(self.record.ops, index.operand):
+            return None
+        asked = int(index.stats.max) + 1
+        if input_of_size(self.record.ops, asked) is None:
+            return None
+        rows = f"{self._scene.subject} has {table.shape[0]} rows"
+        longer = f"make the layer an Embedding of at least {asked} rows"
+        return self._at_most(table.shape[0], asked, rows, longer)
+
+    def _of_another_length(self, verdict: Verdict) -> Verdict | None:
+        """What a model says that adds all of a held tensor to an input of another length."""
+        tensors = {given.name: given for given in self.given}
+        for (name, dim), (other, _) in permutations(verdict.sizes, 2):
+            held = tensors[name]
+            maker = set_by(self.record.ops, tensors[other].operand, dim)
+            # In the last dimension are features, whose number is no length.
+            if not held.is_held or dim == -1 or maker is None:
+                continue
+            if self.record.ops[maker].kind == "input":
+                path = held.operand.parameter or held.operand.buffer
+                told = f"{path} is {times(held.shape)}"
+                sizes = held.shape[dim], tensors[other].shape[dim]
+                return self._at_most(*sizes, told, f"make {path} {sizes[1]} long", "exactly")
+        return None
+
+    def _at_most(
+        self, limit: int, asked: int, held: str, longer: str, bound: str = "at most"
+    ) -> Verdict:
+        found = input_of_size(self.record.ops, asked)
+        if found is None:
+            why = f"there are {bound} {limit} positions ({held}), and {asked} were asked for"
+            return Verdict(why=why, fits=(longer,))
+        op, dim = found
+        spec = op.outputs[0].spec
+        name = op.function or "input"
+        units = "tokens" if spec.dtype.startswith("int") else "positions"
+        cut = ", ".join([":"] * dim + [f":{limit}"])
+        shorter = [f"cut the input to {limit}: {name}[{cut}]"] if asked > limit else []
+        return Verdict(
+            why=f"the model takes {bound} {limit} {units} ({held}), and input {name} "
+            f"{times(spec.shape or ())} has {asked}",
+            fits=(*shorter, longer),
+        )
 
     @cached_property
     def images(self) -> Images | None:

@@ -76,9 +76,9 @@ def embedding(scene: Scene) -> Verdict | None:
         return None
     if not _is_integer(given):
         return Verdict(
-            why=f"an embedding looks rows up by number, so its input must be int64 or int32, "
+            why=f"an embedding takes indices, so its input must be int64 or int32, "
             f"and it is {given.dtype}",
-            fits=(f"{given.name}.long(), if these numbers are indices",),
+            fits=(f"{given.name}.long(), if these values are indices",),
         )
     rows = weight.shape[0]
     beyond = _beyond(given, rows)
@@ -95,12 +95,12 @@ def embedding(scene: Scene) -> Verdict | None:
 
 
 def _beyond(given: Given, count: int) -> str | None:
-    """Which of the numbers of a tensor are not indices of so many things."""
+    """Which values of a tensor are not indices from 0 to `count` - 1."""
     if given.stats is None or (given.stats.min >= 0 and given.stats.max < count):
         return None
     low, high = int(given.stats.min), int(given.stats.max)
     if low < 0 and high >= count:
-        return f"{given.name} go from {low} to {high}"
+        return f"{given.name} holds values from {low} to {high}"
     return f"the largest index is {high}" if high >= count else f"the smallest index is {low}"
 
 
@@ -129,9 +129,9 @@ def classes(scene: Scene) -> Verdict | None:
         return _other_targets(given, target, wanted)
     if _is_float(target):
         return Verdict(
-            why=f"a target of {times(wanted)} holds the numbers of classes, so it must be int64, "
+            why=f"a target of {times(wanted)} holds class indices, so it must be int64, "
             f"and it is {target.dtype}",
-            fits=("target.long(), if these numbers are classes",),
+            fits=("target.long(), if these values are class indices",),
         )
     return _class_range(scene, given.shape[min(1, len(given.shape) - 1)], target)
 
@@ -163,7 +163,7 @@ def _other_targets(given: Given, target: Given, wanted: Shape) -> Verdict:
         )
     why = (
         f"for input {times(shape)} ({shape[min(1, len(shape) - 1)]} classes in dimension "
-        f"{min(1, len(shape) - 1)}) the target must be {times(wanted)} with numbers of classes, or "
+        f"{min(1, len(shape) - 1)}) the target must be {times(wanted)} with class indices, or "
         f"{times(shape)} with probabilities, and it is {times(target.shape)}"
     )
     different = shape[:1] != target.shape[:1] and len(shape) > 1
@@ -174,18 +174,21 @@ def _other_targets(given: Given, target: Given, wanted: Shape) -> Verdict:
 def _class_range(scene: Scene, count: int, target: Given) -> Verdict | None:
     ignored = first_of(scene.numbers("ignore_index"), -100)
     stats = target.stats
-    beyond = _beyond(target, count)
     # What is ignored may be anything, and hides what else is below 0.
-    if stats is None or beyond is None or (stats.max < count and int(stats.min) == ignored):
+    if stats is None or (stats.max < count and (stats.min >= 0 or int(stats.min) == ignored)):
         return None
+    wrong = [int(stats.max)] if stats.max >= count else []
+    wrong += [int(stats.min)] if stats.min < 0 and int(stats.min) != ignored else []
     fits = []
+    if wrong == [-1]:
+        fits.append("ignore_index=-1, if -1 marks what to leave out")
     if stats.min >= 1 and stats.max == count:
         fits.append(f"the classes seem to be counted from 1: target - 1 goes to {count - 1}")
     if stats.min >= 0:
         fits.append(f"predict {int(stats.max) + 1} classes: an input with that many in dimension 1")
-    beyond = beyond.replace("index", "class")
     return Verdict(
-        why=f"the input has scores for {count} classes, numbered 0 to {count - 1}, and {beyond}",
+        why=f"target has class {' and class '.join(map(str, wrong))}, and the valid classes are "
+        f"0 to {count - 1}: the input has scores for {count}",
         fits=tuple(fits),
         sizes=(("input", min(1, len(scene.given[0].shape) - 1)),),
     )

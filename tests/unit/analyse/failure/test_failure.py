@@ -196,7 +196,7 @@ def test_indices_are_compared_with_the_rows_of_an_embedding() -> None:
 @pytest.mark.parametrize(
     ("target", "dtype", "why"),
     [
-        ((3,), "int64", "the target must be (2,) with numbers of classes, or 2×4 with"),
+        ((3,), "int64", "the target must be (2,) with class indices, or 2×4 with"),
         ((2,), "float32", "it must be int64"),
         ((2, 4), "int64", "so it must be floating point"),
     ],
