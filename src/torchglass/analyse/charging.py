@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from statistics import median
 
 from torchglass.records.timing import Charges, Cost, ModuleKey, OpKey, Span, Stage
 
 _STAGES: tuple[Stage, ...] = ("forward", "loss", "backward")
+_ENOUGH = 8
+"""So many times between nodes tell what is usual."""
 
 
 def charge(spans: Sequence[Span]) -> Charges:
@@ -34,6 +38,33 @@ class _Charging:
                 self._self_cpu_ns[span.parent] -= span.cpu_ns
             self._stages.append(self._stage(span))
             self._homes.append(self._home(span))
+        for index, span in enumerate(spans):
+            if span.kind == "stage" and span.name == "backward":
+                self._charge_sums(index)
+
+    def _charge_sums(self, backward: int) -> None:
+        """Charge the time right after a node to that node, as far as it is more than usual.
+
+        Autograd adds a node's gradient there to those that others gave the same tensor. The usual
+        time between two nodes is autograd's own, and that of the hooks which time the nodes.
+        """
+        nodes = [index for index, span in enumerate(self._spans) if span.parent == backward]
+        gaps = [
+            (self._spans[after].start_ns - self._spans[before].end_ns, before)
+            for before, after in pairwise(nodes)
+        ]
+        if len(gaps) < _ENOUGH:
+            return
+        usual = int(median(gap for gap, _ in gaps))
+        whole, cpu = self._self_ns[backward], self._self_cpu_ns[backward]
+        for gap, before in gaps:
+            more = min(gap - usual, self._self_ns[backward])
+            if more > usual:
+                more_cpu = more * cpu // whole
+                self._self_ns[before] += more
+                self._self_cpu_ns[before] += more_cpu
+                self._self_ns[backward] -= more
+                self._self_cpu_ns[backward] -= more_cpu
 
     def charges(self) -> Charges:
         return Charges(modules=self._of_modules(), ops=self._of_ops())

@@ -135,3 +135,25 @@ def test_deep_models_are_charged_too(deep: int) -> None:
 
     assert costs[ModuleKey(".".join("a" * (deep - 1)), "forward")].self_ns == 2
     assert sum(cost.self_ns for cost in costs.values()) == 2 * deep
+
+
+def test_adding_up_gradients_is_charged_to_the_module_that_one_of_them_came_from() -> None:
+    # Ten nodes of 10 with 2 between them, but 50 after the third: its gradient is added there.
+    spans = [
+        span("stage", "forward", 0, 10),
+        span("module", "", 0, 10, 0),
+        span("module", "fc", 0, 5, 1),
+        span("module", "act", 5, 10, 1),
+        span("stage", "backward", 100, 268),
+    ]
+    start = 100
+    for number in range(10):
+        owner = 2 if number == 2 else 3
+        spans.append(span("node", "Backward0", start, start + 10, 4, owner=owner))
+        start += 10 + (50 if number == 2 else 2)
+
+    backward = self_and_total(charge(spans), "backward")
+
+    assert backward["fc"] == (10 + 48, 10 + 48)
+    assert backward["act"] == (90, 90)
+    assert backward[None] == (168 - 100 - 48, 168 - 100 - 48)

@@ -149,7 +149,7 @@ def test_the_last_line_names_the_slowest_modules_with_their_shares() -> None:
 def test_what_no_module_owns_and_the_signs_in_the_table_are_explained() -> None:
     text = str(profile())
 
-    assert "Unattributed  25% of backward belongs to no module: the loss, gradient" in text
+    assert "Unattributed  25% of backward belongs to no module: the loss, autograd" in text
     assert "\n+1: one more output tensor\n" in text
     assert "–:" not in text
 

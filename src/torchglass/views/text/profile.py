@@ -215,7 +215,7 @@ def _unattributed_fact(found: Latency) -> Iterator[tuple[str, str]]:
     times, whole = found.unattributed.backward, found.root.backward
     if times is not None and whole is not None and times.total_ns:
         share = format_share(times.total_ns, whole.total_ns)
-        what = "the loss, gradient accumulation and autograd itself"
+        what = "the loss, autograd itself and the timers"
         yield "Unattributed", f"{share} of backward belongs to no module: {what}"
 
 
