@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers import WandbLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchglass as tg
 from tests.integrations.trainings import Net
+from tests.integrations.wandb_file import read_rows
 from torchglass.integrations.lightning import TorchglassCallback
 
 pytestmark = [
@@ -54,10 +56,15 @@ def trainer(folder: Path, callback: TorchglassCallback, **options: Any) -> Train
         accelerator="cpu",
         default_root_dir=folder,
         callbacks=[callback],
-        logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        **{"enable_checkpointing": False, "max_epochs": 1, "num_sanity_val_steps": 0, **options},
+        **{
+            "logger": False,
+            "enable_checkpointing": False,
+            "max_epochs": 1,
+            "num_sanity_val_steps": 0,
+            **options,
+        },
     )
 
 
@@ -122,7 +129,7 @@ def test_an_exception_closes_the_run_with_what_it_has(tmp_path: Path) -> None:
         fitting.fit(Fitted(fails_at=2), batches(5))
 
     run = tg.open(file)
-    assert run.finished
+    assert run.status == "stopped by RuntimeError at step 2"
     assert run["loss"].steps.tolist() == [0, 1]
 
 
@@ -171,3 +178,18 @@ pytorch_lightning.Trainer(
     callbacks=[TorchglassCallback(save="fit.glass", verbose=False)],
 ).fit(Fitted(), DataLoader(TensorDataset(torch.ones(6, 4)), batch_size=2))
 """
+
+
+def test_in_wandb_each_row_of_the_logger_has_what_was_measured_in_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    logger = WandbLogger(offline=True, save_dir=tmp_path, project="glass")
+    watched = TorchglassCallback(backend="wandb", save=tmp_path / "fit.glass", verbose=False)
+    with logger.experiment:
+        trainer(tmp_path, watched, logger=logger, log_every_n_steps=1).fit(Fitted(), batches(4))
+
+    rows = [row for row in read_rows(tmp_path) if "torchglass/net.hidden.weight" in row]
+    assert [row["torchglass/step"] for row in rows] == [0, 1, 2, 3]
+    assert [row["trainer/global_step"] for row in rows] == [0, 1, 2, 3]
+    assert [row["torchglass/loss"] for row in rows] == [row["train_loss"] for row in rows]

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+import wandb
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import torchglass as tg
+from tests.integrations.wandb_file import read_rows
 from torchglass.integrations.transformers import TorchglassCallback
 
 
@@ -37,10 +39,15 @@ def trainer(folder: Path, callback: TorchglassCallback, fails: bool = False, **o
     arguments = TrainingArguments(
         output_dir=str(folder),
         use_cpu=True,
-        report_to=[],
         disable_tqdm=True,
         per_device_train_batch_size=2,
-        **{"num_train_epochs": 1, "logging_steps": 1, "save_strategy": "no", **options},
+        **{
+            "report_to": [],
+            "num_train_epochs": 1,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            **options,
+        },
     )
     torch.manual_seed(0)
     return InOrder(
@@ -124,3 +131,22 @@ def test_after_an_exception_close_takes_everything_off(tmp_path: Path) -> None:
     run = tg.open(file)
     assert run.finished
     assert run["lm_head.output"].steps.tolist()[:1] == [1]
+
+
+def test_in_wandb_every_step_is_there_once_under_its_own_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    file = tmp_path / "run.glass"
+    watched = TorchglassCallback(backend="wandb", save=file, verbose=False)
+
+    with wandb.init(project="glass", dir=tmp_path, mode="offline"):
+        trainer(tmp_path, watched, report_to=["wandb"]).train()
+
+    rows = read_rows(tmp_path)
+    measured = [row for row in rows if "torchglass/transformer.wte.weight" in row]
+    assert [row["torchglass/step"] for row in measured] == [1, 2, 3, 4]
+    told = [row for row in rows if "torchglass/loss" in row]
+    recorded = tg.open(file)["loss"]
+    assert [row["torchglass/step"] for row in told] == recorded.steps.tolist()
+    assert [row["torchglass/loss"] for row in told] == recorded.values.tolist()

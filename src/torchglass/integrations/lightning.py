@@ -79,7 +79,7 @@ class TorchglassCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Close the run with what it has."""
-        self._followed.end()
+        self._followed.stop()
 
     def _log_metrics(self, trainer: Trainer) -> None:
         """Keep what is new: Lightning has the last value of everything that was ever logged."""

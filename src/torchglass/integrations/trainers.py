@@ -31,7 +31,7 @@ class Followed:
 
     def begin(self, model: nn.Module) -> None:
         """A training begins; one that an exception ended before is closed first."""
-        self.end()
+        self.stop()
         self._watcher = tg.watch(model, **self._options)
 
     def begin_step(self, number: int) -> None:
@@ -53,14 +53,18 @@ class Followed:
                 self._log_numbers(self._watcher)
 
     def end(self) -> None:
-        """The training is over, or was stopped; nothing stays on the model."""
-        if self._watcher is None:
-            return
+        """The training is over; nothing stays on the model."""
         if self.number is not None:
             self._end_step(self.number)
-        self._watcher.close()
-        self._watcher = None
+        self.stop()
+
+    def stop(self) -> None:
+        """An exception has ended the training in the middle of a step."""
+        watcher, self._watcher = self._watcher, None
         self.number = None
+        self._numbers.clear()
+        if watcher is not None:
+            watcher.close()
 
     def _end_step(self, number: int) -> None:
         if self._watcher is not None:

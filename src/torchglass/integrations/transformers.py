@@ -59,4 +59,4 @@ class TorchglassCallback(TrainerCallback):  # type: ignore[misc]  # transformers
 
     def close(self) -> None:
         """Stop watching a training that an exception has ended."""
-        self._followed.end()
+        self._followed.stop()

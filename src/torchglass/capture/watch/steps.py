@@ -67,7 +67,8 @@ class Steps:
     @property
     def is_between(self) -> bool:
         """Whether a step has come to its end, and nothing of the next one was seen."""
-        return (self._has_stepped or self._backward_over) and self._next is None
+        has_ended = (self._has_stepped and not self.is_updating) or self._backward_over
+        return has_ended and self._next is None
 
     @property
     def of_pass(self) -> Ledger:
@@ -87,7 +88,9 @@ class Steps:
     @property
     def have_all_stepped(self) -> bool:
         """Whether all optimizers have stepped that are expected to take part in this step."""
-        return all(optimizer in self._stepped for optimizer in self._partners)
+        # Trainers wrap an optimizer in another one, which has the same groups and never steps.
+        stepped = set(map(_groups, self._stepped))
+        return all(_groups(optimizer) in stepped for optimizer in self._partners)
 
     def begin_pass(self, *, training: bool) -> Ledger | None:
         """Where a pass that begins is to be recorded; None if it is not."""
@@ -230,3 +233,8 @@ class Steps:
 
     def _is_recorded(self, step: int) -> bool:
         return step % self._every == 0 and not self.is_paused
+
+
+def _groups(optimizer: Optimizer) -> int:
+    """Which parameter groups an optimizer has: the same ones as those that it is wrapped in."""
+    return id(getattr(optimizer, "param_groups", optimizer))
