@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from torchglass.analyse.ranks import RankFacts, compare
-from torchglass.records.finding import Finding
+from torchglass.analyse.training_health import is_loss
+from torchglass.records.finding import Finding, Findings
 from torchglass.records.series import Points
 from torchglass.store.file import FileReader
 from torchglass.views.formats import format_time, harmless, pad, width
@@ -58,7 +59,7 @@ def _facts(reader: FileReader) -> RankFacts:
             if points.series.kind == "scalar" and points.series.name.startswith(TIMES)
             if len(points)
         },
-        first_not_finite=min(_not_finite(all_points), default=None),
+        first_not_finite=min((*_not_finite(all_points), *_found(reader)), default=None),
     )
 
 
@@ -71,12 +72,27 @@ def _step_seconds(reader: FileReader) -> float:
     return float(np.median(np.diff(times_ns)[forward] / apart[forward])) / 1e9
 
 
-def _not_finite(all_points: Iterable[Points]) -> Iterable[tuple[int, str]]:
+def _found(reader: FileReader) -> Iterable[tuple[int, str]]:
+    """What was found while the run was recorded."""
+    found = reader.document(Findings)
+    for one in found.findings if found is not None else ():
+        if one.kind in ("nan", "inf") and one.step is not None:
+            yield one.step, str(one.facts.get("series", one.path))
+
+
+def _not_finite(all_points: Sequence[Points]) -> Iterable[tuple[int, str]]:
+    """What the points tell; an Inf among them may be a mask's, or that of a scaled gradient."""
+    is_scaled = any(points.series.name == "grad_scale" for points in all_points)
     for points in all_points:
+        name = points.series.name
         if points.series.kind == "scalar":
+            if not points.series.path and not is_loss(name):
+                continue
             bad = ~np.isfinite(points.column("value"))
+        elif ".grad" in name:
+            bad = (points.column("nan") + points.column("inf") > 0) & (not is_scaled)
         else:
-            bad = points.column("nan") + points.column("inf") > 0
+            bad = points.column("nan") > 0
         if bad.any():
             yield int(points.steps[bad].min()), points.series.label
 

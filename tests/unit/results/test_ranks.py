@@ -155,6 +155,19 @@ def test_a_nan_on_rank_3_only_and_a_straggler_are_seen(tmp_path: Path) -> None:
     assert "step 7, fc.output" in text
 
 
+def test_masks_and_values_that_are_logged_as_nan_set_no_rank_apart(tmp_path: Path) -> None:
+    for rank in range(2):
+        sink = write_rank(tmp_path / f"rank{rank}.glass", rank, 5, close=False)
+        accuracy, mask = sink.series("", "accuracy"), sink.series("fc", "input.mask", "stats")
+        masked = stats_of(np.array([0.0, -math.inf]))
+        points: dict[SeriesId, Point] = {accuracy: math.nan, mask: masked}
+        sink.put_frame(Frame(step=5, time_ns=NOW, points=points))
+        sink.close()
+
+    with open_run(tmp_path) as run:
+        assert run.compare_ranks().findings == ()
+
+
 def test_a_killed_rank_is_seen_and_not_waited_for(tmp_path: Path) -> None:
     for rank in range(RANKS - 1):
         write_rank(tmp_path / f"rank{rank}.glass", rank, 200)
