@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import {
+import { constantOf,
   binAt,
   type Column,
   columnOf,
@@ -81,4 +81,14 @@ test("columns that hold more steps than before are read anew", () => {
 
 test("the logarithmic scale keeps signs and is undone", () => {
   for (const value of [-5, -0.001, 0, 3e-4, 12]) assert.ok(Math.abs(fromLog(toLog(value, 0.01), 0.01) - value) < 1e-12);
+});
+
+test("a tensor that is one value is told as such, and no other is", () => {
+  const column = { firstStep: 0, lastStep: 0, broken: 0 };
+
+  assert.equal(constantOf({ ...column, width: 2 ** -30, first: 0, counts: [64] }), "all 0");
+  assert.equal(constantOf({ ...column, width: 1 / 32, first: 32, counts: [64] }), "all ≈1");
+  assert.equal(constantOf({ ...column, width: 0.5, first: 0, counts: [3, 4] }), "");
+  assert.equal(constantOf({ ...column, width: 2 ** -30, first: 0, counts: [3], broken: 1 }), "");
+  assert.equal(constantOf({ ...column, width: 1, first: 0, counts: [] }), "");
 });

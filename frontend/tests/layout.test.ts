@@ -118,3 +118,28 @@ test("a route of two corners is a straight line", () => {
   assert.equal(pathOf([0, 0, 5, 9]), "M0,0L5,9");
   assert.equal(pathOf([]), "");
 });
+
+test("a long chain is wrapped into columns that no box leaves", () => {
+  for (const count of [40, 200]) {
+    const links: [number, number][] = Array.from({ length: count - 1 }, (_, at) => [at, at + 1]);
+    const residuals: [number, number][] = Array.from({ length: count / 4 - 1 }, (_, at) => [4 * at, 4 * at + 4]);
+    const { boxes, routes, w, h } = place({ boxes: Array(count).fill(box), links: [...links, ...residuals] });
+
+    assert.ok(h < 3 * w && w < 4 * h, `${w} × ${h}`);
+    const overlaps = boxes.filter((one, at) =>
+      boxes.some(
+        (other, place) =>
+          place < at && one.x < other.x + other.w && other.x < one.x + one.w && one.y < other.y + other.h && other.y < one.y + one.h,
+      ),
+    );
+    assert.deepEqual(overlaps, []);
+    for (const route of routes) {
+      route.forEach((value, at) => assert.ok(value >= 0 && value <= (at % 2 ? h : w)));
+    }
+    [...links, ...residuals].forEach(([from, to], at) => {
+      const [x, y] = [routes[at]!.at(-2)!, routes[at]!.at(-1)!];
+      const target = boxes[to]!;
+      assert.ok(Math.abs(y - target.y) < 2 && x >= target.x - 1 && x <= target.x + target.w + 1, `${from} to ${to}`);
+    });
+  }
+});

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
+import torch
 from playwright.sync_api import Locator, Page, expect
+from torch import nn
 
+import torchglass as tg
 from tests.browser.conftest import OpenPage, Serve
 from tests.browser.runs import RUN, training, transformer
 from torchglass.store.memory import MemoryStore
@@ -274,3 +278,135 @@ def test_a_model_that_was_never_run_shows_what_is_in_what(
     expect(page.get_by_test_id("box")).to_have_count(3)
     box(page, "blocks:1").click()
     expect(stack(page)).to_contain_text("Block ×4")
+
+
+def until_all_is_seen(page: Page) -> None:
+    page.wait_for_function(
+        """() => {
+            const around = document.querySelector("[data-testid=graph]").getBoundingClientRect();
+            const boxes = [...document.querySelectorAll("[data-testid=box]")];
+            const inside = ({left, right}) => left >= around.left - 1 && right <= around.right + 1;
+            return boxes.length > 0 && boxes.every((box) => inside(box.getBoundingClientRect()));
+        }"""
+    )
+
+
+def test_the_graph_is_fitted_again_when_a_column_takes_room_from_it(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    page = open_page(serving(training()).url)
+    page.locator('[data-key="embed:1"]').click()
+
+    page.keyboard.press("p")
+    page.get_by_test_id("panel").wait_for()
+
+    until_all_is_seen(page)
+
+
+def test_the_graph_is_fitted_when_all_is_expanded_and_when_another_run_is_shown(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    page = open_page(serving(training(), training(3, blocks=9)).url)
+    page.get_by_test_id("box").first.wait_for()
+    page.mouse.move(600, 400)
+    page.mouse.wheel(0, -1500)
+
+    page.get_by_role("button", name="all", exact=True).click()
+    page.locator("[data-testid=box].open").first.wait_for()
+    until_all_is_seen(page)
+    page.mouse.wheel(0, -1500)
+    page.get_by_label("Run", exact=True).select_option("1")
+
+    expect(page.locator("[data-testid=box].stack").first).to_contain_text("Block ×9")
+    until_all_is_seen(page)
+
+
+def test_menus_close_at_escape_and_at_a_click_elsewhere(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    page = open_page(serving(training()).url)
+    menu = page.locator("details.menu", has_text="Group repeats")
+    summary = menu.locator("summary")
+
+    summary.click()
+    expect(menu).to_have_attribute("open", "")
+    page.keyboard.press("Escape")
+    expect(menu).not_to_have_attribute("open", "")
+    summary.click()
+    page.get_by_test_id("details").click()
+    expect(menu).not_to_have_attribute("open", "")
+
+
+def test_the_back_button_undoes_a_change_of_view_and_of_the_opened_module(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    page = open_page(serving(training()).url)
+    page.get_by_test_id("box").first.wait_for()
+    page.get_by_role("button", name="Scalars").click()
+    page.wait_for_url(re.compile("view=scalars"))
+
+    page.go_back()
+
+    expect(page.get_by_test_id("graph")).to_be_visible()
+    page.go_forward()
+    expect(page.get_by_role("region", name="Scalars")).to_be_visible()
+
+
+def test_a_question_mark_shows_the_keys(open_page: OpenPage, serving: Serve) -> None:
+    page = open_page(serving(training()).url)
+    page.get_by_test_id("box").first.wait_for()
+
+    page.keyboard.press("?")
+
+    expect(page.get_by_role("dialog", name="Keys")).to_contain_text("expand or collapse")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="Keys")).to_have_count(0)
+
+
+def test_enter_on_an_expanded_box_leads_inside_and_leaves_it_open(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    page = open_page(serving(training()).url)
+    stack = page.locator("[data-testid=box].stack")
+    stack.click()
+    expect(page.locator("[data-testid=box].stack.open")).to_have_count(1)
+
+    page.keyboard.press("Enter")
+
+    expect(page.locator("[data-testid=box].stack.open")).to_have_count(1)
+    expect(page.locator("[data-testid=box].selected")).not_to_have_class(re.compile("stack"))
+
+
+def test_a_search_does_not_dim_the_stack_that_holds_what_was_found(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    page = open_page(serving(training()).url)
+
+    page.get_by_label("Search modules").fill("attention")
+
+    expect(page.locator('[data-key="embed:1"]')).to_have_class(re.compile("other"))
+    expect(page.locator("[data-testid=box].stack")).not_to_have_class(re.compile("other"))
+
+
+def test_views_of_one_batch_are_drawn_as_two_inputs_with_their_names(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(9, 4)
+            self.loss = nn.CrossEntropyLoss()
+
+        def forward(self, idx: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.embed(idx)
+            loss: torch.Tensor = self.loss(logits.flatten(0, 1), targets.flatten() % 4)
+            return loss
+
+    batch = torch.randint(0, 9, (2, 6))
+    path = tg.view(Model(), batch[:, :-1], batch[:, 1:], save=tmp_path / "model.html")
+    page = open_page(f"{path.as_uri()}#ops=0", offline=True)
+
+    boxes = page.get_by_test_id("box")
+    expect(boxes.filter(has_text="Input idx")).to_have_count(1)
+    expect(boxes.filter(has_text="Input targets")).to_have_count(1)
+    expect(page.locator("[data-link]")).to_have_count(4)

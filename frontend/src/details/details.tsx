@@ -22,26 +22,27 @@ export function Details() {
   if (!known) return null;
   const module = known.module(selected.value);
   const node = nodeOf(module);
+  const op = node?.kind === "op" ? node : undefined;
   return (
     <article class="details" aria-label="Selected module" data-testid="details">
       {module.parent !== undefined && <Way model={known} module={module} />}
       <div class="headline">
         <h2>
-          <bdi>{kindOf(module)}</bdi>
-          {module.extra && <code>({module.extra})</code>}
+          <bdi>{op ? op.name : kindOf(module)}</bdi>
+          {op ? <code>in {module.path || known.name}</code> : module.extra && <code>({module.extra})</code>}
         </h2>
         <PinButton module={module} />
       </div>
       <Facts model={known} module={module} />
       {module.problem && <p class="callout">Reading this module raised an error: {module.problem}</p>}
       <Trouble path={module.path} />
-      <Totals model={known} id={module.id} />
+      {!op && <Totals model={known} id={module.id} />}
       {node && <Since key={node.id} of={node.id} />}
       {node && <Shapes model={known} node={node} />}
-      {module.slots && <Tensors model={known} module={module} slots={module.slots} />}
+      {!op && module.slots && <Tensors model={known} module={module} slots={module.slots} />}
       <Maps path={module.path} />
       <Calls path={module.path} />
-      <Code className={module.class_name} />
+      <Code className={module.class_name} at={op?.facts["source"]} />
     </article>
   );
 }

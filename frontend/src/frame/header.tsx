@@ -114,12 +114,12 @@ function Runs() {
 
 /** A run in one line: its file, when it began, how far it is. */
 function labelOf(store: RunStore): string {
-  const [run, { last_step, finished, problem }] = [store.run.value, store.status.value];
+  const [run, { last_step, finished, problem, state }] = [store.run.value, store.status.value];
   const parts = [
     run?.world_size ? `${run.name} ${nameOfRun(store)}` : nameOfRun(store),
     run?.file && formatMoment(run.created_ns / 1e6),
     last_step >= 0 && `${formatExact(last_step + 1)} steps`,
-    problem ? "cannot be read" : last_step >= 0 && (finished ? "finished" : "running"),
+    problem ? "cannot be read" : last_step >= 0 && (state ?? (finished ? "finished" : "running")),
   ];
   return parts.filter(Boolean).join(" · ");
 }

@@ -156,7 +156,7 @@ const extremes = computed<{ low: number; high: number; format: Scale["format"] }
   const closed = scene.value.boxes.filter((box) => !box.open);
   const values = closed
     .map((box) => sumOf(box.item, scale.quantity))
-    .filter((value) => value !== undefined && value > 0);
+    .filter((value) => value !== undefined && value > 0 && value < Infinity);
   if (!values.length) return null;
   return { low: Math.min(...(values as number[])), high: Math.max(...(values as number[])), format: scale.format };
 });
@@ -170,6 +170,8 @@ export function paint(known: Model, item: Item): Paint {
   if (!scale) return paintClass(known, item);
   const value = sumOf(item, scale.quantity);
   const range = extremes.value;
+  if (value !== undefined && !Number.isFinite(value))
+    return { fill: mixed(SEVERITIES.error, 45), says: Number.isNaN(value) ? "NaN" : "Inf" };
   if (value === undefined || !range) return { fill: "var(--panel)", says: "" };
   return { fill: heatColour(shareOf(value, range.low, range.high, !!scale.logarithmic)), says: scale.format(value) };
 }
@@ -188,6 +190,10 @@ const SEVERITIES = { error: "var(--alarm)", warning: "var(--warning)", note: "va
 
 function paintFinding(item: Item): Paint {
   const finding = pathsOf(item).map(findingBelow).find(Boolean);
+  // Not every place of a problem has a finding of its own: after the first hundred they are only counted.
+  const norm = sumOf(item, (path) => gradientSquares.value.get(path));
+  if (!finding && norm !== undefined && !Number.isFinite(norm))
+    return { fill: mixed(SEVERITIES.error, 45), says: "NaN or Inf in gradients" };
   if (!finding) return { fill: "var(--panel)", says: "" };
   return { fill: mixed(SEVERITIES[finding.severity], 45), says: finding.message };
 }

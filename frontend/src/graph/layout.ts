@@ -74,7 +74,72 @@ function flowing(sizes: readonly (readonly [number, number])[], links: Boxes["li
     const { points } = graph.edge(String(from), String(to)) as { points: { x: number; y: number }[] };
     return points.flatMap(({ x, y }) => [Math.round(x), Math.round(y)]);
   });
-  return fromZero(boxes, routes);
+  return wrapped(fromZero(boxes, routes), links);
+}
+
+/** A chain that is higher than this, and so many times as high as wide, is wrapped into columns. */
+const [TALL, SLENDER] = [1500, 2.5];
+/** Between columns, where the links from one to the next run. */
+const LANE = 70;
+
+/** A long chain as columns, read from the left to the right, cut where few links cross. */
+function wrapped(flat: Flat, links: Boxes["links"]): Flat {
+  const { w, h, boxes, routes } = flat;
+  if (h < TALL || h < SLENDER * w) return flat;
+  const cuts = cutsOf(flat, links, Math.max(2, Math.round(Math.sqrt((1.4 * h) / (w + LANE)))));
+  const tops = [0, ...cuts];
+  const bottoms = [...cuts, h];
+  const columnOf = (y: number) => cuts.filter((cut) => cut <= y).length;
+  const shift = (column: number) => [column * (w + LANE), -tops[column]!] as const;
+  const columns = boxes.map((box) => columnOf(box.y));
+  const moved = boxes.map((box, at) => {
+    const [dx, dy] = shift(columns[at]!);
+    return { ...box, x: box.x + dx, y: box.y + dy };
+  });
+  const lanes = new Map<number, number>();
+  const bent = routes.map((route, at) => {
+    const [from, to] = links[at]!.map((end) => columns[end]!) as [number, number];
+    const [[dx, dy], [ex, ey]] = [shift(from), shift(to)];
+    if (from === to) return route.map((value, place) => value + (place % 2 ? dy : dx));
+    const lane = (lanes.get(from) ?? 0) % 8;
+    lanes.set(from, lane + 1);
+    const gap = dx + w + 12 + 6 * lane;
+    const below = bottoms[from]! + dy + 8 + 3 * lane;
+    const start = [route[0]! + dx, route[1]! + dy] as const;
+    const end = [route.at(-2)! + ex, route.at(-1)! + ey] as const;
+    const above = -10 - 3 * lane;
+    return cornered([start, [start[0], below], [gap, below], [gap, above], [end[0], above], end]);
+  });
+  return fromZero(moved, bent);
+}
+
+/** Where to cut a chain into some columns of about one height: between boxes, and where few links are cut. */
+function cutsOf({ h, boxes }: Flat, links: Boxes["links"], count: number): number[] {
+  const cuts: number[] = [];
+  for (let at = 1; at < count; at++) {
+    const ideal = (at * h) / count;
+    const near = boxes.map((box) => box.y).filter((y) => Math.abs(y - ideal) < h / count / 3 && y > (cuts.at(-1) ?? 0));
+    const isFree = (y: number) => boxes.every((box) => box.y + box.h <= y || box.y >= y);
+    const cost = (y: number) =>
+      links.filter(([from, to]) => boxes[from]!.y < y !== boxes[to]!.y < y).length + Math.abs(y - ideal) / h;
+    const best = [...new Set(near)].filter(isFree).sort((one, other) => cost(one) - cost(other))[0];
+    if (best !== undefined) cuts.push(best);
+  }
+  return cuts;
+}
+
+/** Corners that are round close to them alone: lines between them stay straight. */
+function cornered(points: readonly (readonly [number, number])[]): number[] {
+  return points.flatMap(([x, y], at) => {
+    const [before, after] = [points[at - 1], points[at + 1]];
+    if (!before || !after) return [x, y];
+    const near = ([ox, oy]: readonly [number, number]) => {
+      const far = Math.hypot(ox - x, oy - y) || 1;
+      const share = Math.min(0.5, 10 / far);
+      return [x + (ox - x) * share, y + (oy - y) * share];
+    };
+    return [...near(before), x, y, ...near(after)].map(Math.round);
+  });
 }
 
 /** Moved so that all of it, links included, begins at zero. */

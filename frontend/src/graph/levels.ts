@@ -146,7 +146,8 @@ export class Levels {
     const inner = node.children.map((id) => this.likenessOf(this.graph.node(id)));
     const shapes = [...node.inputs, ...node.outputs].map((spec) => spec.shape);
     const what = node.kind === "call" ? this.classOf(node.path) : node.name;
-    const text = JSON.stringify([node.kind, what, node.facts, shapes, inner]);
+    const { source: _, ...facts } = node.facts;
+    const text = JSON.stringify([node.kind, what, facts, shapes, inner]);
     const number = this.kinds.get(text) ?? this.kinds.size;
     this.kinds.set(text, number);
     this.likeness.set(node.id, number);

@@ -70,7 +70,7 @@ export function Toolbar() {
           <Check text="Scale edges by tensor size" of={thick} />
         </div>
       </details>
-      {shown.value && ["gradients", "change"].includes(colouring.value) && <FlowWanted of={shown.value} />}
+      {shown.value && ["gradients", "change", "findings"].includes(colouring.value) && <FlowWanted of={shown.value} />}
       {(colouring.value === "weights" || colouring.value === "outputs") && <SizesWanted of={colouring.value} />}
     </div>
   );

@@ -137,6 +137,7 @@ function followAddress(): void {
   batch(() => {
     for (const [name, one] of Object.entries(HELD)) one.read(place[name] ?? "");
   });
+  if (visited !== null) visited = visitOf(location.hash);
 }
 
 /** Goes to a module wherever it is, and leaves the way back to the browser's back button. */
@@ -186,18 +187,18 @@ let leavesWay = false;
 function writeAddress(): void {
   const next = address.value;
   if (next === location.hash) return;
-  const isVisit = leavesWay || (isKnown && visitOf(next) !== visitOf(location.hash));
-  leavesWay = false;
+  const now = visitOf(next);
+  const isVisit = leavesWay || (visited !== null && now !== visited);
+  [leavesWay, visited] = [false, model.value ? now : null];
   try {
     history[isVisit ? "pushState" : "replaceState"](null, "", next || location.pathname + location.search);
   } catch {
     // A frame in a notebook has no address of its own.
   }
-  isKnown ||= !!model.value;
 }
 
-/** Whether the address has told what is shown: before that, nothing was visited. */
-let isKnown = false;
+/** What was visited last; null before anything is shown. */
+let visited: string | null = null;
 
 /**
  * Shows what the address asks for, and keeps it up to date from then on, a moment late: browsers
@@ -247,6 +248,9 @@ export function keepAddress(): void {
       // Only now it is known which modules there are; all else may have been changed since.
       if (isFirst) HELD["module"]!.read(readPlace(location.hash)["module"] ?? "");
     });
+  });
+  effect(() => {
+    if (model.value) visited ??= visitOf(address.peek());
   });
   addEventListener("popstate", followAddress);
   let timer = 0;

@@ -11,6 +11,9 @@ import { jumpToGraph } from "../state/places";
 import { model, shown } from "../state/state";
 
 const ROW = 20;
+/** Below the bars stands how much time has passed. */
+const AXIS = 20;
+const TICKS = 6;
 
 export function Flame() {
   const spans = shown.value!.spans.value;
@@ -45,11 +48,13 @@ export function Flame() {
         {under.value ? (
           <Words span={under.value} whole={end - start} />
         ) : (
-          <span class="dim">Time of one pass, {formatTime(end - start)} in all. Click a bar to look closer.</span>
+          <span class="dim">
+            One traced pass, first run: {formatTime(end - start)} including the cost of tracing. Click a bar to zoom.
+          </span>
         )}
         {range.value && (
           <button type="button" class="jump" onClick={() => (range.value = null)}>
-            show all
+            Show all
           </button>
         )}
       </p>
@@ -58,7 +63,7 @@ export function Flame() {
         class="flame"
         role="img"
         aria-label={`${spans.length} spans of one pass`}
-        style={{ height: `${depth * ROW}px` }}
+        style={{ height: `${depth * ROW + AXIS}px` }}
         onMouseMove={(event) => (under.value = find(event))}
         onMouseLeave={() => (under.value = null)}
         onClick={open}
@@ -106,6 +111,14 @@ function paint(canvas: HTMLCanvasElement, spans: readonly Span[], from: number, 
   context.font = "11.5px system-ui, sans-serif";
   const ink = resolve("text");
   const x = (at: number) => ((at - from) / (to - from)) * w;
+  const origin = spans.reduce((least, span) => Math.min(least, span[3]), Infinity);
+  context.fillStyle = resolve("dim");
+  for (let tick = 0; tick < TICKS; tick++) {
+    const at = from + (tick * (to - from)) / (TICKS - 1);
+    context.textAlign = tick === TICKS - 1 ? "right" : tick ? "center" : "left";
+    context.fillText(formatTime(at - origin), x(at), h - 4);
+  }
+  context.textAlign = "left";
   for (const [kind, name, depth, start, end] of spans) {
     if (end < from || start > to) continue;
     const [left, right] = [Math.max(0, x(start)), Math.min(w, x(end))];

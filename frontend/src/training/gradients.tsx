@@ -1,5 +1,6 @@
 /** How large gradients are along the depth of the model: a line for each step, one behind the other. */
 
+import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { formatExact, formatNumber } from "../data/formats";
 import { readNumber } from "../data/points";
@@ -7,42 +8,104 @@ import type { FlowPayload } from "../data/records";
 import { isDark, resolve } from "../frame/theme";
 import { useFlow } from "../state/live";
 import { jumpToGraph } from "../state/places";
-import { model, shown } from "../state/state";
+import { graph } from "../graph/state";
+import { compared, model, nameOfRun, shown } from "../state/state";
 import { step } from "../state/time";
-import { ridge, type Ridge } from "./ridge";
+import { inOrder, ridge, type Ridge } from "./ridge";
 
 const MOST_LINES = 40;
 
+/** Around the lines, where the steps and the names of layers stand. */
+const EDGE = { left: 54, right: 14, bottom: 84 };
+
 export function Gradients() {
-  const flow = useFlow(shown.value!);
+  const other = compared.value ?? shown.value!;
+  const [first, second] = [useFlow(shown.value!), useFlow(other)];
+  const flow = inOrder(first, (path) => graph.value?.calls(path)[0]);
   const drawn = ridge(flow, step.value, MOST_LINES);
+  const beside = other === shown.value ? null : normsOf(second, step.value);
   const canvas = useRef<HTMLCanvasElement>(null);
+  const under = useSignal<{ line: number; layer: number } | null>(null);
+  const names = flow.layers.map((layer) => layer.path || model.value!.name);
+  const others = beside && flow.layers.map((layer) => beside.get(layer.path) ?? NaN);
+  const find = (event: MouseEvent) => {
+    const { left, top, width, height } = canvas.current!.getBoundingClientRect();
+    const { x, base } = axesOf(width, height, drawn);
+    const [px, py] = [event.clientX - left, event.clientY - top];
+    const layer = nearestOf(names.length, (at) => Math.abs(x(at) - px));
+    const line = nearestOf(drawn.lines.length, (at) => Math.abs(base(at) - 8 - py));
+    under.value = drawn.lines[line] && names[layer] !== undefined ? { line, layer } : null;
+  };
+  const read = under.value && drawn.lines[under.value.line];
   useEffect(() => {
     const element = canvas.current;
     if (!element) return undefined;
-    const draw = () => paint(element, drawn);
+    const draw = () => paint(element, drawn, names, others);
     draw();
     const watcher = new ResizeObserver(draw);
     watcher.observe(element);
     return () => watcher.disconnect();
-  }, [flow, step.value, isDark.value]);
+  }, [first, second, graph.value, step.value, isDark.value]);
   return (
     <section class="training gradients" aria-label="Gradients">
-      <p class="dim">
-        The norm of the gradients of each layer, from the first at the left to the last at the right, on a logarithmic
-        scale. Each line is a step, the latest in front.
+      <p class="dim" role="status">
+        {read ? (
+          <>
+            step {formatExact(read.first)} · <b>{names[under.value!.layer]}</b> · gradient norm{" "}
+            {formatNumber(read.norms[under.value!.layer] ?? NaN)}
+          </>
+        ) : (
+          <>
+            Gradient norm per layer (log scale), in the order in which layers run. One line per step, the latest in
+            front. Red dots: NaN or Inf.
+            {others && (
+              <>
+                {" "}
+                Blue: {nameOfRun(shown.value!)}. Amber: {nameOfRun(other)}.
+              </>
+            )}
+          </>
+        )}
       </p>
       <canvas
         ref={canvas}
         role="img"
         aria-label={`Gradient norms of ${flow.layers.length} layers over ${flow.steps.length} steps`}
+        onMouseMove={find}
+        onMouseLeave={() => (under.value = null)}
       />
-      <Layers flow={flow} />
+      <Layers flow={flow} beside={beside} />
     </section>
   );
 }
 
-function paint(canvas: HTMLCanvasElement, { lines, layers, low, high, current }: Ridge): void {
+function nearestOf(count: number, far: (at: number) => number): number {
+  return Array.from({ length: count }, (_, at) => at).reduce((best, at) => (far(at) < far(best) ? at : best), 0);
+}
+
+/** The norm of each layer at a step, or at the last one before it that has any. */
+function normsOf(flow: FlowPayload, at: number): ReadonlyMap<string, number> {
+  const column = flow.steps.findLastIndex(([first]) => first <= at);
+  return new Map(flow.layers.map(({ path, norms }) => [path, readNumber(norms[column] ?? NaN)]));
+}
+
+function axesOf(w: number, h: number, { lines, layers }: Ridge) {
+  const { left, right, bottom } = EDGE;
+  const rise = (h - bottom) * 0.4;
+  return {
+    rise,
+    x: (layer: number) => left + (layers > 1 ? (layer * (w - left - right)) / (layers - 1) : 0),
+    base: (line: number) => rise + ((line + 1) * (h - rise - bottom)) / lines.length,
+  };
+}
+
+function paint(
+  canvas: HTMLCanvasElement,
+  drawn: Ridge,
+  names: readonly string[],
+  others: readonly number[] | null,
+): void {
+  const { lines, layers, low, high, current } = drawn;
   const unit = devicePixelRatio;
   const [w, h] = [canvas.clientWidth, canvas.clientHeight];
   canvas.width = w * unit;
@@ -50,43 +113,65 @@ function paint(canvas: HTMLCanvasElement, { lines, layers, low, high, current }:
   const context = canvas.getContext("2d")!;
   context.scale(unit, unit);
   if (!lines.length || layers < 1) return;
-  const [left, right, bottom] = [54, 14, 20];
-  const rise = (h - bottom) * 0.4;
-  const top = rise;
-  const x = (layer: number) => left + (layers > 1 ? (layer * (w - left - right)) / (layers - 1) : 0);
-  const base = (line: number) => top + ((line + 1) * (h - top - bottom)) / lines.length;
+  const { rise, x, base } = axesOf(w, h, drawn);
   const share = (norm: number) =>
     high > low ? (Math.log(norm) - Math.log(low)) / (Math.log(high) - Math.log(low)) : 0.5;
-  const [ground, ink, accent, dim] = [resolve("panel"), resolve("bar"), resolve("accent"), resolve("dim")];
-  lines.forEach(({ norms, first }, at) => {
+  const [ground, ink, accent, dim, alarm] = ["panel", "bar", "accent", "dim", "alarm"].map(resolve);
+  context.font = "11px system-ui, sans-serif";
+  const trace = (norms: readonly number[], at: number) => {
     const line = new Path2D();
     norms.forEach((norm, layer) => {
-      const y = base(at) - (Number.isFinite(norm) && norm > 0 ? Math.max(0, share(norm)) * (rise - 8) : 0);
+      const y = base(at) - (Number.isFinite(norm) && norm > 0 ? Math.min(1, Math.max(0, share(norm))) * (rise - 8) : 0);
       if (layer) line.lineTo(x(layer), y);
       else line.moveTo(x(layer), y);
     });
+    return line;
+  };
+  lines.forEach(({ norms, first }, at) => {
+    const line = trace(norms, at);
     const isCurrent = at === current;
     const area = new Path2D(line);
     area.lineTo(x(layers - 1), base(at));
     area.lineTo(x(0), base(at));
-    context.fillStyle = ground;
+    context.fillStyle = ground!;
     context.globalAlpha = 0.78;
     context.fill(area);
     context.globalAlpha = 1;
-    context.strokeStyle = isCurrent ? accent : ink;
+    context.strokeStyle = isCurrent ? accent! : ink!;
     context.lineWidth = isCurrent ? 2.2 : 1;
     context.stroke(line);
-    if (isCurrent || at === 0 || at === lines.length - 1) {
-      context.fillStyle = isCurrent ? accent : dim;
-      context.font = "11px system-ui, sans-serif";
-      context.textAlign = "right";
-      context.fillText(formatExact(first), left - 8, base(at));
+    if (isCurrent && others) {
+      context.strokeStyle = resolve("warning");
+      context.stroke(trace(others, at));
     }
+    context.fillStyle = alarm!;
+    norms.forEach((norm, layer) => {
+      if (!Number.isFinite(norm)) context.fillRect(x(layer) - 2, base(at) - 4, 4, 4);
+    });
+    if (isCurrent || at === 0 || at === lines.length - 1) {
+      context.fillStyle = isCurrent ? accent! : dim!;
+      context.textAlign = "right";
+      context.fillText(formatExact(first), EDGE.left - 8, base(at));
+    }
+  });
+  context.fillStyle = dim!;
+  context.textAlign = "left";
+  context.fillText("step", 8, 12);
+  context.textAlign = "right";
+  // As many names as there is room for.
+  const each = Math.ceil((names.length * 15) / (w - EDGE.left - EDGE.right));
+  names.forEach((name, layer) => {
+    if (layer % each) return;
+    context.save();
+    context.translate(x(layer) + 3, h - EDGE.bottom + 12);
+    context.rotate(-Math.PI / 3);
+    context.fillText(name.length > 16 ? `…${name.slice(-15)}` : name, 0, 0);
+    context.restore();
   });
 }
 
 /** The norms at the step that is shown, as bars that lead to their modules. */
-function Layers({ flow }: { flow: FlowPayload }) {
+function Layers({ flow, beside }: { flow: FlowPayload; beside: ReadonlyMap<string, number> | null }) {
   const column = Math.max(
     0,
     flow.steps.findLastIndex(([first]) => first <= step.value),
@@ -101,7 +186,7 @@ function Layers({ flow }: { flow: FlowPayload }) {
       <caption>
         {flow.steps[column]
           ? `Gradient norms at step ${formatExact(flow.steps[column][0])}`
-          : "No gradient was recorded yet."}
+          : "No gradients recorded yet."}
       </caption>
       <tbody>
         {flow.layers.map((layer, at) => (
@@ -117,6 +202,7 @@ function Layers({ flow }: { flow: FlowPayload }) {
             <td class="number">
               <span class={Number.isFinite(norms[at]) ? "" : "flag"}>{formatNumber(norms[at]!)}</span>
             </td>
+            {beside && <td class="number">{formatNumber(beside.get(layer.path) ?? NaN)}</td>}
           </tr>
         ))}
       </tbody>

@@ -14,6 +14,12 @@ export interface Ridge {
   readonly current: number;
 }
 
+/** The layers in the order in which they ran, as far as that is known. */
+export function inOrder(flow: FlowPayload, placeOf: (path: string) => number | undefined): FlowPayload {
+  const place = (path: string) => placeOf(path) ?? Infinity;
+  return { ...flow, layers: flow.layers.toSorted((one, other) => place(one.path) - place(other.path) || 0) };
+}
+
 export function ridge(flow: FlowPayload, step: number, most: number): Ridge {
   const shown = flow.steps.findLastIndex(([first]) => first <= step);
   const columns = thinned(flow.steps.length, most, shown);

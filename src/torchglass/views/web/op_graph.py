@@ -7,6 +7,7 @@ borders: it leaves through an output of the one and enters through an input of t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from torchglass.analyse.graph.calls import in_order
 from torchglass.records.graph import Edge, Graph, Node, NodeId, NodeKind
@@ -140,9 +141,17 @@ class _Drawing:
                 number=op.id,
                 inputs=tuple(operand.spec for operand in op.operands),
                 outputs=_specs(op.outputs),
-                facts=dict(op.settings),
+                facts=_facts(op),
             )
         )
+
+
+def _facts(op: Op) -> dict[str, str]:
+    """The settings of an op, and where in the user's code it stands."""
+    source = op.source
+    if source is None:
+        return dict(op.settings)
+    return {**dict(op.settings), "source": f"{PurePath(source.file).name}:{source.line}"}
 
 
 def _specs(values: Sequence[Value]) -> tuple[TensorSpec, ...]:
