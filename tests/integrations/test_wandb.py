@@ -247,6 +247,17 @@ def test_nothing_of_ours_stays_on_a_run_of_wandb(run: wandb.Run, tmp_path: Path)
     assert run._teardown_hooks == hooks
 
 
+def test_a_last_step_that_was_logged_early_is_counted(
+    run: wandb.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = Net()
+
+    with tg.watch(model, backend="wandb", save=tmp_path / "a.glass"):
+        _train_and_log(model, run, 3)
+
+    assert "finished (3 steps)" in capsys.readouterr().err
+
+
 def test_a_run_shown_in_wandb_is_one_file(run: wandb.Run, tmp_path: Path) -> None:
     model = Net()
 

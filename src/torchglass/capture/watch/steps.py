@@ -199,7 +199,7 @@ class Steps:
 
     def has_begun(self) -> bool:
         """Whether the current step has shown anything."""
-        return bool(self._now or self._next)
+        return bool(self._now or self._next or self._has_written)
 
     def _begin_next(self) -> None:
         self.number += 1
