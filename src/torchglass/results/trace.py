@@ -20,13 +20,10 @@ from torchglass.records import trace as records
 from torchglass.records.model import Model, Module, Role, Slot, join_path
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import Doubt, OpId, Validation
-from torchglass.results import trace_files
 from torchglass.results.call import Call
 from torchglass.results.handles import Handles
 from torchglass.results.held import Held
 from torchglass.results.op import Op
-from torchglass.views.html.trace import trace_fragment
-from torchglass.views.text.trace import log_text, trace_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,6 +212,9 @@ class Trace(Sequence[Op]):
 
     def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
         """Keep it in a file, for `load_trace`; its tensors go to a second file beside it."""
+        # Imported where it is needed: the first trace of a process waits for all imports.
+        from torchglass.results import trace_files
+
         return trace_files.save(self, Path(path), overwrite=overwrite)
 
     def list_saved_only(self) -> None:
@@ -388,6 +388,8 @@ class Trace(Sequence[Op]):
         return ops if not self._saved_only else tuple(ops[op] for op in self.anatomy.listed)
 
     def __str__(self) -> str:
+        from torchglass.views.text.trace import log_text, trace_text
+
         # Only `log_forward_pass` seeds the pass, and what it prints is TorchLens's log.
         text = trace_text if self.random_seed is None else log_text
         return text(self.anatomy, self.model, frozenset(self.saved_tensors), self.random_seed)
@@ -396,12 +398,18 @@ class Trace(Sequence[Op]):
         return f"<trace of {self.record.model}: {len(self)} ops, {len(self.calls)} module calls>"
 
     def _repr_html_(self) -> str:
+        from torchglass.views.html.trace import trace_fragment
+
         return trace_fragment(self.anatomy, self.model, frozenset(self.saved_tensors))
 
     def __getstate__(self) -> dict[str, Any]:
+        from torchglass.results import trace_files
+
         return trace_files.pickled(self, output=self._kept_output())
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        from torchglass.results import trace_files
+
         self.__dict__.update(trace_files.unpickled(state))
 
     def _kept_output(self) -> Any:
@@ -422,6 +430,8 @@ class Trace(Sequence[Op]):
 
 def load_trace(path: str | PathLike[str]) -> Trace:
     """A trace that `Trace.save` kept. It runs no code of the file's, and needs no model."""
+    from torchglass.results import trace_files
+
     stored, loaded = trace_files.load(Path(path))
     trace = Trace(lambda: loaded, lambda: stored.model, random_seed=stored.random_seed)
     if stored.saved_only:
