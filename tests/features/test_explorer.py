@@ -15,6 +15,7 @@ from torchglass.records.finding import Finding, Findings
 from torchglass.records.run import Ending, Run
 from torchglass.store.memory import MemoryStore
 from torchglass.views.tui.app import ExplorerApp
+from torchglass.views.tui.dock import Tabs
 from torchglass.views.tui.picture import draw_explorer, settle
 
 HOSTILE = (
@@ -345,5 +346,27 @@ def test_while_matches_are_marked_the_class_of_the_selected_module_is_not() -> N
         await pilot.press("escape")
         await settle(app, pilot)
         assert "▏" in screen_text(app)
+
+    drive(app, story)
+
+
+def test_the_pane_that_has_the_focus_is_marked() -> None:
+    app = ExplorerApp(still(tiny()), theme="glass-dark")
+
+    async def story(pilot: Pilot[None]) -> None:
+        def title() -> list[object]:
+            segments = app.screen.query_one(Tabs).render_line(0)
+            return [one.style for one in segments if "Details" in one.text]
+
+        before = title()
+        await pilot.press("tab")
+        await settle(app, pilot)
+        assert title() != before
+        style = title()[0]
+        assert style.reverse or style.bgcolor != before[0].bgcolor  # type: ignore[attr-defined]
+
+        await pilot.press("escape")
+        await settle(app, pilot)
+        assert title() == before
 
     drive(app, story)

@@ -40,6 +40,7 @@ class Tabs(Widget):
         super().__init__()
         self._panels: Sequence[Panel] = ()
         self._front: Panel | None = None
+        self._focused = False
 
     def show(self, panels: Sequence[Panel], front: Panel | None) -> None:
         """Draw the titles of these panels."""
@@ -51,10 +52,10 @@ class Tabs(Widget):
         first, shown = self._in_sight()
         parts = [Content.styled("‹", ".tabs--key")] if first else []
         for panel in shown:
-            style = ".tabs--front" if panel is self._front else ".tabs--behind"
+            style = self._style(panel)
             parts.append(
                 Content.assemble(
-                    (f" {glyph(panel.key)} ", ".tabs--key"), (f"{panel.title} ", style)
+                    (f" {glyph(panel.key)} ", ".tabs--key"), (f"{panel.title}", style), " "
                 )
             )
         hidden = first + len(shown) < len(self._panels)
@@ -77,6 +78,17 @@ class Tabs(Widget):
             if event.x < left:
                 self.post_message(self.Clicked(panel.key))
                 return
+
+    def mark(self, focused: bool) -> None:
+        """Show whether keys go to the panel in front."""
+        if focused != self._focused:
+            self._focused = focused
+            self.refresh()
+
+    def _style(self, panel: Panel) -> str:
+        if panel is not self._front:
+            return ".tabs--behind"
+        return "bold $background on $primary" if self._focused else ".tabs--front"
 
     def _in_sight(self) -> tuple[int, Sequence[Panel]]:
         """The titles that fit with that of the panel in front, and how many are left of them."""
@@ -180,6 +192,10 @@ class Dock(Vertical):
             each.display = each is panel
         self._tabs.show(self._open, panel)
         self.post_message(self.Turned())
+
+    def mark(self, focused: bool) -> None:
+        """Show whether keys go to the panel in front."""
+        self._tabs.mark(focused)
 
     def beside(self, direction: int) -> Panel | None:
         """The panel after the one in front, or before it; None past the last."""

@@ -122,7 +122,9 @@ class Workbench(Screen[None]):
 
     def on_descendant_focus(self) -> None:
         """Offer the keys that act where the focus is, and mark it."""
-        self.set_class(isinstance(self.focused, Panel), "viewing")
+        viewing = isinstance(self.focused, Panel)
+        self.set_class(viewing, "viewing")
+        self.dock.mark(viewing)
         self.offer_keys()
 
     def offer_keys(self) -> None:

@@ -228,11 +228,11 @@ class TreeView(ScrollView, can_focus=True):
     def _is_like_selected(self, module: Module) -> bool:
         """Whether a module is of the class under the cursor; groups of a checkpoint have none.
 
-        While matches are marked nothing else is, so that these are not taken for it.
+        While matches or changes are marked nothing else is, so that these are not taken for it.
         """
         kind = self.selected.class_name
         alike = module.class_name == kind and kind not in self.subject.outline.classless
-        return alike and not self._has_matches
+        return alike and not self._has_matches and self.subject.comparison is None
 
     def _style(self, tone: str, ink: str) -> Style:
         return written(self.app.theme_variables, ink, TONES[tone])
