@@ -227,7 +227,7 @@ def test_the_help_says_what_each_target_is_for(capsys: pytest.CaptureFixture[str
         (["summary", "net.py"], "there are Net, Picture, Broken"),
         (["summary", "net.py:Nett"], "did you mean Net?"),
         (["summary", "absent.pt"], "there is no file absent.pt"),
-        (["summary", "notes.txt"], "notes.txt is no checkpoint"),
+        (["summary", "notes.txt"], "notes.txt is not a checkpoint"),
         (["summary", "net.py:Net", "--input", "2xA"], "'A' is no size"),
         (["summary", "empty.py"], "empty.py has no model in it: no nn.Module"),
         (["summary", "empty.py:Net"], "empty.py has no 'Net', nor any model"),
