@@ -78,7 +78,11 @@ class uninterrupted:  # noqa: N801 - used like contextlib.suppress
 
 
 class _UnbrokenBlock(contextlib._GeneratorContextManager[T_co], Generic[T_co]):
-    """A generator's with-block that signals cannot tear apart."""
+    """A generator's with-block that signals cannot tear apart.
+
+    If a signal comes before the first line of `__exit__`, Python ends the generator when it frees
+    the block.
+    """
 
     def __enter__(self) -> T_co:
         try:
@@ -100,10 +104,6 @@ class _UnbrokenBlock(contextlib._GeneratorContextManager[T_co], Generic[T_co]):
         except BaseException:
             self._close()
             raise
-
-    def __del__(self) -> None:
-        # An interrupt right before the first line of `__exit__` has kept it from running.
-        self._close()
 
     def _close(self) -> None:
         with uninterrupted():

@@ -50,7 +50,7 @@ def is_ours(code: CodeType) -> bool:
 
 def is_below_an_entry(frame: FrameType) -> bool:
     """Whether a function of ours was called by another one, and not by torch or the user."""
-    above = frame.f_back
+    above = frame.f_back if is_ours(frame.f_code) else frame
     while above is not None and Path(above.f_code.co_filename).name in _IN_BETWEEN:
         above = above.f_back
     return above is not None and is_ours(above.f_code)
@@ -129,6 +129,7 @@ def left_behind(model: torch.nn.Module) -> dict[str, Any]:
         "recursion limit": sys.getrecursionlimit(),
         "observers": dict(calls._observers),
         "collector": gc.isenabled(),
+        "torch functions": torch._C._is_torch_function_enabled(),
         "hooks": [len(p._backward_hooks or ()) for p in model.parameters()],
         "module hooks": [len(m._forward_hooks) + len(m._backward_hooks) for m in model.modules()],
         "inference": torch.is_inference_mode_enabled(),

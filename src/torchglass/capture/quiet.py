@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch._C._functorch import peek_interpreter_stack
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
+
+from torchglass.blocks import unbroken
 
 
 def is_overheard() -> bool:
@@ -22,11 +25,16 @@ def is_overheard() -> bool:
 
 def quietly() -> contextlib.AbstractContextManager[Any]:
     """Keep what we do from the user's modes, tensor classes and function transforms."""
-    unseen = torch._C.DisableTorchFunction()
     if not torch._C._len_torch_dispatch_stack() and peek_interpreter_stack() is None:
-        return unseen
-    stack = contextlib.ExitStack()
-    stack.enter_context(unseen)
-    stack.enter_context(_disable_current_modes())
-    stack.enter_context(temporarily_clear_interpreter_stack())
-    return stack
+        return torch._C.DisableTorchFunction()
+    return _without_modes()
+
+
+@unbroken
+def _without_modes() -> Iterator[None]:
+    with (
+        torch._C.DisableTorchFunction(),
+        _disable_current_modes(),
+        temporarily_clear_interpreter_stack(),
+    ):
+        yield

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, final
 
-from torchglass.blocks import surely
+from torchglass.blocks import surely, uninterrupted
 from torchglass.errors import (
     CaptureError,
     Fence,
@@ -95,11 +95,17 @@ class InspectorGadgets:
             if len(self._models) < len(self._finished):
                 raise CaptureError("a model of this inspector is gone: make an inspector anew")
         recorder = InspectionRecorder(self._models, self._watched)
-        self._stack.callback(surely, recorder.close)
-        self._stack.enter_context(recording(recorder))
-        # Once Python takes its modules apart, a script that ended in between could not be left.
-        atexit.register(self._stack.close)
-        self._stack.callback(atexit.unregister, self._stack.close)
+        try:
+            with uninterrupted():
+                self._stack.callback(surely, recorder.close)
+                self._stack.enter_context(recording(recorder))
+                # Once Python takes its modules apart, a script that ended in between could not be
+                # left.
+                self._stack.callback(atexit.unregister, self._stack.close)
+                atexit.register(self._stack.close)
+        except BaseException:
+            self._let_go()
+            raise
         self._recorder = recorder
 
     def forward_mode(self) -> None:
@@ -121,7 +127,7 @@ class InspectorGadgets:
         recorder = self._running()
         self._recorder = None
         try:
-            self._stack.close()
+            self._let_go()
             self._results = self._read(recorder)
         finally:
             self._finished = [weakref.ref(model) for model in self._models]
@@ -151,6 +157,10 @@ class InspectorGadgets:
             else:
                 self._fence.caught(problem)
         finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        with uninterrupted():
             surely(self._stack.close)
 
     def _running(self) -> InspectionRecorder:

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torchglass.blocks import unbroken
 from torchglass.capture.places import tensors_in
 from torchglass.capture.timing.spans import Stopwatch
-from torchglass.capture.trace.dispatch import mode_on
+from torchglass.capture.trace.dispatch import mode_on, run_below
 from torchglass.capture.trace.functions import OPENED, without_guards
 from torchglass.capture.trace.overrides import fused_paths_kept
 from torchglass.records.model import join_path
@@ -109,8 +109,7 @@ class _OpTimer(TorchFunctionMode):
         if not _computes(func) or threading.get_ident() != self._thread:
             return func(*args, **kwargs)
         if func in OPENED:
-            with self:
-                return without_guards(func)(*args, **kwargs)
+            return run_below(self, without_guards(func), *args, **kwargs)
         depth = self._watch.begin("op", func)
         try:
             return func(*args, **kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -36,6 +36,18 @@ def mode_on(mode: Mode) -> Iterator[Mode]:
         yield mode
     finally:
         surely(take_off, mode)
+
+
+def run_below(mode: TorchFunctionMode, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a function with a mode on that is handling another one and therefore off."""
+    _push_function_mode(mode)
+    try:
+        return run(*args, **kwargs)
+    finally:
+        # torch has not put it back if Ctrl-C came while another op was handled.
+        depth = torch._C._len_torch_function_stack()
+        if depth and torch._C._get_function_stack_at(depth - 1) is mode:
+            _pop_function_mode()
 
 
 def _take_off_function_mode(mode: TorchFunctionMode) -> None:

@@ -23,6 +23,7 @@ from torch._C._functorch import (
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from torchglass.capture.trace.dispatch import run_below
 from torchglass.capture.trace.functions import (
     Handling,
     handling_of,
@@ -205,8 +206,7 @@ class OpMode(TorchFunctionMode):
     ) -> Any:
         self._opened.append(func)
         try:
-            with self:
-                return inside(*args, **kwargs)
+            return run_below(self, inside, *args, **kwargs)
         finally:
             self._opened.pop()
 

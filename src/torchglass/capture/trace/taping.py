@@ -65,6 +65,9 @@ class Tape:
         """Let go of what was not asked for; it is not known before the names are."""
         self.ended = True
         self.failure = self.recorder.failure if self.recorder else None
+        if self.recorder is None:
+            # Something came in between before the pass began.
+            return
         if not is_everything(self._save) or self._change is not None:
             _ = self.captured
             self.recorder = None

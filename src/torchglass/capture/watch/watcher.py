@@ -33,7 +33,7 @@ from torch.optim.optimizer import (
 )
 
 from torchglass.analyse.garbage import collector_paused
-from torchglass.blocks import surely
+from torchglass.blocks import surely, uninterrupted
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.quiet import quietly
 from torchglass.capture.watch import attached, stepping
@@ -126,9 +126,11 @@ class Watcher:
         self._close_sink.atexit = False
         sink.put_model(record)
         try:
-            self._attach(model)
+            with uninterrupted():
+                self._attach(model)
         except BaseException:
-            self._undo.close()
+            with uninterrupted():
+                self._undo.close()
             raise
 
     def log(self, name: str, value: float | Tensor) -> None:
@@ -195,7 +197,12 @@ class Watcher:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        surely(self._close, error)
+        try:
+            surely(self._close, error)
+        except BaseException:
+            # Ctrl-C, at which all the more nothing must stay.
+            self._close(error)
+            raise
 
     def __repr__(self) -> str:
         model = self._model()
@@ -274,7 +281,8 @@ class Watcher:
         ending = Ending()
         with _Harmless(self):
             ending = self._ending(error)
-        surely(self._detach)
+        with uninterrupted():
+            surely(self._detach)
         if self._close_sink.alive:
             with _Harmless(self):
                 self._sink.put_document(ending)
