@@ -122,6 +122,13 @@ def unbroken(
     return block
 
 
+@unbroken
+def together(*blocks: contextlib.AbstractContextManager[Any]) -> Iterator[list[Any]]:
+    """Several blocks as one, which begins and ends whole; what each of them gives."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(block) for block in blocks]
+
+
 def surely(undo: Callable[..., object], *arguments: Any) -> None:
     """Undo something; if that fails try again, as it must do no harm to undo it twice."""
     try:

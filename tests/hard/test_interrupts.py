@@ -34,6 +34,12 @@ MOST_POINTS = 150
 Point = tuple[CodeType, int, int]
 
 
+def handler(code: CodeType, offset: int) -> int | None:
+    """Where an exception at an instruction goes: one after a call goes where the call's goes."""
+    entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    return next((entry.target for entry in entries if entry.start <= offset < entry.end), None)
+
+
 class Interrupter:
     """Counts the moments at which Ctrl-C may come, and lets it come at one of them."""
 
@@ -55,13 +61,14 @@ class Interrupter:
         frame.f_trace_lines = False
         frame.f_trace_opcodes = True
         self._meet(frame)
-        before = [""]
+        before: list[Any] = ["", None]
 
         def step(frame: FrameType, event: str, argument: object) -> Any:
             if event == "opcode":
-                if before[0] in CHECKED_AFTER:
+                offset = frame.f_lasti
+                if before[0] in CHECKED_AFTER and handler(frame.f_code, offset) == before[1]:
                     self._meet(frame)
-                before[0] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+                before[:] = dis.opname[frame.f_code.co_code[offset]], handler(frame.f_code, offset)
             return step
 
         return step

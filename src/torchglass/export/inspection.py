@@ -92,10 +92,17 @@ def read_json(text: str) -> InspectedModel:
         ((name, root),) = json.loads(text).items()
         modules = _read_tree(root)
         info = root["info"]
-        passes, notes = info["passes"], tuple(info["notes"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"this is no inspection that Torchglass wrote: {error!r}") from error
-    return InspectedModel(name=name, modules=tuple(modules), passes=passes, notes=notes)
+        record = InspectedModel(
+            name=name, modules=tuple(modules), passes=info["passes"], notes=tuple(info["notes"])
+        )
+        # Whatever the file says, what is read has the types that all else relies on.
+        return from_plain(InspectedModel, to_plain(record))
+    except (
+        *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+    ) as error:
+        raise StoreError(
+            f"this is not an inspection that Torchglass wrote, or it is corrupt: {error!r}"
+        ) from error
 
 
 def _read_tree(root: Mapping[str, Any]) -> list[InspectedModule]:

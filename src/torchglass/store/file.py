@@ -56,7 +56,10 @@ STALLED_SECONDS = 30.0
 """A run stalls when no step comes for so long, and for much longer than one took before."""
 _STALLED_STEPS = 5
 
-_UNREADABLE = (sqlite3.Error, zlib.error, ValueError, LookupError, TypeError, ArithmeticError)
+_UNREADABLE = (
+    *(sqlite3.Error, zlib.error, ValueError, LookupError, TypeError, ArithmeticError),
+    *(AttributeError, RecursionError, MemoryError),
+)
 """What comes of bytes that no writer of ours has written."""
 
 

@@ -23,6 +23,10 @@ from torchglass.store import bins
 
 R = TypeVar("R")
 
+_MOST_GROWTH = 200
+"""How many times larger than packed a document may be; ours are up to 60 times larger."""
+_SMALL_DOCUMENT = 32 << 20
+
 _ID = np.dtype("<u4")
 _NUMBER = np.dtype("<f8")
 _pack_number = struct.Struct("<d").pack
@@ -72,8 +76,12 @@ def pack_document(record: object) -> bytes:
 
 
 def unpack_document(cls: type[R], packed: bytes) -> R:
-    """The record of a class that was packed."""
-    return from_plain(cls, json.loads(zlib.decompress(packed)))
+    """The record of a class that was packed. Raises ValueError for one that grows without end."""
+    unpacker = zlib.decompressobj()
+    text = unpacker.decompress(packed, _MOST_GROWTH * len(packed) + _SMALL_DOCUMENT)
+    if unpacker.unconsumed_tail:
+        raise ValueError(f"a document of {len(packed):,} bytes unpacks to more than it can hold")
+    return from_plain(cls, json.loads(text))
 
 
 def unpack(

@@ -79,6 +79,9 @@ Journal = Literal["WAL", "TRUNCATE"]
 _MOST_JOURNAL_BYTES = 16 << 20
 """To this size a journal is cut back once it was needed to be larger."""
 
+_STRANGE = """SELECT count(*) FROM main.sqlite_master
+WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"""
+
 _DAMAGED = (sqlite3.DatabaseError, UnicodeDecodeError, KeyError)
 """What comes of bytes that no writer of ours has written; messages that quote them may be bytes."""
 
@@ -243,6 +246,12 @@ def _check(path: Path, connection: sqlite3.Connection) -> int:
     ((version,),) = connection.execute("PRAGMA user_version")
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is an SQLite database, but not a Torchglass run")
+    ((strange,),) = connection.execute(_STRANGE)
+    if strange:
+        raise StoreError(
+            f"{path} has views, triggers or virtual tables, which no Torchglass run has: it is not "
+            "opened, because reading it could run queries that came with it"
+        )
     if version > SCHEMA_VERSION:
         raise SchemaError(
             f"{path} has format {version} and this Torchglass reads up to {SCHEMA_VERSION}; "

@@ -78,7 +78,7 @@ def test_latencies_are_of_the_latest_pass_and_nan_of_any() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"a": {}, "b": {}}', '{"a": {"info": {}}}'])
 def test_another_file_is_refused(text: str) -> None:
-    with pytest.raises(StoreError, match="no inspection"):
+    with pytest.raises(StoreError, match="not an inspection"):
         read_json(text)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from torchglass.blocks import unbroken
+from torchglass.blocks import together, unbroken
 from torchglass.capture.calls import recording
 from torchglass.capture.flops.counting import CountingMode
 from torchglass.capture.flops.functions import counting_functions
@@ -73,15 +73,17 @@ def count(
     if is_fake and timed:
         raise CaptureError("a model without numbers computes nothing, so there is no time to tell")
     modules = [module for _, module in located]
-    with contextlib.ExitStack() as stack:
+    with together(
         # A compiled function that the forward calls would hide its kernels, too.
-        stack.enter_context(running_uncompiled())
-        if is_fake:
-            args, kwargs = stack.enter_context(_without_numbers(tensors, located, args, kwargs))
+        running_uncompiled(),
+        _without_numbers(tensors, located, args, kwargs)
+        if is_fake
+        else contextlib.nullcontext((args, kwargs)),
+        keeping_parameters(modules),
+    ) as (_, (args, kwargs), left_out):
         step = Step(
             target, modules, args, kwargs, backward=backward, loss=loss, gradients=gradients
         )
-        left_out = stack.enter_context(keeping_parameters(modules))
         run = _Run(step, located, is_module=isinstance(target, nn.Module))
         work = run.count(None)
         if timed or (not is_fake and any(op.nature == "uncounted" for op in work.ops)):

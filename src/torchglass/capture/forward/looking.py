@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils._pytree import tree_map_only
 
+from torchglass.blocks import together
 from torchglass.capture.calls import CallRecorder, recording
 from torchglass.capture.forward.fake import Faking, has_fakes
 from torchglass.capture.forward.inputs import (
@@ -99,16 +100,18 @@ def _run(
     replace = {"_buffers": stand_in, **({"_parameters": stand_in} if faking else {})}
     args, kwargs = tree_map_only(torch.Tensor, stand_in, tuple(arguments))
     recorder = CallRecorder(modules)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(keeping_random_state())
-        stack.enter_context(keeping_modules((module for _, module in modules), replace))
-        kept = stack.enter_context(KeptGradients())
+    kept = KeptGradients()
+    with together(
+        keeping_random_state(),
+        keeping_modules((module for _, module in modules), replace),
+        kept,
+        running_uncompiled(),
+        faking.running() if faking else contextlib.nullcontext(),
+        gradients_set(gradients),
+        recording(recorder),
+    ):
         if gradients:
             kept.keep(tensors_of(modules))
-        stack.enter_context(running_uncompiled())
-        stack.enter_context(faking.running() if faking else contextlib.nullcontext())
-        stack.enter_context(gradients_set(gradients))
-        stack.enter_context(recording(recorder))
         try:
             target(*args, **kwargs)
         except Exception as error:

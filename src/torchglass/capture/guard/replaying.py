@@ -18,7 +18,7 @@ from torchglass.capture.guard.writing import function_of, read
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.tensor.files import SavedTensors, read_note
 from torchglass.capture.trace.functions import tensors_in
-from torchglass.errors import TargetError
+from torchglass.errors import StoreError, TargetError, TorchglassError
 from torchglass.records.finding import Finding, Replay
 from torchglass.records.plain import from_plain
 
@@ -30,7 +30,17 @@ def replay(path: Path) -> Replay:
     note = read_note(path, NOTE)
     if note is None:
         raise TargetError(f"{path} holds no op to run again: it was not written by a guard")
-    call = json.loads(note)
+    try:
+        return _replayed(path, json.loads(note))
+    except TorchglassError:
+        raise
+    except Exception as error:
+        raise StoreError(
+            f"{path} is corrupt, or its op cannot run here: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _replayed(path: Path, call: Mapping[str, Any]) -> Replay:
     finding = from_plain(Finding, call["finding"])
     given = _numbered(SavedTensors(path, GIVEN))
     with keeping_random_state(), gradients_set(True):

@@ -136,15 +136,13 @@ class Rerunner:
         def as_before(buffer: torch.Tensor) -> torch.Tensor:
             return batch.buffers.get(id(buffer), buffer).clone()
 
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(keeping_random_state())
-            stack.enter_context(keeping_modules(model.modules(), {"_buffers": as_before}))
+        with keeping_random_state(), keeping_modules(model.modules(), {"_buffers": as_before}):
             batch.rewind.pop_all().close()
-            stack.enter_context(gradients_set(backward or torch.is_grad_enabled()))
-            stack.enter_context(guarding(self._desk, backward=backward))
-            outputs = [tensor for _, tensor in tensors_in(model(*batch.args, **batch.kwargs))]
-            if backward:
-                _differentiate(model, outputs, batch.gradients)
+            has_gradients = backward or torch.is_grad_enabled()
+            with gradients_set(has_gradients), guarding(self._desk, backward=backward):
+                outputs = [tensor for _, tensor in tensors_in(model(*batch.args, **batch.kwargs))]
+                if backward:
+                    _differentiate(model, outputs, batch.gradients)
 
 
 @unbroken

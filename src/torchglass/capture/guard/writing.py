@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.overrides import get_overridable_functions, resolve_name
 
-from torchglass.errors import CaptureError
+from torchglass.errors import CaptureError, UnsafeFileError
 
 _NAMED = {
     torch.dtype: "dtype",
@@ -76,6 +76,8 @@ def read(written: Any, tensors: Sequence[torch.Tensor]) -> Any:
 def function_name(function: Any) -> str:
     """The name under which `function_of` finds a function again."""
     if isinstance(function, torch._ops.OpOverload):
+        if not _computes(function):
+            raise NotWrittenError(f"{function} is not an op of torch that only computes")
         return f"torch.ops.{function}"
     name: str = resolve_name(function) or ""
     if name not in _functions():
@@ -85,24 +87,96 @@ def function_name(function: Any) -> str:
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """The function of torch's that has a name; no other code can be reached by it."""
+    """The function of torch's that has a name, if it computes with tensors and does nothing else.
+
+    No other code can be reached by a name: neither files nor settings can be changed.
+    """
     if name in _functions():
         return _functions()[name]
     parts = name.split(".")
     if parts[:2] == ["torch", "ops"] and len(parts) == 5 and all(map(str.isidentifier, parts)):
+        if parts[2] not in _LIBRARIES:
+            raise UnsafeFileError(f"{name} is not an op of torch's own, so it is not run")
         overload: Any = None
-        with contextlib.suppress(AttributeError):
+        with contextlib.suppress(AttributeError, RuntimeError):
             overload = functools.reduce(getattr, parts[2:], torch.ops)
         if isinstance(overload, torch._ops.OpOverload):
-            return overload
+            if _computes(overload):
+                return overload
+            raise UnsafeFileError(f"{name} does more than compute with tensors, so it is not run")
         raise NotWrittenError(f"torch has no op {name} here: import what registers it first")
+    if name in _named_functions():
+        raise UnsafeFileError(f"{name} does more than compute with tensors, so it is not run")
     raise NotWrittenError(f"torch has no function {name!r} here")
+
+
+_LIBRARIES = ("aten", "prims")
+_TOUCHES_MORE = frozenset({"from_file", "share_memory_", "record_stream", "_print"})
+"""Kernels that read or write files, shared memory or streams."""
+_OPERATORS = frozenset(
+    f"__{prefix}{name}__"
+    for prefix in ("", "r", "i")
+    for name in (
+        *("add", "and", "div", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow"),
+        *("rshift", "sub", "truediv", "xor", "abs", "neg", "pos", "invert", "getitem", "setitem"),
+        *("eq", "ne", "lt", "le", "gt", "ge"),
+    )
+)
+_IN_PYTHON = frozenset(
+    {
+        *("half", "bfloat16", "float", "double", "cfloat", "cdouble", "bool", "byte", "char"),
+        *("short", "int", "long", "cpu", "lu", "lobpcg", "spmm", "pca_lowrank", "svd_lowrank"),
+    }
+)
+"""Conversions and compositions that no kernel is named after."""
+_PLACES = ("torch", "torch.Tensor", "torch.functional", "torch.nn.functional", "torch._C._nn")
+_GROUPS = ("linalg", "fft", "special", "sparse", "nested")
 
 
 @functools.cache
 def _functions() -> dict[str, Callable[..., Any]]:
+    """The functions that only compute, by name."""
+    return {name: function for name, function in _named_functions().items() if _only_computes(name)}
+
+
+@functools.cache
+def _named_functions() -> dict[str, Callable[..., Any]]:
     every = (function for group in get_overridable_functions().values() for function in group)
     return {name: function for function in every if (name := resolve_name(function))}
+
+
+def _only_computes(name: str) -> bool:
+    """Whether a function of a name is a kernel of torch's, or made of such in Python."""
+    place, _, last = name.rpartition(".")
+    if last in _TOUCHES_MORE:
+        return False
+    if place == "torch.nn.functional" or (place == "torch.Tensor" and last in _OPERATORS):
+        return True
+    group = place.rpartition(".")[2]
+    if place not in _PLACES and group not in _GROUPS:
+        return False
+    if last in _IN_PYTHON:
+        return True
+    packets = (getattr(torch.ops.aten, known, None) for known in (last, f"{group}_{last}"))
+    return any(
+        _computes(getattr(packet, overload))
+        for packet in packets
+        if isinstance(packet, torch._ops.OpOverloadPacket)
+        for overload in packet.overloads()  # type: ignore[no-untyped-call]
+    )
+
+
+def _computes(op: torch._ops.OpOverload[..., Any]) -> bool:
+    """Whether an op is a kernel that gives tensors, or writes into those it is given."""
+    schema = op._schema
+    library, _, name = schema.name.partition("::")
+    if library not in _LIBRARIES or name in _TOUCHES_MORE:
+        return False
+    # What only scripts can call, such as `aten::save`, is in no dispatcher.
+    if not torch._C._dispatch_has_kernel(f"{schema.name}.{schema.overload_name}".rstrip(".")):
+        return False
+    gives = any("Tensor" in str(given.type) for given in schema.returns)
+    return gives or schema.is_mutable
 
 
 def _write_plain(value: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torchglass.blocks import surely
+from torchglass.blocks import surely, uninterrupted
 from torchglass.capture.forward.keeping import has_compiled
 from torchglass.capture.forward.looking import modules_in, tensors_of
 from torchglass.capture.inspection.calls import Call, Home, Located
@@ -108,7 +108,7 @@ class InspectionRecorder:
 
     def close(self) -> None:
         """Let go of the models and of all graphs, once no more calls will be shown."""
-        self._watching.close()
+        self._stop_watching()
         with self._fence:
             self._watch.rest()
         self._watch.is_active = False
@@ -148,13 +148,17 @@ class InspectionRecorder:
             end_ns = self._clock.now()
             with self._clock:
                 if not depth:
-                    self._watching.close()
+                    self._stop_watching()
                 self._end(call, end_ns, output, error)
         except Exception as problem:  # noqa: BLE001 - our errors must not stop a forward
             self.missed(problem)
         finally:
             if not depth:
-                self._watching.close()
+                self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        with uninterrupted():
+            surely(self._watching.close)
 
     def missed(self, problem: Exception) -> None:
         """An error of ours: something is missing."""
@@ -175,7 +179,8 @@ class InspectionRecorder:
             self._graph.enter(call, located)
         if self._gauge is not None:
             if not self._open:
-                self._watching.enter_context(self._gauge.watching())
+                with uninterrupted():
+                    self._watching.enter_context(self._gauge.watching())
             call.start_bytes = self._gauge.total_bytes
         return call
 

@@ -30,6 +30,11 @@ Tensors = Mapping[Key, torch.Tensor]
 Entry = dict[str, Any]
 
 _LAYOUT = "torchglass"
+_CORRUPT = (
+    *(ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError),
+    SafetensorError,
+)
+"""What comes of a file that was damaged or made up."""
 _QUANTIZED = (torch.per_tensor_affine, torch.per_tensor_symmetric)
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -58,7 +63,7 @@ def read_note(path: Path, name: str) -> str | None:
     try:
         with safe_open(path, framework="pt") as file:
             return (file.metadata() or {}).get(name)
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise StoreError(f"cannot read {path}: {error}") from error
 
 
@@ -71,11 +76,14 @@ def pack_tensors(groups: Mapping[str, Tensors]) -> bytes:
 
 def unpack_tensors(packed: bytes, group: str) -> dict[Key, torch.Tensor]:
     """A group of tensors out of what `pack_tensors` made."""
-    # The header's length in eight bytes, then the header.
-    header = json.loads(packed[8 : 8 + int.from_bytes(packed[:8], "little")])
-    parts = load(packed)
-    entries = json.loads(header["__metadata__"][_LAYOUT])
-    return {key: _decoded(entry, parts) for key, entry in _of_group(entries, group).items()}
+    try:
+        # The header's length in eight bytes, then the header.
+        header = json.loads(packed[8 : 8 + int.from_bytes(packed[:8], "little")])
+        parts = load(packed)
+        entries = json.loads(header["__metadata__"][_LAYOUT])
+        return {key: _decoded(entry, parts) for key, entry in _of_group(entries, group).items()}
+    except _CORRUPT as error:
+        raise StoreError(f"these tensors are corrupt: {error!r}") from error
 
 
 class SavedTensors(Mapping[Key, torch.Tensor]):
@@ -90,7 +98,10 @@ class SavedTensors(Mapping[Key, torch.Tensor]):
         entry = self._entries[key]
         tensor = self._alive.get(key)
         if tensor is None:
-            tensor = self._alive[key] = _decoded(entry, _Parts(self._file))
+            try:
+                tensor = self._alive[key] = _decoded(entry, _Parts(self._file))
+            except _CORRUPT as error:
+                raise StoreError(f"a tensor in {self._path} is corrupt: {error!r}") from error
         return tensor
 
     def __contains__(self, key: object) -> bool:
@@ -106,7 +117,10 @@ class SavedTensors(Mapping[Key, torch.Tensor]):
     def _entries(self) -> dict[Key, Entry]:
         if not self._path.exists():
             return {}
-        return _of_group(json.loads(self._file.metadata()[_LAYOUT]), self._group)
+        try:
+            return _of_group(json.loads(self._file.metadata()[_LAYOUT]), self._group)
+        except _CORRUPT as error:
+            raise StoreError(f"the tensors in {self._path} are corrupt: {error!r}") from error
 
     @cached_property
     def _file(self) -> Any:

@@ -13,6 +13,7 @@ from torch import nn
 
 from torchglass.analyse.trace.anatomy import Anatomy
 from torchglass.analyse.trace.selecting import Selection, at_once, is_everything, select
+from torchglass.blocks import together
 from torchglass.capture.forward.keeping import (
     has_compiled,
     keeping_modules,
@@ -112,10 +113,11 @@ def numbered(
     """
     if not keys:
         return {}
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(keeping_random_state())
-        stack.enter_context(keeping_modules(model.modules(), {"_buffers": _clone}))
-        tape = stack.enter_context(taping(model, save=None, level=level))
+    with together(
+        keeping_random_state(),
+        keeping_modules(model.modules(), {"_buffers": _clone}),
+        taping(model, save=None, level=level),
+    ) as (_, _, tape):
         model(*args, **kwargs)
     lookup = Anatomy(tape.captured.trace).lookup
     return {key: _number(tape.captured, lookup.find(key), key) for key in keys}

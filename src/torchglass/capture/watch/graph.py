@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from torchglass.analyse.graph.calls import call_graph, facts_of, union
-from torchglass.blocks import surely
+from torchglass.blocks import surely, uninterrupted
 from torchglass.capture.trace.assembling import Assembly, finish
 from torchglass.capture.trace.dispatch import mode_on
 from torchglass.capture.trace.ops import OpMode
@@ -108,7 +108,8 @@ class PassGraphs:
         if model is not None and self._wants_to_trace(arguments):
             self._arguments.add(arguments)
             self._tries += 1
-            self._tracing = _Tracing(model)
+            with uninterrupted():
+                self._tracing = _Tracing(model)
         return self._tracing is not None
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
@@ -127,7 +128,8 @@ class PassGraphs:
     def stop(self) -> None:
         """See no more ops of the pass that is traced."""
         if self._tracing is not None:
-            surely(self._tracing.stop)
+            with uninterrupted():
+                surely(self._tracing.stop)
 
     def attached(self, name: str) -> None:
         """The tensor that was made last was given a name."""
