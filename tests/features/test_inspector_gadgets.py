@@ -591,7 +591,7 @@ def test_a_file_read_back_is_the_same_record_and_another_file_is_refused(tmp_pat
     assert Inspection.read(file).record == result.record
     jsonschema.validate(json.loads(file.read_text()), json.loads(SCHEMA_FILE.read_text()))
     file.write_text('{"Net": {"info": {}, "children": {}}}')
-    with pytest.raises(StoreError, match="no inspection"):
+    with pytest.raises(StoreError, match="not an inspection"):
         Inspection.read(file)
 
 
