@@ -214,7 +214,7 @@ def test_the_help_says_what_each_target_is_for(capsys: pytest.CaptureFixture[str
 
     text = capsys.readouterr().out
     assert re.search(r"--against.* Mark what changed", text)
-    assert "OTHERS  Further targets" in text
+    assert "OTHERS  More targets" in text
 
 
 @pytest.mark.parametrize(
@@ -228,11 +228,11 @@ def test_the_help_says_what_each_target_is_for(capsys: pytest.CaptureFixture[str
         (["summary", "net.py:Nett"], "did you mean Net?"),
         (["summary", "absent.pt"], "there is no file absent.pt"),
         (["summary", "notes.txt"], "notes.txt is not a checkpoint"),
-        (["summary", "net.py:Net", "--input", "2xA"], "'A' is no size"),
+        (["summary", "net.py:Net", "--input", "2xA"], "--input '2xA' is not a shape"),
         (["summary", "empty.py"], "empty.py has no model in it: no nn.Module"),
         (["summary", "empty.py:Net"], "empty.py has no 'Net', nor any model"),
         (["summary", "net.py:Net", "--html", "net.py/x.html"], "net.py: Not a directory"),
-        (["trace", "net.py:Net"], "--input 1x3x224x224 gives it a tensor"),
+        (["trace", "net.py:Net"], "pass one with --input 1x3x224x224"),
         (["view", "notes.txt", "--input", "1x3"], "notes.txt cannot be run: it is a file"),
         (["report", "net.py:Net"], "--out"),
         (["profile", "net.py:Net", "--input", "2x5:long", "--json"], "--json requires an argument"),
@@ -484,9 +484,7 @@ def test_explain_says_how_to_give_what_a_forward_misses(
 
     printed = capsys.readouterr()
     assert "missing 1 required positional argument: 'words'" in printed.out
-    assert printed.err.splitlines()[-1] == (
-        "torchglass: --input 1x3x224x224 gives it a tensor of that shape"
-    )
+    assert printed.err.splitlines()[-1] == ("torchglass: pass one with --input 1x3x224x224")
 
 
 def test_a_profile_is_a_table_json_csv_or_a_trace_for_a_browser(
@@ -528,3 +526,17 @@ def test_a_training_checkpoint_tells_what_else_is_in_the_file(
         ("optimizer", "optimizer"),
         ("epoch", ""),
     ]
+
+
+@pytest.mark.parametrize("command", ["summary", "profile", "inspect", "explain"])
+@pytest.mark.parametrize("given", [["--input", "2x16"], ["--input=2x16"]])
+def test_indices_that_were_made_as_floats_are_told_the_dtype(
+    command: str, given: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "words.py").write_text(
+        "from torch import nn\nmodel = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2))\n"
+    )
+
+    main([command, "words.py:model", *given])
+
+    assert "for indices use --input 2x16:long" in capsys.readouterr().err

@@ -120,7 +120,7 @@ def _nothing_traced(model: nn.Module) -> Trace:
     from torchglass.results.trace import Trace
 
     def fail() -> Any:
-        raise CaptureError("there is no trace: it could not begin, as a warning has said")
+        raise CaptureError("there is no trace: tracing could not start (see the warning)")
 
     return Trace(fail, _reading(model))
 

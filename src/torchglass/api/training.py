@@ -105,7 +105,7 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     if not isinstance(model, nn.Module):
         raise TargetError(f"watch takes an nn.Module, not {type(model).__name__}")
     if save is not None and resume is not None:
-        raise TargetError("save begins a new file and resume goes on with one: give one of them")
+        raise TargetError("save starts a new file, resume continues one: pass only one of them")
     options = Options(
         log=names_to_log(log),
         log_freq=log_freq,

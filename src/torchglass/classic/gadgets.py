@@ -93,7 +93,7 @@ class InspectorGadgets:
         if self._finished:
             self._models = [model for link in self._finished if (model := link()) is not None]
             if len(self._models) < len(self._finished):
-                raise CaptureError("a model of this inspector is gone: make an inspector anew")
+                raise CaptureError("a model of this inspector is gone: create a new inspector")
         recorder = InspectionRecorder(self._models, self._watched)
         try:
             with uninterrupted():

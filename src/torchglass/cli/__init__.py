@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the user's own code may raise anything
-        explain_error(error, debug="--debug" in words)
+        explain_error(error, words)
     else:
         return 0
     return FAILED

@@ -36,15 +36,15 @@ def flops(
     Parameters
     ----------
     backward
-        Count the backward of the sum of the outputs, too.
+        Also count backward (of the sum of the outputs).
     fake
-        Run without memory or arithmetic.
+        Run on fake tensors: no memory, no arithmetic.
     timed
-        Measure how many operations a second it does, too.
+        Also measure FLOP/s.
     sort
-        Put the largest first: of siblings by `total`, of all modules by `self`.
+        Sort by FLOPs: `total` (within each parent) or `self` (all modules).
     ops
-        Print the largest ops, too.
+        Also print the largest ops.
     """
     from torchglass.api import flops as counting
 

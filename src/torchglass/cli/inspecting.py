@@ -28,7 +28,7 @@ def inspect(
     out: File | None = None,
     debug: Debug = False,
 ) -> None:
-    """Print what each module of a model does: shapes, time, memory, NaN and Inf.
+    """Print what each module does: shapes, time, memory, gradients, NaN and Inf.
 
     ```
     torchglass inspect torchvision.models:resnet18 --input 1x3x224x224
@@ -38,9 +38,9 @@ def inspect(
     Parameters
     ----------
     backward
-        Run the backward of the sum of the outputs, too.
+        Also run backward (on the sum of the outputs).
     depth
-        Look at so many levels below the model.
+        Inspect only this many levels below the model.
     out
         Write Inspector Gadgets' JSON to this file, `-` for stdout.
     """

@@ -12,18 +12,21 @@ from cyclopts import Parameter
 from torchglass.cli.options import File
 from torchglass.cli.output import STDOUT, expect_one_printed, export
 
-Depth = Annotated[int | None, Parameter(help="Show so many levels below the model.")]
+Depth = Annotated[
+    int | None,
+    Parameter(help="Levels to show; by default as many as about 100 rows allow."),
+]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Files:
-    """Where the numbers are written, too."""
+    """Files to write the results to."""
 
     json: File | None = None
-    """Write JSON to a file; `-` prints it instead."""
+    """Write JSON to a file; `-` prints it."""
     csv: File | None = None
-    """Write a line for each module to a file; `-` prints them instead."""
+    """Write CSV, a line per module, to a file; `-` prints it."""
 
     def check(self) -> None:
         """Refuse both on stdout."""

@@ -31,7 +31,7 @@ def memory(
     files: Files = NO_FILES,
     debug: Debug = False,
 ) -> None:
-    """Print how much memory each module of a model takes in a step, and who holds the peak.
+    """Print the memory that each module takes in a training step, and what the peak consists of.
 
     ```
     torchglass memory torchvision.models:resnet18 --input 8x3x224x224 --optimizer adamw
@@ -42,17 +42,17 @@ def memory(
     Parameters
     ----------
     backward
-        Take the backward of the sum of the outputs, too.
+        Also run backward (on the sum of the outputs).
     optimizer
-        Let this one of torch.optim step after the backward: `adam`, `adamw`, `sgd` …
+        Also step this optimizer of torch.optim: `adam`, `adamw`, `sgd` …
     fake
-        Predict it without taking any memory.
+        Predict from fake tensors, without taking memory.
     sort
-        Put what holds most of the peak first: of siblings by `total`, of all modules by `self`.
+        Sort by share of the peak: `total` (within each parent) or `self` (all modules).
     ops
-        Print the ops that hold most, too.
+        Also print the ops that take most.
     peak
-        Print who holds the peak, too.
+        Also print what the peak consists of.
     """
     from torchglass.api.memory import memory as measure
 

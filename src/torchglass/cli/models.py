@@ -40,7 +40,7 @@ def summary(
     csv: File | None = None,
     common: Common = USUAL,
 ) -> None:
-    """Print what a model is made of: modules, shapes, parameters, memory.
+    """Print the modules of a model with shapes, parameters and memory.
 
     ```
     torchglass summary torchvision.models:resnet18 --input 1x3x224x224
@@ -53,7 +53,7 @@ def summary(
     json
         Print JSON.
     html
-        Write one HTML file that needs nothing else; `-` prints it.
+        Write a self-contained HTML file; `-` prints it.
     csv
         Write a CSV file; `-` prints it.
     """
@@ -71,7 +71,7 @@ def summary(
 
 @app.command(group=LOOKING)
 def tree(target: Target, /, *, shown: Shown = EVERYTHING, common: Common = USUAL) -> None:
-    """Print a model as a tree: each module, what it does, how many parameters it has.
+    """Print a model as a tree of modules with settings and parameters.
 
     ```
     torchglass tree net.py:Net
@@ -147,11 +147,11 @@ def view(
     Parameters
     ----------
     others
-        Further targets, beside the first one.
+        More targets to compare with the first.
     port
-        Where to listen, on this machine only.
+        Port to listen on, on this machine only.
     root_path
-        The prefix under which a proxy shows the page.
+        Path prefix of the page behind a proxy.
     open
         Open the page in the browser.
     """
@@ -189,7 +189,7 @@ def report(
     Parameters
     ----------
     others
-        Further targets, to compare with.
+        More targets to compare with.
     out
         The file to write.
     """

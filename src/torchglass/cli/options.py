@@ -26,8 +26,7 @@ A TARGET is a model in a file, `net.py:Net`, or in a module, `torchvision.models
 class, an instance, or a function that gives one. It is also a checkpoint, `weights.safetensors`,
 `model.pt` or a folder of shards, or a recorded run, `runs/mnist.glass`.
 
-`torchglass demo` shows what there is to see on a small model, `torchglass COMMAND --help` more of
-each command.
+`torchglass demo` shows it all on a small model. `torchglass COMMAND --help` has examples.
 """,
     help_format="markdown",
     suppress_keyboard_interrupt=False,
@@ -48,8 +47,8 @@ Inputs = Annotated[
     Parameter(
         negative="",
         show_default=False,
-        help="Run one forward on such a tensor: `1x3x224x224`, `2x16:long`, `mask=2x16:bool`. Give "
-        "it once for each argument.",
+        help="Run one forward on a tensor of this shape: `1x3x224x224`, `2x16:long` (indices), "
+        "`mask=2x16:bool` (by name). Repeat it for each argument of forward.",
     ),
 ]
 
@@ -63,7 +62,7 @@ class Common:
     """What every command that takes any target understands."""
 
     unsafe: Flag = False
-    """Let a checkpoint run the code it carries: only for files that you trust."""
+    """Run code stored in the checkpoint. Only for files that you trust."""
     debug: Debug = False
 
 
@@ -74,13 +73,13 @@ class Shown:
 
     input: Inputs = ()
     fake: Flag = False
-    """Run that forward without memory or arithmetic."""
+    """Run that forward on fake tensors: no memory, no arithmetic."""
     depth: int | None = None
-    """Show so many levels below the model."""
+    """Levels below the model to show."""
     sort: Sort | None = None
-    """Order neighbours by this."""
+    """Sort siblings by this."""
     fold: Flag = False
-    """Show identical neighbours once."""
+    """Show identical siblings as one row."""
 
 
 USUAL = Common()

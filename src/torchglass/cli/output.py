@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -24,6 +26,7 @@ _CYCLOPTS = Path(cyclopts.__file__).parent
 _STDLIB = Path(os.__file__).parent
 _MODULE_CALL = "_call_impl"
 """The function of torch that calls the forward of a module."""
+_NEEDS_INDICES = re.compile(r"scalar types: Long|used as ind(ices|exes) must be|dtype to be Long")
 
 
 def stdout_for_results() -> contextlib.AbstractContextManager[object]:
@@ -50,7 +53,7 @@ def expect_one_printed(**files: Path | None) -> None:
 
 
 def tell(message: str) -> None:
-    """Say something that is no result."""
+    """Print a message that is not a result."""
     print(f"torchglass: {message}", file=sys.stderr)
 
 
@@ -87,24 +90,25 @@ def telling_warnings() -> Iterator[None]:
         yield
 
 
-def explain_error(error: Exception, *, debug: bool) -> None:
-    """One line for an error, below its traceback where that is wanted."""
+def explain_error(error: Exception, words: Sequence[str]) -> None:
+    """One line for an error of a command, below its traceback where that is wanted."""
+    debug = "--debug" in words
     if debug:
         traceback.print_exception(error)
     told = isinstance(error, (CycloptsError, TorchglassError))
     message = str(error) if told else _describe(error)
-    tell(" ".join(f"{message}{_advice(error, debug=debug)}".split()))
+    tell(" ".join(f"{message}{_advice(error, words, debug=debug)}".split()))
 
 
-def _advice(error: Exception, *, debug: bool) -> str:
+def _advice(error: Exception, words: Sequence[str], *, debug: bool) -> str:
     """What to do next, where the error itself does not say."""
     if isinstance(error, CycloptsError):
         return f" See torchglass {' '.join([*(error.command_chain or ()), '--help'])}."
     if debug or isinstance(error, TorchglassError) or _is_about_a_file(error):
         return ""
-    ways = [missing_input(error), "--debug shows the traceback"]
+    ways = [missing_input(error) or float_indices(error, words), "--debug shows the traceback"]
     if not ways[0] and _came_out_of_a_forward(error):
-        ways[0] = "torchglass explain tells why"
+        ways[0] = "torchglass explain shows why"
     return f" ({', '.join(filter(None, ways))})"
 
 
@@ -112,7 +116,21 @@ def missing_input(error: BaseException | None) -> str:
     """What to do where a forward was given too few arguments; "" anywhere else."""
     if "forward() missing" not in str(error):
         return ""
-    return "--input 1x3x224x224 gives it a tensor of that shape"
+    return "pass one with --input 1x3x224x224"
+
+
+def float_indices(error: BaseException | None, words: Sequence[str]) -> str:
+    """What to do where indices were made as floats, as inputs without a dtype are; else ""."""
+    if error is None or not _NEEDS_INDICES.search(str(error)):
+        return ""
+    options = pairwise(["", *(part for word in words for part in _option(word))])
+    shapes = [shape for option, shape in options if option == "--input" and ":" not in shape]
+    return f"for indices use --input {shapes[0]}:long" if shapes else ""
+
+
+def _option(word: str) -> list[str]:
+    name, equals, value = word.partition("=")
+    return [name, value] if equals and name.startswith("--") else [word]
 
 
 def _came_out_of_a_forward(error: Exception) -> bool:
@@ -121,7 +139,7 @@ def _came_out_of_a_forward(error: Exception) -> bool:
 
 
 def _describe(error: Exception) -> str:
-    """An exception of the user's code with its place in that code; or a confession."""
+    """An exception of the user's code with its place, or of ours with a request to report it."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} at {error.filename}:{error.lineno}"
     if _is_about_a_file(error):

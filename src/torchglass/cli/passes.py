@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 from torchglass.analyse.rows import Sort as SlowestFirst
 from torchglass.cli.measuring import NO_FILES, Depth, Files, export_all
 from torchglass.cli.options import Debug, Flag, Inputs, Model, app
-from torchglass.cli.output import missing_input, stdout_for_results, tell
+from torchglass.cli.output import float_indices, missing_input, stdout_for_results, tell
 from torchglass.cli.terminal import terminal_width
 from torchglass.targets.inputs import ready_to_run
 from torchglass.views.text.fitting import broken
@@ -29,7 +29,7 @@ def trace(
     out: Path | None = None,
     debug: Debug = False,
 ) -> None:
-    """Print every operation of one forward, by name.
+    """Print every operation of one forward: name, shape and module.
 
     ```
     torchglass trace net.py:Net --input 1x3x32x32
@@ -42,11 +42,11 @@ def trace(
     op
         Print this operation alone, with its values, parents and source line.
     draw
-        Write a picture: `.svg`, `.png` or `.pdf`.
+        Write a drawing: `.svg`, `.png` or `.pdf`. Large models are drawn with modules closed.
     level
-        The functions of torch, or the kernels that they come down to.
+        Record `torch` functions or `aten` kernels.
     out
-        Keep the trace in a file, with its tensors beside it.
+        Save the trace to a file and its tensors beside it.
     """
     from torchglass.api.passes import trace_forward
 
@@ -63,7 +63,7 @@ def trace(
 
 @app.command
 def explain(target: Model, /, *, input: Inputs = (), debug: Debug = False) -> None:
-    """Run one forward and tell what went wrong: which shapes met, where they came from, what fits.
+    """Run one forward and explain its error: the tensors involved, where they come from, what fits.
 
     ```
     torchglass explain net.py:Net --input 1x4x32x32
@@ -75,7 +75,8 @@ def explain(target: Model, /, *, input: Inputs = (), debug: Debug = False) -> No
     with stdout_for_results():
         story = passes.explain(model, *inputs, **named)
     print(broken(str(story), terminal_width()))
-    if advice := missing_input(story.error):
+    words = [word for text in input for word in ("--input", text)]
+    if advice := missing_input(story.error) or float_indices(story.error, words):
         tell(advice)
 
 
@@ -108,15 +109,15 @@ def profile(
     Parameters
     ----------
     backward
-        Time the backward of the sum of the outputs, too.
+        Also run backward (on the sum of the outputs).
     warmup
-        Run so many times before.
+        Untimed runs before the timed ones.
     repeats
-        Run so many times with the clock.
+        Timed runs; the fastest is shown.
     sort
-        Put the slowest first: of siblings by `total`, of all modules by `self`.
+        Sort by time: `total` (within each parent) or `self` (all modules).
     ops
-        Measure each op, too, which disturbs the model more, and print the slowest.
+        Also time each op, with more overhead, and print the slowest.
     layers
         Print each layer with its parameters, shapes, times and memory instead of a table.
     trace
@@ -151,7 +152,7 @@ def profile(
 
 @app.command
 def replay(file: Path, /, *, debug: Debug = False) -> None:
-    """Run the operation that made a NaN or an Inf again, alone, from a guard's dump.
+    """Rerun the operation that produced a NaN or Inf, from a guard's dump.
 
     ```
     torchglass replay dumps/001-attention-sqrt.safetensors
@@ -160,7 +161,7 @@ def replay(file: Path, /, *, debug: Debug = False) -> None:
     Parameters
     ----------
     file
-        What `guard(model, dump=FOLDER)` wrote.
+        A file written by `guard(model, dump=FOLDER)`.
     """
     from torchglass.api import guarding
 

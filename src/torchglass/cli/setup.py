@@ -19,7 +19,7 @@ def demo(
     steps: Annotated[int, Parameter(validator=Number(gte=1))] = 300,
     debug: Debug = False,
 ) -> None:
-    """Train a small model while it is watched, then look inside.
+    """Train a small model under tg.watch, then explore what was recorded.
 
     ```
     torchglass demo
@@ -29,9 +29,9 @@ def demo(
     Parameters
     ----------
     folder
-        Where the run and its page are written; `torchglass-demo` if none is named.
+        Folder for the run and its page; `torchglass-demo` by default.
     steps
-        How long to train.
+        Training steps.
     """
     from torchglass.demo import run
 
@@ -40,7 +40,7 @@ def demo(
 
 @app.command(group=STARTING)
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
-    """Print the script that lets a shell complete commands, options and files with Tab.
+    """Print the script for Tab completion in a shell.
 
     ```
     torchglass completion bash >> ~/.bashrc

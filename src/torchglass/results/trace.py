@@ -239,7 +239,7 @@ class Trace(Sequence[Op]):
         from torchglass.capture.trace.replaying import validate
 
         if not isinstance(self._pass, Captured):
-            raise CaptureError("a trace from a file cannot be replayed: it holds no functions")
+            raise CaptureError("a loaded trace cannot be replayed: functions are not saved")
         validation = validate(self._pass, perturb=perturb)
         return replace(
             validation,

@@ -37,7 +37,7 @@ def save(trace: Trace, path: Path, *, overwrite: bool) -> Path:
     """Write a trace to files that are there whole or not at all; the path of the first."""
     path = path if path.suffix else path.with_suffix(_SUFFIX)
     if path.exists() and not overwrite:
-        raise StoreError(f"{path} is already there; choose another name, or say overwrite=True")
+        raise StoreError(f"{path} already exists; choose another name or pass overwrite=True")
     with tempfile.TemporaryDirectory(
         dir=in_its_folder(path).parent, prefix=f".{path.name}-"
     ) as folder:

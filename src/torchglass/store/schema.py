@@ -133,7 +133,7 @@ def create(
 
 def _taken(path: Path) -> StoreError:
     return StoreError(
-        f'{path} is already there; choose another name, go on with it by resume="{path}", '
+        f'{path} already exists; choose another name, continue it with resume="{path}", '
         "or delete it"
     )
 

@@ -34,7 +34,7 @@ _ALIASES = {
     "i64": "int64",
     "u8": "uint8",
 }
-_LIKE = "write it like 1x3x224x224, 2x16:long or mask=2x16:bool"
+_LIKE = "Use 1x3x224x224, 2x16:long or mask=2x16:bool."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,9 @@ def parse_input(text: str) -> InputSpec:
     name, _, rest = text.rpartition("=")
     sizes, colon, dtype = rest.partition(":")
     if name and not name.isidentifier():
-        raise TargetError(f"input {text!r}: {name!r} is no name of an argument; {_LIKE}")
+        raise TargetError(f"--input {text!r}: {name!r} is not an argument name. {_LIKE}")
     if colon and not dtype:
-        raise TargetError(f"input {text!r}: the dtype after ':' is missing; {_LIKE}")
+        raise TargetError(f"--input {text!r}: the dtype after ':' is missing. {_LIKE}")
     return InputSpec(
         shape=_shape(sizes, text), dtype=_dtype(dtype, text) if dtype else "", name=name
     )
@@ -131,7 +131,7 @@ def _shape(sizes: str, text: str) -> tuple[int, ...]:
     parts = re.split(r"[x×,]", sizes)
     for part in parts:
         if not part.isdecimal():
-            raise TargetError(f"input {text!r}: {part!r} is no size; {_LIKE}")
+            raise TargetError(f"--input {text!r} is not a shape. {_LIKE}")
     return tuple(map(int, parts))
 
 
@@ -143,5 +143,5 @@ def _dtype(name: str, text: str) -> str:
     dtype = getattr(torch, _ALIASES.get(name, name), None)
     if not isinstance(dtype, torch.dtype):
         known = [other for other in dir(torch) if isinstance(getattr(torch, other), torch.dtype)]
-        raise TargetError(f"input {text!r}: torch has no dtype {name!r}{near(name, known)}")
+        raise TargetError(f"--input {text!r}: torch has no dtype {name!r}{near(name, known)}")
     return str(dtype).removeprefix("torch.")

@@ -68,7 +68,7 @@ def near_or_all(name: str, names: Iterable[str]) -> str:
 def _incomplete(text: str) -> TargetError:
     """Why a text without a name in it is no target."""
     if not text:
-        return TargetError(f"no target was given: it is {_KINDS}")
+        return TargetError(f"no target given: name {_KINDS}")
     path = Path(text).expanduser()
     if path.suffix in _FILE_SUFFIXES or (not path.exists() and os.sep in text):
         return TargetError(f"there is no file {text}{_near_files(path)}")
@@ -136,7 +136,7 @@ def _import_file(path: Path) -> ModuleType:
 def _run_file(path: Path, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise TargetError(f"{path} is no Python file")
+        raise TargetError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickles look their module up by name.
     sys.modules[name] = module

@@ -86,7 +86,7 @@ def test_a_layer_gives_all_its_passes(trace: Trace) -> None:
 
 def test_a_layer_with_several_passes_is_not_found_without_one(trace: Trace) -> None:
     with pytest.raises(
-        LookupFailedError, match="'linear_1_1' is 4 ops: linear_1_1:1, linear_1_1:2"
+        LookupFailedError, match="'linear_1_1' matches 4 ops: linear_1_1:1, linear_1_1:2"
     ):
         trace["linear_1_1"]
 
@@ -307,7 +307,7 @@ def test_what_is_there_is_not_overwritten_unless_told(
 ) -> None:
     path = chain.save(tmp_path / "pass.glass")
 
-    with pytest.raises(StoreError, match=r"pass\.glass is already there; .*overwrite=True"):
+    with pytest.raises(StoreError, match=r"pass\.glass already exists; .*overwrite=True"):
         trace.save(path)
     assert len(load_trace(path)) == len(chain)
 

@@ -61,9 +61,7 @@ def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
 
 
 def test_a_run_is_never_written_over_what_is_there(run_file: Path) -> None:
-    told = (
-        r"run\.glass is already there; choose another name, go on with it by resume=\".*run\.glass"
-    )
+    told = r"run\.glass already exists; choose another name, continue it with resume=\".*run\.glass"
     with pytest.raises(StoreError, match=told):
         FileSink(run_file, RUN)
 

@@ -33,14 +33,17 @@ def test_a_text_describes_a_tensor(text: str, spec: InputSpec) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1x3xA", "input '1x3xA': 'A' is no size; write it like 1x3x224x224"),
-        ("", "input '': '' is no size"),
-        ("1x", "input '1x': '' is no size"),
-        ("-1x3", "input '-1x3': '-1' is no size"),
-        ("1x3:", "input '1x3:': the dtype after ':' is missing"),
-        ("1x3:flaot32", "input '1x3:flaot32': torch has no dtype 'flaot32'; did you mean float32"),
-        ("1x3:Tensor", "input '1x3:Tensor': torch has no dtype 'Tensor'"),
-        ("2 masks=1x3", "input '2 masks=1x3': '2 masks' is no name of an argument"),
+        ("1x3xA", "--input '1x3xA' is not a shape. Use 1x3x224x224"),
+        ("", "--input '' is not a shape"),
+        ("1x", "--input '1x' is not a shape"),
+        ("-1x3", "--input '-1x3' is not a shape"),
+        ("1x3:", "--input '1x3:': the dtype after ':' is missing"),
+        (
+            "1x3:flaot32",
+            "--input '1x3:flaot32': torch has no dtype 'flaot32'; did you mean",
+        ),
+        ("1x3:Tensor", "--input '1x3:Tensor': torch has no dtype 'Tensor'"),
+        ("2 masks=1x3", "--input '2 masks=1x3': '2 masks' is not an argument name"),
     ],
 )
 def test_what_describes_no_tensor_is_refused_with_an_example(text: str, message: str) -> None:

@@ -141,7 +141,7 @@ class Lookup:
     def _ambiguous(self, key: str, found: Sequence[OpId]) -> str:
         names = [str(self._labels[op]) for op in found]
         shown = ", ".join(names[:_MOST_NEAR]) + (" …" if len(names) > _MOST_NEAR else "")
-        return f"{key!r} is {len(found)} ops: {shown}; name one of them"
+        return f"{key!r} matches {len(found)} ops: {shown}; name one of them"
 
     def _unknown(self, key: str) -> str:
         kind = key.lower().partition("_")[0].partition(".")[0]

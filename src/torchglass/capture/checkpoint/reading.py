@@ -93,7 +93,7 @@ def _shards(index: Path) -> Sequence[Path]:
     names = dict.fromkeys(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     for name in names:
         if Path(name).name != name:
-            raise TargetError(f"{index.name} names a file outside of its folder: {name}")
+            raise TargetError(f"{index.name} names a file outside its folder: {name}")
     if not names:
         raise TargetError(f"{index.name} names no files")
     return [index.with_name(name) for name in names]

@@ -71,7 +71,7 @@ def count(
     tensors = [*tensors_of(located), *(tensor for _, tensor in tensors_of_call(args, kwargs))]
     is_fake = fake or has_fakes(tensors) or any(tensor.is_meta for tensor in tensors)
     if is_fake and timed:
-        raise CaptureError("a model without numbers computes nothing, so there is no time to tell")
+        raise CaptureError("a model without values computes nothing, so it cannot be timed")
     modules = [module for _, module in located]
     with together(
         # A compiled function that the forward calls would hide its kernels, too.

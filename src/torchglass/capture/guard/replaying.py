@@ -29,7 +29,7 @@ def replay(path: Path) -> Replay:
     """Run the op of a dump on what it was given, and say whether it does the same again."""
     note = read_note(path, NOTE)
     if note is None:
-        raise TargetError(f"{path} holds no op to run again: it was not written by a guard")
+        raise TargetError(f"{path} has no operation to rerun: it was not written by tg.guard")
     try:
         return _replayed(path, json.loads(note))
     except TorchglassError:

@@ -85,7 +85,7 @@ def _made(making: Making, trained: Sequence[_Trained]) -> Optimizer:
     make = optimizer_named(making) if isinstance(making, str) else making
     made = make([one.own for one in trained])
     if not isinstance(made, Optimizer):
-        raise CaptureError(f"{making!r} made a {type(made).__name__}, which is no optimizer")
+        raise CaptureError(f"{making!r} made a {type(made).__name__}, which is not an optimizer")
     return made
 
 

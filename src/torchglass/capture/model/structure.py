@@ -69,11 +69,25 @@ def _check_holds_modules(target: object) -> None:
         raise TargetError(f"{target.__qualname__} is a class, not a model; pass an instance of it")
     if not module_parts(target):
         raise TargetError(
-            f"there is no nn.Module in this {type(target).__qualname__}; pass a module, or an"
-            " object that holds some in its attributes, dicts or lists"
+            f"{_named(target)}, not a model; pass an nn.Module, or an object with modules in its"
+            " attributes, dicts or lists"
         )
 
 
+def _named(target: object) -> str:
+    """What a thing is that is not a model: "3 is an int"."""
+    kind = type(target).__qualname__
+    article = "an" if kind[:1].lower() in "aeiou" else "a"
+    plain = isinstance(target, (int, float, str, bytes, bool, type(None)))
+    return f"{shorten(repr(target))} is {article} {kind}" if plain else f"this is {article} {kind}"
+
+
+def shorten(text: str) -> str:
+    """A text of no more than a line."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+_LONGEST = 40
 _Place = tuple[Any, str, str, ModuleId | None]
 """A thing that is yet to be read, its name, its path, and the module that it is below."""
 

@@ -76,9 +76,7 @@ def clock_for(tensors: Iterable[torch.Tensor]) -> Clock:
     if not devices:
         return HostClock()
     if "meta" in devices:
-        raise CaptureError(
-            "a model on the meta device computes nothing, so there is no time to tell"
-        )
+        raise CaptureError("a model on the meta device computes nothing, so it cannot be timed")
     if len(devices) > 1:
         raise CaptureError(
             f"the model is on {' and '.join(devices)}, which have no clock in common: "

@@ -32,7 +32,7 @@ from torchglass.records.trace import Call
 
 _MOST_PLAIN_RUNS = 3
 _NO_GRADIENT = "nothing that the model returned has a gradient, so only its forward was timed"
-_COMPILED = "compiled modules were timed whole: what is inside of them cannot be told apart"
+_COMPILED = "compiled modules are timed as a whole: their internals are not recorded"
 
 
 class Measured(NamedTuple):

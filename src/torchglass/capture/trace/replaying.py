@@ -42,9 +42,7 @@ _UNDEFINED = frozenset(
 _MOST_COMPARED = 1 << 24
 """Above so many elements, tensors that repeat them are compared by their memory."""
 _OTHER_SHAPE = "a later op gave its result another shape"
-_OTHER_RANDOM_STATE = (
-    "it draws random numbers, and the random state was set, or drawn from, outside of the trace"
-)
+_OTHER_RANDOM_STATE = "it draws random values, and the random state was changed outside the trace"
 
 
 def validate(captured: Captured, *, perturb: bool = True) -> Validation:

@@ -348,7 +348,7 @@ def test_a_list_that_holds_itself_ends() -> None:
 
 @pytest.mark.parametrize("target", [3, "resnet18", {}, [1, 2], object(), {"a": {"b": 1}}])
 def test_what_holds_no_module_is_refused(target: object) -> None:
-    with pytest.raises(TargetError, match=r"there is no nn\.Module in this"):
+    with pytest.raises(TargetError, match=r"not a model; pass an nn\.Module"):
         read_model(target)
 
 
