@@ -216,7 +216,9 @@ def test_a_logarithm_of_zero_is_told_where_it_spoils_gradients(tmp_path: Path) -
     run = watched(tmp_path, model, train(model, 1, rows(8, 4), lambda output: -output.mean()))
 
     assert any(one.severity == "error" for one in run.findings)
-    assert any(one.path == "0" and "gradients of `0.weight`" in one.message for one in run.findings)
+    assert any(
+        one.path == "0" and "the gradient of `0.weight`" in one.message for one in run.findings
+    )
 
 
 # Norms of large and small gradients
@@ -659,7 +661,7 @@ def test_an_overflow_that_no_scaler_sees_is_an_error(tmp_path: Path) -> None:
 
     run = watched(tmp_path, model, loop)
 
-    assert "All 4 gradients of `weight` are Inf (since step 0)" in {
+    assert "All 4 values of the gradient of `weight` are Inf (since step 0)" in {
         one.message for one in run.findings
     }
 

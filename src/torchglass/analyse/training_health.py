@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from torchglass.analyse.health import not_finite_words
 from torchglass.records.finding import Finding, Severity
 from torchglass.records.model import join_path
 from torchglass.records.tensors import Stats
@@ -378,27 +379,18 @@ def _absorbed(step: int, one: Observation) -> _Problem:
 
 def _bad_values(one: Observation) -> str:
     """The values that are not finite, as a sentence."""
-    stats = one.stats
-    word = "NaN or Inf" if stats.nan and stats.inf else "NaN" if stats.nan else "Inf"
-    bad = stats.nan + stats.inf
-    if stats.count == 1:
-        return f"{_subject(one, single=True)} is {word}"
-    count = f"All {bad:,}" if bad == stats.count else f"{bad:,} of {stats.count:,}"
-    return f"{count} {_subject(one)} are {word}"
-
-
-def _subject(one: Observation, *, single: bool = False) -> str:
-    """What the values of a series are, in words."""
     last = _base(one.name)
     module = f"`{one.path}`" if one.path else "the model"
-    end = "" if single else "s"
     if not last.startswith(("input", "output")):
-        what = f"gradient{end} of " if last.endswith(".grad") else "" if single else "values of "
-        return f"{what}{_label(one)}"
+        if one.stats.count == 1 and not last.endswith(".grad"):
+            return f"{_label(one)} is {'NaN' if one.stats.nan else 'Inf'}"
+        whose = "of the gradient of" if last.endswith(".grad") else "of"
+        return not_finite_words(one.stats, f"{whose} {_label(one)}")
     side = "input" if last.startswith("input") else "output"
     if last.endswith(".grad"):
-        return f"gradient{end} at the {side} of {module}"
-    return f"value{end} entering {module}" if side == "input" else f"output{end} of {module}"
+        return not_finite_words(one.stats, f"of the gradient at the {side} of {module}")
+    way = "entering" if side == "input" else "leaving"
+    return not_finite_words(one.stats, f"{way} {module}")
 
 
 def _is_zero_output(one: Observation) -> bool:
