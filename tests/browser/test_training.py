@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from playwright.sync_api import expect
+from torch import nn
 
 import torchglass as tg
 from tests import make
@@ -19,6 +20,7 @@ from torchglass.records.activations import Activations, FeatureMap
 from torchglass.records.finding import Finding, Findings
 from torchglass.records.graph import Graph, Node, NodeId
 from torchglass.records.memory import Block, BlockId, Change, Footprint, Part
+from torchglass.records.run import Run
 from torchglass.records.series import Frame, Point, SeriesId
 from torchglass.store.file import FileReader, FileSink
 from torchglass.store.memory import MemoryStore
@@ -128,6 +130,58 @@ def test_the_time_of_a_traced_pass_is_a_flame(open_page: OpenPage, serving: Serv
     page.get_by_role("button", name="Time", exact=True).click()
 
     expect(page.get_by_label("3 spans of one pass")).to_be_visible()
+
+
+class Softmax(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return torch.softmax(x, -1)  # selected
+
+
+def test_a_selected_operation_of_a_trace_tells_its_name_values_and_line(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
+    trace = tg.trace(Softmax(), torch.ones(2, 4))
+    page = open_page(tg.view(trace, save=tmp_path / "trace.html").as_uri(), offline=True)
+
+    page.locator("[data-testid=box].op", has_text="softmax").click()
+
+    details = page.get_by_test_id("details")
+    expect(details.locator("h2")).to_contain_text("softmax")
+    expect(details.locator("table.calls")).to_contain_text("0.25")
+    details.get_by_text("Source code").click()
+    expect(details.locator(".line.here")).to_contain_text("# selected")
+
+
+def test_a_profile_has_a_view_of_the_time_that_modules_take(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
+    profile = tg.profile(Softmax(), torch.ones(2, 4), warmup=0, repeats=2)
+    page = open_page(tg.view(profile, save=tmp_path / "profile.html").as_uri(), offline=True)
+
+    page.get_by_role("button", name="Time").click()
+
+    expect(page.get_by_role("img", name="4 spans of one pass")).to_be_visible()
+    expect(page.get_by_role("status")).to_contain_text("median of the timed runs")
+
+
+def test_gradients_are_read_under_the_mouse_and_beside_another_run(
+    open_page: OpenPage, serving: Serve
+) -> None:
+    server = serving(training(), training(30, run=Run(name="other", created_ns=1)))
+    page = open_page(f"{server.url}#view=gradients&compare=1")
+    said = page.get_by_role("region", name="Gradients").get_by_role("status")
+    expect(said).to_contain_text("Amber: other")
+
+    page.get_by_role("img", name="Gradient norms of").hover()
+
+    expect(said).to_contain_text("gradient norm")
+    expect(page.locator("table.layers tr").first.locator("td.number")).to_have_count(2)
 
 
 def test_pictures_of_activations_are_drawn(open_page: OpenPage, serving: Serve) -> None:
@@ -268,3 +322,5 @@ def test_a_page_whose_server_ends_says_so_and_goes_on_showing(
     )
     page.get_by_role("treeitem", name="head").click()
     expect(page.get_by_test_id("details")).to_contain_text("Linear")
+    expect(page.get_by_role("alert")).to_contain_text("has ended or cannot be reached")
+    expect(page.locator("body")).not_to_contain_text("TypeError")

@@ -158,6 +158,8 @@ export type Span = readonly ["call" | "op", string, number, number, number];
 
 export interface SpansPayload {
   readonly spans: readonly Span[];
+  /** Whether they are measured times laid end to end, and not when modules ran. */
+  readonly profiled?: boolean;
 }
 
 /** A part of one output in shades of grey. */

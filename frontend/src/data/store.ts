@@ -35,6 +35,7 @@ export class RunStore {
   readonly measures = signal<ReadonlyMap<string, Measure>>(new Map());
   readonly statistics = signal<ReadonlyMap<string, ModuleStatistics>>(new Map());
   readonly spans = signal<readonly Span[]>([]);
+  readonly profiled = signal(false);
   readonly maps = signal<readonly FeatureMap[]>([]);
   readonly memory = signal<MemoryUse | null>(null);
   readonly flow = signal<FlowPayload>({ steps: [], layers: [] });
@@ -64,6 +65,7 @@ export class RunStore {
     this.measures.value = byPath(measures.measures?.rows ?? []);
     this.statistics.value = byPath(statistics.modules);
     this.spans.value = spans.spans;
+    this.profiled.value = !!spans.profiled;
     this.maps.value = activations.maps;
     this.memory.value = memory.memory;
     if (!model.model) return;

@@ -41,7 +41,7 @@ export function Details() {
       {node && <Shapes model={known} node={node} />}
       {!op && module.slots && <Tensors model={known} module={module} slots={module.slots} />}
       <Maps path={module.path} />
-      <Calls path={module.path} />
+      <Calls path={op ? `op:${op.number}` : module.path} />
       <Code className={module.class_name} at={op?.facts["source"]} />
     </article>
   );

@@ -19,7 +19,7 @@ export const entered = signal("");
 export const opened = signal<ReadonlySet<string>>(new Set());
 /** Whether operations are shown, where someone has said so; else they are where a pass was traced. */
 export const chosenOps = signal<boolean | null>(null);
-export const showsOps = computed(() => chosenOps.value ?? !!shown.value?.spans.value.length);
+export const showsOps = computed(() => chosenOps.value ?? (!!shown.value?.spans.value.length && !shown.value.profiled.value));
 export const folds = signal(true);
 /** Whether links are as thick as what flows is large. */
 export const thick = signal(false);

@@ -49,7 +49,10 @@ export function Flame() {
           <Words span={under.value} whole={end - start} />
         ) : (
           <span class="dim">
-            One traced pass, first run: {formatTime(end - start)} including the cost of tracing. Click a bar to zoom.
+            {shown.value!.profiled.value
+              ? `Forward, median of the timed runs: ${formatTime(end - start)}. Modules in the order of the model.`
+              : `One traced pass, first run: ${formatTime(end - start)} including the cost of tracing.`}{" "}
+            Click a bar to zoom.
           </span>
         )}
         {range.value && (

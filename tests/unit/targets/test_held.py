@@ -13,6 +13,7 @@ import torchglass as tg
 from torchglass.records.documents import Document
 from torchglass.records.measures import Measures
 from torchglass.records.memory import Footprint
+from torchglass.records.statistics import Statistics
 from torchglass.records.trace import Trace
 from torchglass.targets.held import reader_of_result
 
@@ -35,6 +36,30 @@ def test_a_result_brings_its_model_and_what_it_found(verb: str) -> None:
     assert [module.path for module in reader.model().modules] == ["", "0", "1"]
     assert reader.finished()
     assert kind is None or reader.document(kind) is not None  # type: ignore[type-var]
+
+
+def test_a_trace_with_tensors_brings_the_values_of_modules_and_ops() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    result = tg.trace(model, torch.ones(1, 2))
+
+    reader = reader_of_result(result)
+
+    assert reader is not None
+    found = reader.document(Statistics)
+    assert found is not None
+    by_path = {module.path: module for module in found.modules}
+    output = by_path["1"][0].outputs[0].stats
+    assert output is not None
+    assert output.max == pytest.approx(model(torch.ones(1, 2)).max().item())
+    assert by_path["op:2"].class_name == "relu"
+    assert by_path["op:2"][0].outputs[0].stats == output
+
+
+def test_a_trace_without_tensors_brings_no_values() -> None:
+    reader = reader_of_result(tg.trace(nn.ReLU(), torch.ones(1, 2), save=None))
+
+    assert reader is not None
+    assert reader.document(Statistics) is None
 
 
 def test_a_model_is_no_result() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchglass.analyse.memory.reading import devices_of, memory_report
@@ -15,7 +15,7 @@ from torchglass.records.flow import Reader
 from torchglass.records.graph import Graph, Node
 from torchglass.records.measures import Measures
 from torchglass.records.memory import Footprint
-from torchglass.records.model import Model
+from torchglass.records.model import Model, Module
 from torchglass.records.plain import to_plain
 from torchglass.records.statistics import Statistics
 from torchglass.records.tensors import TensorSpec
@@ -107,7 +107,7 @@ def spans(reader: Reader) -> Payload:
     """When the calls and ops of the traced pass ran: `[kind, name, depth, start_ns, end_ns]`."""
     trace = reader.document(Trace)
     if trace is None:
-        return {"spans": []}
+        return _profiled(reader)
     depths: dict[int | None, int] = {None: -1}
     rows: list[list[Any]] = []
     for call in trace.calls:
@@ -120,6 +120,41 @@ def spans(reader: Reader) -> Payload:
     ]
     rows = sorted(rows, key=lambda row: row[2])[:_MOST_SPANS]
     return {"spans": rows, "start_ns": trace.start_ns, "end_ns": trace.end_ns}
+
+
+def _profiled(reader: Reader) -> Payload:
+    """The measured forward times of modules as spans: each begins where the one before it ends.
+
+    How much of them ran is known, but not when.
+    """
+    record, model = reader.document(Measures), model_of(reader)
+    rows = {} if record is None else {row.path: row.total_forward_ns or 0 for row in record.rows}
+    if model is None or not rows.get(model.root.path):
+        return {"spans": []}
+    spans: list[list[Any]] = []
+    waiting = [(model.root, 0, 0, rows[model.root.path])]
+    while waiting and len(spans) < _MOST_SPANS:
+        module, depth, start, length = waiting.pop()
+        spans.append(["call", module.path, depth, start, start + length])
+        inner = list(_timed_below(model, module, rows))
+        # Medians of parts may be more than the median of the whole.
+        scale = min(1.0, length / (sum(taken for _, taken in inner) or 1))
+        for child, taken in inner:
+            waiting.append((child, depth + 1, start, round(taken * scale)))
+            start += round(taken * scale)
+    end = rows[model.root.path]
+    return {"spans": spans, "start_ns": 0, "end_ns": end, "profiled": True}
+
+
+def _timed_below(
+    model: Model, module: Module, rows: Mapping[str, int]
+) -> Iterator[tuple[Module, int]]:
+    """The modules inside one that ran, past those that only hold others, such as a ModuleList."""
+    for child in model.children(module):
+        if rows.get(child.path):
+            yield child, rows[child.path]
+        else:
+            yield from _timed_below(model, child, rows)
 
 
 def activations(reader: Reader) -> Payload:
