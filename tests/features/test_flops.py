@@ -142,3 +142,23 @@ def test_the_command_prints_json_alone_where_it_is_asked_to(
     counted = json.loads(capsys.readouterr().out)
     assert counted["total_flops"] == 2 * CONV + 3 * HEAD
     assert counted["fake"] is True
+
+
+def test_the_csv_of_each_measurement_has_shares_as_fractions_and_units_in_its_headings() -> None:
+    import csv
+
+    import torchglass as tg
+
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), torch.ones(2, 4)
+    shares = {
+        "share": tg.flops(model, x).to_csv(),
+        "peak_share": tg.memory(model, x).to_csv(),
+        "forward_share": tg.profile(model, x, repeats=1).to_csv(),
+    }
+
+    for heading, text in shares.items():
+        root, *rows = csv.DictReader(text.splitlines())
+        assert float(root[heading]) == 1.0
+        assert all(0 <= float(row[heading]) <= 1 for row in rows if row[heading])
+    assert "forward_self_ns" in shares["forward_share"]
+    assert "peak_bytes" in shares["peak_share"]

@@ -37,9 +37,9 @@ def trace(
 
     `save` says which tensors are kept: names, modules, ordinals, parts of names, a test of an op, a
     list of these, or None. With `gradients` a later backward fills in the gradient of each op.
-    `edit` changes what ops return on its way, `stop_after` ends the forward early; both take names,
-    which a run ahead finds out. With `level="aten"` the ops are the kernels that torch's functions
-    come down to. A forward with arguments of these names is traced by `tracing`.
+    `edit` replaces the output of selected ops. `stop_after` ends the forward early. Both take op
+    names; resolving a name runs the model once more. With `level="aten"` the ops are aten kernels.
+    Use `tracing` for a forward whose own arguments have these names.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())

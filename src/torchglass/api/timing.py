@@ -21,12 +21,11 @@ def profile(
     ops: bool = True,
     **kwargs: Any,
 ) -> Profile:
-    """Run a model several times, and tell how long each module and op takes forward and backward.
+    """Time each module and op of a model, forward and backward.
 
-    The backward starts from `loss(output)`, or from the sum of the outputs; without `backward` no
-    gradients are computed at all. Every run has the same random numbers, and gradients, buffers and
-    random state are afterwards what they were. `ops=False` measures modules alone, which disturbs
-    models of many small ops less.
+    Backward starts from `loss(output)`, or from the sum of the outputs; without `backward` no
+    gradients are computed. Every run gets the same random values. Gradients, buffers and random
+    state are restored afterwards. `ops=False` times modules only and has less overhead.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())

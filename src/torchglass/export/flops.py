@@ -26,8 +26,9 @@ HEADINGS = (
     "uncounted_calls",
     "time_ns",
     "flops_per_second",
+    "share",
 )
-CONVENTION = "a multiplication and the addition of its product are two FLOPs and one MAC"
+CONVENTION = "1 multiply-add = 2 FLOPs = 1 MAC"
 
 
 def flops_dict(report: FlopReport) -> dict[str, Any]:
@@ -77,6 +78,7 @@ def _cells(module: ModuleFlops, report: FlopReport) -> tuple[Any, ...]:
         module.uncounted_calls,
         report.time_ns(module),
         report.speed(module),
+        module.total_flops / report.total_flops if report.total_flops else None,
     )
 
 

@@ -38,14 +38,15 @@ def memory_dict(model: Model, footprint: Footprint, report: MemoryReport) -> dic
 
 def memory_csv(model: Model, report: MemoryReport) -> str:
     """A line for each module, and a last one for what no module made."""
-    headings = ["path", "class", *_FIELDS, *(f"own_{name}" for name in _FIELDS)]
+    headings = ["path", "class", *_FIELDS, *(f"own_{name}" for name in _FIELDS), "peak_share"]
     every = (*report.modules.values(), report.unattributed)
-    return csv_text(headings, (_cells(memory, model) for memory in every))
+    return csv_text(headings, (_cells(memory, model, report.peak_bytes) for memory in every))
 
 
-def _cells(memory: ModuleMemory, model: Model) -> list[Any]:
+def _cells(memory: ModuleMemory, model: Model, peak_bytes: int) -> list[Any]:
     sizes = (getattr(side, name) for side in (memory.total, memory.own) for name in _FIELDS)
-    return [*first_cells(memory, model), *sizes]
+    share = memory.total.peak_bytes / peak_bytes if peak_bytes else None
+    return [*first_cells(memory, model), *sizes, share]
 
 
 def _module(memory: ModuleMemory, model: Model) -> dict[str, Any]:

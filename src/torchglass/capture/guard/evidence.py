@@ -46,7 +46,7 @@ class Spot(NamedTuple):
 def inside(path: str, call: int) -> str:
     """The module of an op, as the end of a sentence."""
     if not call:
-        return " outside of the model"
+        return " outside the model"
     return f" in {module_name(path)}" if path else " in the model itself"
 
 
