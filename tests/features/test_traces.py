@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
+from torchglass.capture.trace import ops, reruns
 
 
 @pytest.fixture
@@ -375,3 +377,41 @@ def test_a_printed_validation_begins_with_its_verdict_and_has_a_line_for_each_do
         "Differs: 1 of 3 operations gave another result when replayed, the first is mul_1_2"
     )
     assert "  differs    mul_1_2: values differ by up to 1" in lines
+
+
+def test_an_exception_of_a_traced_pass_is_pickled_without_the_trace() -> None:
+    class Fails(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError(f"no {tuple((x + 1).shape)}")
+
+    with pytest.raises(ValueError, match="no") as raised:
+        tg.trace(Fails(), torch.ones(1000, 1000))
+
+    packed = pickle.dumps(raised.value)
+    assert len(packed) < 100_000
+    again = pickle.loads(packed)
+    assert again.args == raised.value.args
+    assert again.trace is None
+    assert raised.value.trace.ops  # type: ignore[attr-defined]
+
+
+def test_an_op_is_looked_at_once_however_many_outputs_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Splits(nn.Module):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return list(x.unbind(0))
+
+    passed = tg.trace(Splits(), torch.ones(500, 2))
+    counted = 0
+
+    def results_of(output: object, written: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        nonlocal counted
+        counted += 1
+        return ops.results_of(output, written)
+
+    _ = passed.record
+    monkeypatch.setattr(reruns, "results_of", results_of)
+    assert sum(tensor.numel() for tensor in passed.saved_tensors.values()) == 500 * 2 * 2 + 1000
+
+    assert counted < 10

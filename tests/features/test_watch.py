@@ -5,9 +5,13 @@ from __future__ import annotations
 import base64
 import copy
 import io
+import os
 import pickle
+import subprocess
+import sys
 import warnings
 import weakref
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -938,3 +942,47 @@ def test_an_output_that_cannot_be_looked_into_leaves_no_mode_on() -> None:
                 model(torch.ones(1, 2))["out"].sum().backward()
                 watcher.step()
             assert torch._C._len_torch_function_stack() == 0
+
+
+FORK_WHILE_TRAINING = """
+import os, signal, sys, threading
+import torch, torchglass as tg
+
+model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(8)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+watcher = tg.watch(model, save=sys.argv[1], verbose=False)
+is_over = threading.Event()
+
+def train():
+    while not is_over.is_set():
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        watcher.log("loss", 1.0)
+
+thread = threading.Thread(target=train)
+thread.start()
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        watcher.log("acc", 1.0)
+        model(torch.ones(4, 8))
+        watcher.step()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+is_over.set()
+thread.join()
+watcher.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_forked_child_does_not_wait_for_a_thread_that_trains(tmp_path: Path) -> None:
+    path = tmp_path / "run.glass"
+    command = [sys.executable, "-W", "ignore", "-c", FORK_WHILE_TRAINING, str(path)]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    with tg.open(path) as run:
+        assert "loss" in run
+        assert "acc" not in run

@@ -194,7 +194,7 @@ def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[Tape]:
             yield tape
     except Exception as error:
         with contextlib.suppress(Exception):
-            failed = Trace(lambda: tape.captured, _reading(model))
+            failed = _trace_of_error(Trace(lambda: tape.captured, _reading(model)))
             error.trace = failed  # type: ignore[attr-defined]
             # Python 3.10 has no notes.
             if hasattr(error, "add_note"):
@@ -204,6 +204,12 @@ def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[Tape]:
                 known = clues(error, tape.failure)
                 error.add_note(failure_note(failed.record, failed.model, known))
         raise
+
+
+def _trace_of_error(trace: Trace) -> Trace:
+    """A trace that is left out where the exception that has it is pickled, with all its tensors."""
+    trace.is_left_out_of_pickles = True
+    return trace
 
 
 def _reading(model: nn.Module) -> Callable[[], Model]:

@@ -10,6 +10,7 @@ in the thread that made the recorder are seen, and none while torch compiles, ex
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -242,6 +243,16 @@ _DYNAMO_KEEPS_CALL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"
 _thread = threading.get_ident
 _is_compiling = torch.compiler.is_compiling
 _tracing_state = torch._C._get_tracing_state
+
+
+def _renew_lock() -> None:
+    """In a forked child nobody releases a lock that another thread of the parent held."""
+    global _lock  # noqa: PLW0603 - see _stand_in
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _stand_in(block: object) -> None:

@@ -73,6 +73,8 @@ class Trace(Sequence[Op]):
     """
 
     _saved_only = False
+    is_left_out_of_pickles = False
+    """Whether what holds it, such as an exception on its way to another process, goes without."""
 
     def __init__(
         self,
@@ -87,6 +89,9 @@ class Trace(Sequence[Op]):
         self._read_model = model
         self._output = output
         self.random_seed = random_seed
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return (type(None), ()) if self.is_left_out_of_pickles else super().__reduce_ex__(protocol)
 
     @cached_property
     def _pass(self) -> Pass:

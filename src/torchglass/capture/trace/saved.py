@@ -81,6 +81,8 @@ class Saved(Mapping[Output, torch.Tensor]):
         self._events = events
         self._given = given
         self._copies = copies
+        self._latest: tuple[int, tuple[torch.Tensor, ...]] = -1, ()
+        """The op that was asked for last and all its results: an op may have thousands."""
 
     def __getitem__(self, output: Output) -> torch.Tensor:
         if output in self._copies:
@@ -110,6 +112,8 @@ class Saved(Mapping[Output, torch.Tensor]):
         event = self._events[op] if 0 <= op < len(self._events) else None
         tensor = self._given.get(output)
         if event is not None:
-            results = event.results
+            if self._latest[0] != op:
+                self._latest = op, event.results
+            results = self._latest[1]
             tensor = results[result] if 0 <= result < len(results) else None
         return tensor if tensor is not None and has_memory(tensor) else None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 import time
 import weakref
@@ -69,6 +70,9 @@ class Listener(Protocol):
 
     def ended(self, ending: Ending, steps: int, findings: Sequence[Finding]) -> None:
         """The run was closed after so many steps."""
+
+
+_watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
 
 
 @final
@@ -297,7 +301,19 @@ class Watcher:
             step += self._last_update.is_before(error.__traceback__)
         return ending_of(error, step)
 
+    def go_quiet(self) -> None:
+        """Record nothing any more in this process, a forked child whose parent records on.
+
+        A lock that another thread of the parent held when it forked is never released here.
+        """
+        self._lock = threading.RLock()
+        self._idle = Idleness(_nothing)
+        self._steps = Steps(1, None, _drop)
+        self._steps.is_paused = True
+        self._listener = None
+
     def _attach(self, model: nn.Module) -> None:
+        _watchers.add(self)
         undo: Callable[..., object] = partial(self._undo.callback, surely)  # type: ignore[call-arg]
         undo(self._weights.clear)
         undo(register_optimizer_step_pre_hook(self._before_update).remove)
@@ -512,3 +528,20 @@ def _is_still(optimizer: Optimizer) -> bool:
     rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
     # A rate that is a tensor may lie on a device, which is not waited for.
     return bool(rates) and all(isinstance(rate, float | int) and not rate for rate in rates)
+
+
+def _nothing() -> None:
+    """What a forked child does when nothing has happened for a while."""
+
+
+def _drop(number: int, ledger: Ledger) -> None:
+    """What a forked child does with a step."""
+
+
+def _go_quiet_in_child() -> None:
+    for watcher in list(_watchers):
+        watcher.go_quiet()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_go_quiet_in_child)
