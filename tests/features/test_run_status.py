@@ -22,6 +22,7 @@ import torchglass as tg
 from torchglass.cli import main
 from torchglass.records.run import Ending, Run, RunStatus, worst
 from torchglass.records.series import Frame
+from torchglass.store import run_file
 from torchglass.store.file import FileReader, FileSink
 from torchglass.views.web.payloads import mark, status
 
@@ -249,6 +250,18 @@ def test_of_another_machine_the_heartbeat_tells(written: Callable[..., FileReade
     assert reader.status() == "running"
     change_writer(reader.path, time_ns=time.time_ns() - 60_000_000_000)
     assert reader.status() == "killed"
+
+
+def test_a_writer_with_nothing_to_write_says_that_it_is_there(
+    written: Callable[..., FileReader], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(run_file, "HEARTBEAT_SECONDS", 0.0)
+    reader = written(1)
+
+    change_writer(reader.path, machine="elsewhere", time_ns=0)
+
+    while reader.status() != "running":
+        time.sleep(0)
 
 
 def test_another_process_with_the_number_of_one_that_is_gone_does_not_count(
