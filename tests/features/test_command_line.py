@@ -540,3 +540,16 @@ def test_indices_that_were_made_as_floats_are_told_the_dtype(
     main([command, "words.py:model", *given])
 
     assert "for indices use --input 2x16:long" in capsys.readouterr().err
+
+
+def test_a_drawing_closes_modules_at_a_depth(folder: Path) -> None:
+    (folder / "deep.py").write_text(
+        "from torch import nn\n"
+        "model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 4))\n"
+    )
+
+    for name, options in (("whole", ()), ("closed", ("--depth", "1"))):
+        main(["trace", "deep.py:model", "--input", "2x4", "--draw", f"{name}.svg", *options])
+
+    assert 'id="relu_1_2"' in (folder / "whole.svg").read_text()
+    assert 'id="relu_1_2"' not in (folder / "closed.svg").read_text()

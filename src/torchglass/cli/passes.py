@@ -25,6 +25,7 @@ def trace(
     input: Inputs = (),
     op: str | None = None,
     draw: Path | None = None,
+    depth: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     level: Literal["torch", "aten"] = "torch",
     out: Path | None = None,
     debug: Debug = False,
@@ -42,7 +43,10 @@ def trace(
     op
         Print this operation alone, with its values, parents and source line.
     draw
-        Write a drawing: `.svg`, `.png` or `.pdf`. Large models are drawn with modules closed.
+        Write a drawing: `.svg`, `.png` or `.pdf`.
+    depth
+        Close modules this many levels down in the drawing; 99 opens all. By default all are open
+        up to about 300 nodes.
     level
         Record `torch` functions or `aten` kernels.
     out
@@ -54,7 +58,7 @@ def trace(
     with stdout_for_results():
         traced = trace_forward(model, inputs, named, level=level)
     if draw:
-        traced.draw(draw)
+        traced.draw(draw, depth=depth or "auto")
         tell(f"wrote {draw}")
     if out:
         tell(f"wrote {traced.save(out)}")
