@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 from collections.abc import Callable
 from typing import Any
 
@@ -344,3 +345,22 @@ def test_a_lazy_model_is_validated_and_trains_on(
     trace.output.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     model(torch.randn(size)).sum().backward()
+
+
+def calls_of_python(run: Callable[[], object]) -> int:
+    profiler = cProfile.Profile()
+    profiler.runcall(run)
+    return sum(entry.callcount for entry in profiler.getstats())
+
+
+@pytest.mark.parametrize("what", [str, tg.Trace.validate])
+def test_the_work_for_an_op_with_many_outputs_grows_with_their_number(
+    what: Callable[[tg.Trace], object],
+) -> None:
+    def work(count: int) -> int:
+        model = _Running(lambda self, x: self.fc(x).flatten().repeat(count).unbind())
+        trace = tg.trace(model, torch.randn(4, 4))
+        what(trace)
+        return calls_of_python(lambda: what(trace))
+
+    assert work(100) < 6 * work(25)
