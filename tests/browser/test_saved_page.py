@@ -57,7 +57,7 @@ def test_a_page_saved_while_the_run_goes_on_does_not_wait(
     page = open_page((tmp_path / "page.html").as_uri(), offline=True)
 
     expect(page.get_by_test_id("state")).to_have_text("saved while it ran")
-    expect(page.locator(".tree-pane .empty")).to_have_text("No model was recorded yet.")
+    expect(page.locator(".tree-pane .empty")).to_have_text("No model recorded yet.")
 
 
 def test_hostile_names_stay_inside_the_data_of_a_saved_page(

@@ -258,7 +258,7 @@ def test_new_steps_arrive_while_the_run_is_written(
 ) -> None:
     sink = FileSink(tmp_path / "run.glass", RUN)
     page = open_page(serving(FileReader(tmp_path / "run.glass")).url)
-    expect(page.locator(".tree-pane .empty")).to_have_text("No model was recorded yet.")
+    expect(page.locator(".tree-pane .empty")).to_have_text("No model recorded yet.")
 
     sink.put_model(transformer())
     put_steps(sink, range(3))

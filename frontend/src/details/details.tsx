@@ -34,7 +34,7 @@ export function Details() {
         <PinButton module={module} />
       </div>
       <Facts model={known} module={module} />
-      {module.problem && <p class="callout">Reading this module raised an error: {module.problem}</p>}
+      {module.problem && <p class="callout">This module could not be read: {module.problem}</p>}
       <Trouble path={module.path} />
       {!op && <Totals model={known} id={module.id} />}
       {node && <Since key={node.id} of={node.id} />}

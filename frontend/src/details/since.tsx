@@ -19,7 +19,7 @@ export function Since({ of }: { of: number }) {
   const here = seriesOf(graph.value!, of, series.value).slice(0, MOST_ROWS);
   if (!here.length) return null;
   return (
-    <section class="since" aria-label="Since the marked step" data-testid="since">
+    <section class="since" aria-label="Since the compared step" data-testid="since">
       <h3>
         Step {formatExact(marked)} → {formatExact(step.value)}
       </h3>
@@ -39,7 +39,7 @@ function Row({ store, one, from, to }: { store: RunStore; one: Series; from: num
     <div>
       <dt>
         <bdi>{titleOf(one.name, false)}</bdi>
-        {before && now && <b title="How many times as large">{timesAs(sizeOf(now), sizeOf(before))}</b>}
+        {before && now && <b title="Ratio of the two steps">{timesAs(sizeOf(now), sizeOf(before))}</b>}
       </dt>
       <dd>
         {spreadOf(before)} <span class="dim">→</span> {spreadOf(now)}

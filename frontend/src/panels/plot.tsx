@@ -283,7 +283,7 @@ interface ReadingProps {
 /** The numbers under the cursor, or those of the step that is shown. */
 function Reading({ drawing, heat, points, series, at }: ReadingProps) {
   if (heat) return <HeatReading drawing={drawing} heat={heat} at={at} />;
-  if (!points?.steps.length) return <span class="reading dim">no point yet</span>;
+  if (!points?.steps.length) return <span class="reading dim">no data yet</span>;
   const wanted = at?.step ?? step.value;
   const index = Math.max(
     0,
@@ -324,7 +324,7 @@ interface HeatReadingProps {
 /** The bin under the cursor, or the middle of all values at the step that is shown. */
 function HeatReading({ drawing, heat, at }: HeatReadingProps) {
   const column = columnOf(heat, at?.step ?? step.value);
-  if (!column) return <span class="reading dim">no point yet</span>;
+  if (!column) return <span class="reading dim">no data yet</span>;
   const broken = column.broken > 0 && <span class="flag">{formatExact(column.broken)} NaN or Inf</span>;
   if (!at || !drawing.axis) {
     const median = quantiles(column, [0.5])?.[0];
@@ -361,7 +361,7 @@ function describe(title: string, series: Series, points: Points | undefined, hea
     const [first, last] = [heat.columns[0]!, heat.columns.at(-1)!];
     return `${title}, histograms over steps ${first.firstStep} to ${last.lastStep}`;
   }
-  if (!points?.steps.length) return `${title}: no point yet`;
+  if (!points?.steps.length) return `${title}: no data yet`;
   const field = series.kind ? "mean" : "value";
   const values = points.columns[field] ?? [];
   let [low, high] = [Infinity, -Infinity];

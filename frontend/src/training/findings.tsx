@@ -28,7 +28,7 @@ function Row({ finding, rest }: { finding: Finding; rest: readonly Finding[] }) 
         {rest.length > 0 && (
           <details>
             <summary>
-              {formatExact(rest.length)} more {rest.length === 1 ? "place" : "places"} at this step
+              Spread to {formatExact(rest.length)} more {rest.length === 1 ? "tensor" : "tensors"}
             </summary>
             {rest.map((one, at) => (
               <Words key={at} finding={one} />

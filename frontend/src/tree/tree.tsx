@@ -30,7 +30,7 @@ export function Tree() {
 }
 
 function whyEmpty(): string {
-  if (run.value) return "No model was recorded yet.";
+  if (run.value) return "No model recorded yet.";
   if (failure.value) return "";
   return awaitsRuns.value ? "No runs yet. New runs appear here automatically." : "Loading…";
 }
@@ -133,7 +133,7 @@ function Alias({ model, target }: { model: Model; target: number }) {
     jump(target);
   };
   return (
-    <span class="alias" title="The same module stands there: it is counted once" onClick={onClick}>
+    <span class="alias" title="Shared module, counted once" onClick={onClick}>
       = <bdi>{model.module(target).path || model.name}</bdi>
     </span>
   );

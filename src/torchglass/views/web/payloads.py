@@ -6,11 +6,13 @@ misunderstand. Records are written by `records.plain`: a field at its default is
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,7 +64,11 @@ def _who(reader: Reader) -> Payload:
     if path is None:
         return dict(to_plain(run))
     # The same whatever the file is called, and whatever other runs there are.
-    return {**to_plain(run), "file": path.name, "id": f"{run.created_ns:x}-{run.rank}"}
+    file = path.name
+    with contextlib.suppress(ValueError, OSError):
+        # As it can be opened again from where the program runs.
+        file = path.resolve().relative_to(Path.cwd()).as_posix()
+    return {**to_plain(run), "file": file, "id": f"{run.created_ns:x}-{run.rank}"}
 
 
 def distances_payload(shelf: Shelf, number: int, other: int) -> Payload:

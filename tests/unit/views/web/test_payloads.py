@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from tests import make
 from torchglass.records.run import Run
 from torchglass.records.series import Frame, Points, Series, SeriesId
 from torchglass.records.tensors import Stats
+from torchglass.store.file import FileReader, FileSink
 from torchglass.store.memory import MemoryStore
 from torchglass.views.web.decimation import decimate, in_order
 from torchglass.views.web.payloads import (
@@ -152,3 +155,22 @@ def test_a_step_that_was_repeated_counts_as_last_measured() -> None:
 
     assert points.steps.tolist() == [0, 1, 2]
     assert points.column("value").tolist() == [0, 10, 20]
+
+
+def test_a_run_is_named_by_its_file_and_by_an_id_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "runs" / "a.glass"
+    path.parent.mkdir()
+    FileSink(path, Run(name="Net", created_ns=255)).close()
+
+    with contextlib.closing(FileReader(path)) as reader:
+        first = run_payload(reader)["run"]
+    path.rename(tmp_path / "runs" / "b.glass")
+    monkeypatch.chdir("/")
+    with contextlib.closing(FileReader(tmp_path / "runs" / "b.glass")) as reader:
+        later = run_payload(reader)["run"]
+
+    assert (first["file"], first["id"]) == ("runs/a.glass", "ff-0")
+    assert later["id"] == first["id"]
