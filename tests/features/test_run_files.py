@@ -121,3 +121,31 @@ def test_a_run_under_any_name_opens_everywhere(name: str, tmp_path: Path) -> Non
     assert "<title>ReLU" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "ReLU" in str(tg.summary(file))
     assert list(tg.open(file)["loss"].values) == [1.0]
+
+
+READ_BEYOND_THE_END = """
+import gc, sys
+import torch, torchglass as tg
+
+watcher = tg.watch(torch.nn.ReLU(), save="mine.glass", verbose=False)
+run = tg.open("mine.glass")
+watcher.log("loss", 1.0)
+watcher.close()
+if sys.argv[1] == "closed":
+    run.close()
+elif sys.argv[1] == "dropped":
+    del run
+    gc.collect()
+"""
+
+
+@pytest.mark.parametrize("how", ["closed", "dropped", "left open"])
+def test_a_run_is_one_file_when_its_last_reader_is_gone(how: str, tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-c", READ_BEYOND_THE_END, how],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+    )
+
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.glass"]

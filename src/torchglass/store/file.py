@@ -83,7 +83,7 @@ class FileReader:
         self._session = session
         self._connection = schema.open_read_only(self.path)
         # Who only asks for a curve (`tg.open(path)["loss"]`) closes nothing.
-        weakref.finalize(self, self._connection.close)
+        self._let_go = weakref.finalize(self, _let_go, self._connection, self.path.absolute())
         self._lock = threading.Lock()
         self._decoded: dict[str, tuple[int, Any]] = {}
 
@@ -249,10 +249,7 @@ class FileReader:
     def close(self) -> None:
         """Let go of the file; the last reader of a finished run removes its write-ahead log."""
         with self._lock:
-            is_finished = _is_finished(self._connection)
-            self._connection.close()
-        if is_finished:
-            schema.remove_log(self.path)
+            self._let_go()
 
     def __enter__(self) -> FileReader:
         return self
@@ -305,11 +302,14 @@ class FileReader:
                 raise StoreError(f"cannot read {self.path}: {error}") from error
 
 
-def _is_finished(connection: sqlite3.Connection) -> bool:
+def _let_go(connection: sqlite3.Connection, path: Path) -> None:
     try:
-        return read_meta(connection, "finished_ns") is not None
+        is_finished = read_meta(connection, "finished_ns") is not None
     except _UNREADABLE:
-        return False
+        is_finished = False
+    connection.close()
+    if is_finished:
+        schema.remove_log(path)
 
 
 def _alive(step: int, silent: float, interval: float) -> RunStatus:
