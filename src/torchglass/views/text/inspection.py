@@ -46,7 +46,8 @@ def inspection_text(
     origins = [line for origin in _origins(model) for line in wrapped(origin, room)]
     notes = note_lines(model.notes, room)
     columns = list(_columns(model, shown))
-    legend = [_GRADIENT_LEGEND] if any(column.texts[0] == _GRADIENT for column in columns) else []
+    has_gradients = any(column.texts[0] == _GRADIENT for column in columns)
+    legend = wrapped(_GRADIENT_LEGEND, room) if has_gradients else []
     return framed(columns, hidden, [*origins, *notes, *legend], room=room)
 
 
