@@ -59,7 +59,7 @@ def recording_statistics(
         raise CaptureError(f"tensors is True or how many bytes to keep, not {budget_bytes}")
     modules = modules_in(target)
     if not modules:
-        raise TargetError(f"there is no nn.Module in this {type(target).__qualname__}")
+        raise TargetError(f"{type(target).__qualname__} is not a model; pass an nn.Module")
     recorder = StatisticsRecorder(
         modules, level=level, keep=keep, budget_bytes=budget_bytes, ended=ended
     )

@@ -30,7 +30,7 @@ _PIXELS = ("png", "jpg")
 _PAGE_SHAPE = 1.0
 """Width to height that long pictures are wrapped towards, between a sheet's two ways up."""
 _DPI = 144.0
-_MOST_PIXELS = 60e6
+_MOST_PIXELS = 40e6
 _LONGEST_SIDE = 30_000
 """Pixels; cairo draws no image that is longer."""
 _APART = 14.0
