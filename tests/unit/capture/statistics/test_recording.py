@@ -383,5 +383,5 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -
 
 
 def test_an_object_without_modules_is_refused() -> None:
-    with pytest.raises(TargetError, match=r"no nn\.Module in this int"), recording_statistics(3):
+    with pytest.raises(TargetError, match="is not a model; pass an nn"), recording_statistics(3):
         pass
