@@ -489,7 +489,7 @@ def test_a_file_that_no_guard_wrote_is_refused(tmp_path: Path) -> None:
 
     save_file({"x": torch.ones(2)}, tmp_path / "weights.safetensors")
 
-    with pytest.raises(TargetError, match="holds no op to run again"):
+    with pytest.raises(TargetError, match="has no operation to rerun"):
         replay(tmp_path / "weights.safetensors")
 
 
@@ -678,6 +678,32 @@ def test_overflows_that_a_scaler_checks_are_not_raised(
     assert scaler.get_scale() < 2.0**40
     assert guarded.ok
     assert [parameter.isfinite().all().item() for parameter in model.parameters()] == [True] * 4
+
+
+def test_the_scaler_of_another_training_hides_nothing() -> None:
+    other = nn.Linear(4, 1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(other(torch.ones(1, 4)).sum()).backward()
+    model = Does(lambda self, x: torch.sqrt(x))
+
+    finding = only(found(model, torch.zeros(3, requires_grad=True), train=True))
+
+    assert (finding.phase, finding.op) == ("backward", "sqrt")
+    assert scaler.is_enabled()
+
+
+def test_losses_that_are_scaled_together_are_not_raised() -> None:
+    model = nn.Linear(4, 1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+
+    with guard(model) as guarded:
+        with torch.autocast("cpu", torch.float16):
+            losses = [model(torch.randn(8, 4)).square().mean() for _ in range(2)]
+        for loss in scaler.scale(losses):
+            loss.backward()
+
+    assert guarded.ok
+    assert not all(each.grad.isfinite().all() for each in model.parameters())  # type: ignore[union-attr]
 
 
 def test_an_overflow_that_is_used_although_a_scaler_is_there_is_raised_before_the_update() -> None:

@@ -51,6 +51,8 @@ class Desk:
         self._fence = Fence("the guard could not look at everything")
         self.has_waiting = False
         """Whether something was found in a forward that is told only if it reaches an output."""
+        self.factors: list[torch.Tensor] = []
+        """The single numbers that something was multiplied by since the last forward began."""
         self._scalers: list[Any] = []
         self._unchecked: Finding | None = None
         self._unchecked_task = -1
@@ -97,10 +99,21 @@ class Desk:
             discard(finding)
 
     def scalers(self) -> list[Any]:
-        """The gradient scalers of this process that have scaled a loss."""
-        if not any(scaler._scale is not None for scaler in self._scalers):
+        """The gradient scalers of this process that have scaled the loss, as one of its factors."""
+        if not self.factors:
+            return []
+        found = [scaler for scaler in self._scalers if self._has_scaled(scaler)]
+        if not found:
             self._scalers = find_living(lambda _: False).scalers
-        return [scaler for scaler in self._scalers if scaler._scale is not None]
+            found = [scaler for scaler in self._scalers if self._has_scaled(scaler)]
+        return found
+
+    def _has_scaled(self, scaler: Any) -> bool:
+        scale = scaler._scale
+        # Several losses are multiplied by copies of the scale.
+        return scale is not None and any(
+            factor is scale or float(factor) == float(scale) for factor in self.factors
+        )
 
     def take_back(self) -> News | None:
         """What was news just now is not told yet, and may never be; None if it is told again."""

@@ -67,6 +67,7 @@ class Waiting(NamedTuple):
 
 
 _OUTSIDE = Running("", 0)
+_PRODUCTS = frozenset({"mul", "__mul__", "__rmul__", "multiply"})
 _SMALL = 1 << 16
 """The elements of a tensor that is copied before it is written over, so that it can be shown."""
 
@@ -100,6 +101,7 @@ class Sentinel:
             path = join_path(self.current.path, f"<{type(module).__name__}>")
         if not depth:
             self._arrivals.inputs = module, args, kwargs
+            self._desk.factors.clear()
             self.is_updating = False
             if self.backward is not None:
                 self.backward.begin()
@@ -150,6 +152,8 @@ class Sentinel:
             return event.output
         findings: Sequence[Finding] = ()
         try:
+            if not event.call.number and op_name(event.function) in _PRODUCTS:
+                self._desk.factors += filter(_is_single, event.args)
             nature = nature_of(event.function)
             if not self._is_fine(event, nature):
                 with quietly():
@@ -390,6 +394,16 @@ class Sentinel:
                 self.backward.claim(output, spot)
         except Exception as problem:  # noqa: BLE001 - see Desk.miss
             self._desk.miss(problem)
+
+
+def _is_single(argument: object) -> bool:
+    """Whether an argument is a tensor of one number without a gradient, as a loss scale is."""
+    return (
+        isinstance(argument, torch.Tensor)
+        and not argument.requires_grad
+        and argument.layout is torch.strided
+        and argument.numel() == 1
+    )
 
 
 def _is_asked_for(event: OpEvent, nature: Nature, health: Health, culprit: torch.Tensor) -> bool:
