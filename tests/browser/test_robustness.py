@@ -74,7 +74,7 @@ def test_a_training_that_is_killed_is_still_shown(
     page.reload()
     page.clock.fast_forward(30_000)
 
-    expect(page.get_by_test_id("state")).to_contain_text(re.compile("waiting|no new step"))
+    expect(page.get_by_test_id("state")).to_contain_text("killed")
     expect(page.get_by_test_id("box")).to_have_count(5)
 
 
