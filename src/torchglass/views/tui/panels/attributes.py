@@ -32,7 +32,7 @@ class Attributes(Panel):
 
     key: ClassVar[str] = "a"
     title: ClassVar[str] = "Attributes"
-    missing: ClassVar[str] = "No attributes here: only a live model or a checkpoint has them"
+    missing: ClassVar[str] = "No attributes here: use tg.explore(model) in the program of the model"
     has_cursor = True
     BINDINGS: ClassVar = panel_bindings(
         "panel:attributes",

@@ -160,7 +160,7 @@ def test_work_that_takes_a_while_says_how_to_stop_it_and_can_be_stopped(lines: H
 
     async def story(pilot: Pilot[None]) -> None:
         lines.toil()
-        while "Esc stops" not in _text(app):
+        while "Esc cancel" not in _text(app):
             await pilot.pause(0.01)
         shown.append(_text(app))
         await pilot.press("j")

@@ -152,16 +152,16 @@ def test_measuring_a_huge_tensor_is_given_up(net: Net, leave: str) -> None:
     async def story(pilot: Pilot[None]) -> None:
         resting = threading.active_count()
         await pilot.press("enter")
-        while "measuring" not in text_of(panel.top()):
+        while "Measuring" not in text_of(panel.top()):
             await pilot.pause(0.01)
-        assert "Esc stops" in text_of(panel.top())
+        assert "Esc cancel" in text_of(panel.top())
 
         if leave == "escape":
             await pilot.press("escape")
         else:
             panel.show(panel.subject.model.root)
         await settle(app, pilot)
-        assert "measuring" not in text_of(panel.top())
+        assert "Measuring" not in text_of(panel.top())
         while threading.active_count() > resting:
             await pilot.pause(0.01)
 
