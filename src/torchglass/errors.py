@@ -54,10 +54,16 @@ class TorchglassWarning(RuntimeWarning):
     """Something of ours went wrong inside the user's run, which goes on."""
 
 
-def warn(message: str) -> None:
-    """Say what went wrong without raising, even where warnings are turned into errors."""
+def warn(message: str, at: tuple[str, int] | None = None) -> None:
+    """Say what went wrong without raising, even where warnings are turned into errors.
+
+    `at` is the file and line that it is about; by default the user's line that is running.
+    """
     try:
-        warnings.warn(message, TorchglassWarning, stacklevel=_level_of_user())
+        if at is not None:
+            warnings.warn_explicit(message, TorchglassWarning, *at)
+        else:
+            warnings.warn(message, TorchglassWarning, stacklevel=_level_of_user())
     except TorchglassWarning:
         import logging
 

@@ -61,7 +61,8 @@ class Guard:
         if self._on == "raise" and finding.severity == "error":
             raise NonFiniteError(finding)
         if self._on != "record":
-            warn(finding_text(finding))
+            source = finding.source
+            warn(finding_text(finding), at=(source.file, source.line) if source else None)
 
     def __str__(self) -> str:
         return findings_text(self._findings)

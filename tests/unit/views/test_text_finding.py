@@ -41,6 +41,7 @@ def test_it_tells_where_on_what_and_why() -> None:
         "  input   2×3 float32  -5 … 1.5",
         "  result  2×3 float32  0.5 … 1.25, 4 NaN, the first at [0, 1]",
         "  why: input goes down to -5: the square root of a negative number is NaN",
+        '  if that is meant: tg.guard(model, allow=["sqrt"]), or allow=["blocks.1"] for the module',
         "  run it again: torchglass replay bad/001.safetensors",
     ]
 
