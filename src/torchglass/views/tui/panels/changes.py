@@ -41,7 +41,7 @@ def _differences(change: ModuleChange, width: int) -> Iterator[Row]:
     if change.class_before:
         yield from paragraph(f"class before: {harmless(change.class_before)}", width)
     if change.extra_before is not None:
-        yield from paragraph(f"settings before: {harmless(change.extra_before)}", width)
+        yield from paragraph(f"settings before: {harmless(change.extra_before) or 'none'}", width)
     yield from map(Row, table(_filled([_cells(slot) for slot in change.slots])))
 
 

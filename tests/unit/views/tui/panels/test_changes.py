@@ -46,7 +46,7 @@ def test_another_class_and_other_settings_are_told() -> None:
     text = told("blocks.0.mlp.1")
 
     assert "class before: torch.nn.modules.activation.GELU" in text
-    assert "settings before: " in text
+    assert "settings before: none" in text
 
 
 def test_what_is_the_same_is_not_spoken_of() -> None:

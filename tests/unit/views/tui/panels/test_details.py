@@ -32,7 +32,7 @@ def test_a_module_is_told_by_path_class_and_arguments() -> None:
     text = told(samples.net(), "blocks.0.fc")
 
     assert text.startswith(
-        "blocks.0.fc\nLinear(4, 4)\ntorch.nn.modules.linear · training · one of 4 of its class"
+        "blocks.0.fc\nLinear(4, 4)\ntorch.nn.modules.linear · training · 4 instances"
     )
 
 
