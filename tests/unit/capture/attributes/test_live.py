@@ -242,7 +242,7 @@ def test_another_module_lets_go_of_the_one_before(odd: Odd) -> None:
     before = parts(live)["numbers"]
     live.module("layer")
 
-    with pytest.raises(LookupFailedError, match="open this one again"):
+    with pytest.raises(LookupFailedError, match="reload this one"):
         live.open(before.id)
 
 
@@ -254,7 +254,7 @@ def test_what_is_no_tensor_has_no_numbers(odd: Odd) -> None:
 
 
 def test_a_module_that_is_gone_is_named(odd: Odd) -> None:
-    with pytest.raises(LookupFailedError, match=r"no module 'layer\.2'"):
+    with pytest.raises(LookupFailedError, match=r"no longer has a module 'layer\.2'"):
         LiveObject(odd).module("layer.2")
 
 
