@@ -221,7 +221,9 @@ def read_slice(words: str, shape: Sequence[int]) -> tuple[Part, ...]:
         raise ValueError("Use “...” only once")
     given = len(parts) - parts.count(_REST)
     if given > len(shape):
-        raise ValueError(f"{given} indices for {_dimensions(len(shape))}")
+        raise ValueError(
+            f"{given} {'index' if given == 1 else 'indices'} for {_dimensions(len(shape))}"
+        )
     at = parts.index(_REST) if _REST in parts else len(parts)
     missing = [":"] * (len(shape) - given)
     parts = [*parts[:at], *missing, *parts[at + 1 :]]
