@@ -307,4 +307,4 @@ def test_a_sheet_is_turned_like_a_page(net: Net) -> None:
 def test_a_tensor_without_numbers_says_why(net: Net) -> None:
     recorded = {"layer": {"output": torch.zeros(3, device="meta")}}
 
-    assert "it lies on meta" in seen(panel_of(net, recorded), "layer", ["enter"])
+    assert "the tensor is on the meta device" in seen(panel_of(net, recorded), "layer", ["enter"])
