@@ -158,11 +158,15 @@ def _rows_measured(rows: torch.Tensor) -> Rows:
     lows, highs = _column(rows.amin(1)), _column(rows.amax(1))
     largest = np.maximum(-lows, highs)
     is_exact = ((largest > _SMALLEST) & (largest < _LARGEST)) | ((lows == 0) & (highs == 0))
-    others = {index: measure(rows[index]) for index in np.flatnonzero(~is_exact).tolist()}
+    is_finite = np.isfinite(largest)
+    is_far = is_finite & ~is_exact
+    far = rows[torch.from_numpy(is_far)].double() if is_far.any() else None
+    others = {index: measure(rows[index]) for index in np.flatnonzero(~is_finite).tolist()}
     # What is not finite is among the others, whatever comes out for it here.
     with np.errstate(invalid="ignore", over="ignore"):
-        means, squares = _spread(rows)
-        deviations = np.sqrt(squares.clip(min=0) / max(count - 1, 1))
+        means, deviations = _spread(rows)
+        if far is not None:
+            means[is_far], deviations[is_far] = _scaled_spread(far, largest[is_far])
     return Rows(
         size=count,
         lows=lows.tolist(),
@@ -174,7 +178,7 @@ def _rows_measured(rows: torch.Tensor) -> Rows:
 
 
 def _spread(rows: torch.Tensor) -> tuple[Column, Column]:
-    """The mean of each row, and the sum of the squares of the distances from it."""
+    """The mean and the standard deviation of each row."""
     count = rows.shape[1]
     means, squares = _moments(rows)
     if (squares * _FAR < means * means * count).any():
@@ -183,7 +187,18 @@ def _spread(rows: torch.Tensor) -> tuple[Column, Column]:
         shifts = torch.from_numpy(means).to(rows.dtype)
         offsets, squares = _moments(rows.sub_(shifts.unsqueeze(1)))
         means = _column(shifts) + offsets
-    return means, squares
+    return means, np.sqrt(squares.clip(min=0) / max(count - 1, 1))
+
+
+def _scaled_spread(rows: torch.Tensor, largest: Column) -> tuple[Column, Column]:
+    """The same for doubles whose squares would vanish or overflow: each row is scaled first."""
+    exponents = np.frexp(largest)[1]
+    # In two steps, as a power of two may be too large where what comes of it is not.
+    half = -exponents // 2
+    for power in (half, -exponents - half):
+        rows *= torch.from_numpy(np.ldexp(1.0, power)).unsqueeze(1)
+    means, deviations = _spread(rows)
+    return np.ldexp(means, exponents), np.ldexp(deviations, exponents)
 
 
 def _moments(rows: torch.Tensor) -> tuple[Column, Column]:
