@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import socket
 import threading
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import quote
 
 import uvicorn
@@ -26,6 +28,8 @@ _MOST_CONNECTIONS = 256
 _FEWEST_CONNECTIONS = 8
 _REQUEST_SECONDS = 5.0
 """A connection that sends no complete request for this long is closed."""
+_log = logging.getLogger("torchglass.server")
+_log.setLevel(logging.ERROR)
 
 
 class Server:
@@ -125,6 +129,11 @@ class _BoundedProtocol(H11Protocol):
 
     _accepted_at = 0.0
     _deadline: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Without handlers Python would print what visitors do wrong into the training's output.
+        self.logger = _log
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -275,6 +275,18 @@ def test_a_connection_without_a_complete_request_is_closed(server: Server) -> No
                 pass
 
 
+def test_what_visitors_send_wrongly_is_not_printed_beside_the_training(
+    server: Server, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    port = urlsplit(server.url).port or 0
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as one:
+        one.sendall(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
+        assert b"400" in one.recv(1000)
+
+    assert capfd.readouterr().err == ""
+    assert caplog.records == []
+
+
 def test_event_streams_are_limited_and_free_their_place(server: Server) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(MOST_STREAMS):
