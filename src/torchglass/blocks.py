@@ -73,6 +73,14 @@ class uninterrupted:  # noqa: N801 - used like contextlib.suppress
         self._came.append((number, frame))
 
     def _restore(self) -> None:
+        try:
+            self._set_handlers()
+        except BaseException:
+            # One that was set already has raised.
+            self._set_handlers()
+            raise
+
+    def _set_handlers(self) -> None:
         for number, handler in self._handlers:
             signal.signal(number, handler)
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 import torchglass
 from tests.conftest import traces_of_us
 from torchglass.capture import calls
+
+T = TypeVar("T")
 
 OURS = str(Path(torchglass.__file__).parent)
 _IN_BETWEEN = {"contextlib.py", "functools.py", "weakref.py", "threading.py", "_weakrefset.py"}
@@ -42,6 +45,13 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         file = Path(self.code.co_filename).relative_to(OURS)
         return f"{file}:{self.code.co_qualname} at call {self.call}"  # type: ignore[attr-defined]
+
+
+def spread(items: Sequence[T], most: int) -> Sequence[T]:
+    """As many of some items, evenly spread; all if TORCHGLASS_ALL_FAULTS is set."""
+    if "TORCHGLASS_ALL_FAULTS" in os.environ or len(items) <= most:
+        return items
+    return [items[index * len(items) // most] for index in range(most)]
 
 
 def is_ours(code: CodeType) -> bool:

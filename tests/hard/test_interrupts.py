@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from tests.hard.faults import flat, is_below_an_entry, left_behind
-from torchglass.capture.quiet import _without_modes
+from tests.hard.faults import flat, is_below_an_entry, left_behind, spread
 
 # Where blocks begin and end: everything else of ours changes nothing.
 FILES = (
@@ -30,7 +29,7 @@ FILES = (
 )
 # Python looks for signals when a function begins, after calls and at the end of loops.
 CHECKED_AFTER = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD"}
-MOST_POINTS = 150
+MOST_POINTS = 60
 
 Point = tuple[CodeType, int, int]
 
@@ -58,11 +57,6 @@ class Interrupter:
     def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
         if not frame.f_code.co_filename.endswith(FILES) or not is_below_an_entry(frame):
             # What torch does to have a mode handle an op is out of our hands.
-            return None
-        if getattr(frame.f_locals.get("self"), "func", None) is getattr(
-            _without_modes, "__wrapped__", None
-        ):
-            # Modes that were switched off for a look come back when Python frees the block.
             return None
         frame.f_trace_lines = False
         frame.f_trace_opcodes = True
@@ -121,12 +115,18 @@ def _watch(model: nn.Module, x: torch.Tensor) -> None:
         model(x).sum().backward()
 
 
+def _inspector(model: nn.Module, x: torch.Tensor) -> None:
+    with tg.InspectorGadgets(model):
+        model(x).sum().backward()
+
+
 BLOCKS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
     "record": _record,
     "tracing": _tracing,
     "guard": _guard,
     "cheap guard": _cheap_guard,
     "watch": _watch,
+    "inspector": _inspector,
     "trace": lambda model, x: tg.trace(model, x),
     "aten": lambda model, x: tg.trace(model, x, level="aten"),
     "edit": lambda model, x: tg.trace(model, x, stop_after="linear"),
@@ -175,9 +175,8 @@ def test_an_interrupt_at_any_moment_leaves_nothing_behind(name: str) -> None:
         for number in sorted({1, count // 2 + 1, count})
     ]
     assert len(points) > 50
-    every = max(1, len(points) // MOST_POINTS)
     harm = []
-    for point in points[::every]:
+    for point in spread(points, MOST_POINTS):
         _, before, after = once(point)
         if before != after:
             changed = [key for key in before if before[key] != after[key]]

@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from tests.hard.faults import Place, PlantedError, flat, left_behind, places_of, plant
+from tests.hard.faults import Place, PlantedError, flat, left_behind, places_of, plant, spread
 from torchglass.errors import TorchglassWarning
 
 ALL = ("io", "io_grad", "params", "params_grad", "stats", "updates", "activations", "optimizer")
+MOST_PLACES = 120
 
 
 class Net(nn.Module):
@@ -80,7 +81,7 @@ def sweep(under: Callable[[nn.Module], Any], wanted: Callable[[Place], bool] | N
         gc.collect()
         gc.freeze()
         harm = []
-        for place in places:
+        for place in spread(places, MOST_PLACES):
             training = Training(under)
             try:
                 result, has_failed = plant(place, training)

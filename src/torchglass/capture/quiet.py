@@ -11,7 +11,7 @@ from torch._C._functorch import peek_interpreter_stack
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchglass.blocks import unbroken
+from torchglass.blocks import uninterrupted
 
 
 def is_overheard() -> bool:
@@ -30,9 +30,12 @@ def quietly() -> contextlib.AbstractContextManager[Any]:
     return _without_modes()
 
 
-@unbroken
+@contextlib.contextmanager
 def _without_modes() -> Iterator[None]:
     with (
+        # Modes must be back before anyone ends theirs. Python looks for signals when `__exit__`
+        # begins, so one that came there would leave the modes off.
+        uninterrupted(),
         torch._C.DisableTorchFunction(),
         _disable_current_modes(),
         temporarily_clear_interpreter_stack(),

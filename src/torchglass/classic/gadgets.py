@@ -157,7 +157,7 @@ class InspectorGadgets:
             else:
                 self._fence.caught(problem)
         finally:
-            self._let_go()
+            surely(self._let_go)
 
     def _let_go(self) -> None:
         with uninterrupted():
