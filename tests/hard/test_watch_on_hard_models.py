@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+import torchglass as tg
 from tests.hard import forwards, steps
 from tests.hard.steps import anatomy, tensors
 from tests.watched import watching
@@ -16,6 +19,7 @@ from torchglass.capture.watch.options import LOGS
 pytestmark = steps.KNOWN_WARNINGS
 
 STEPS = 50
+swap: Callable[..., None] = torch.utils.swap_tensors
 
 
 def train(name: str, **options: Any) -> list[torch.Tensor]:
@@ -67,3 +71,66 @@ def test_nothing_of_a_watcher_stays_on_the_model(name: str) -> None:
     assert anatomy(model) == before
     assert not x._backward_hooks
     assert seen.graph.nodes
+
+
+class Swapped(nn.Module):
+    """Swaps what its layers put out, which torch refuses if someone has weak references to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            first, second = self.layer(x), self.layer(x + 1)
+            swap(first, second)
+        third, fourth = self.layer(x), self.layer(x + 2)
+        swap(third, fourth)
+        result: torch.Tensor = third - fourth.relu() + first - self.layer(second)
+        return result
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        lambda model: watching(model, log=LOGS),
+        lambda model: tg.record(model),
+        lambda model: tg.record(model, level="shapes"),
+        lambda model: tg.guard(model),
+        lambda model: tg.tracing(model),
+        lambda model: tg.tracing(model, level="aten"),
+        lambda model: tg.tracing(model, save="relu_1"),
+        lambda model: tg.InspectorGadgets(model),
+    ],
+    ids=["watch", "record", "shapes", "guard", "tracing", "aten", "save", "inspector"],
+)
+def test_a_forward_may_swap_its_activations(block: Callable[[nn.Module], Any]) -> None:
+    torch.manual_seed(0)
+    model, x = Swapped(), torch.randn(3, 4)
+    plain = model(x)
+
+    with block(model):
+        for _ in range(2):
+            output = model(x)
+            output.sum().backward()
+
+    assert torch.equal(output, plain)
+
+
+def test_the_statistics_of_swapped_activations_are_those_of_their_new_values() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Identity(), nn.Identity()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            small, large = self.first(x + 1), self.first(x + 5)
+            swap(small, large)
+            result: torch.Tensor = self.last(small)
+            return result
+
+    model = Net()
+    with tg.record(model) as recording:
+        model(torch.zeros(3))
+
+    assert recording["last"][-1].in_mean == 5

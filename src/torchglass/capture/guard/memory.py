@@ -8,13 +8,14 @@ from typing import NamedTuple
 import torch
 
 from torchglass.capture.guard.finiteness import Health, look_again
+from torchglass.capture.tensor.extents import View, view_of
 
 _MOST = 1 << 14
 """After so many tensors, those that are gone are forgotten."""
 
 
 class _Known(NamedTuple):
-    tensor: weakref.ref[torch.Tensor]
+    view: View
     version: int
     health: Health
     maker: str
@@ -23,7 +24,8 @@ class _Known(NamedTuple):
 class Memory:
     """Remembers tensors without holding them, so that none is looked at twice.
 
-    The id of one that was freed may come back as another's: a weak reference tells the two apart.
+    The id of one that was freed may come back as another's: the memory that it shows tells the two
+    apart.
     """
 
     def __init__(self) -> None:
@@ -37,7 +39,7 @@ class Memory:
         """Keep what was found of a tensor, and what made it so."""
         if health:
             self.any_bad = True
-        self._known[id(tensor)] = _Known(weakref.ref(tensor), version_of(tensor), health, maker)
+        self._known[id(tensor)] = _Known(view_of(tensor), version_of(tensor), health, maker)
         if len(self._known) > self._limit:
             self._forget_the_dead()
 
@@ -72,13 +74,13 @@ class Memory:
 
     def _of(self, tensor: torch.Tensor) -> _Known | None:
         known = self._known.get(id(tensor))
-        if known is None or known.tensor() is not tensor or known.version != version_of(tensor):
+        if known is None or known.version != version_of(tensor) or known.view != view_of(tensor):
             return None
         return known
 
     def _forget_the_dead(self) -> None:
         self._known = {
-            key: known for key, known in self._known.items() if known.tensor() is not None
+            key: known for key, known in self._known.items() if known.view[0]() is not None
         }
         self._undefined = {key: ref for key, ref in self._undefined.items() if ref() is not None}
         self._limit = 2 * len(self._known) + _MOST

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections import deque
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -17,6 +17,7 @@ from torchglass.capture.statistics.batch import (
     can_wait,
 )
 from torchglass.capture.tensor.describing import describe, measure
+from torchglass.capture.tensor.extents import identity_of
 from torchglass.records.statistics import Level, Measured
 from torchglass.records.tensors import Stats, TensorSpec
 
@@ -25,7 +26,6 @@ _SAMPLE = 4096
 _MOST_KINDS = 1 << 12
 _STRIDED = torch.strided
 _Tensor = torch.Tensor
-_weak = weakref.ref
 
 _Kind = tuple[torch.Size, torch.dtype, bool | torch.device, bool, bool]
 """What there is to say of a dense tensor besides its numbers; True for the CPU."""
@@ -59,9 +59,9 @@ class Reading:
         )
 
 
-_Known = tuple[weakref.ref[torch.Tensor], int, Reading]
-"""A tensor, how often it had been written to, which one of inference mode does not tell, and what
-was found."""
+_Known = tuple[tuple[Any, ...], int, Reading]
+"""What tells a tensor from others, how often it had been written to, which one of inference mode
+does not tell, and what was found."""
 
 
 class Reader:
@@ -72,7 +72,6 @@ class Reader:
         self._batch = Batch()
         self._copies = Copies(budget_bytes)
         self._known: dict[int, _Known] = {}
-        self._latest: _Known | None = None
         self._kinds: dict[_Kind, Reading] = {}
         self.read = self._of_kind if level == "shapes" and not budget_bytes else self._unless_known
         """What a tensor is right now. Nobody may be listening to what torch is asked here."""
@@ -84,11 +83,12 @@ class Reader:
 
     def _unless_known(self, tensor: torch.Tensor) -> Reading:
         known = self._known.get(id(tensor))
-        if known is not None and known[0]() is tensor and _is_unchanged(known, tensor):
+        identity = identity_of(tensor)
+        if known is not None and known[0] == identity and _is_unchanged(known, tensor):
             return known[2]
         reading = self._new(tensor)
         try:
-            self._known[id(tensor)] = weakref.ref(tensor), tensor._version, reading
+            self._known[id(tensor)] = identity, tensor._version, reading
         except RuntimeError:
             # See `_Known`.
             self._known.pop(id(tensor), None)
@@ -97,7 +97,6 @@ class Reader:
     def forget(self) -> None:
         """Read every tensor anew: a backward may have given it a gradient."""
         self._known.clear()
-        self._latest = None
 
     def finish(self) -> None:
         """Work out all statistics that were put off."""
@@ -115,10 +114,6 @@ class Reader:
 
     def _of_kind(self, tensor: torch.Tensor) -> Reading:
         """One object for all dense tensors of which there is nothing else to say."""
-        # What comes out of a module is mostly what goes into the next.
-        known = self._latest
-        if known is not None and known[0]() is tensor and _is_unchanged(known, tensor):
-            return known[2]
         if (
             type(tensor) is not _Tensor
             or tensor.is_nested
@@ -133,11 +128,6 @@ class Reader:
             if len(self._kinds) >= _MOST_KINDS:
                 self._kinds.clear()
             reading = self._kinds[key] = self._new(tensor)
-        try:
-            self._latest = _weak(tensor), tensor._version, reading
-        except RuntimeError:
-            # See `_Known`.
-            self._latest = None
         return reading
 
     def _measure(self, tensor: torch.Tensor, reading: Reading) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,15 @@ import torch
 
 _MOST_COMPARED = 1 << 22
 """Above so many elements, two interleaved tensors are taken to meet."""
+_weak = weakref.ref
 
 
 _NO_MEMORY = (RuntimeError, AttributeError, ValueError)
 """What tensors raise that are sparse, nested or not initialised yet."""
+
+
+View = tuple[Any, ...]
+"""What a tensor shows: first what gives its storage for as long as that lives."""
 
 
 class Extent(NamedTuple):
@@ -82,14 +88,28 @@ def extent_of(tensor: torch.Tensor) -> Extent | None:
     try:
         if storage is None:
             return None
-        item = tensor.element_size()
-        first = int(tensor.storage_offset()) * item
-        shape, strides = tuple(tensor.shape), tensor.stride()
-        dims = [(size, step * item) for size, step in zip(shape, strides, strict=True) if size > 1]
-        last = first + sum((size - 1) * step for size, step in dims) + item - 1
-        return Extent(storage, first, last, *_runs(dims, item), item, shape, strides)
+        offset, shape = int(tensor.storage_offset()), tuple(tensor.shape)
+        return _extent(storage, tensor.element_size(), offset, shape, tensor.stride())
     except _NO_MEMORY:
         return None
+
+
+def extent_of_view(view: View) -> Extent | None:
+    """The memory that a tensor showed; None if it had none, or if that is gone."""
+    storage = view[0]()
+    if storage is None or 0 in view[2]:
+        return None
+    _, offset, shape, strides, dtype = view
+    return _extent(storage._cdata, dtype.itemsize, int(offset), tuple(shape), strides)
+
+
+def _extent(
+    storage: int, item: int, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Extent:
+    first = offset * item
+    dims = [(size, step * item) for size, step in zip(shape, strides, strict=True) if size > 1]
+    last = first + sum((size - 1) * step for size, step in dims) + item - 1
+    return Extent(storage, first, last, *_runs(dims, item), item, shape, strides)
 
 
 def storage_of(tensor: torch.Tensor) -> int | None:
@@ -98,6 +118,35 @@ def storage_of(tensor: torch.Tensor) -> int | None:
         return tensor.untyped_storage()._cdata if tensor.numel() else None
     except _NO_MEMORY:
         return None
+
+
+def view_of(tensor: torch.Tensor) -> View:
+    """Which elements of which memory a tensor shows: equal for two tensors only if both are.
+
+    It holds neither the tensor nor its memory. A weak reference to the tensor itself would tell
+    tensors apart, too, but torch refuses to swap a tensor that has one.
+    """
+    try:
+        storage = _weak(tensor.untyped_storage())
+        return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+    except _NO_MEMORY:
+        return _no_storage, object()
+
+
+def identity_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What tells a tensor from others with its id, which have come after or before it.
+
+    Without a node of autograd it is the `view_of` it.
+    """
+    if tensor.requires_grad and not tensor._is_view():
+        node = tensor.grad_fn
+        if node is not None:
+            return node._sequence_nr(), tensor.output_nr
+    return view_of(tensor)
+
+
+def _no_storage() -> None:
+    return None
 
 
 def has_memory(tensor: torch.Tensor) -> bool:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 
 import torch
 
-from torchglass.capture.tensor.extents import ByMemory, extent_of, storage_of
+from torchglass.capture.tensor.extents import (
+    ByMemory,
+    Extent,
+    View,
+    extent_of,
+    extent_of_view,
+    storage_of,
+    view_of,
+)
 from torchglass.capture.trace.saved import Output
 from torchglass.records.trace import OpId
 
-_Reference = torch.Tensor | weakref.ref[torch.Tensor]
+_Made = tuple[OpId, int, torch.Tensor | View]
+"""An op, the number of an output, and the output, or what it showed."""
 
 
 class Origins:
@@ -21,14 +29,14 @@ class Origins:
         """`hold` the tensors, where something else does for as long.
 
         The id of one that is freed may come back as another's, so where none is held, each is
-        remembered with a weak reference that tells the two apart.
+        remembered with what it showed, which tells the two apart.
         """
         self._makers: dict[int, OpId] = {}
         self._outputs: dict[int, int] = {}
         """The numbers of those outputs that are not an op's first."""
-        self._watched: dict[int, weakref.ref[torch.Tensor]] | None = None if hold else {}
-        self._by_storage: dict[int, list[_Reference]] = {}
-        self._not_by_storage: list[_Reference] = []
+        self._views: dict[int, View] | None = None if hold else {}
+        self._by_storage: dict[int, list[_Made]] = {}
+        self._not_by_storage: list[_Made] = []
         self._writes: dict[int, ByMemory[OpId]] = {}
 
     def made(self, op: OpId, tensors: Sequence[torch.Tensor]) -> None:
@@ -38,10 +46,10 @@ class Origins:
             self._makers[key] = op
             if output or key in self._outputs:
                 self._outputs[key] = output
-            reference: _Reference = tensor
-            if self._watched is not None:
-                reference = self._watched[key] = weakref.ref(tensor)
-            self._not_by_storage.append(reference)
+            shown: torch.Tensor | View = tensor
+            if self._views is not None:
+                shown = self._views[key] = view_of(tensor)
+            self._not_by_storage.append((op, output, shown))
 
     def wrote(self, op: OpId, tensor: torch.Tensor) -> None:
         """Note that an op changed this tensor in place."""
@@ -78,29 +86,28 @@ class Origins:
         """The op that made this very tensor, not one that shares its memory."""
         key = id(tensor)
         maker = self._makers.get(key)
-        if maker is None or (self._watched is not None and self._watched[key]() is not tensor):
+        if maker is None or (self._views is not None and self._views[key] != view_of(tensor)):
             return None
         return maker, self._outputs.get(key, 0)
 
     def _of_storage(self, tensor: torch.Tensor) -> Output | None:
         """What was last made of a tensor's memory. Few passes ask, so the index waits for one."""
-        for reference in self._not_by_storage:
-            made = _tensor(reference)
-            storage = storage_of(made) if made is not None else None
-            if storage is not None:
-                self._by_storage.setdefault(storage, []).append(reference)
+        for made in self._not_by_storage:
+            there = _extent(made)
+            if there is not None:
+                self._by_storage.setdefault(there.storage, []).append(made)
         self._not_by_storage.clear()
         extent = extent_of(tensor)
         if extent is None:
             return None
         # A storage may hold several tensors, as slices of one batch: those elsewhere are others.
-        for reference in reversed(self._by_storage.get(extent.storage, ())):
-            made = _tensor(reference)
-            there = extent_of(made) if made is not None else None
-            if made is not None and there is not None and there.meets(extent):
-                return self.own(made)
+        for made in reversed(self._by_storage.get(extent.storage, ())):
+            there = _extent(made)
+            if there is not None and there.meets(extent):
+                return made[:2]
         return None
 
 
-def _tensor(reference: _Reference) -> torch.Tensor | None:
-    return reference if isinstance(reference, torch.Tensor) else reference()
+def _extent(made: _Made) -> Extent | None:
+    shown = made[2]
+    return extent_of(shown) if isinstance(shown, torch.Tensor) else extent_of_view(shown)

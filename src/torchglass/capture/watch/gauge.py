@@ -8,8 +8,7 @@ our own choice, which are the same whenever a tensor has as many elements.
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ import torch
 from torchglass.capture.statistics.batch import LARGEST_BYTES, Rows, can_wait, measure_rows
 from torchglass.capture.statistics.shelves import Shelf
 from torchglass.capture.tensor.describing import measure, numbers_of
+from torchglass.capture.tensor.extents import identity_of
 from torchglass.capture.watch.histograms import Numbers, grids
 from torchglass.records.histogram import Histogram
 from torchglass.records.tensors import Stats
@@ -40,18 +40,18 @@ class Reading:
         "dims",
         "factor",
         "histogram",
+        "identity",
         "is_scaled",
         "needs_grad",
         "norms",
         "stats",
-        "tensor",
         "version",
         "zeros",
     )
 
     def __init__(self) -> None:
-        self.tensor: Callable[[], torch.Tensor | None] = _nothing
-        """Gives the tensor as long as it is there, if it may be met again."""
+        self.identity: tuple[Any, ...] = ()
+        """What tells the tensor from others, if it may be met again."""
         self.version = 0
         """How often the tensor had been written to."""
         self.stats: Stats | None = None
@@ -68,6 +68,14 @@ class Reading:
         self.dims = 2
         """Of a parameter's gradient: how many dimensions the parameter has."""
         self.histogram: Histogram | None = None
+
+    def is_of(self, tensor: torch.Tensor, identity: tuple[Any, ...]) -> bool:
+        """Whether it is the reading of a tensor as it is now."""
+        return (
+            self.identity == identity
+            and self.version == tensor._version
+            and self.needs_grad == tensor.requires_grad
+        )
 
 
 class _Block(NamedTuple):
@@ -100,13 +108,14 @@ class Gauge:
     def read(self, tensor: torch.Tensor) -> Reading | None:
         """What a tensor is right now; None for one without numbers. Nobody may be listening."""
         known = self._known.get(id(tensor))
-        if known is not None and known.tensor() is tensor and known.version == tensor._version:
+        identity = identity_of(tensor)
+        if known is not None and known.is_of(tensor, identity):
             return known
         reading = self._new(tensor, norms=False)
         try:
             if reading is not None:
                 reading.version = tensor._version
-                reading.tensor = weakref.ref(tensor)
+                reading.identity = identity
                 self._known[id(tensor)] = reading
         except RuntimeError:
             # A tensor of inference mode does not tell when it is written to.
@@ -256,10 +265,6 @@ def _bin(blocks: list[_Block], bins: int) -> None:
             stats = _scaled(stats, reading.factor)
         exponent, first, counts = grid
         reading.histogram = Histogram(exponent=exponent, first=first, counts=counts, stats=stats)
-
-
-def _nothing() -> None:
-    """In the place of a tensor that will not be met again."""
 
 
 def _scaled(stats: Stats, factor: float) -> Stats:

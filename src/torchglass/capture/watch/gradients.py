@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from torchglass.capture.tensor.extents import view_of
 from torchglass.capture.watch.ledger import Ledger, Place
 
 
@@ -42,7 +43,7 @@ class GradientHook:
     step looks through what is kept of thousands of them.
     """
 
-    __slots__ = ("_ledger", "_others", "_spot", "_taker", "_tensor", "_version")
+    __slots__ = ("_ledger", "_others", "_source", "_spot", "_taker", "_version")
 
     def __init__(
         self, taker: weakref.ref[Taker], ledger: Ledger, spot: Spot, tensor: Tensor, version: int
@@ -52,12 +53,12 @@ class GradientHook:
         self._spot = spot
         self._others: tuple[Spot, ...] = ()
         """Where else the tensor was seen."""
-        self._tensor = weakref.ref(tensor)
+        self._source = _source_of(tensor)
         self._version = version
 
     def is_of(self, tensor: Tensor, version: int) -> bool:
         """Whether it waits for the gradient of a tensor as it is now."""
-        return self._tensor() is tensor and self._version == version
+        return self._version == version and self._source == _source_of(tensor)
 
     def add(self, spot: Spot) -> None:
         """The tensor was seen at another place, or at the same one again."""
@@ -72,6 +73,12 @@ class GradientHook:
                 taker.take_gradient(self._ledger, (self._spot, *self._others), gradient)
             except Exception as problem:  # noqa: BLE001 - no error of ours may stop a backward
                 taker.miss(problem)
+
+
+def _source_of(tensor: Tensor) -> tuple[object, ...]:
+    """Which output of which node of autograd a tensor is; of a leaf, the memory that it shows."""
+    node = tensor.grad_fn
+    return view_of(tensor) if node is None else (node._sequence_nr(), tensor.output_nr)
 
 
 def on_backward(taker: weakref.ref[Taker]) -> Callable[[Tensor | None], None]:
