@@ -17,12 +17,15 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch._C._functorch import (
     get_unwrapped,
+    is_batchedtensor,
     is_functorch_wrapped_tensor,
+    maybe_get_bdim,
     peek_interpreter_stack,
 )
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from torchglass.capture.quiet import quietly
 from torchglass.capture.trace.dispatch import run_below
 from torchglass.capture.trace.functions import (
     Handling,
@@ -266,6 +269,28 @@ def _innermost(tensor: torch.Tensor) -> torch.Tensor:
     while is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)
     return tensor
+
+
+def returned(nest: Any) -> Any:
+    """Tensors as the caller of `vmap`, `grad` and the like gets them, with batches in front."""
+    if peek_interpreter_stack() is None:
+        return nest
+    with quietly():
+        return tree_map_only(torch.Tensor, _with_batches_in_front, nest)
+
+
+def _with_batches_in_front(tensor: torch.Tensor) -> torch.Tensor:
+    batches = []
+    while is_functorch_wrapped_tensor(tensor):
+        if is_batchedtensor(tensor):
+            batches.append(maybe_get_bdim(tensor))
+        tensor = get_unwrapped(tensor)
+    # The innermost `vmap` counts its dimensions without those of the others.
+    others = list(range(tensor.dim()))
+    front = [others.pop(batch) for batch in reversed(batches)]
+    order = [*front, *others]
+    # As it is, it is known by its id.
+    return tensor if order == sorted(order) else tensor.permute(order)
 
 
 def holds_tensor(output: Any) -> bool:

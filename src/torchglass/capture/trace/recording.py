@@ -33,6 +33,7 @@ from torchglass.capture.trace.ops import (
     OpEvent,
     OpMode,
     chain_from,
+    returned,
     unchanging,
     unwrapped,
 )
@@ -283,7 +284,7 @@ class PassRecorder:
             call.end_ns = now
             if len(self._open) == depth and error is None:
                 try:
-                    call.output = unchanging(unwrapped(output))
+                    call.output = unchanging(unwrapped(output) if depth else returned(output))
                     self._take_down(Ended(call))
                 except Exception as problem:  # noqa: BLE001 - see missed
                     self.missed(problem)

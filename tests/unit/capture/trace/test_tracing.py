@@ -399,6 +399,32 @@ def test_the_inside_of_a_transform_is_seen_and_connected(
     assert " < " in lines[-1]
 
 
+@pytest.mark.parametrize("level", ["torch", "aten"])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda model: torch.vmap(model),
+        lambda model: torch.vmap(model, in_dims=1),
+        lambda model: torch.vmap(model, in_dims=-1),
+        lambda model: torch.vmap(torch.vmap(model, in_dims=1), in_dims=1),
+        lambda model: torch.vmap(torch.vmap(model), in_dims=2),
+        lambda model: torch.vmap(torch.vmap(model, in_dims=1)),
+    ],
+)
+def test_the_outputs_of_a_model_inside_vmap_are_those_that_its_caller_gets(
+    transform: Callable[[nn.Module], Callable[..., Any]], level: Any
+) -> None:
+    model = Written(lambda self, x: (x.sin(), x.cos() * 2, x.sum()))
+
+    with tg.tracing(model, level=level) as trace:
+        outputs = transform(model)(torch.randn(2, 3, 4))
+
+    assert len(trace.outputs) == 3
+    for seen, output in zip(trace.outputs, outputs, strict=True):
+        assert seen.tensor is not None
+        assert torch.equal(seen.tensor, output)
+
+
 def test_an_op_that_declares_what_it_writes_is_believed() -> None:
     with torch.library._scoped_library("torchglass_test", "DEF") as library:
         library.define("increment(Tensor(a!) x) -> ()")
