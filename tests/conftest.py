@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import os
 import signal
@@ -51,6 +52,13 @@ def _no_model_of_a_test_stays() -> Iterator[None]:
     yield
     sys.modules.pop("net", None)
     linecache.clearcache()
+
+
+@pytest.fixture
+def scalers_freed() -> Iterator[None]:
+    """A watch takes a `GradScaler` that is alive for that of its training: none may stay."""
+    yield
+    gc.collect()
 
 
 def traces_of_us() -> dict[str, Any] | None:

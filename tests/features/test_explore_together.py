@@ -216,7 +216,7 @@ def test_the_source_opens_in_the_users_editor(
     async def story(pilot: Pilot[None]) -> None:
         await pilot.press("e")
         await settle(app, pilot)
-        assert "set $EDITOR to open" in screen_text(app)
+        assert "Set $EDITOR to open" in screen_text(app)
         assert "linear.py:" in screen_text(app)
 
     drive(app, story)

@@ -664,6 +664,7 @@ def scaled_step(model: nn.Module, *, clips: bool, fused: bool = False) -> torch.
     return scaler
 
 
+@pytest.mark.usefixtures("scalers_freed")
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("clips", [False, True])
 @pytest.mark.parametrize("options", [{}, {"cheap": True}, {"backward": False}])
@@ -680,6 +681,7 @@ def test_overflows_that_a_scaler_checks_are_not_raised(
     assert [parameter.isfinite().all().item() for parameter in model.parameters()] == [True] * 4
 
 
+@pytest.mark.usefixtures("scalers_freed")
 def test_the_scaler_of_another_training_hides_nothing() -> None:
     other = nn.Linear(4, 1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -692,6 +694,7 @@ def test_the_scaler_of_another_training_hides_nothing() -> None:
     assert scaler.is_enabled()
 
 
+@pytest.mark.usefixtures("scalers_freed")
 def test_losses_that_are_scaled_together_are_not_raised() -> None:
     model = nn.Linear(4, 1)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
@@ -706,6 +709,7 @@ def test_losses_that_are_scaled_together_are_not_raised() -> None:
     assert not all(each.grad.isfinite().all() for each in model.parameters())  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("scalers_freed")
 def test_an_overflow_that_is_used_although_a_scaler_is_there_is_raised_before_the_update() -> None:
     model = nn.Linear(4, 1)
     weight = model.weight.detach().clone()

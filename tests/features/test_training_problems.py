@@ -620,6 +620,7 @@ def test_networks_that_play_against_each_other_have_no_findings(
     assert above_notes(run) == []
 
 
+@pytest.mark.usefixtures("scalers_freed")
 @pytest.mark.parametrize("log_freq", [1, 5])
 @pytest.mark.parametrize("unscales", [False, True])
 def test_overflows_that_a_scaler_absorbs_are_not_errors(
@@ -649,6 +650,7 @@ def test_overflows_that_a_scaler_absorbs_are_not_errors(
     assert {one.kind for one in run.findings} <= {"scaled overflow"}
 
 
+@pytest.mark.usefixtures("scalers_freed")
 def test_an_overflow_that_no_scaler_sees_is_an_error(tmp_path: Path) -> None:
     model, other = nn.Linear(4, 1).half(), nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

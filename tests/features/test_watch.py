@@ -387,6 +387,7 @@ def test_what_a_checkpoint_runs_again_is_counted_once(reentrant: bool) -> None:
     assert not any(name.startswith("2:") for _, name in seen.places)
 
 
+@pytest.mark.usefixtures("scalers_freed")
 def test_gradients_of_a_scaled_loss_are_logged_as_they_are_without_the_scale() -> None:
     model = nn.Linear(4, 2)
     x = torch.randn(8, 4)
@@ -412,6 +413,7 @@ def test_gradients_of_a_scaled_loss_are_logged_as_they_are_without_the_scale() -
     assert seen.values("grad_scale") == [1024.0]
 
 
+@pytest.mark.usefixtures("scalers_freed")
 def test_the_scaler_of_another_training_changes_no_gradient() -> None:
     mine, other = nn.Linear(4, 2), nn.Linear(4, 2)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.0) for model in (other, mine)]

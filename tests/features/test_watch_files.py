@@ -177,7 +177,7 @@ def test_a_restart_from_an_earlier_step_is_a_branch(tmp_path: Path) -> None:
 
 
 def test_a_file_is_new_or_gone_on_with_and_not_both(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="save begins a new file and resume goes on with one"):
+    with pytest.raises(TargetError, match="save starts a new file, resume continues one"):
         watch(nn.Linear(2, 1), save=tmp_path / "new.glass", resume=tmp_path / "old.glass")
 
     assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import time
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from wandb.proto import wandb_internal_pb2
 
 _FILE_HEADER, _HEADER, _BLOCK = 7, 7, 32 * 1024
@@ -39,11 +41,13 @@ def read_metrics(folder: Path) -> dict[str, str]:
 def _records(folder: Path) -> list[Any]:
     """All of them, once wandb's own process has written the last."""
     (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        records = [_record(packed) for packed in _entries(path.read_bytes())]
-        if records and records[-1].HasField("exit"):
-            return records
+        # A record that is being written ends anywhere.
+        with contextlib.suppress(DecodeError):
+            records = [_record(packed) for packed in _entries(path.read_bytes())]
+            if records and records[-1].HasField("exit"):
+                return records
         time.sleep(0.01)
     raise TimeoutError(f"the run in {path} is not finished")
 

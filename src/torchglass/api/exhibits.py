@@ -96,9 +96,9 @@ def _kind(opened: Opened, ran: bool, *, compared: bool) -> Kind:
     reader = opened.reader
     if reader.last_step() >= 0 or not reader.finished():
         return "run"
-    if ran or reader.document(Statistics) is not None:
-        return "forward"
-    return "model" if reader.document(Trace) is None else "trace"
+    if not ran and reader.document(Trace) is not None:
+        return "trace"
+    return "forward" if ran or reader.document(Statistics) is not None else "model"
 
 
 def _opened(target: object, unsafe: bool, tensors: Tensors | None = None) -> Opened:

@@ -457,7 +457,7 @@ def test_a_missing_shard_is_named(sharded: Path) -> None:
 def test_an_index_does_not_lead_out_of_its_folder(sharded: Path) -> None:
     sharded.write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
 
-    with pytest.raises(TargetError, match="outside of its folder"):
+    with pytest.raises(TargetError, match="outside its folder"):
         read_checkpoint(sharded)
 
 

@@ -391,7 +391,7 @@ def test_what_a_checkpoint_runs_again_is_counted_and_said(reentrant: bool) -> No
     assert counted.backward_flops == 2 * forward + again
     assert counted["inner.0"].recomputed_flops == forward // 2
     assert counted["inner"].total_flops == counted.total_flops
-    assert f"{again:,} of the backward is forward run again" in str(counted)
+    assert f"{again:,} FLOPs of backward: recomputed by checkpointing" in str(counted)
 
 
 def test_a_checkpointed_function_is_told_from_its_gradients() -> None:

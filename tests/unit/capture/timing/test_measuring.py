@@ -233,7 +233,7 @@ def test_a_compiled_model_is_timed_whole_and_compiled_once() -> None:
     timing = measured(model, repeats=3).timing
 
     assert len(compiled) == 1
-    assert "compiled modules were timed whole" in timing.notes[0]
+    assert "compiled modules are timed as a whole" in timing.notes[0]
     assert timing.runs[0].root("forward").calls == 1
 
 

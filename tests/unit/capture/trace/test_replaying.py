@@ -318,7 +318,7 @@ def test_random_numbers_of_a_seed_that_the_model_sets_are_named_as_such() -> Non
     validation = tg.trace(_Running(seeded), torch.randn(4, 4)).validate()
 
     assert validation.skipped
-    assert all("random state was set" in doubt.reason for doubt in validation.skipped)
+    assert all("random state was changed" in doubt.reason for doubt in validation.skipped)
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
