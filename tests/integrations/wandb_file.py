@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from wandb.proto import wandb_internal_pb2
 
 _FILE_HEADER, _HEADER, _BLOCK = 7, 7, 32 * 1024
