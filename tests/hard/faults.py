@@ -112,14 +112,22 @@ def plant(place: Place, training: Training) -> tuple[Any, bool]:
                 raise PlantedError("planted")
 
     hook, sys.unraisablehook = sys.unraisablehook, _ignore_planted
+    try:
+        return run_traced(training, trace), failed
+    finally:
+        sys.unraisablehook = hook
+
+
+def run_traced(work: Callable[[], T], trace: Callable[[FrameType, str, Any], Any]) -> T:
+    """Run something with a trace function; whoever measures coverage goes on afterwards."""
+    before, before_in_threads = sys.gettrace(), threading.gettrace()
     threading.settrace(trace)
     sys.settrace(trace)
     try:
-        return training(), failed
+        return work()
     finally:
-        sys.settrace(None)
-        threading.settrace(None)
-        sys.unraisablehook = hook
+        sys.settrace(before)
+        threading.settrace(before_in_threads)
 
 
 def _ignore_planted(unraisable: Any) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import dis
 import random
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -17,7 +16,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from tests.hard.faults import flat, is_below_an_entry, left_behind, spread
+from tests.hard.faults import flat, is_below_an_entry, left_behind, run_traced, spread
 
 # Where blocks begin and end: everything else of ours changes nothing.
 FILES = (
@@ -48,11 +47,7 @@ class Interrupter:
         self._at = at
 
     def run(self, work: Callable[[], object]) -> None:
-        sys.settrace(self._trace)
-        try:
-            work()
-        finally:
-            sys.settrace(None)
+        run_traced(work, self._trace)
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
         if not frame.f_code.co_filename.endswith(FILES) or not is_below_an_entry(frame):
