@@ -15,7 +15,7 @@ import torchglass as tg
 from tests.hard import forwards
 from tests.hard.forwards import Written
 from tests.hard.steps import KNOWN_WARNINGS, anatomy
-from torchglass.errors import CaptureError
+from torchglass.errors import CaptureError, TorchglassWarning
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
@@ -185,3 +185,87 @@ def test_the_gradients_of_a_backward_inside_a_forward_are_put_back(verb: str) ->
 
     assert all(p.grad is one for p, one in zip(model.parameters(), gradients, strict=True))
     assert all(map(torch.equal, (p.grad for p in model.parameters()), values))  # type: ignore[arg-type]
+
+
+class Stateful(nn.Module):
+    """Keeps what its forward changes out of the sight of torch's modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.lstm = nn.LSTM(4, 4)
+        self.noise = torch.Generator()
+        self.noises = {"other": [torch.Generator()]}
+        self.cache: list[torch.Tensor] = []
+        self.by_length: dict[int, list[int]] = {4: [1]}
+        self.seen = {1}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.fc.bias.data = self.fc.bias.data + 1
+        self.cache.append(x)
+        self.by_length[4].append(2)
+        self.by_length[len(self.cache)] = []
+        self.seen.add(len(self.seen) + 1)
+        noise = torch.rand(4, generator=self.noise)
+        noise += torch.rand(4, generator=self.noises["other"][0])
+        output: torch.Tensor = self.lstm(self.fc(x))[0] + noise
+        return output
+
+
+@pytest.mark.filterwarnings("error::torchglass.errors.TorchglassWarning")
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_a_forward_changes_in_its_own_attributes_is_restored(verb: str) -> None:
+    model = Stateful()
+    bias, cache, pointer = model.fc.bias.detach().clone(), model.cache, model.fc.bias.data_ptr()
+    generators = [model.noise, model.noises["other"][0]]
+    states = [generator.get_state() for generator in generators]
+
+    VERBS[verb](model, torch.randn(4, 4))
+
+    assert torch.equal(model.fc.bias, bias)
+    assert model.fc.bias.data_ptr() == pointer
+    assert all(map(torch.equal, (one.get_state() for one in generators), states))
+    assert model.cache is cache
+    assert (model.cache, model.by_length, model.seen) == ([], {4: [1]}, {1})
+
+
+def write_through_data(self: Any, x: torch.Tensor) -> Any:
+    self.fc.weight.data.mul_(0.5)
+    return self.fc(x)
+
+
+def write_without_gradients(self: Any, x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        self.fc.weight.mul_(0.5)
+    return self.fc(x)
+
+
+def write_into_attribute(self: Any, x: torch.Tensor) -> Any:
+    self.mean.add_(1)
+    return self.fc(x)
+
+
+def write_into_list(self: Any, x: torch.Tensor) -> Any:
+    self.means[0].add_(1)
+    return self.fc(x)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    ("forward", "name"),
+    [
+        (write_through_data, "parameters .*: fc.weight$"),
+        (write_without_gradients, "parameters .*: fc.weight$"),
+        (write_into_attribute, "tensors .*: mean$"),
+        (write_into_list, "tensors .*: means$"),
+    ],
+)
+def test_what_a_forward_changes_for_good_is_named_once(
+    verb: str, forward: Callable[..., Any], name: str
+) -> None:
+    members = {"fc": nn.Linear(4, 4), "mean": torch.zeros(2), "means": [torch.zeros(2)]}
+
+    with pytest.warns(TorchglassWarning, match=f"the model changes its own {name}") as told:
+        VERBS[verb](Written(forward, members), torch.randn(4, 4))
+
+    assert len([one for one in told if one.category is TorchglassWarning]) == 1

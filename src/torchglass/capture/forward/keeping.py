@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import itertools
+import operator
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from torchglass.blocks import surely, unbroken
+from torchglass.capture.quiet import quietly
+from torchglass.capture.tensor.extents import has_memory, version_of
+from torchglass.errors import warn
+from torchglass.records.model import join_path
 
 Result = TypeVar("Result")
 Replace = Callable[[torch.Tensor], torch.Tensor]
 
 _TABLES = ("_parameters", "_buffers", "_modules")
+_NOT_RESTORED = frozenset((*vars(nn.Module()), "forward_stats"))
+"""Attributes that every module has, and the statistics that we put on modules ourselves."""
+_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
+_MOST_ITEMS = 1000
+"""Of a container with more, the items are restored, and not what they hold."""
+_MOST_NAMES = 5
+_SAMPLE = 64
+"""So many values of a tensor tell whether it was changed out of the sight of its version."""
 
 
 @unbroken
@@ -52,6 +69,7 @@ def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]
     """
     modules = list(modules)
     sharded = _ShardedParameters(modules)
+    held = _HeldState(modules)
     saved: list[tuple[dict[str, Any], dict[str, Any]]] = []
     scripted: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
@@ -75,6 +93,7 @@ def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]
             surely(_put_back, table, before)
         for buffer, value in scripted:
             surely(_write_back, buffer, value)
+        surely(held.restore)
 
 
 def retried_with_gradients(run: Callable[..., Result]) -> Callable[..., Result]:
@@ -125,6 +144,129 @@ class KeptGradients(contextlib.AbstractContextManager["KeptGradients"]):
     def __exit__(self, *_: object) -> None:
         for tensor, gradient in self._before.values():
             tensor.grad = gradient
+
+
+class _HeldState:
+    """What modules hold in attributes of their own, to restore it: generators, lists and dicts.
+
+    The memory that parameters had is part of it, as a forward may give them another one.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._generators: list[tuple[torch.Generator, torch.Tensor]] = []
+        self._containers: list[tuple[Any, Any]] = []
+        for _, _, value in _own_values(modules):
+            if isinstance(value, torch.Generator):
+                self._generators.append((value, value.get_state()))
+            elif type(value) in _CONTAINERS:
+                self._containers.append((value, copy.copy(value)))
+        # FSDP moves its weights to other memory, and knows where they are.
+        own = () if is_sharded(modules) else (module._parameters.values() for module in modules)
+        with torch._C.DisableTorchFunction():
+            self._parameters = [
+                (parameter, parameter.data)
+                for parameter in itertools.chain.from_iterable(own)
+                if type(parameter) is nn.Parameter
+            ]
+
+    def restore(self) -> None:
+        """Put back what was changed."""
+        for generator, state in self._generators:
+            generator.set_state(state)
+        for container, before in self._containers:
+            _refill(container, before)
+        with torch._C.DisableTorchFunction():
+            for parameter, data in self._parameters:
+                if parameter.data_ptr() != data.data_ptr() or parameter.shape != data.shape:
+                    parameter.data = data
+
+
+def _own_values(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, str, Any]]:
+    """What modules hold in attributes of their own, and in lists and dicts there, each once."""
+    seen: set[int] = set()
+    for module in modules:
+        attributes = object.__getattribute__(module, "__dict__")
+        own = [item for item in attributes.items() if item[0] not in _NOT_RESTORED]
+        while own:
+            name, value = own.pop()
+            is_container = type(value) in _CONTAINERS
+            if not is_container and not isinstance(value, (torch.Generator, torch.Tensor)):
+                continue
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            yield module, name, value
+            if is_container and len(value) <= _MOST_ITEMS:
+                items = value.values() if isinstance(value, dict) else value
+                own += ((name, item) for item in items)
+
+
+def _refill(container: Any, before: Any) -> None:
+    """Put into a container what was in it, if that is not in it any more."""
+    if isinstance(container, set):
+        is_same = container == before
+    else:
+        is_same = len(container) == len(before) and all(map(operator.is_, container, before))
+        if isinstance(container, dict):
+            is_same = is_same and all(map(operator.is_, container.values(), before.values()))
+    if not is_same:
+        container.clear()
+        (container.extend if isinstance(container, (list, deque)) else container.update)(before)
+
+
+@unbroken
+def telling_of_changes(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Warn if a run changes parameters or tensors of a model, which nothing restores."""
+    modules = list(modules)
+    # FSDP leaves some weights gathered, in memory of their own.
+    mark: Callable[[torch.Tensor], object] = version_of if is_sharded(modules) else _mark
+    marks = [(module, name, one, mark(one)) for module, name, one in _own_tensors(modules)]
+    yield
+    changed = [(module, name) for module, name, one, before in marks if mark(one) != before]
+    if changed:
+        paths = {id(module): path for path, module in modules[0].named_modules()}
+        names = dict.fromkeys(
+            join_path(paths.get(id(module), type(module).__name__), name)
+            for module, name in changed
+        )
+        what = "parameters" if any(name in m._parameters for m, name in changed) else "tensors"
+        more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+        warn(
+            f"the model changes its own {what} as it runs, and so did these runs of it: "
+            f"{', '.join([*names][:_MOST_NAMES])}{more}"
+        )
+
+
+def _own_tensors(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
+    for module in modules:
+        for name, parameter in module._parameters.items():
+            if parameter is not None and not is_lazy(parameter):
+                yield module, name, parameter
+    for module, name, value in _own_values(modules):
+        # Lists of parameters, as an LSTM has one, are known by the names of those.
+        if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+            yield module, name, value
+
+
+def _mark(tensor: torch.Tensor) -> tuple[int, bytes]:
+    """What is another one after a write: the version, and some values, as `.data` has its own."""
+    version = version_of(tensor)
+    is_plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout is torch.strided
+    if not is_plain or tensor.is_meta or not tensor.numel() or not has_memory(tensor):
+        return version, b""
+    try:
+        with quietly():
+            places = _places(tensor.numel()).to(tensor.device)
+            sample = tensor.detach().take(places).cpu()
+            return version, sample.view(torch.uint8).numpy().tobytes()
+    except RuntimeError:
+        # A dtype that torch can only store.
+        return version, b""
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _places(count: int) -> torch.Tensor:
+    return torch.linspace(0, count - 1, min(count, _SAMPLE), dtype=torch.float64).long()
 
 
 class _ShardedParameters:

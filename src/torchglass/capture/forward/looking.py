@@ -29,6 +29,7 @@ from torchglass.capture.forward.keeping import (
     keeping_random_state,
     retried_with_gradients,
     running_uncompiled,
+    telling_of_changes,
 )
 from torchglass.capture.model.containers import module_parts
 from torchglass.capture.model.structure import read_model
@@ -102,6 +103,7 @@ def _run(
     recorder = CallRecorder(modules)
     kept = KeptGradients()
     with together(
+        contextlib.nullcontext() if faking else telling_of_changes(one for _, one in modules),
         keeping_random_state(),
         keeping_modules((module for _, module in modules), replace),
         kept,

@@ -17,8 +17,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from torchglass.capture.guard.evidence import noted
-from torchglass.capture.guard.memory import version_of
 from torchglass.capture.guard.writing import NotWrittenError, Sheet, function_name
+from torchglass.capture.tensor.extents import version_of
 from torchglass.capture.tensor.files import write_tensors
 from torchglass.capture.trace.functions import tensors_in
 from torchglass.capture.trace.ops import OpEvent

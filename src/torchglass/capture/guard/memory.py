@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from torchglass.capture.guard.finiteness import Health, look_again
-from torchglass.capture.tensor.extents import View, view_of
+from torchglass.capture.tensor.extents import View, version_of, view_of
 
 _MOST = 1 << 14
 """After so many tensors, those that are gone are forgotten."""
@@ -84,9 +84,3 @@ class Memory:
         }
         self._undefined = {key: ref for key, ref in self._undefined.items() if ref() is not None}
         self._limit = 2 * len(self._known) + _MOST
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """How often a tensor was written into."""
-    # Tensors of inference mode do not count what is written into them.
-    return -1 if tensor.is_inference() else tensor._version

@@ -29,10 +29,10 @@ from torchglass.capture.guard.desk import Desk
 from torchglass.capture.guard.evidence import Exhibit, Spot, standing, user_source
 from torchglass.capture.guard.finiteness import Health, look_again
 from torchglass.capture.guard.guarding import guarding
-from torchglass.capture.guard.memory import version_of
 from torchglass.capture.guard.updates import is_held_back, spoiled_gradients
 from torchglass.capture.places import tensors_in, tensors_of_call
 from torchglass.capture.quiet import quietly
+from torchglass.capture.tensor.extents import version_of
 
 
 class Batch(NamedTuple):

@@ -149,6 +149,12 @@ def _no_storage() -> None:
     return None
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was written into."""
+    # Tensors of inference mode do not count what is written into them.
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def has_memory(tensor: torch.Tensor) -> bool:
     """Whether the memory of a tensor is still there.
 

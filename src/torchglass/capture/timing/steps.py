@@ -19,13 +19,14 @@ from torchglass.capture.forward.keeping import (
     keeping_modules,
     keeping_random_state,
     retried_with_gradients,
+    telling_of_changes,
 )
 from torchglass.capture.forward.looking import copy_of_lazy, modules_in, tensors_of
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.places import tensors_in
 from torchglass.capture.timing.backward import Reached, leaves_among, nodes_behind
 from torchglass.capture.trace.functions import without_guards
-from torchglass.errors import CaptureError, warn
+from torchglass.errors import CaptureError
 from torchglass.records.model import Model, Module, ModuleId
 from torchglass.records.timing import Stage
 
@@ -196,18 +197,16 @@ def keeping_parameters(modules: Sequence[nn.Module]) -> Iterator[Sequence[str]]:
     The block is told what there is to say of such an optimizer.
     """
     parameters = parameters_of(modules)
-    versions = [_version(parameter) for parameter in parameters]
     optimizers = [hooks for p in parameters if (hooks := p._post_accumulate_grad_hooks)]
     steps = [dict(hooks) for hooks in optimizers]
     for hooks in optimizers:
         hooks.clear()
     try:
-        yield [_NO_STEP] if optimizers else []
+        with telling_of_changes(modules):
+            yield [_NO_STEP] if optimizers else []
     finally:
         for hooks, step in zip(optimizers, steps, strict=True):
             hooks.update(step)
-        if versions != [_version(parameter) for parameter in parameters]:
-            warn("the model changes its own parameters as it runs, and so did these runs of it")
 
 
 class _Copies:
@@ -245,8 +244,3 @@ def parameters_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
     """The parameters that modules hold and that have a shape, shared ones once."""
     own = (parameter for module in modules for parameter in module._parameters.values())
     return list({id(one): one for one in own if one is not None and not is_lazy(one)}.values())
-
-
-def _version(tensor: torch.Tensor) -> int:
-    # A tensor made in inference mode has no version, and cannot be changed outside of it.
-    return 0 if tensor.is_inference() else tensor._version

@@ -14,7 +14,11 @@ from torch.nn.parameter import is_lazy
 from torchglass.analyse.failure.story import Clues, is_ours
 from torchglass.blocks import unbroken
 from torchglass.capture.calls import CALL_CODE
-from torchglass.capture.forward.keeping import keeping_modules, keeping_random_state
+from torchglass.capture.forward.keeping import (
+    keeping_modules,
+    keeping_random_state,
+    telling_of_changes,
+)
 from torchglass.capture.places import tensors_of_call
 from torchglass.capture.tensor.describing import measure
 from torchglass.capture.trace.assembling import Captured
@@ -56,7 +60,10 @@ def _keeping(model: nn.Module) -> Iterator[None]:
         if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
             yield
             return
-        with keeping_modules(model.modules(), {"_buffers": _copy}):
+        with (
+            telling_of_changes(model.modules()),
+            keeping_modules(model.modules(), {"_buffers": _copy}),
+        ):
             yield
 
 
