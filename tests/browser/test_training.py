@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import base64
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 from torch import nn
 
 import torchglass as tg
 from tests import make
-from tests.browser.conftest import OpenPage, Serve
+from tests.browser.conftest import PATIENCE_MS, OpenPage, Serve
 from tests.browser.runs import RUN, graph, put_steps, put_training, training, transformer
 from torchglass.records.activations import Activations, FeatureMap
 from torchglass.records.finding import Finding, Findings
@@ -34,6 +35,51 @@ def test_scalars_are_charted(open_page: OpenPage, serving: Serve) -> None:
     chart = page.get_by_test_id("chart")
     expect(chart).to_contain_text("loss")
     expect(chart.get_by_role("img")).to_have_attribute("aria-label", re.compile("steps 0 to 39"))
+
+
+def test_scalars_are_grouped_filtered_and_drawn_as_asked(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    file = tmp_path / "run.glass"
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tg.watch(model, save=file, verbose=False) as watcher:
+        for step in range(30):
+            model(torch.ones(4, 2)).sum().backward()
+            optimizer.step()
+            watcher.log("loss", 10.0 ** (step % 3))
+            watcher.log("train/accuracy", step / 30)
+            watcher.log("train/recall", step / 40)
+    server = tg.view(file, port=0)
+    page = open_page(server.url)
+    page.get_by_role("button", name="Scalars").click()
+    charts = page.get_by_test_id("chart")
+    loss = charts.filter(has_text="loss").first
+    expect(page.get_by_role("heading", name="train", exact=True)).to_be_visible()
+
+    plain = drawn_once_settled(loss)
+    page.get_by_label("Log scale").check()
+    logarithmic = drawn_once_settled(loss, other_than=plain)
+    page.get_by_label("Smoothing").fill("0.9")
+    drawn_once_settled(loss, other_than=logarithmic)
+    page.get_by_label("Filter scalars").fill("recall")
+
+    expect(charts).to_have_count(1)
+    expect(charts).to_contain_text("train/recall")
+    page.get_by_label("Filter scalars").fill("nothing")
+    expect(page.get_by_text("No scalar matches.")).to_be_visible()
+    page.close()
+    server.close()
+
+
+def drawn_once_settled(chart: Locator, other_than: bytes = b"") -> bytes:
+    """A picture of a chart that is not the one before, once it no longer changes."""
+    before, now = b"", chart.screenshot()
+    end = time.monotonic() + PATIENCE_MS / 1000
+    while now in (other_than, b"") or now != before:
+        assert time.monotonic() < end, "the chart looks as it did before"
+        before, now = now, chart.screenshot()
+    return now
 
 
 def test_gradients_are_shown_along_the_depth(open_page: OpenPage, serving: Serve) -> None:
@@ -304,6 +350,55 @@ def test_who_went_back_in_time_stays_there(open_page: OpenPage, serving: Serve) 
     expect(page.get_by_test_id("step")).to_have_text("step 4 of 19")
     page.get_by_role("button", name="Follow").click()
     expect(page.get_by_test_id("step")).to_have_text("step 19")
+
+
+def test_a_page_whose_server_ends_says_how_to_open_the_file_again(
+    tmp_path: Path, open_page: OpenPage, serving: Serve
+) -> None:
+    sink = FileSink(tmp_path / "run.glass", RUN)
+    sink.put_model(transformer())
+    put_steps(sink, range(3))
+    server = serving(FileReader(tmp_path / "run.glass"))
+    page = open_page(server.url, loses_its_server=True)
+    expect(page.get_by_test_id("step")).to_have_text("step 2")
+
+    server.close()
+
+    expect(page.get_by_role("alert")).to_contain_text("Reopen: torchglass view run.glass")
+    sink.close()
+
+
+def test_nan_gradients_are_marked_and_layers_stand_in_the_order_in_which_they_run(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    class Swapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.second = nn.Linear(2, 2)
+            self.first = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.second(self.first(x))
+            return out
+
+    model = Swapped()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tg.watch(model, save=tmp_path / "run.glass", verbose=False):
+        for scale in (1.0, float("nan")):
+            optimizer.zero_grad()
+            (model(torch.ones(4, 2)).sum() * scale).backward()
+            optimizer.step()
+    server = tg.view(tmp_path / "run.glass", port=0)
+    page = open_page(server.url)
+
+    page.get_by_role("button", name="Gradients").click()
+
+    rows = page.get_by_role("region", name="Gradients").get_by_role("row")
+    expect(rows.filter(has_text="first")).to_contain_text("NaN")
+    names = [text for text in rows.all_inner_texts() if "first" in text or "second" in text]
+    assert [name.split()[0] for name in names] == ["first", "second"]
+    page.close()
+    server.close()
 
 
 def test_a_page_whose_server_ends_says_so_and_goes_on_showing(
