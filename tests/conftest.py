@@ -26,6 +26,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What the explorer remembers is this machine's user's, and no test may read or write it.
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="torchglass-config-")
+# wandb reads this once a process, and asks for a login where it is not set.
+os.environ["WANDB_MODE"] = "offline"
 
 
 @pytest.fixture(autouse=True)
