@@ -33,7 +33,7 @@ MOST = 100
 _AFTER_BETTER_TIMES = 6
 """A gradient that was there before must be missing this often: experts of a mixture rest, too."""
 _FEWEST_NUMBERS = 32
-"""Below so many values, that all are zero may well be chance."""
+"""With fewer values than this, all zeros may be chance."""
 _VANISHING_SHARE = 1e-6
 """A gradient vanishes when it is this much smaller than the largest one of the model."""
 _CANCELLED_SHARE = 1e-4

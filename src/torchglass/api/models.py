@@ -72,7 +72,7 @@ def summary(
 
 
 def _run_of(target: object) -> RunNote | None:
-    """How the training is doing that a target is a record of; None if it is no training."""
+    """The status of the training that a target records; None if it is not a training."""
     from torchglass.results.summary import RunNote
 
     if isinstance(target, Path) and is_run(target):

@@ -136,7 +136,7 @@ class _Contraction:
         takers: dict[NodeId, list[NodeId]] = {}
         for source, target in self._edges:
             takers.setdefault(source, []).append(target)
-        # An op's takers come after it, but for the outputs, which are no ops.
+        # Everything that uses an op comes after it, except outputs, which are not ops.
         for node in reversed(self._nodes):
             if any(taker in used for taker in takers.get(node.id, ())):
                 used.add(node.id)
