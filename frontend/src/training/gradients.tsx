@@ -25,18 +25,12 @@ export function Gradients() {
   const drawn = ridge(flow, step.value, MOST_LINES);
   const beside = other === shown.value ? null : normsOf(second, step.value);
   const canvas = useRef<HTMLCanvasElement>(null);
-  const under = useSignal<{ line: number; layer: number } | null>(null);
+  const mouse = useSignal<{ x: number; y: number } | null>(null);
   const names = flow.layers.map((layer) => layer.path || model.value!.name);
   const others = beside && flow.layers.map((layer) => beside.get(layer.path) ?? NaN);
-  const find = (event: MouseEvent) => {
-    const { left, top, width, height } = canvas.current!.getBoundingClientRect();
-    const { x, base } = axesOf(width, height, drawn);
-    const [px, py] = [event.clientX - left, event.clientY - top];
-    const layer = nearestOf(names.length, (at) => Math.abs(x(at) - px));
-    const line = nearestOf(drawn.lines.length, (at) => Math.abs(base(at) - 8 - py));
-    under.value = drawn.lines[line] && names[layer] !== undefined ? { line, layer } : null;
-  };
-  const read = under.value && drawn.lines[under.value.line];
+  // Found at each drawing, not at each move: steps arrive while the mouse rests.
+  const under = mouse.value && canvas.current && nearest(canvas.current, drawn, mouse.value);
+  const read = under && drawn.lines[under.line];
   useEffect(() => {
     const element = canvas.current;
     if (!element) return undefined;
@@ -51,8 +45,8 @@ export function Gradients() {
       <p class="dim" role="status">
         {read ? (
           <>
-            step {formatExact(read.first)} · <b>{names[under.value!.layer]}</b> · gradient norm{" "}
-            {formatNumber(read.norms[under.value!.layer] ?? NaN)}
+            step {formatExact(read.first)} · <b>{names[under.layer]}</b> · gradient norm{" "}
+            {formatNumber(read.norms[under.layer] ?? NaN)}
           </>
         ) : (
           <>
@@ -71,12 +65,22 @@ export function Gradients() {
         ref={canvas}
         role="img"
         aria-label={`Gradient norms of ${flow.layers.length} layers over ${flow.steps.length} steps`}
-        onMouseMove={find}
-        onMouseLeave={() => (under.value = null)}
+        onMouseMove={({ clientX: x, clientY: y }) => (mouse.value = { x, y })}
+        onMouseLeave={() => (mouse.value = null)}
       />
       <Layers flow={flow} beside={beside} />
     </section>
   );
+}
+
+/** The line and the layer that are nearest to a point of the window. */
+function nearest(canvas: HTMLCanvasElement, drawn: Ridge, mouse: { x: number; y: number }) {
+  const { left, top, width, height } = canvas.getBoundingClientRect();
+  const { x, base } = axesOf(width, height, drawn);
+  return {
+    layer: nearestOf(drawn.layers, (at) => Math.abs(x(at) + left - mouse.x)),
+    line: nearestOf(drawn.lines.length, (at) => Math.abs(base(at) - 8 + top - mouse.y)),
+  };
 }
 
 function nearestOf(count: number, far: (at: number) => number): number {
