@@ -7,7 +7,7 @@ PAGE := src/torchglass/views/web/page/.stamp
 FRONTEND := $(shell find frontend -type f -not -path '*/node_modules/*' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports bench docs format clean
+.PHONY: help demo test check lint types imports bench docs site format clean
 
 help: ## Show what can be made.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -22,7 +22,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py
 
 $(VENV)/.developing: $(VENV)/.installed
 	@echo "Installing what the tests and checks need …"
-	@$(INSTALL) -e '.[dev]'
+	@$(INSTALL) -e '.[dev,docs]'
 	@touch $@
 
 # An editable install builds the page once; later changes to its source are built here.
@@ -41,7 +41,7 @@ test: developing ## Run the tests, browser tests included.
 	@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-check: developing lint types imports ## Everything that must hold before a commit.
+check: developing lint types imports site ## Everything that must hold before a commit.
 	@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term $(ARGS)
 
@@ -63,8 +63,12 @@ bench: developing ## Measure us beside our peers.
 	@$(INSTALL) -e '.[bench]'
 	$(BIN)/python -m benchmarks $(ARGS)
 
-docs: developing ## Rebuild the pictures and tables in docs/ and README.
+docs: developing ## Renew the pictures, outputs and tables of the documentation, and build its site.
 	$(BIN)/python -m docs.build
+	@$(MAKE) --no-print-directory site
+
+site: developing ## Build the documentation into site/, strictly and offline.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## Remove the environment and everything built.
-	rm -rf $(VENV) src/torchglass/views/web/page frontend/node_modules dist .coverage* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) src/torchglass/views/web/page frontend/node_modules dist site .coverage* .mypy_cache .ruff_cache .pytest_cache

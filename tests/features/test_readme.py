@@ -1,4 +1,4 @@
-"""Every example in the README and in the docs runs as it stands."""
+"""Every example in the README and in the docs runs, and prints what is shown below it."""
 
 from __future__ import annotations
 
@@ -7,55 +7,91 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+from docs.examples import DOCS, PAGES, ROOT, blocks_of, renewed, run_page
 
 
-def examples(page: Path) -> list[str]:
-    text = page.read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
 
 
-def prints(page: Path) -> list[tuple[str, str]]:
-    """The examples that a page shows the print of, and these prints."""
-    text = page.read_text(encoding="utf-8")
-    pattern = r"^```python\n((?:(?!^```).)*)^```\n\n^```text\n(.*?)^```"
-    return re.findall(pattern, text, flags=re.MULTILINE | re.DOTALL)
+def has_examples(page: Path) -> bool:
+    return any(block.language == "python" for block in blocks_of(text_of(page)))
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def links(page: Path) -> list[str]:
-    return re.findall(r"\]\(((?!http)[^)#]+)\)", page.read_text(encoding="utf-8"))
+    return re.findall(r"\]\(((?!http)[^)#]+)\)", text_of(page))
 
 
-def test_the_readme_has_examples() -> None:
-    assert len(examples(ROOT / "README.md")) > 5
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda p: p.name)
-def test_the_examples_of_a_page_run_as_printed(
+@pytest.mark.parametrize("page", [page for page in PAGES if has_examples(page)], ids=name_of)
+def test_the_examples_of_a_page_run_and_print_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
 
-    for number, example in enumerate(examples(page)):
-        exec(compile(example, f"{page.name} (example {number})", "exec"), names)
+    wrong = [block for block in run_page(text_of(page)) if not block.is_true]
 
-
-@pytest.mark.parametrize("page", [page for page in PAGES if prints(page)], ids=lambda p: p.name)
-def test_what_a_page_shows_is_what_its_example_prints(
-    page: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for example, shown in prints(page):
-        exec(compile(example, page.name, "exec"), {})
-
-        assert capsys.readouterr().out == shown
+    renew = f"renew the page with `python -m docs.examples {name_of(page)}`"
+    assert [(block.printed, block.body) for block in wrong] == [], renew
 
 
-def test_a_table_is_shown_in_the_docs() -> None:
-    assert any(map(prints, PAGES))
+def test_the_readme_has_examples() -> None:
+    blocks = blocks_of(text_of(ROOT / "README.md"))
+    assert sum(block.language == "python" for block in blocks) >= 5
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_outputs_are_shown_in_the_docs() -> None:
+    shown = [block for page in PAGES for block in blocks_of(text_of(page))]
+    assert sum(block.language == "text" for block in shown) >= 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
-    assert [link for link in links(page) if not (page.parent / link).exists()] == []
+    missing = [link for link in links(page) if not _exists(page.parent / link)]
+    assert missing == []
+
+
+def _exists(target: Path) -> bool:
+    """Whether a link leads to a file; the site makes a page of each notebook."""
+    return target.exists() or target.with_suffix(".ipynb").exists()
+
+
+PAGE = """
+```python
+print("one 1.5 ms")
+```
+
+<!-- numbers vary -->
+```text
+{}
+```
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_true"), [("one 1.5 ms", True), ("one 20 μs", True), ("two 1.5 ms", False)]
+)
+def test_an_output_with_times_is_checked_by_its_words(shown: str, is_true: bool) -> None:
+    assert run_page(PAGE.format(shown))[1].is_true is is_true
+
+
+def test_a_wrong_output_is_renewed() -> None:
+    page = "```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n"
+
+    assert renewed(page) == page.replace("3", "2")
+
+
+def test_a_block_that_is_not_run_says_why() -> None:
+    notes = [block.note for page in PAGES for block in blocks_of(text_of(page))]
+    assert [note for note in notes if note.startswith("not run") and ": " not in note] == []
+
+
+def test_the_reference_lists_every_public_name() -> None:
+    import torchglass as tg
+
+    pages = "".join(map(text_of, (DOCS / "reference").glob("*.md")))
+    named = set(re.findall(r"^::: (?:torchglass\.|class )(\w+)$", pages, flags=re.MULTILINE))
+    assert {*tg.__all__, "open"} - named == {"__version__"}
