@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tests.make import spec
+from torchglass.export import inspection
 from torchglass.records.inspection import Effort, InspectedCall, InspectedModel, InspectedModule
 from torchglass.records.statistics import Measured
 from torchglass.records.tensors import Stats
+from torchglass.results.inspection import Inspection
+
+SCHEMA_FILE = inspection.SCHEMA_FILE
+read_inspection = Inspection.read
 
 
 def tensor(*shape: int, place: str = "", stats: Stats | None = None) -> Measured:

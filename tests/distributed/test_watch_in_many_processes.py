@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import torchglass as tg
 from tests.distributed.processes import run_ranks
 from torchglass.records.finding import Findings
-from torchglass.results.run import SavedRun, open_run
 
 pytestmark = pytest.mark.slow
+
 
 DATA_PARALLEL = """
 import os, signal, sys
@@ -20,7 +22,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from tests.distributed.processes import gather
 from torchglass.api.training import watch
-from torchglass.results.run import open_run
+from torchglass.results.run import tg.open
 
 rank = gather()
 folder, reduce, steps, victim, spoiled = sys.argv[1:]
@@ -33,7 +35,7 @@ trained = model if int(victim) >= 0 and reduce else DistributedDataParallel(mode
 optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
 for step in range(int(steps)):
     if rank == int(victim) and step == 3:
-        while open_run(f"{folder}/{0 if reduce else rank}.glass").last_step < 1:
+        while tg.open(f"{folder}/{0 if reduce else rank}.glass").last_step < 1:
             pass
         os.kill(os.getpid(), signal.SIGKILL)
     inputs = torch.arange(32.0).reshape(8, 4) + 100 * rank
@@ -131,7 +133,7 @@ def train(
     return [each.returncode for each in done]
 
 
-def bins(run: SavedRun, label: str) -> np.ndarray:
+def bins(run: Any, label: str) -> np.ndarray:
     return np.array([[*each.counts] for each in run.reader.histograms(run[label].record.id).bins])
 
 
@@ -139,7 +141,7 @@ def test_each_rank_writes_its_own_file(tmp_path: Path) -> None:
     train(tmp_path, 2)
 
     for rank in range(2):
-        with open_run(tmp_path / f"{rank}.glass") as run:
+        with tg.open(tmp_path / f"{rank}.glass") as run:
             assert (run.run.rank, run.run.world_size) == (rank, 2)
             assert run["input.0"].column("max").tolist() == [31.0 + 100 * rank] * 3
             assert run["0.weight.grad"].steps.tolist() == [0, 1, 2]
@@ -148,7 +150,7 @@ def test_each_rank_writes_its_own_file(tmp_path: Path) -> None:
 def test_parameter_gradients_are_those_after_the_ranks_agreed(tmp_path: Path) -> None:
     train(tmp_path, 2)
 
-    with open_run(tmp_path / "0.glass") as one, open_run(tmp_path / "1.glass") as other:
+    with tg.open(tmp_path / "0.glass") as one, tg.open(tmp_path / "1.glass") as other:
         for label in ("0.weight.grad", "2.weight"):
             assert one[label].values == pytest.approx(other[label].values, rel=1e-5), label
 
@@ -158,7 +160,7 @@ def test_the_first_rank_has_the_numbers_of_all(tmp_path: Path, ranks: int) -> No
     train(tmp_path, ranks, reduce="all")
 
     everything = np.concatenate([np.arange(32.0) + 100 * rank for rank in range(ranks)])
-    with open_run(tmp_path / "0.glass") as run:
+    with tg.open(tmp_path / "0.glass") as run:
         inputs = run["input.0"]
         assert inputs.column("count").tolist() == [32.0 * ranks] * 3
         assert inputs.column("min").tolist() == [0.0] * 3
@@ -177,7 +179,7 @@ def test_numbers_that_one_rank_logs_do_not_mix_up_the_steps_of_all(tmp_path: Pat
         assert rank.returncode == 0, rank.stderr
         assert "records" not in rank.stderr
 
-    with open_run(tmp_path / "0.glass") as run:
+    with tg.open(tmp_path / "0.glass") as run:
         assert run["loss"].steps.tolist() == run["loss"].values.tolist() == list(range(8))
         inputs = run["input.0"]
         assert inputs.steps.tolist() == inputs.column("mean").tolist() == [0, 3, 6]
@@ -187,7 +189,7 @@ def test_numbers_that_one_rank_logs_do_not_mix_up_the_steps_of_all(tmp_path: Pat
 def test_a_nan_on_one_rank_is_found_with_the_rank(tmp_path: Path) -> None:
     train(tmp_path, 4, reduce="all", spoiled=3, steps=1)
 
-    with open_run(tmp_path / "0.glass") as run:
+    with tg.open(tmp_path / "0.glass") as run:
         found = run.reader.document(Findings)
     assert found is not None
     (of_input,) = (one for one in found.findings if one.facts["series"] == "input.0")
@@ -202,7 +204,7 @@ def test_shards_are_measured_where_they_lie_and_add_up_to_the_whole(tmp_path: Pa
 
     assert all(each.returncode == 0 for each in done), done[0].stderr
     weights = torch.load(tmp_path / "w.pt")
-    with open_run(tmp_path / "0.glass") as run:
+    with tg.open(tmp_path / "0.glass") as run:
         for label, weight in zip(("0.weight", "2.weight"), weights, strict=True):
             series = run[label]
             assert series.column("count").tolist() == [weight.numel()] * 2
@@ -216,9 +218,9 @@ def test_what_each_rank_wrote_is_there_when_one_was_killed(tmp_path: Path) -> No
     codes = train(tmp_path, 2, victim=1, steps=6)
 
     assert codes[1] == -9
-    with open_run(tmp_path / "0.glass") as run:
+    with tg.open(tmp_path / "0.glass") as run:
         assert run["0.weight"].steps.tolist() == [0, 1, 2]
-    with open_run(tmp_path / "1.glass") as run:
+    with tg.open(tmp_path / "1.glass") as run:
         assert run["0.weight"].steps.tolist()[:2] == [0, 1]
         assert not run.finished
 
@@ -227,7 +229,7 @@ def test_the_first_rank_goes_on_alone_when_another_was_killed(tmp_path: Path) ->
     codes = train(tmp_path, 2, reduce="all", victim=1, steps=6)
 
     assert codes == [0, -9]
-    with open_run(tmp_path / "0.glass") as run:
+    with tg.open(tmp_path / "0.glass") as run:
         counts = run["input.0"].column("count").tolist()
         assert run.finished
     assert len(counts) == 6
@@ -242,7 +244,7 @@ def test_the_ranks_of_a_training_know_that_they_belong_together(tmp_path: Path) 
     files = sorted(tmp_path.glob("*.glass"))
     assert [file.name[15:] for file in files] == ["-Linear-rank0.glass", "-Linear-rank1.glass"]
     assert files[0].name[:15] == files[1].name[:15]
-    with open_run(files[0]) as one, open_run(files[1]) as other:
+    with tg.open(files[0]) as one, tg.open(files[1]) as other:
         assert one.run.group == other.run.group != ""
 
 
@@ -250,7 +252,7 @@ def test_ranks_keep_how_long_their_forwards_took(tmp_path: Path) -> None:
     run_ranks(2, TOGETHER, str(tmp_path))
 
     for file in tmp_path.glob("*.glass"):
-        with open_run(file) as run:
+        with tg.open(file) as run:
             forward, step = (run[name].values.ravel() for name in ("time.forward", "time.step"))
             assert (forward > 0).all()
             assert (forward < step).all()

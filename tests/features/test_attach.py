@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.watched import watching
-from torchglass.api.training import attach
+from torchglass import attach
 
 
 class Names(nn.Module):

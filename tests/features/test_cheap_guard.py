@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchglass.api.guarding import guard
-from torchglass.results.guard import NonFiniteError
+from torchglass import NonFiniteError, guard
 
 
 class Unlucky(nn.Module):

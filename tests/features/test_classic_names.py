@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torchglass as rp
-from torchglass.errors import ViewError
+from torchglass import errors
 
 
 class Tied(nn.Module):
@@ -75,13 +75,13 @@ def test_a_summary_is_exported_as_text_json_and_html() -> None:
 
 
 def test_an_unknown_format_is_refused_by_name() -> None:
-    with pytest.raises(ViewError, match="format is 'text', 'json' or 'html', not 'pdf'"):
+    with pytest.raises(errors.ViewError, match="format is 'text', 'json' or 'html', not 'pdf'"):
         rp.export_model_summary(Tied(), format="pdf")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("explore", [rp.explore, rp.explore_model, rp.explore_torch_module])
 def test_the_explorers_say_what_to_do_without_a_terminal(explore: Any) -> None:
-    with pytest.raises(ViewError, match=r"needs a terminal; .*print\(tg.summary\(model\)\)"):
+    with pytest.raises(errors.ViewError, match=r"needs a terminal; .*print\(tg.summary\(model\)\)"):
         explore(Tied())
 
 
@@ -115,7 +115,7 @@ def test_a_configuration_chooses_what_an_export_shows() -> None:
 
 @pytest.mark.parametrize("wrong", [{"color_scheme": "neon"}, {"max_depth": -1}])
 def test_a_configuration_refuses_what_it_cannot_mean(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ViewError, match=next(iter(wrong))):
+    with pytest.raises(errors.ViewError, match=next(iter(wrong))):
         rp.ExplorerConfig(**wrong)
 
 

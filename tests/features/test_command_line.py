@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from torchglass.cli import main
+from tests.command_line import main
 
 NET = """
     import torch

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from torchglass.cli import main
+from tests.command_line import main
 
 NET = """
     from torch import nn

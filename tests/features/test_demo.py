@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.terminals import python_in_terminal
-from torchglass import demo
-from torchglass.demo.sorter import LENGTH, Sorter, make_batch
-from torchglass.results.run import open_run
+import torchglass as tg
+from tests.command_line import main
+from tests.terminals import run_in_terminal
 
 
 def test_without_a_terminal_the_demo_prints_what_it_saw_and_where_it_is(
@@ -25,7 +24,7 @@ def test_without_a_terminal_the_demo_prints_what_it_saw_and_where_it_is(
     random = torch.get_rng_state()
     threads = torch.get_num_threads()
 
-    demo.run(tmp_path, steps=60)
+    assert main(["demo", str(tmp_path), "--steps", "60"]) == 0
 
     printed = capsys.readouterr().out
     file, page = sorted(tmp_path.iterdir())
@@ -46,7 +45,7 @@ def test_the_demo_names_commands_that_the_shell_finds(
 ) -> None:
     monkeypatch.setenv("PATH", os.defpath)
 
-    demo.run(tmp_path, show=False, steps=2)
+    assert main(["demo", str(tmp_path), "--steps", "2"]) == 0
 
     _, _, ways_on = capsys.readouterr().out.partition("Now try\n")
     explore, view, python = (line.split() for line in ways_on.splitlines())
@@ -57,10 +56,10 @@ def test_the_demo_names_commands_that_the_shell_finds(
 
 
 def test_the_demo_leaves_a_run_with_structure_and_series(tmp_path: Path) -> None:
-    demo.run(tmp_path, show=False, steps=30)
+    assert main(["demo", str(tmp_path), "--steps", "30"]) == 0
 
     (file,) = tmp_path.glob("*.glass")
-    with open_run(file) as run:
+    with tg.open(file) as run:
         assert run.finished
         assert run.model.name == "Sorter"
         assert run.model.tied
@@ -70,18 +69,9 @@ def test_the_demo_leaves_a_run_with_structure_and_series(tmp_path: Path) -> None
         assert "head.weight" not in run
 
 
-def test_the_task_is_to_sort() -> None:
-    digits, ordered = make_batch(5, torch.Generator().manual_seed(1))
-
-    assert digits.shape == (5, 2 * LENGTH - 1)
-    assert torch.equal(ordered, digits[:, :LENGTH].sort(dim=1).values)
-    assert torch.equal(digits[:, LENGTH:], ordered[:, :-1])
-    assert Sorter().sort(digits[:, :LENGTH]).shape == (5, LENGTH)
-
-
 def test_ctrl_c_stops_the_training_and_shows_what_there_is(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-u", "-c", "from torchglass import demo; demo.run(steps=100_000)"],
+        [sys.executable, "-u", "-m", "torchglass", "demo", "--steps", "100000"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
@@ -103,9 +93,12 @@ def test_ctrl_c_stops_the_training_and_shows_what_there_is(tmp_path: Path) -> No
 
 
 def test_on_a_terminal_the_explorer_opens_on_the_run(tmp_path: Path) -> None:
-    code = "from torchglass import demo; demo.run(steps=20)"
+    command = [sys.executable, "-m", "torchglass", "demo", "--steps", "20"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
-    screen, exit_code = python_in_terminal(code, (["finished"], b"q"), folder=tmp_path)
+    screen, exit_code = run_in_terminal(
+        command, (["finished"], b"q"), folder=tmp_path, environment=environment
+    )
 
     after = screen.rpartition("finished")[2]
     assert exit_code == 0

@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import torchglass as tg
-from torchglass.errors import ViewError
-from torchglass.results.explanation import explain
+from torchglass import errors, explain
 
 
 def story(model: nn.Module, *args: Any, **kwargs: Any) -> str:
@@ -273,7 +272,7 @@ def test_the_trace_up_to_the_failure_and_the_exception_are_there() -> None:
     assert isinstance(explanation.error, RuntimeError)
     assert explanation.trace["conv2"].shape == (2, 16, 8, 8)
     assert explanation.trace.layer_labels[-1] == "flatten_1_7"
-    with pytest.raises(ViewError, match="it raised RuntimeError"):
+    with pytest.raises(errors.ViewError, match="it raised RuntimeError"):
         _ = explanation.trace.output
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from textual.pilot import Pilot
 from torch import nn
 
+import torchglass as tg
 from tests import models
-from tests.unit.views.tui.runs import drive, screen_text
-from torchglass.api.exhibits import exhibit
-from torchglass.errors import TargetError
-from torchglass.views.tui.app import Exhibit, ExplorerApp
-from torchglass.views.tui.picture import settle
-from torchglass.views.tui.windows.opening import Opening
+from tests.explorer import Explorer, drive, shown, terminal
+from torchglass import errors
 
 KEYS = ("Z", "Z", "j", "t", "d", "c", "a", "L", "A", "B", "3", "o", "S", "z", "J", "end", "i", "n")
 
@@ -78,144 +74,130 @@ ODD: dict[str, Callable[[], Any]] = {
     ids=lambda value: value if isinstance(value, str) else f"{value[0]}x{value[1]}",
 )
 def test_keys_work_on_an_odd_model(name: str, size: tuple[int, int]) -> None:
-    app = ExplorerApp(exhibit(ODD[name]()))
+    async def story(explorer: Explorer) -> None:
+        await explorer.press(*KEYS)
 
-    async def story(pilot: Pilot[None]) -> None:
-        await pilot.press(*KEYS)
-        await settle(app, pilot)
+        assert explorer.app.is_running
+        assert "\x1b" not in explorer.text
 
-        assert app.is_running
-        assert "\x1b" not in screen_text(app)
-
-    drive(app, story, size=size)
+    drive(story, ODD[name](), size=size)
 
 
 @pytest.mark.parametrize(
     "name", ["hostile properties", "contains itself", "not initialised", "lists", "lazy", "meta"]
 )
 def test_everything_an_odd_model_holds_can_be_opened(name: str) -> None:
-    app = ExplorerApp(exhibit(ODD[name]()))
-
-    async def story(pilot: Pilot[None]) -> None:
-        await pilot.press("a", "tab")
-        await settle(app, pilot)
-        panel = app.explorer.dock.front
-        assert panel is not None
+    async def story(explorer: Explorer) -> None:
+        await explorer.press("a", "tab")
+        panel = explorer.app.explorer.dock.front
         for row in range(min(len(panel.rows), 12)):
             panel.focus()
             panel.go(row)
-            await pilot.press("enter")
-            await settle(app, pilot)
-            await pilot.press("s", "escape", "enter", "escape")
+            await explorer.press("enter")
+            await explorer.pilot.press("s", "escape", "enter", "escape")
 
-        await settle(app, pilot)
-        assert app.is_running
-        assert "\x1b" not in screen_text(app)
+        await explorer.settle()
+        assert explorer.app.is_running
+        assert "\x1b" not in explorer.text
 
-    drive(app, story, size=(120, 30))
+    drive(story, ODD[name](), size=(120, 30))
 
 
 def test_one_bad_module_is_one_row_that_says_so() -> None:
-    app = ExplorerApp(exhibit(nn.Sequential(nn.ReLU(), models.BrokenExtra(), nn.Tanh())))
+    model = nn.Sequential(nn.ReLU(), models.BrokenExtra(), nn.Tanh())
 
-    async def story(pilot: Pilot[None]) -> None:
-        lines = screen_text(app).splitlines()
-        assert any("!" in line and "BrokenExtra" in line for line in lines)
-        assert any("Tanh" in line for line in lines)
+    lines = shown(model, size=(120, 40)).splitlines()
 
-    drive(app, story)
+    assert any("!" in line and "BrokenExtra" in line for line in lines)
+    assert any("Tanh" in line for line in lines)
+
+
+class Slow(nn.Linear):
+    """A layer that describes itself only when it may."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.goes_on = threading.Event()
+
+    def extra_repr(self) -> str:
+        self.goes_on.wait(60)
+        return super().extra_repr()
 
 
 def test_keys_are_alive_while_a_model_is_read() -> None:
-    going_on = threading.Event()
+    layer = Slow()
 
-    def read() -> Exhibit:
-        going_on.wait(30)
-        return exhibit(nn.Sequential(nn.Linear(2, 2)))
+    async def story(explorer: Explorer) -> None:
+        await explorer.pilot.pause()
+        assert not explorer.is_open()
+        assert "Loading…" in explorer.text
 
-    app = ExplorerApp(read)
+        layer.goes_on.set()
+        while not explorer.is_open():
+            await explorer.pilot.pause()
+        await explorer.settle()
+        assert "Slow" in explorer.text
+        (below, _) = explorer.app.screen_stack
+        assert not list(below.query("*"))
 
-    async def story() -> None:
-        async with app.run_test() as pilot:
-            await pilot.pause()
-            assert isinstance(app.screen, Opening)
-            assert "Loading…" in screen_text(app)
-
-            going_on.set()
-            while app.screen is not getattr(app, "explorer", None):
-                await pilot.pause()
-            await settle(app, pilot)
-            assert "Linear" in screen_text(app)
-            (below, _) = app.screen_stack
-            assert not list(below.query("*"))
-
-    asyncio.run(story())
+    with terminal(story):
+        tg.explore(nn.Sequential(layer))
 
 
 @pytest.mark.parametrize("key", ["q", "escape"])
 def test_reading_can_be_given_up(key: str) -> None:
-    going_on = threading.Event()
+    layer = Slow()
 
-    def read() -> Exhibit:
-        going_on.wait(30)
-        return exhibit(nn.ReLU())
+    async def story(explorer: Explorer) -> None:
+        await explorer.pilot.press(key)
+        await explorer.pilot.pause()
 
-    app = ExplorerApp(read)
+        assert explorer.app._exit
+        layer.goes_on.set()
 
-    async def story() -> None:
-        async with app.run_test() as pilot:
-            await pilot.press(key)
-            await pilot.pause()
-
-        assert app._exit
-        going_on.set()
-
-    asyncio.run(story())
+    with terminal(story):
+        tg.explore(nn.Sequential(layer))
 
 
-def test_a_huge_model_can_be_left_while_it_is_read() -> None:
-    model = nn.Sequential(*(nn.Sequential(nn.ReLU(), nn.ReLU()) for _ in range(10_000)))
-    app = ExplorerApp(lambda: exhibit(model))
-
-    async def story() -> None:
-        async with app.run_test() as pilot:
-            assert "(q to cancel)" in screen_text(app)
-            await pilot.press("q")
-
-        assert app._exit
-        assert app.error is None
-
-    asyncio.run(story())
+@pytest.fixture(scope="module")
+def huge() -> nn.Module:
+    return nn.Sequential(*(nn.Sequential(nn.ReLU(), nn.ReLU()) for _ in range(10_000)))
 
 
-def test_a_huge_model_can_be_left_while_it_is_searched() -> None:
-    model = nn.Sequential(*(nn.Sequential(nn.ReLU(), nn.ReLU()) for _ in range(10_000)))
-    app = ExplorerApp(exhibit(model))
+def test_a_huge_model_can_be_left_while_it_is_read(huge: nn.Module) -> None:
+    async def story(explorer: Explorer) -> None:
+        assert "(q to cancel)" in explorer.text
+        await explorer.pilot.press("q")
 
-    async def story() -> None:
-        async with app.run_test() as pilot:
-            app.explorer.searching.clock = partial(next, count())
-            app.explorer.action_search()
-            app.explorer.searching.find(r"re:(\d)\.\1")
-            assert app.explorer.searching.at_work
-            await pilot.press("escape", "q")
+        assert explorer.app._exit
+        assert explorer.app.error is None
 
-        assert app._exit
-
-    asyncio.run(story())
+    with terminal(story):
+        tg.explore(huge)
 
 
-def test_what_reading_raises_comes_out_of_the_explorer() -> None:
-    def read() -> Exhibit:
-        raise TargetError("there is no such file")
+def test_a_huge_model_can_be_left_while_it_is_searched(huge: nn.Module) -> None:
+    async def story(explorer: Explorer) -> None:
+        while not explorer.is_open():
+            await explorer.pilot.pause()
+        explorer.app.explorer.searching.clock = partial(next, count())
+        explorer.app.explorer.action_search()
+        explorer.app.explorer.searching.find(r"re:(\d)\.\1")
+        assert explorer.app.explorer.searching.at_work
+        await explorer.pilot.press("escape", "q")
 
-    app = ExplorerApp(read)
+        assert explorer.app._exit
 
-    async def story() -> None:
-        async with app.run_test() as pilot:
-            while not app._exit:
-                await pilot.pause()
+    with terminal(story):
+        tg.explore(huge)
 
-    asyncio.run(story())
 
-    assert isinstance(app.error, TargetError)
+def test_what_reading_raises_comes_out_of_the_explorer(tmp_path: Path) -> None:
+    (tmp_path / "net.pt").write_bytes(b"no checkpoint")
+
+    async def story(explorer: Explorer) -> None:
+        while not explorer.app._exit:
+            await explorer.pilot.pause()
+
+    with terminal(story), pytest.raises(errors.TargetError, match="is not a checkpoint"):
+        tg.explore(tmp_path / "net.pt")

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from IPython.testing.globalipapp import start_ipython
 from safetensors.torch import save_file
-from textual.pilot import Pilot
 from torch import nn
 
 import torchglass as tg
-from tests.unit.views.tui.runs import drive, screen_text
-from torchglass.api.exhibits import exhibit
-from torchglass.api.exploring import explore
-from torchglass.errors import TargetError, ViewError
-from torchglass.integrations.ipython import install
-from torchglass.records.flow import Reader
-from torchglass.records.measures import Measures
-from torchglass.records.statistics import Statistics
-from torchglass.records.trace import Trace
-from torchglass.targets.folders import find_targets
-from torchglass.views.tui.app import Exhibit, ExplorerApp
-from torchglass.views.tui.picture import settle
-from torchglass.views.tui.preferences import PreferenceFile, Preferences
-from torchglass.views.tui.windows.picker import Picker
+from tests.explorer import Explorer, drive, shown, terminal
+from torchglass import errors, explore
 
 
 def net() -> nn.Sequential:
@@ -36,19 +24,6 @@ def net() -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 2)
     )
-
-
-def shown(target: Any, *inputs: Any, press: tuple[str, ...] = (), **options: Any) -> str:
-    app = ExplorerApp(exhibit(target, inputs, **options))
-    text: list[str] = []
-
-    async def story(pilot: Pilot[None]) -> None:
-        await pilot.press(*press)
-        await settle(app, pilot)
-        text.append(screen_text(app))
-
-    drive(app, story, size=(180, 30))
-    return text[0]
 
 
 def healthy() -> nn.Sequential:
@@ -96,31 +71,25 @@ class Python(nn.Module):
 def test_a_forward_that_raises_opens_with_the_explanation(
     model: nn.Module, inputs: tuple[Any, ...], told: list[str]
 ) -> None:
-    app = ExplorerApp(exhibit(model, inputs, {} if inputs else {"y": torch.ones(1)}))
-
-    async def story(pilot: Pilot[None]) -> None:
-        text = screen_text(app)
-        assert all(words in text for words in told)
-        assert "✗" in text
+    async def story(explorer: Explorer) -> None:
+        assert all(words in explorer.text for words in told)
+        assert "✗" in explorer.text
 
         # The model is there to be explored as ever.
-        await pilot.press("a", "exclamation_mark")
-        await settle(app, pilot)
-        assert told[0] in screen_text(app)
+        await explorer.press("a", "exclamation_mark")
+        assert told[0] in explorer.text
 
-    drive(app, story, size=(180, 40))
+    options: dict[str, Any] = {} if inputs else {"y": torch.ones(1)}
+    drive(story, model, *inputs, size=(180, 40), **options)
 
 
 def test_the_cursor_begins_at_the_module_that_failed() -> None:
-    app = ExplorerApp(exhibit(Narrow(), (torch.ones(3, 4),)))
+    async def story(explorer: Explorer) -> None:
+        assert explorer.selected == "second"
+        await explorer.press("up", "w")
+        assert "linear_1_1" in explorer.text
 
-    async def story(pilot: Pilot[None]) -> None:
-        assert app.explorer.tree_panel.selected.path == "second"
-        await pilot.press("up", "w")
-        await settle(app, pilot)
-        assert "linear_1_1" in screen_text(app)
-
-    drive(app, story)
+    drive(story, Narrow(), torch.ones(3, 4))
 
 
 def test_in_an_event_loop_a_forward_that_raises_still_raises() -> None:
@@ -213,20 +182,15 @@ class Twice(nn.Module):
     ("panel", "told"), [("w", "linear_1_1"), ("P", "ran 2 times"), ("i", "last call")]
 )
 def test_a_shared_module_shows_the_calls_under_its_first_name(panel: str, told: str) -> None:
-    # Details are open already.
-    keys = ("down", "down", *((panel,) if panel != "i" else ()))
-    app = ExplorerApp(exhibit(Twice(), (torch.ones(3, 4),)))
+    async def story(explorer: Explorer) -> None:
+        # Details are open already.
+        await explorer.press("down", "down", *((panel,) if panel != "i" else ()))
+        assert explorer.selected == "right"
+        assert told in explorer.text
+        assert "did not run" not in explorer.text
+        assert panel == "i" or "The same module as left" in explorer.text
 
-    async def story(pilot: Pilot[None]) -> None:
-        await pilot.press(*keys)
-        await settle(app, pilot)
-        text = screen_text(app)
-        assert app.explorer.tree_panel.selected.path == "right"
-        assert told in text
-        assert "did not run" not in text
-        assert panel == "i" or "The same module as left" in text
-
-    drive(app, story, size=(160, 30))
+    drive(story, Twice(), torch.ones(3, 4), size=(160, 30))
 
 
 def recorded_run(folder: Path, **logged: float) -> Path:
@@ -272,20 +236,10 @@ def test_a_trace_opens_with_its_operations() -> None:
 
 
 def test_what_the_user_chose_for_one_kind_stays_with_it(tmp_path: Path) -> None:
-    memory = PreferenceFile(tmp_path / "explorer.json")
     run = recorded_run(tmp_path, loss=1.25)
 
     def explored(target: Any, *press: str) -> str:
-        app = ExplorerApp(exhibit(target), memory=memory)
-        seen: list[str] = []
-
-        async def story(pilot: Pilot[None]) -> None:
-            await pilot.press(*press)
-            await settle(app, pilot)
-            seen.append(screen_text(app))
-
-        drive(app, story, size=(180, 30))
-        return seen[0]
+        return shown(target, press=press, home=tmp_path / "home")
 
     explored(net(), "p")
     assert "params" not in explored(net()).splitlines()[1]
@@ -297,26 +251,13 @@ def test_what_the_user_chose_for_one_kind_stays_with_it(tmp_path: Path) -> None:
 
 
 def test_a_comparison_always_shows_what_changed(tmp_path: Path) -> None:
-    memory = PreferenceFile(tmp_path / "explorer.json")
     old, new = net(), net()
     with torch.no_grad():
         new.get_parameter("4.weight").add_(1)
 
-    def explored(*press: str) -> str:
-        app = ExplorerApp(exhibit(new, against=old), memory=memory)
-        seen: list[str] = []
-
-        async def story(pilot: Pilot[None]) -> None:
-            await pilot.press(*press)
-            await settle(app, pilot)
-            seen.append(screen_text(app))
-
-        drive(app, story, size=(180, 30))
-        return seen[0]
-
     # The first component after the name.
-    hidden = explored("L", "down", "space")
-    later = explored()
+    hidden = shown(new, against=old, press=("L", "down", "space"), home=tmp_path)
+    later = shown(new, against=old, home=tmp_path)
 
     assert "change" not in hidden.splitlines()[1]
     assert "change" in later.splitlines()[1]
@@ -326,80 +267,51 @@ def test_a_comparison_always_shows_what_changed(tmp_path: Path) -> None:
 def test_groups_of_a_checkpoint_are_not_of_one_class(tmp_path: Path) -> None:
     file = tmp_path / "net.pt"
     torch.save(net().state_dict(), file)
-    app = ExplorerApp(exhibit(file))
 
-    async def story(pilot: Pilot[None]) -> None:
-        await pilot.press("down")
-        await settle(app, pilot)
-        text = screen_text(app)
-        assert "▏" not in text
-        assert "group ×" not in text
+    text = shown(file, press=("down",), size=(120, 40))
 
-    drive(app, story)
+    assert "net.pt" in text
+    assert "▏" not in text
+    assert "group ×" not in text
 
 
 def test_the_title_of_the_panel_in_front_is_always_seen() -> None:
-    app = ExplorerApp(exhibit(net(), (torch.ones(3, 4),)))
-
-    async def story(pilot: Pilot[None]) -> None:
+    async def story(explorer: Explorer) -> None:
         titles = {"c": "Code", "a": "Attributes", "P": "Performance", "w": "Tensor flow"}
         for key, title in titles.items():
-            await pilot.press(key)
-            await settle(app, pilot)
-            assert f"{key} {title}" in screen_text(app)
-        await pilot.press("i")
-        await settle(app, pilot)
-        strip = screen_text(app).splitlines()[1]
+            await explorer.press(key)
+            assert f"{key} {title}" in explorer.text
+        await explorer.press("i")
+        strip = explorer.text.splitlines()[1]
         assert "i Details" in strip
         assert "›" in strip.rpartition("│")[2]
 
-    drive(app, story)
+    drive(story, net(), torch.ones(3, 4))
 
 
-def test_what_was_not_looked_at_is_not_called_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_looked_at_is_not_called_sound() -> None:
     trace = tg.trace(net(), torch.ones(3, 4))
+
     assert "Not checked. tg.guard(model)" in shown(trace, press=("exclamation_mark",))
 
-    monkeypatch.setattr("torchglass.views.tui.live_bench._CHECKED_BYTES", 8)
-    model = net()
-    model.get_parameter("4.bias").data[0] = torch.nan
-    assert "Not checked. Press r" in shown(model, press=("exclamation_mark",))
-    text = shown(model, press=("exclamation_mark", "tab", "r"))
-    assert "1 of 2 values of `4.bias` is NaN" in text
-    assert "4 ✗" in text
 
+def test_rps_call_shows_tensors_and_the_names_of_its_statistics() -> None:
+    async def story(explorer: Explorer) -> None:
+        await explorer.settle()
+        await explorer.press("j", "a", "tab")
+        assert "input.0" in explorer.text
+        assert "3×8 float32" in explorer.text
 
-def test_rps_call_shows_tensors_and_the_names_of_its_statistics(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = net()
-    exhibits: list[Any] = []
-    monkeypatch.setattr("torchglass.api.exploring.has_terminal", lambda: True)
-    monkeypatch.setattr(
-        "torchglass.views.tui.app.run_explorer", lambda make, **_: exhibits.append(make())
-    )
-
-    tg.explore_torch_module_with_stats(model, torch.ones(3, 4))
-
-    app = ExplorerApp(exhibits[0])
-
-    async def story(pilot: Pilot[None]) -> None:
-        await pilot.press("j", "a", "tab")
-        await settle(app, pilot)
-        text = screen_text(app)
-        assert "input.0" in text
-        assert "3×8 float32" in text
-
-        await pilot.press("end", "right")
-        await settle(app, pilot)
-        await pilot.press("down", "right")
-        await settle(app, pilot)
-        text = screen_text(app)
+        await explorer.press("end", "right")
+        await explorer.press("down", "right")
         for name in ("in_shape", "in_min", "in_std", "out_mean", "out_requires_grad", "runtime"):
-            assert name in text
-        assert text.count("input.0") == 2
+            assert name in explorer.text
+        assert explorer.text.count("input.0") == 2
 
-    drive(app, story, size=(160, 60))
+    with terminal(story, size=(160, 60)) as opened:
+        tg.explore_torch_module_with_stats(net(), torch.ones(3, 4))
+
+    assert len(opened) == 1
 
 
 def test_a_model_with_inputs_shows_what_went_through_it() -> None:
@@ -410,16 +322,13 @@ def test_a_model_with_inputs_shows_what_went_through_it() -> None:
     assert "192" in text
 
 
-def test_a_forward_leaves_three_records_and_the_model_as_it_was() -> None:
+def test_a_forward_leaves_the_model_as_it_was() -> None:
     model = net()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     random = torch.get_rng_state()
 
-    reader = exhibit(model, (torch.ones(3, 4),)).reader
+    shown(model, torch.ones(3, 4))
 
-    assert reader.document(Statistics) is not None
-    assert reader.document(Trace) is not None
-    assert reader.document(Measures) is not None
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -435,7 +344,7 @@ def test_an_error_that_cannot_be_explained_is_the_users_own() -> None:
             return self.net(x)
 
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        exhibit(Pipeline(), (torch.ones(3, 5),))
+        shown(Pipeline(), torch.ones(3, 5))
 
 
 class Worded(nn.Module):
@@ -450,20 +359,20 @@ class Worded(nn.Module):
 def test_arguments_of_a_forward_may_have_the_names_of_options() -> None:
     x = torch.ones(2)
 
-    reader = exhibit(Worded(), (x,), {"target": x, "backward": x, "loss": x, "against": x}).reader
-    measured = reader.document(Measures)
+    text = shown(Worded(), x, target=x, backward=x, loss=x, press=("F",))
 
-    assert measured is not None
-    assert measured.rows[0].total_forward_flops is not None
+    assert "FLOPs" in text.splitlines()[1]
 
 
 def test_an_option_that_the_forward_takes_too_is_asked_about() -> None:
-    with pytest.raises(TargetError, match="'against' is an option of explore, and an argument"):
+    with pytest.raises(
+        errors.TargetError, match="'against' is an option of explore, and an argument"
+    ):
         explore(Worded(), torch.ones(2), target=1, against=torch.ones(2))
 
 
 def test_inputs_without_a_model_are_refused() -> None:
-    with pytest.raises(TargetError, match="the model comes first"):
+    with pytest.raises(errors.TargetError, match="the model comes first"):
         explore(x=torch.ones(2))
 
 
@@ -542,47 +451,42 @@ def test_a_run_is_compared_without_its_values(tmp_path: Path) -> None:
 def test_a_checkpoint_cannot_be_run(tmp_path: Path) -> None:
     save_file(net().state_dict(), tmp_path / "net.safetensors")
 
-    with pytest.raises(TargetError, match="only a live model can be run"):
-        exhibit(tmp_path / "net.safetensors", (torch.ones(3, 4),))
+    with pytest.raises(errors.TargetError, match="only a live model can be run"):
+        shown(tmp_path / "net.safetensors", torch.ones(3, 4))
 
 
-def test_runs_and_checkpoints_of_a_folder_are_found(tmp_path: Path) -> None:
-    save_file(net().state_dict(), tmp_path / "weights.safetensors")
-    (tmp_path / "runs").mkdir()
-    with tg.watch(net(), save=tmp_path / "runs" / "today.glass"):
-        pass
-    (tmp_path / ".hidden").mkdir()
-    (tmp_path / ".hidden" / "x.pt").write_bytes(b"")
-    (tmp_path / "notes.txt").write_text("")
-
-    assert {path.name for path in find_targets(tmp_path)} == {"weights.safetensors", "today.glass"}
-
-
-@pytest.mark.parametrize(("press", "picked"), [(("down", "enter"), 1), (("escape",), None)])
-def test_one_of_them_is_picked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, press: tuple[str, ...], picked: int | None
+@pytest.mark.parametrize(
+    ("press", "picked"), [(("enter",), "Latest"), (("down", "enter"), "Earlier"), (("escape",), "")]
+)
+def test_one_of_the_targets_of_a_folder_is_picked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, press: tuple[str, ...], picked: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    files = [tmp_path / "a.glass", tmp_path / "gone.pt"]
-    files[0].write_bytes(b"12")
-    app = Picker(files)
+    for age, name in enumerate(["Latest", "Earlier"]):
+        file = tmp_path / f"{name}.glass"
+        tg.watch(type(name, (nn.ReLU,), {})(), save=file, verbose=False).close()
+        os.utime(file, (time.time() - 60 * age,) * 2)
+    seen: list[str] = []
 
-    async def story() -> None:
-        async with app.run_test() as pilot:
-            await pilot.pause()
-            assert "a.glass        2 B  just now" in "\n".join(
-                strip.text for strip in app.screen._compositor.render_strips()
-            )
-            await pilot.press(*press)
-            await pilot.pause()
+    async def story(explorer: Explorer) -> None:
+        await explorer.pilot.pause()
+        if not seen:
+            seen.append(explorer.text)
+            await explorer.pilot.press(*press)
+        else:
+            await explorer.settle()
+            seen.append(explorer.text)
 
-    asyncio.run(story())
+    with terminal(story):
+        tg.explore()
 
-    assert app.return_value == (None if picked is None else files[picked])
+    assert re.search(r"Latest\.glass +[\d.]+ KB  just now", seen[0])
+    assert re.search(r"Earlier\.glass +[\d.]+ KB  1 min", seen[0])
+    assert [picked in text for text in seen[1:]] == [True] * bool(picked)
 
 
 def test_without_a_terminal_it_says_what_else_there_is() -> None:
-    with pytest.raises(ViewError, match="needs a terminal"):
+    with pytest.raises(errors.ViewError, match="needs a terminal"):
         explore(net())
 
 
@@ -593,7 +497,9 @@ def test_without_a_terminal_nothing_can_be_picked_but_named(
     for name in "abcdefg":
         (tmp_path / f"{name}.pt").write_bytes(b"")
 
-    with pytest.raises(ViewError, match=r"`torchglass summary .\.pt` prints one; there are .*, …"):
+    with pytest.raises(
+        errors.ViewError, match=r"`torchglass summary .\.pt` prints one; there are .*, …"
+    ):
         explore()
 
 
@@ -613,52 +519,6 @@ def test_in_an_event_loop_the_page_is_opened_and_said(
     assert "the page was opened instead" in capsys.readouterr().err
 
 
-@pytest.fixture(scope="module")
-def shell() -> Iterator[Any]:
-    shell = start_ipython()  # type: ignore[no-untyped-call]
-    yield shell
-    shell.reset()
-
-
-@pytest.mark.parametrize(
-    ("line", "explored"),
-    [
-        ("model", ("MODEL",)),
-        ("model, x", ("MODEL", "X")),
-        ("runs/today.glass", ("runs/today.glass",)),
-        ("net.py:Net", ("net.py:Net",)),
-        ("", ("LAST",)),
-    ],
-)
-def test_the_magic_of_ipython(shell: Any, line: str, explored: tuple[str, ...]) -> None:
-    seen: list[tuple[Any, ...]] = []
-    install(shell, lambda *given: seen.append(given))
-    shell.user_ns.update({"model": "MODEL", "x": "X", "_": "LAST"})
-
-    for magic in ("explore", "EMA"):
-        shell.run_line_magic(magic, line)
-
-    assert seen == [explored, explored]
-
-
-def test_rps_ema_explores_the_model_that_was_recorded_last(shell: Any) -> None:
-    seen: list[tuple[Any, ...]] = []
-    install(shell, lambda *given: seen.append(given))
-    shell.user_ns.update({"net": net, "tg": tg, "torch": torch, "_": ""})
-
-    shell.run_cell("first, second, third = net(), net(), net()")
-    shell.run_cell("EMA")
-    shell.run_cell(
-        "with tg.record_torch_module_forward_stats(second):\n    output = second(torch.ones(3, 4))"
-    )
-    shell.run_cell("EMA")
-    shell.run_cell("output")
-    shell.run_cell("EMA")
-
-    names = shell.user_ns
-    assert seen == [(names["third"],), (names["second"],), (names["second"],)]
-
-
 def test_a_config_says_what_is_shown_for_this_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -668,26 +528,25 @@ def test_a_config_says_what_is_shown_for_this_time(
     preferences = config.memory().load()
 
     assert "bytes" not in preferences.labels.shown
+    assert "bytes" in tg.ExplorerConfig().memory().load().labels.shown
     assert (preferences.theme, preferences.depth) == ("glass-light", 0)
-    assert Preferences().labels.shown != preferences.labels.shown
 
 
 def test_choices_are_there_again_in_the_next_session(tmp_path: Path) -> None:
-    memory = PreferenceFile(tmp_path / "explorer.json")
-    reader: Reader = exhibit(net()).reader
+    model = net()
+    shown(
+        model,
+        press=("p", "A", "greater_than_sign", "space", "L", "down", "J"),
+        home=tmp_path,
+        size=(120, 40),
+    )
 
-    async def choose(pilot: Pilot[None]) -> None:
-        await pilot.press("p", "A", "greater_than_sign", "space", "L", "down", "J")
-
-    drive(ExplorerApp(Exhibit(reader=reader), memory=memory), choose)
-    again = ExplorerApp(reader, memory=memory)
-
-    async def look(pilot: Pilot[None]) -> None:
-        tree = again.explorer.tree_panel
+    async def look(explorer: Explorer) -> None:
+        tree = explorer.app.explorer.tree_panel
         assert [column.title for column in tree.columns] == ["class", "memory"]
         assert not tree.labels.aligned
         assert tree.labels.order[:2] == ("class", "change")
         assert tree.row_count == 1
-        assert again.explorer.share == 35
+        assert explorer.app.explorer.share == 35
 
-    drive(again, look)
+    drive(look, model, home=tmp_path)

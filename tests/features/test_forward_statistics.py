@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
+from tests.explorer import terminal
 from tests.terminals import python_in_terminal
 
 MODEL = """
@@ -219,33 +220,25 @@ def test_tensors_are_kept_when_asked_for_within_a_budget() -> None:
     assert small.tensors_left_out > 0
 
 
-def test_exploring_with_statistics_changes_neither_buffers_nor_random_numbers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_exploring_with_statistics_changes_neither_buffers_nor_random_numbers() -> None:
     model: Any = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout())
-    shown: list[object] = []
-    # There is no terminal in a test; the snippet above is shown in a real one.
-    monkeypatch.setattr(
-        "torchglass.api.exploring.walk_through", lambda model, *_, **__: shown.append(model)
-    )
     before = torch.get_rng_state()
 
-    tg.explore_torch_module_with_stats(model, torch.randn(4, 3, generator=torch.Generator()))
+    with terminal() as opened:
+        tg.explore_torch_module_with_stats(model, torch.randn(4, 3, generator=torch.Generator()))
 
-    assert shown == [model]
+    assert len(opened) == 1
     assert model[1].forward_stats[-1].out_shape == (4, 3)
     assert model[1].num_batches_tracked == 0
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
-def test_a_lazy_model_becomes_a_real_one_by_exploring_it_with_statistics(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lazy_model_becomes_a_real_one_by_exploring_it_with_statistics() -> None:
     model: Any = nn.Sequential(nn.LazyLinear(2))
-    monkeypatch.setattr("torchglass.api.exploring.walk_through", lambda *_, **__: None)
 
-    tg.explore_torch_module_with_stats(model, torch.ones(1, 5))
+    with terminal():
+        tg.explore_torch_module_with_stats(model, torch.ones(1, 5))
 
     assert model(torch.ones(1, 5)).shape == (1, 2)
     assert model[0].forward_stats[-1].in_shape == (1, 5)

@@ -18,12 +18,9 @@ import torch
 from torch import nn
 
 from benchmarks.models import ResNet18
-from torchglass.api.inspecting import inspect
-from torchglass.classic.gadgets import InspectorGadgets
-from torchglass.cli import main
-from torchglass.errors import CaptureError, LookupFailedError, StoreError, TargetError
-from torchglass.export.inspection import SCHEMA_FILE
-from torchglass.results.inspection import Inspection
+from tests.command_line import main
+from tests.inspections import SCHEMA_FILE, read_inspection
+from torchglass import InspectorGadgets, errors, inspect
 
 SETUP = """
 from torchglass import InspectorGadgets
@@ -120,7 +117,7 @@ def test_the_snippet_runs_as_printed_and_every_module_has_all_its_values(
 
 def run(
     model: nn.Module, *inputs: Any, loss: Callable[[Any], Any] = torch.mean, **kwargs: Any
-) -> Inspection:
+) -> Any:
     """A model inspected in a loop of the user's."""
     with InspectorGadgets(model) as inspector:
         loss(model(*inputs, **kwargs)).backward()
@@ -399,7 +396,7 @@ def test_several_models_have_a_file_each(tmp_path: Path) -> None:
     ]
     assert list(inspector.results) == ["Linear", "Sequential", "Linear_2"]
     assert inspector.results["Linear"][""].info["backward_latency"] > 0
-    idle = Inspection.read(tmp_path / "gan_Linear_2.json")
+    idle = read_inspection(tmp_path / "gan_Linear_2.json")
     assert idle[""].info["forward_latency"] is None
     assert idle.record.notes == ("the model was not called while it was watched",)
 
@@ -489,7 +486,7 @@ def test_one_direction_alone_can_be_watched() -> None:
 def test_starting_and_finishing_twice_is_harmless(tmp_path: Path) -> None:
     model = nn.Linear(4, 4)
     inspector = InspectorGadgets(model, save_file=tmp_path / "a" / "insight")
-    with pytest.raises(CaptureError, match="start"):
+    with pytest.raises(errors.CaptureError, match="start"):
         inspector.finish()
 
     inspector.start()
@@ -503,7 +500,7 @@ def test_starting_and_finishing_twice_is_harmless(tmp_path: Path) -> None:
 
     assert inspector.results["Linear"][""].info["num_calls"] == 1
     assert (tmp_path / "a" / "insight_Linear.json").exists()
-    with pytest.raises(CaptureError, match="start"):
+    with pytest.raises(errors.CaptureError, match="start"):
         inspector.backward_mode()
     with inspector:
         model(torch.randn(3, 4))
@@ -522,7 +519,7 @@ def test_a_finished_inspector_lets_go_of_the_model() -> None:
     del model
 
     assert link() is None
-    with pytest.raises(CaptureError, match="gone"):
+    with pytest.raises(errors.CaptureError, match="gone"):
         inspector.start()
 
 
@@ -539,7 +536,7 @@ def test_an_exception_of_the_forward_passes_and_what_was_seen_is_written(tmp_pat
     ):
         model(torch.randn(3, 4))
 
-    result = Inspection.read(tmp_path / "insight_Sequential.json")
+    result = read_inspection(tmp_path / "insight_Sequential.json")
     assert result["0"].info["output_shapes"] == [[3, 4]]
     assert [result[path].calls[0].error for path in ("", "1")] == ["KeyError", "KeyError"]
 
@@ -574,13 +571,13 @@ def test_a_file_that_cannot_be_written_hides_no_exception_of_the_user(tmp_path: 
 
 
 def test_only_models_are_inspected() -> None:
-    with pytest.raises(TargetError, match="int"):
+    with pytest.raises(errors.TargetError, match="int"):
         InspectorGadgets([nn.ReLU(), 3])  # type: ignore[list-item]
-    with pytest.raises(TargetError, match="no models"):
+    with pytest.raises(errors.TargetError, match="no models"):
         InspectorGadgets([])
-    with pytest.raises(CaptureError, match="an nn"):
+    with pytest.raises(errors.CaptureError, match="an nn"):
         inspect(print)
-    with pytest.raises(LookupFailedError, match=r"fc1.*fc"):
+    with pytest.raises(errors.LookupFailedError, match=r"fc1.*fc"):
         run(Residual(), torch.randn(2, 4))["fc1"]
 
 
@@ -588,11 +585,11 @@ def test_a_file_read_back_is_the_same_record_and_another_file_is_refused(tmp_pat
     result = run(Residual(), torch.full((2, 4), torch.nan))
     file = result.save(tmp_path / "folder" / "insight.json")
 
-    assert Inspection.read(file).record == result.record
+    assert read_inspection(file).record == result.record
     jsonschema.validate(json.loads(file.read_text()), json.loads(SCHEMA_FILE.read_text()))
     file.write_text('{"Net": {"info": {}, "children": {}}}')
-    with pytest.raises(StoreError, match="not an inspection"):
-        Inspection.read(file)
+    with pytest.raises(errors.StoreError, match="not an inspection"):
+        read_inspection(file)
 
 
 def test_many_steps_are_bounded_and_the_latest_one_is_shown() -> None:
@@ -646,7 +643,7 @@ def test_the_verb_leaves_the_model_as_it_was_and_saves_the_file(tmp_path: Path) 
     assert told[-1] == (8, 8)
     assert result[""].info["gradient_memory_usage"] == 28 * 4 / 1e6
     assert result["1"].info["backward_latency"] > 0
-    assert Inspection.read(tmp_path / "net.json").record == result.record
+    assert read_inspection(tmp_path / "net.json").record == result.record
     assert "Backward" in str(result)
 
 
@@ -657,16 +654,9 @@ def test_a_model_without_gradients_says_that_there_was_no_backward() -> None:
     assert "has a gradient" in str(result)
 
 
-SHELL = """
-import sys
-from torchglass.cli import inspecting, main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 def shell(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", SHELL, "inspect", *words],
+        [sys.executable, "-m", "torchglass", "inspect", *words],
         cwd=folder,
         capture_output=True,
         text=True,

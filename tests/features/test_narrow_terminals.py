@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.cells import cell_len
 from torch import nn
 
 import torchglass as tg
+from tests.command_line import main
 from tests.terminals import run_in_terminal
-from torchglass.cli import main
-from torchglass.views.formats import width
 
 NET = """
     from torch import nn
@@ -69,7 +69,7 @@ def test_no_line_is_longer_than_the_terminal(
 
     lines = terminal.getvalue().splitlines()
     assert len(lines) > 10
-    assert max(map(width, lines)) <= columns
+    assert max(map(cell_len, lines)) <= columns
 
 
 def test_a_file_has_all_columns(
@@ -81,7 +81,7 @@ def test_a_file_has_all_columns(
 
     printed = capsys.readouterr().out
     assert "left out" not in printed
-    assert max(map(width, printed.splitlines())) > 60
+    assert max(map(cell_len, printed.splitlines())) > 60
 
 
 def test_the_width_of_a_real_terminal_is_asked_for() -> None:
@@ -91,7 +91,7 @@ def test_the_width_of_a_real_terminal_is_asked_for() -> None:
 
     assert code == 0
     assert "left out at 64 columns" in printed
-    assert max(map(width, printed.splitlines())) <= 64
+    assert max(map(cell_len, printed.splitlines())) <= 64
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
@@ -104,7 +104,7 @@ def test_what_python_prints_fits_into_a_width_that_is_asked_for(columns: int) ->
     tables = [recording.table(width=columns), summary.table(width=columns)]
     tables.append(summary.tree(width=columns))
 
-    assert max(width(line) for table in tables for line in table.splitlines()) <= columns
+    assert max(cell_len(line) for table in tables for line in table.splitlines()) <= columns
 
 
 def test_the_story_of_a_failure_fits_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,4 +116,4 @@ def test_the_story_of_a_failure_fits_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
     story = terminal.getvalue()
     assert "takes 8 features" in " ".join(story.split())
-    assert max(map(width, story.splitlines())) <= 50
+    assert max(map(cell_len, story.splitlines())) <= 50

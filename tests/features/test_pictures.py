@@ -20,7 +20,7 @@ from torch.nn import functional
 
 import torchglass as tg
 from tests.zoo_trace import AlexNet
-from torchglass.results.trace import Trace
+from torchglass import Trace
 
 SVG = "{http://www.w3.org/2000/svg}"
 

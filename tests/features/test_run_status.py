@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from torchglass.cli import main
+from tests.command_line import main
 from torchglass.records.run import Ending, Run, RunStatus, worst
 from torchglass.records.series import Frame
 from torchglass.store import run_file

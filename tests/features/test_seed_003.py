@@ -14,7 +14,7 @@ import torch
 
 import torchglass as tg
 from tests.zoo_trace import AlexNet
-from torchglass.results.trace import Trace
+from torchglass import Trace
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

@@ -14,13 +14,13 @@ from torch import nn
 
 import torchglass as rp
 from tests.terminals import python_in_terminal
-from torchglass.classic.analysis import (
+from torchglass import (
     ModuleInfo,
     analyze_model_async,
     analyze_module,
+    generate_architecture_diagram,
     lazy_parameter_analysis,
 )
-from torchglass.classic.diagrams import generate_architecture_diagram
 
 
 class Small(nn.Module):

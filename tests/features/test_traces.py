@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from torchglass.capture.trace import ops, reruns
 
 
 @pytest.fixture
@@ -393,25 +392,3 @@ def test_an_exception_of_a_traced_pass_is_pickled_without_the_trace() -> None:
     assert again.args == raised.value.args
     assert again.trace is None
     assert raised.value.trace.ops  # type: ignore[attr-defined]
-
-
-def test_an_op_is_looked_at_once_however_many_outputs_it_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Splits(nn.Module):
-        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
-            return list(x.unbind(0))
-
-    passed = tg.trace(Splits(), torch.ones(500, 2))
-    counted = 0
-
-    def results_of(output: object, written: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        nonlocal counted
-        counted += 1
-        return ops.results_of(output, written)
-
-    _ = passed.record
-    monkeypatch.setattr(reruns, "results_of", results_of)
-    assert sum(tensor.numel() for tensor in passed.saved_tensors.values()) == 500 * 2 * 2 + 1000
-
-    assert counted < 10

@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torchglass as tg
-from torchglass.results.trace import Trace
+from torchglass import Trace
 
 
 class _Doing(nn.Module):

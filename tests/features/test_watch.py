@@ -21,8 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchglass as tg
 from tests.watched import watching
-from torchglass.api.training import attach, watch
-from torchglass.errors import TargetError, TorchglassWarning
+from torchglass import TorchglassWarning, attach, errors, watch
 from torchglass.records.activations import Activations
 from torchglass.records.graph import Graph
 from torchglass.views.web.op_graph import op_graph
@@ -553,7 +552,9 @@ def test_time_can_be_told_by_something_else_than_steps() -> None:
 
 
 def test_a_clock_that_is_none_is_said_at_once() -> None:
-    with pytest.raises(TargetError, match="time_log is a name and a function of model and step"):
+    with pytest.raises(
+        errors.TargetError, match="time_log is a name and a function of model and step"
+    ):
         watch(nn.Linear(2, 1), time_log=cast(Any, "step"), run_dir=":memory:")
 
 
@@ -834,18 +835,22 @@ def test_nan_dead_units_and_gradients_that_vanish_are_found_with_their_series() 
 
 
 def test_what_cannot_be_logged_is_said_with_what_can() -> None:
-    with pytest.raises(TargetError, match=r"log has 'grads'; what can be logged: io, io_grad"):
+    with pytest.raises(
+        errors.TargetError, match=r"log has 'grads'; what can be logged: io, io_grad"
+    ):
         watch(Net(), log=["grads"], run_dir=":memory:")
 
 
 def test_an_unknown_backend_is_said_with_those_there_are() -> None:
-    with pytest.raises(TargetError, match="there is no backend 'tensorbored'; there are standalo"):
+    with pytest.raises(
+        errors.TargetError, match="there is no backend 'tensorbored'; there are standalo"
+    ):
         watch(Net(), backend="tensorbored", run_dir=":memory:")
 
 
 @pytest.mark.parametrize("port", [-1, 70_000, "5000"])
 def test_a_port_that_is_none_is_said_with_those_there_are(port: Any) -> None:
-    with pytest.raises(TargetError, match=f"from 1 to 65535, or 0 .* not {port!r}"):
+    with pytest.raises(errors.TargetError, match=f"from 1 to 65535, or 0 .* not {port!r}"):
         watch(Net(), standalone_port=port, run_dir=":memory:")
 
 

@@ -15,12 +15,11 @@ import pytest
 import torch
 from torch import nn
 
+import torchglass as tg
 from tests.recorded import ROOT
+from torchglass import TorchglassWarning, errors, setup, watch
 from torchglass.api import backends
-from torchglass.api.training import setup, watch
-from torchglass.errors import StoreError, TargetError, TorchglassWarning
 from torchglass.records.graph import Graph
-from torchglass.results.run import open_run
 from torchglass.store.file import FileReader
 
 STRUCTURE = """
@@ -103,7 +102,7 @@ def test_a_snippet_of_the_seed_runs_as_printed_and_ends(
 
     assert done.returncode == 0, done.stderr
     (file,) = (tmp_path / "runs").glob("*.glass")
-    with open_run(file) as run:
+    with tg.open(file) as run:
         assert run.finished
         assert labels <= set(run)
         assert run.reader.document(Graph) is not None
@@ -153,7 +152,7 @@ def test_a_resumed_training_goes_on_in_its_file(tmp_path: Path) -> None:
     with watch(model, resume=file, verbose=False):
         train(2)
 
-    with open_run(file) as run:
+    with tg.open(file) as run:
         assert run["output"].steps.tolist() == [0, 1, 2, 3, 4]
         assert run["weight.grad"].steps.tolist() == [0, 1, 2, 3, 4]
 
@@ -171,13 +170,13 @@ def test_a_restart_from_an_earlier_step_is_a_branch(tmp_path: Path) -> None:
             watcher.log("loss", 10 * step)
             watcher.step(step)
 
-    with open_run(file) as run:
+    with tg.open(file) as run:
         assert run["loss"].steps.tolist() == [0, 1, 2, 3]
         assert run["loss"].values.tolist() == [0.0, 1.0, 20.0, 30.0]
 
 
 def test_a_file_is_new_or_gone_on_with_and_not_both(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="save starts a new file, resume continues one"):
+    with pytest.raises(errors.TargetError, match="save starts a new file, resume continues one"):
         watch(nn.Linear(2, 1), save=tmp_path / "new.glass", resume=tmp_path / "old.glass")
 
     assert not list(tmp_path.iterdir())
@@ -189,7 +188,7 @@ def test_one_thing_to_log_needs_no_list(tmp_path: Path) -> None:
     with watch(model, log="io", save=tmp_path / "run.glass", verbose=False):
         torch.autograd.backward(model(torch.ones(3, 2)).sum())
 
-    with open_run(tmp_path / "run.glass") as run:
+    with tg.open(tmp_path / "run.glass") as run:
         assert set(run) == {"input.0", "output"}
 
 
@@ -220,7 +219,7 @@ def train(model: nn.Module, steps: int) -> None:
 def test_what_cannot_be_is_said_with_what_can(
     option: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(TargetError, match=told):
+    with pytest.raises(errors.TargetError, match=told):
         watch(nn.Linear(2, 1), run_dir=tmp_path, **option)
 
     assert not list(tmp_path.iterdir())
@@ -233,7 +232,7 @@ def test_a_file_that_is_there_can_be_gone_on_with_as_it_says(
     watch(nn.Linear(2, 1), save="training.glass", verbose=False).close()
 
     with pytest.raises(
-        StoreError, match=r'another name, .* resume="training\.glass", or delete it'
+        errors.StoreError, match=r'another name, .* resume="training\.glass", or delete it'
     ):
         watch(nn.Linear(2, 1), save="training.glass", verbose=False)
 
@@ -267,7 +266,7 @@ def test_a_watcher_that_nobody_keeps_closes_its_file_when_the_model_is_gone(
             thread.join(20 if thread.name == name else 0)
 
     assert set(threading.enumerate()) <= threads
-    with open_run(tmp_path / "run.glass") as run:
+    with tg.open(tmp_path / "run.glass") as run:
         assert run.finished
         assert run["weight"].steps.tolist() == [0, 1]
 
@@ -278,7 +277,7 @@ def test_the_problems_of_a_run_can_be_read(tmp_path: Path) -> None:
     with watch(model, save=tmp_path / "run.glass", verbose=False):
         torch.autograd.backward(model(torch.full((3, 2), torch.nan)).sum())
 
-    with open_run(tmp_path / "run.glass") as run:
+    with tg.open(tmp_path / "run.glass") as run:
         assert {finding.kind for finding in run.findings} == {"nan"}
         assert run.findings[0].step == 0
 
@@ -286,12 +285,12 @@ def test_the_problems_of_a_run_can_be_read(tmp_path: Path) -> None:
 def test_a_run_without_problems_has_none_to_read(tmp_path: Path) -> None:
     watch(nn.Linear(2, 1), save=tmp_path / "run.glass", verbose=False).close()
 
-    with open_run(tmp_path / "run.glass") as run:
+    with tg.open(tmp_path / "run.glass") as run:
         assert run.findings == ()
 
 
 def test_only_a_module_can_be_watched(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match=r"watch takes an nn\.Module, not str"):
+    with pytest.raises(errors.TargetError, match=r"watch takes an nn\.Module, not str"):
         watch("model", run_dir=tmp_path)  # type: ignore[arg-type]
 
 
@@ -327,7 +326,7 @@ def test_a_backend_that_cannot_begin_leaves_nothing_open(
     with pytest.raises(OSError, match="no port is free"):
         watch(nn.Linear(4, 2), backend="standalone", run_dir=tmp_path, verbose=False)
 
-    with pytest.raises(StoreError, match="closed"):
+    with pytest.raises(errors.StoreError, match="closed"):
         readers[0].run()
     assert not list(tmp_path.iterdir())
     assert set(threading.enumerate()) <= threads
@@ -363,7 +362,7 @@ def test_trainings_that_start_together_in_one_folder_have_a_file_each(tmp_path: 
     assert [process.returncode for process in processes] == [0] * 6
     assert len(set(paths)) == 6
     for number, path in enumerate(paths):
-        with open_run(path) as run:
+        with tg.open(path) as run:
             assert run["number"].values.tolist() == [number]
 
 
@@ -421,7 +420,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_at_once(
         tmp_path.chmod(0o777)
         os.seteuid(65_534)
     try:
-        with pytest.raises(StoreError, match=r"cannot|already exists"):
+        with pytest.raises(errors.StoreError, match=r"cannot|already exists"):
             watch(nn.Linear(4, 2), verbose=False, **where)  # type: ignore[arg-type]
     finally:
         os.seteuid(user)
@@ -446,7 +445,7 @@ def test_a_name_that_no_file_can_hold_is_spelled_out_and_the_rest_is_written(
             watcher.log("loss", step)
             watcher.step()
 
-    with open_run(tmp_path / "run.glass") as run:
+    with tg.open(tmp_path / "run.glass") as run:
         assert run["loss"].values.tolist() == [0, 1, 2]
         assert run["acc\\udcff"].values.tolist() == [0, 1, 2]
         assert "layer\\udcff.weight" in list(run)
@@ -460,7 +459,7 @@ def test_how_histograms_were_made_and_are_to_be_shown_is_in_the_run(
 
     watch(nn.Linear(4, 2), save=file, sample_n=None, verbose=False, **{name: 0.25}).close()  # type: ignore[arg-type]
 
-    with open_run(file) as run:
+    with tg.open(file) as run:
         assert run.run.sample_n is None
         assert run.run.reject_outlier_proportion == 0.25
 

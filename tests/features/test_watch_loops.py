@@ -14,8 +14,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from tests.watched import watching
-from torchglass.api.training import watch
-from torchglass.errors import TorchglassWarning
+from torchglass import TorchglassWarning, watch
 
 
 def make_model() -> nn.Sequential:

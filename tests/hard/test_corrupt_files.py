@@ -13,17 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 import torchglass as tg
-from torchglass.capture.guard.dumping import GIVEN, GRADIENTS, NOTE
-from torchglass.capture.tensor.files import write_tensors
-from torchglass.errors import CaptureError, StoreError, TorchglassError, UnsafeFileError
-from torchglass.export.inspection import read_json
-from torchglass.records.trace import OpId
-from torchglass.results.inspection import Inspection
+from tests import inspections
+from torchglass import TorchglassError, errors
 
 TRIES = 60
+CALL = "torchglass.replay"
 
 
 def a_dump(folder: Path) -> Path:
@@ -32,6 +31,12 @@ def a_dump(folder: Path) -> Path:
         model(torch.tensor([-1.0, 2.0])).log().sum()
     assert watched.first is not None
     return Path(watched.first.facts["dump"])
+
+
+def read_dump(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The tensors and the notes of a dump; the note `CALL` is the op that it replays."""
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
 
 
 def a_trace(folder: Path) -> Path:
@@ -71,7 +76,7 @@ def read_run(path: Path) -> None:
 
 
 def read_inspection(path: Path) -> None:
-    str(Inspection(read_json(path.read_text(errors="replace"))))
+    str(inspections.read_inspection(path))
 
 
 KINDS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], object], str]] = {
@@ -151,15 +156,12 @@ def test_an_inspection_with_values_of_other_types_is_refused_when_it_is_read(
 
 @pytest.mark.slow
 def test_a_dump_with_values_of_other_types_is_refused(tmp_path: Path) -> None:
-    from safetensors import safe_open
-
-    with safe_open(a_dump(tmp_path), framework="pt") as file:
-        call = json.loads(file.metadata()[NOTE])
+    tensors, notes = read_dump(a_dump(tmp_path))
     chance = random.Random(0)
-    given = {GIVEN: {(OpId(0), 0): torch.tensor([0.0, 2.0])}, GRADIENTS: {}}
     for number in range(150):
         path = tmp_path / f"{number}.safetensors"
-        write_tensors(path, given, {NOTE: json.dumps(changed(call, chance))})
+        call = changed(json.loads(notes[CALL]), chance)
+        save_file(tensors, path, {**notes, CALL: json.dumps(call)})
         with contextlib.suppress(TorchglassError):
             str(tg.replay(path))
 
@@ -178,6 +180,7 @@ def test_a_made_up_dump_changes_no_file(
 ) -> None:
     precious, dump = tmp_path / "precious", tmp_path / "dump.safetensors"
     precious.write_bytes(b"x" * 10)
+    tensors, notes = read_dump(a_dump(tmp_path))
     for target in (precious, tmp_path / "new"):
         finding = {"severity": "error", "kind": "nan", "message": "", "op": "log"}
         args = [str(target) if value == "{file}" else value for value in arguments]
@@ -189,8 +192,8 @@ def test_a_made_up_dump_changes_no_file(
             "trained": [],
             "finding": finding,
         }
-        write_tensors(dump, {GIVEN: {}, GRADIENTS: {}}, {NOTE: json.dumps(call)})
-        with pytest.raises((UnsafeFileError, CaptureError)):
+        save_file(tensors, dump, {**notes, CALL: json.dumps(call)})
+        with pytest.raises((errors.UnsafeFileError, errors.CaptureError)):
             tg.replay(dump)
 
     assert precious.read_bytes() == b"x" * 10
@@ -206,7 +209,7 @@ def test_a_run_with_a_view_of_its_own_is_not_opened(tmp_path: Path) -> None:
     )
     connection.close()
 
-    with pytest.raises(StoreError, match="views, triggers or virtual tables"):
+    with pytest.raises(errors.StoreError, match="views, triggers or virtual tables"):
         tg.open(path)
 
 
@@ -222,5 +225,5 @@ def test_a_run_whose_document_grows_without_end_is_refused(
         connection.execute("UPDATE documents SET json = ? WHERE kind = 'model'", [packed])
     connection.close()
 
-    with pytest.raises(StoreError, match="cannot read"), tg.open(path) as run:
+    with pytest.raises(errors.StoreError, match="cannot read"), tg.open(path) as run:
         _ = run.model

@@ -7,7 +7,7 @@ import torch
 
 from tests.hard import forwards, steps
 from tests.hard.steps import anatomy, ready
-from torchglass.api.flops import flops
+from torchglass import flops
 
 pytestmark = steps.KNOWN_WARNINGS
 

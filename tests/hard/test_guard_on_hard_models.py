@@ -9,7 +9,7 @@ import torch
 
 from tests.hard import forwards, steps
 from tests.hard.steps import anatomy, assert_same, left_by_step
-from torchglass.api.guarding import guard
+from torchglass import guard
 
 pytestmark = steps.KNOWN_WARNINGS
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.hard import forwards, steps
 from tests.hard.steps import anatomy, assert_same, go_back, left_by_step
-from torchglass.api.inspecting import inspect
-from torchglass.classic.gadgets import InspectorGadgets
-from torchglass.export.inspection import inspection_json, read_json
+from tests.inspections import read_inspection
+from torchglass import InspectorGadgets, inspect
 
 pytestmark = steps.KNOWN_WARNINGS
 
@@ -30,7 +30,9 @@ def test_an_inspected_training_step_is_a_plain_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_the_file_of_a_hard_model_is_read_back_and_nothing_stays_on_the_model(name: str) -> None:
+def test_the_file_of_a_hard_model_is_read_back_and_nothing_stays_on_the_model(
+    name: str, tmp_path: Path
+) -> None:
     model = forwards.make(name)
     model(torch.randn(4, 4))
     before = anatomy(model)
@@ -40,7 +42,8 @@ def test_the_file_of_a_hard_model_is_read_back_and_nothing_stays_on_the_model(na
 
     (result,) = inspector.results.values()
     assert anatomy(model) == before
-    assert read_json(inspection_json(result.record)) == result.record
+    file = result.save(tmp_path / "inspection.json")
+    assert read_inspection(file).record == result.record
     assert str(result)
     assert result.record.modules[0].latest is not None
 

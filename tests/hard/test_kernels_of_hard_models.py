@@ -16,10 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.hard import forwards
 from tests.hard.steps import KNOWN_WARNINGS, tensors
-from torchglass.analyse.trace.labels import labels
-from torchglass.capture.trace.assembling import Captured, assemble
-from torchglass.capture.trace.recording import PassRecorder, tracing
-from torchglass.capture.trace.replaying import validate
+from torchglass import Trace, tracing
 
 
 def train(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
@@ -38,24 +35,24 @@ def step(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     return [*train(model, x.clone().requires_grad_()), torch.rand(3)]
 
 
-def traced_step(model: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], PassRecorder]:
+def traced_step(model: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], Trace]:
     torch.manual_seed(1)
     x = x.clone().requires_grad_()
-    with tracing(model, level="aten") as recorder:
+    with tracing(model, level="aten") as passed:
         left = train(model, x)
-    return [*left, torch.rand(3)], recorder
+    return [*left, torch.rand(3)], passed
 
 
-def kernels(recorder: PassRecorder) -> list[str]:
-    ops = assemble(recorder).trace.ops
+def kernels(passed: Trace) -> list[str]:
+    ops = passed.record.ops
     return [op.function for op in ops if op.kind == "op" and op.phase == "forward"]
 
 
-def from_nowhere(captured: Captured) -> list[str]:
+def from_nowhere(passed: Trace) -> list[str]:
     """The kernels of the model that took a tensor of which nothing is known."""
     return [
         op.function
-        for op in captured.trace.ops
+        for op in passed.record.ops
         for operand in op.operands
         if not (operand.parents or operand.parameter or operand.buffer)
         if op.call is not None and op.function != "lift_fresh"
@@ -81,13 +78,12 @@ NOT_TO_BE_REPLAYED = {
 
 @pytest.mark.parametrize("name", [n for n in forwards.NAMES if n not in NOT_TO_BE_REPLAYED])
 def test_every_kernel_of_a_training_step_replays_on_what_its_parents_made(name: str) -> None:
-    _, recorder = traced_step(forwards.make(name), torch.randn(4, 4))
-    captured = assemble(recorder)
+    _, passed = traced_step(forwards.make(name), torch.randn(4, 4))
 
-    validation = validate(captured, perturb=False)
+    validation = passed.validate(perturb=False)
 
     assert validation, validation
-    assert from_nowhere(captured) == []
+    assert from_nowhere(passed) == []
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -98,9 +94,9 @@ def test_a_checkpointed_segment_is_seen_again_as_it_is_recomputed(reentrant: boo
         {"segment": segment},
     )
 
-    _, recorder = traced_step(model, torch.randn(4, 4))
+    _, passed = traced_step(model, torch.randn(4, 4))
 
-    trace = assemble(recorder).trace
+    trace = passed.record
     runs = [trace.calls[op.call] for op in trace.ops if op.function == "tanh" and op.call]
     assert [(call.path, call.number) for call in runs] == [("segment.1", 1), ("segment.1", 2)]
 
@@ -122,11 +118,11 @@ def test_a_module_that_is_no_python_shows_its_kernels(
     model = nn.Sequential(nn.Linear(4, 4), inner)
     x = torch.randn(2, 4)
 
-    with torch.no_grad(), tracing(model, level="aten") as recorder:
+    with torch.no_grad(), tracing(model, level="aten") as passed:
         model(x)
 
-    assert kernels(recorder) == ["t", "addmm"] + ["t", "addmm", "relu"] * 2
-    assert all(label.passes == 1 for label in labels(assemble(recorder).trace.ops))
+    assert kernels(passed) == ["t", "addmm"] + ["t", "addmm", "relu"] * 2
+    assert all(op.passes == 1 for op in passed.ops)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -137,10 +133,10 @@ def test_a_compiled_model_stays_compiled_and_shows_the_kernels_of_its_graph(back
     expected = step(plain, x)
     plain.zero_grad(set_to_none=True)
 
-    left, recorder = traced_step(compiled, x)
+    left, passed = traced_step(compiled, x)
 
     assert all(map(torch.equal, left, expected))
-    ran = {(op.phase, op.function) for op in assemble(recorder).trace.ops}
+    ran = {(op.phase, op.function) for op in passed.record.ops}
     assert {("forward", "addmm"), ("forward", "relu")} <= ran
     assert {("backward", "threshold_backward"), ("backward", "mm")} <= ran
 
@@ -165,10 +161,10 @@ def test_an_op_that_takes_functions_is_one_kernel_and_works_as_ever(
     x = torch.ones(4, 4)
     plain = step(forwards.Written(forward, {"fc": fixed_layer()}), x)
 
-    left, recorder = traced_step(forwards.Written(forward, {"fc": fixed_layer()}), x)
+    left, passed = traced_step(forwards.Written(forward, {"fc": fixed_layer()}), x)
 
     assert all(map(torch.equal, left, plain))
-    assert name in kernels(recorder)
+    assert name in kernels(passed)
 
 
 def fixed_layer() -> nn.Module:
@@ -185,11 +181,11 @@ def test_flex_attention_works_as_ever() -> None:
     x = torch.randn(1, 2, 16, 16)
     plain = model(x)
 
-    with tracing(model, level="aten") as recorder:
+    with tracing(model, level="aten") as passed:
         attended = model(x)
 
     assert torch.equal(attended, plain)
-    assert "flex_attention" in kernels(recorder)
+    assert "flex_attention" in kernels(passed)
 
 
 def test_fake_tensors_have_kernels_too() -> None:
@@ -197,10 +193,10 @@ def test_fake_tensors_have_kernels_too() -> None:
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         x = torch.randn(2, 4)
-        with tracing(model, level="aten") as recorder:
+        with tracing(model, level="aten") as passed:
             model(x)
 
-    assert kernels(recorder)[:3] == ["t", "addmm", "relu"]
+    assert kernels(passed)[:3] == ["t", "addmm", "relu"]
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
@@ -215,11 +211,11 @@ def test_nested_tensors_are_left_to_their_own_kernels(layout: torch.layout) -> N
 
     with torch.inference_mode():
         plain = model(x)
-        with tracing(model, level="aten") as recorder:
+        with tracing(model, level="aten") as passed:
             padded = model(x)
 
     assert torch.equal(padded, plain)
-    assert "linear" in kernels(recorder)
+    assert "linear" in kernels(passed)
 
 
 class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]

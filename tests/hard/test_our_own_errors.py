@@ -14,7 +14,7 @@ from torch import nn
 
 import torchglass as tg
 from tests.hard.faults import Place, PlantedError, flat, left_behind, places_of, plant, spread
-from torchglass.errors import TorchglassWarning
+from torchglass import TorchglassWarning
 
 ALL = ("io", "io_grad", "params", "params_grad", "stats", "updates", "activations", "optimizer")
 MOST_PLACES = 120

@@ -7,7 +7,7 @@ import torch
 
 from tests.hard import forwards, steps
 from tests.hard.steps import anatomy, ready
-from torchglass.api.timing import profile
+from torchglass import profile
 
 pytestmark = steps.KNOWN_WARNINGS
 

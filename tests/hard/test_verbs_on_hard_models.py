@@ -15,7 +15,7 @@ import torchglass as tg
 from tests.hard import forwards
 from tests.hard.forwards import Written
 from tests.hard.steps import KNOWN_WARNINGS, anatomy
-from torchglass.errors import CaptureError, TorchglassWarning
+from torchglass import TorchglassWarning, errors
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
@@ -25,6 +25,7 @@ pytestmark = [
 ]
 
 Verb = Callable[[nn.Module, torch.Tensor], Any]
+
 
 VERBS: dict[str, Verb] = {
     "summary": tg.summary,
@@ -152,7 +153,7 @@ def test_an_output_that_torch_cannot_add_up_is_named_with_what_to_do() -> None:
 
     model, x = Written(forward, {"fc": nn.Linear(4, 4)}), torch.randn(4, 4)
 
-    with pytest.raises(CaptureError, match=r"cannot add up output logits .* as loss="):
+    with pytest.raises(errors.CaptureError, match=r"cannot add up output logits .* as loss="):
         tg.profile(model, x)
     taken = tg.profile(model, x, loss=lambda out: out["logits"].mean(), warmup=0, repeats=1)
     assert taken.root.total_ns > 0

@@ -14,11 +14,11 @@ import torchglass as tg
 from tests.hard import forwards, steps
 from tests.hard.steps import anatomy, tensors
 from tests.watched import watching
-from torchglass.capture.watch.options import LOGS
 
 pytestmark = steps.KNOWN_WARNINGS
 
 STEPS = 50
+LOGS = ("io", "io_grad", "params", "params_grad", "stats", "updates", "activations", "optimizer")
 swap: Callable[..., None] = torch.utils.swap_tensors
 
 

@@ -86,7 +86,7 @@ def module_info(model: InspectedModel, module: InspectedModule) -> dict[str, Any
     }
 
 
-def read_json(text: str) -> InspectedModel:
+def read_json(text: str | bytes) -> InspectedModel:
     """The record of what `inspection_json` wrote."""
     try:
         ((name, root),) = json.loads(text).items()

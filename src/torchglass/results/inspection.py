@@ -55,7 +55,7 @@ class Inspection(Mapping[str, ModuleInspection]):
     @classmethod
     def read(cls, file: File) -> Inspection:
         """An inspection from its file."""
-        return cls(read_json(Path(file).read_text(encoding="utf-8")))
+        return cls(read_json(Path(file).read_bytes()))
 
     def __getitem__(self, path: str) -> ModuleInspection:
         module = self._by_path.get(path)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp import fully_shard
 from torch.testing._internal import two_tensor
 
 from torchglass.capture.tensor.describing import describe, measure
@@ -280,3 +283,15 @@ def test_a_tensor_that_is_only_marked_as_negated_is_measured() -> None:
 
     assert stats is not None
     assert (stats.min, stats.max, stats.mean) == (-2, 4, 1)
+
+
+def test_the_statistics_of_a_sharded_tensor_are_those_of_the_local_part(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    layer = nn.Linear(4, 3)
+    fully_shard(layer)
+    weight: Any = layer.weight
+
+    assert describe(weight).layout == "DTensor"
+    assert measure(weight) == measure(weight.to_local())
+
+    dist.destroy_process_group()

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
+import torchglass as tg
+from torchglass.capture.trace import ops
+from torchglass.capture.trace import reruns as reruns_module
 from torchglass.capture.trace.ops import OpEvent
 from torchglass.capture.trace.reruns import Reruns
 
@@ -56,3 +60,25 @@ def test_an_op_runs_again_under_the_autocast_that_it_ran_under() -> None:
 
     assert rerun.function(x, x).dtype is torch.bfloat16
     assert not torch.is_autocast_enabled("cpu")
+
+
+def test_an_op_is_looked_at_once_however_many_outputs_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Splits(nn.Module):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return list(x.unbind(0))
+
+    passed = tg.trace(Splits(), torch.ones(500, 2))
+    counted = 0
+
+    def results_of(output: object, written: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        nonlocal counted
+        counted += 1
+        return ops.results_of(output, written)
+
+    _ = passed.record
+    monkeypatch.setattr(reruns_module, "results_of", results_of)
+    assert sum(tensor.numel() for tensor in passed.saved_tensors.values()) == 500 * 2 * 2 + 1000
+
+    assert counted < 10

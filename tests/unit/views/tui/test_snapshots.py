@@ -9,8 +9,8 @@ import pytest
 from textual.pilot import Pilot
 
 from tests import make
-from tests.features.test_explorer import HOSTILE
 from tests.unit.views.tui.runs import Training, documents, linear, still, tiny, two_models
+from tests.unit.views.tui.test_explorer import HOSTILE
 from torchglass.analyse.comparing import compare
 from torchglass.records.flow import Reader
 from torchglass.views.tui.app import Exhibit, ExplorerApp

@@ -1,0 +1,59 @@
+"""What the explorer is given to show of a target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.explorer import shown
+from torchglass.api.exhibits import exhibit
+from torchglass.records.measures import Measures
+from torchglass.records.statistics import Statistics
+from torchglass.records.trace import Trace
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def test_a_forward_leaves_three_records() -> None:
+    reader = exhibit(net(), (torch.ones(3, 4),)).reader
+
+    assert reader.document(Statistics) is not None
+    assert reader.document(Trace) is not None
+    assert reader.document(Measures) is not None
+
+
+class Worded(nn.Module):
+    """A forward whose arguments are called as options of the verbs are."""
+
+    def forward(
+        self, x: Any, *, target: Any = 0, backward: Any = 0, loss: Any = 0, against: Any = 0
+    ) -> Any:
+        return x + target + backward + loss + against
+
+
+def test_arguments_of_a_forward_may_have_the_names_of_options() -> None:
+    x = torch.ones(2)
+
+    reader = exhibit(Worded(), (x,), {"target": x, "backward": x, "loss": x, "against": x}).reader
+    measured = reader.document(Measures)
+
+    assert measured is not None
+    assert measured.rows[0].total_forward_flops is not None
+
+
+def test_a_model_that_is_too_large_to_be_checked_unasked_is_checked_on_demand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torchglass.views.tui.live_bench._CHECKED_BYTES", 8)
+    model = net()
+    model.get_parameter("3.bias").data[0] = torch.nan
+
+    assert "Not checked. Press r" in shown(model, press=("exclamation_mark",))
+    text = shown(model, press=("exclamation_mark", "tab", "r"))
+    assert "1 of 2 values of `3.bias` is NaN" in text
+    assert "3 ✗" in text
