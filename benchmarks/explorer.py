@@ -177,7 +177,7 @@ class _Opening:
 
 
 def _open_ours(model: Any) -> tuple[Any, Callable[[], bool]]:
-    from torchglass.api.exhibits import exhibit
+    from torchglass.api.explorer_source import exhibit
     from torchglass.views.tui.app import ExplorerApp
 
     app = ExplorerApp(exhibit(model))

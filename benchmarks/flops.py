@@ -37,9 +37,8 @@ def time_step(spec: Spec, rounds: int, pages_at_hand: bool = False) -> Times:
 
     With `pages_at_hand` the system is not asked for memory while they run.
     """
-    from torchglass.capture.calls import recording
-    from torchglass.capture.flops.counting import CountingMode
-    from torchglass.capture.flops.tally import Tally
+    from torchglass.capture.measure.flop_counter import CountingMode, Tally
+    from torchglass.capture.module_calls import recording
 
     if pages_at_hand:
         keep_freed_memory()

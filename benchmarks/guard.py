@@ -11,7 +11,7 @@ from benchmarks.cases import Measure, beside_baseline
 from benchmarks.measure import Times, in_turns, times_baseline
 from benchmarks.models import GPT_2, RESNET18, Scale, Spec, Subject, build
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
-from torchglass.capture.trace.functions import tensors_in
+from torchglass.capture.torch_functions import iter_tensors
 
 _RAW = "run alone"
 _CHEAP = "… cheap=True"
@@ -51,7 +51,7 @@ def time_training(spec: Spec, rounds: int) -> Times:
 
 
 def _guarded(subject: Subject, run: Run, *, cheap: bool = False) -> Run:
-    from torchglass.api.guarding import guard
+    from torchglass.api.guard import guard
 
     return _inside(lambda: guard(subject.model, cheap=cheap), run)
 
@@ -69,7 +69,7 @@ def _isfinite_hooks(subject: Subject) -> Iterator[None]:
     """What people write by hand: a hook on every module that looks at its outputs."""
 
     def look(module: object, args: object, output: object) -> None:
-        for tensor in tensors_in(output):
+        for tensor in iter_tensors(output):
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise ArithmeticError(f"{type(module).__name__} made something not finite")
 

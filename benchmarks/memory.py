@@ -128,7 +128,7 @@ def predict_llama(sizes: dict[str, int], optimizer: str | None = None) -> dict[s
     """Build a Llama in bfloat16 that holds nothing, and predict the memory of its training step."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from torchglass.api.memory import memory
+    from torchglass.api.measure import memory
 
     start = time.process_time()
     torch.set_default_dtype(torch.bfloat16)
@@ -159,7 +159,7 @@ def measure_step(spec: Spec, rounds: int, *, tracker: bool = True) -> Times:
     """A step of forward and backward, with a look at all storages."""
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    from torchglass.capture.memory.recording import MemoryRecorder
+    from torchglass.capture.measure.memory_recorder import MemoryRecorder
 
     subject = build(spec)
     modules = list(subject.model.named_modules())

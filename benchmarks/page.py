@@ -19,11 +19,11 @@ from benchmarks.rows import OURS, Case, Effort, Reading, Topic
 from tests import make
 from tests.browser import chromium
 from tests.browser.runs import RUN, bell
-from torchglass.records.flow import Reader
 from torchglass.records.graph import Edge, Graph, Node, NodeId
+from torchglass.records.reader import Reader
 from torchglass.records.series import Frame
 from torchglass.store.memory import MemoryStore
-from torchglass.views.web import page_files
+from torchglass.views.web import saved_page
 from torchglass.views.web.server import serve
 
 _MOVES = 30
@@ -213,8 +213,8 @@ def time_live(rounds: int) -> Found:
 
 def bundle_size(rounds: int) -> Found:
     """The scripts of the page as they are sent, in KB."""
-    names = [name for name in page_files.MEDIA_TYPES if name.endswith(".js")]
-    size = sum(len(gzip.compress(page_files.read(name))) for name in names) / 1024
+    names = [name for name in saved_page.MEDIA_TYPES if name.endswith(".js")]
+    size = sum(len(gzip.compress(saved_page.read(name))) for name in names) / 1024
     return {"size": [size] * min(rounds, 1)}
 
 

@@ -14,12 +14,11 @@ import numpy as np
 from benchmarks.cases import Measure, together
 from benchmarks.measure import cpu_seconds
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
-from torchglass.records.histogram import Histogram
 from torchglass.records.run import Run
 from torchglass.records.series import Frame, Kind, Point
-from torchglass.records.tensors import Stats
+from torchglass.records.tensors import Histogram, Stats
 from torchglass.store import writer
-from torchglass.store.file import FileReader, FileSink
+from torchglass.store.file_reader import FileReader, FileSink
 
 SERIES = 300
 STEPS = 500

@@ -31,7 +31,7 @@ def _reader(spec: Spec, contender: str) -> Callable[[], object]:
     model = build(spec).model
 
     def ours() -> object:
-        from torchglass.analyse.model.parameters import count
+        from torchglass.analyse.parameters import count
         from torchglass.capture.model.structure import read_model
 
         record = read_model(model)

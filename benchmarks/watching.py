@@ -156,7 +156,7 @@ def _training(spec: Spec) -> tuple[nn.Module, Step]:
 
 @contextlib.contextmanager
 def _watch_with_us(model: nn.Module, log_freq: int, folder: Path) -> Iterator[Step]:
-    from torchglass.api.training import watch
+    from torchglass.api.watch import watch
 
     with watch(model, log_freq=log_freq, run_dir=folder, verbose=False):
         yield _nothing

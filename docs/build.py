@@ -16,14 +16,14 @@ from benchmarks.models import GPT2
 from docs.explorer_keys import PAGE, renewed
 from docs.page_pictures import photographs
 from tests.zoo_trace import AlexNet, Recurrent
-from torchglass.api.exhibits import exhibit
+from torchglass.api.explorer_source import exhibit
 from torchglass.demo.training import train
 from torchglass.results.run import open_run
 from torchglass.results.trace import Trace
 from torchglass.views.tui.app import Exhibit
-from torchglass.views.tui.picture import draw_explorer
+from torchglass.views.tui.drawing import draw_explorer
 from torchglass.views.tui.themes import LIGHT
-from torchglass.views.web.offline import write_page
+from torchglass.views.web.saved_page import write_page
 
 IMAGES = Path(__file__).parent / "images"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from torchglass.views.tui.keys import KEYS, Key, sections
-from torchglass.views.tui.panels.keys import PANEL_KEYS
-from torchglass.views.tui.table import all_keys, panel_toggles
-from torchglass.views.tui.tree.components import COLUMNS, NAME
+from torchglass.views.tui.panel_keys import PANEL_KEYS
+from torchglass.views.tui.panel_tabs import all_keys, panel_toggles
+from torchglass.views.tui.tree.label_choice import COLUMNS, NAME
 
 PAGE = Path(__file__).parent / "explore.md"
 BEGIN, END = "<!-- keys -->", "<!-- end of keys -->"

@@ -6,10 +6,15 @@ from typing import Any
 
 from tests.make import spec
 from torchglass.export import inspection
-from torchglass.records.inspection import Effort, InspectedCall, InspectedModel, InspectedModule
-from torchglass.records.statistics import Measured
+from torchglass.records.calls import (
+    Effort,
+    InspectedCall,
+    InspectedModel,
+    InspectedModule,
+    Measured,
+)
 from torchglass.records.tensors import Stats
-from torchglass.results.inspection import Inspection
+from torchglass.results.observation import Inspection
 
 SCHEMA_FILE = inspection.SCHEMA_FILE
 read_inspection = Inspection.read

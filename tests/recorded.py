@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests import make
-from torchglass.records.flow import Sink
-from torchglass.records.histogram import Histogram
+from torchglass.records.reader import Sink
 from torchglass.records.run import Run
 from torchglass.records.series import Frame, Point, SeriesId
-from torchglass.records.tensors import Stats
-from torchglass.store.file import FileSink
+from torchglass.records.tensors import Histogram, Stats
+from torchglass.store.file_reader import FileSink
 
 ROOT = Path(__file__).parent.parent
 """Where a Python that runs on its own finds this package, too."""

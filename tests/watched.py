@@ -11,10 +11,10 @@ from torch import nn
 from torchglass.api.run_files import this_run
 from torchglass.capture.watch import Watcher
 from torchglass.capture.watch.options import Options
-from torchglass.records.finding import Finding, Findings
+from torchglass.records.findings import Finding, Findings
 from torchglass.records.graph import Graph
-from torchglass.records.histogram import Histogram
 from torchglass.records.series import Series
+from torchglass.records.tensors import Histogram
 from torchglass.store.memory import MemoryStore
 
 

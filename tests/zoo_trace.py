@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from torchglass.capture.model.structure import read_model
-from torchglass.capture.trace.assembling import assemble
-from torchglass.capture.trace.recording import tracing
+from torchglass.capture.trace.assemble import assemble
+from torchglass.capture.trace.pass_recorder import tracing
 from torchglass.results.trace import Trace
 
 

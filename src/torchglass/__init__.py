@@ -15,35 +15,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchglass.api.exploring import explore
-    from torchglass.api.flops import flops, register_flops, unregister_flops
-    from torchglass.api.guarding import guard, replay
-    from torchglass.api.inspecting import inspect
-    from torchglass.api.memory import memory
-    from torchglass.api.models import summary
-    from torchglass.api.passes import explain, load, pluck, trace, tracing
-    from torchglass.api.recording import record
-    from torchglass.api.timing import profile
-    from torchglass.api.training import (
-        attach,
-        setup,
-        watch,
+    from torchglass.api.explore import explore
+    from torchglass.api.guard import guard, replay
+    from torchglass.api.measure import flops, memory, profile, register_flops, unregister_flops
+    from torchglass.api.observe import inspect, record
+    from torchglass.api.summary import summary
+    from torchglass.api.trace import explain, load, pluck, trace, tracing
+    from torchglass.api.view import view
+    from torchglass.api.watch import attach, setup, watch
+    from torchglass.classic.forward_stats import (
+        display_timing_in_explorer,
+        explore_torch_module_with_stats,
+        get_forward_stats,
+        record_torch_module_forward_stats,
     )
-    from torchglass.api.viewing import view
-    from torchglass.classic.analysis import (
+    from torchglass.classic.inspector_gadgets import InspectorGadgets
+    from torchglass.classic.module_analysis import (
         ModuleInfo,
         analyze_model_async,
         analyze_module,
         analyze_module_detailed,
-        get_module_by_path,
-        lazy_parameter_analysis,
-    )
-    from torchglass.classic.diagrams import (
         extract_model_graph,
         generate_architecture_diagram,
+        generate_html_summary,
+        generate_json_summary,
+        generate_model_summary,
+        generate_text_summary,
+        get_module_by_path,
+        lazy_parameter_analysis,
         plot_network_graph,
     )
-    from torchglass.classic.explorers import (
+    from torchglass.classic.module_explorer import (
         ExplorerConfig,
         analyze_memory_usage,
         explore_model,
@@ -53,31 +55,16 @@ if TYPE_CHECKING:
         format_shape,
         format_time,
         get_parameter_statistics,
-        select_torch_device,
-    )
-    from torchglass.classic.files import (
         input_select_file,
         save_text_file,
+        select_torch_device,
     )
-    from torchglass.classic.gadgets import InspectorGadgets
-    from torchglass.classic.lens import (
+    from torchglass.classic.torchlens import (
         ModelHistory,
         get_model_metadata,
         log_forward_pass,
         show_model_graph,
         validate_saved_activations,
-    )
-    from torchglass.classic.statistics import (
-        display_timing_in_explorer,
-        explore_torch_module_with_stats,
-        get_forward_stats,
-        record_torch_module_forward_stats,
-    )
-    from torchglass.classic.summaries import (
-        generate_html_summary,
-        generate_json_summary,
-        generate_model_summary,
-        generate_text_summary,
     )
     from torchglass.errors import TorchglassError, TorchglassWarning
     from torchglass.results.guard import NonFiniteError
@@ -148,31 +135,60 @@ __all__ = [
 ]
 
 _HOMES = {
-    "torchglass.api.exploring": ("explore",),
-    "torchglass.api.flops": ("flops", "register_flops", "unregister_flops"),
-    "torchglass.api.guarding": ("guard", "replay"),
-    "torchglass.api.inspecting": ("inspect",),
-    "torchglass.api.memory": ("memory",),
-    "torchglass.api.models": ("summary",),
-    "torchglass.api.passes": ("explain", "load", "pluck", "trace", "tracing"),
-    "torchglass.api.recording": ("record",),
-    "torchglass.api.timing": ("profile",),
-    "torchglass.api.training": ("attach", "open", "setup", "watch"),
-    "torchglass.api.viewing": ("view",),
-    "torchglass.classic.analysis": (
+    "torchglass.api.explore": ("explore",),
+    "torchglass.api.guard": (
+        "guard",
+        "replay",
+    ),
+    "torchglass.api.measure": (
+        "flops",
+        "memory",
+        "profile",
+        "register_flops",
+        "unregister_flops",
+    ),
+    "torchglass.api.observe": (
+        "inspect",
+        "record",
+    ),
+    "torchglass.api.summary": ("summary",),
+    "torchglass.api.trace": (
+        "explain",
+        "load",
+        "pluck",
+        "trace",
+        "tracing",
+    ),
+    "torchglass.api.view": ("view",),
+    "torchglass.api.watch": (
+        "attach",
+        "open",
+        "setup",
+        "watch",
+    ),
+    "torchglass.classic.forward_stats": (
+        "display_timing_in_explorer",
+        "explore_torch_module_with_stats",
+        "get_forward_stats",
+        "record_torch_module_forward_stats",
+    ),
+    "torchglass.classic.inspector_gadgets": ("InspectorGadgets",),
+    "torchglass.classic.module_analysis": (
         "ModuleInfo",
         "analyze_model_async",
         "analyze_module",
         "analyze_module_detailed",
-        "get_module_by_path",
-        "lazy_parameter_analysis",
-    ),
-    "torchglass.classic.diagrams": (
         "extract_model_graph",
         "generate_architecture_diagram",
+        "generate_html_summary",
+        "generate_json_summary",
+        "generate_model_summary",
+        "generate_text_summary",
+        "get_module_by_path",
+        "lazy_parameter_analysis",
         "plot_network_graph",
     ),
-    "torchglass.classic.explorers": (
+    "torchglass.classic.module_explorer": (
         "ExplorerConfig",
         "analyze_memory_usage",
         "explore_model",
@@ -182,33 +198,21 @@ _HOMES = {
         "format_shape",
         "format_time",
         "get_parameter_statistics",
-        "select_torch_device",
-    ),
-    "torchglass.classic.files": (
         "input_select_file",
         "save_text_file",
+        "select_torch_device",
     ),
-    "torchglass.classic.gadgets": ("InspectorGadgets",),
-    "torchglass.classic.lens": (
+    "torchglass.classic.torchlens": (
         "ModelHistory",
         "get_model_metadata",
         "log_forward_pass",
         "show_model_graph",
         "validate_saved_activations",
     ),
-    "torchglass.classic.statistics": (
-        "display_timing_in_explorer",
-        "explore_torch_module_with_stats",
-        "get_forward_stats",
-        "record_torch_module_forward_stats",
+    "torchglass.errors": (
+        "TorchglassError",
+        "TorchglassWarning",
     ),
-    "torchglass.classic.summaries": (
-        "generate_html_summary",
-        "generate_json_summary",
-        "generate_model_summary",
-        "generate_text_summary",
-    ),
-    "torchglass.errors": ("TorchglassError", "TorchglassWarning"),
     "torchglass.results.guard": ("NonFiniteError",),
     "torchglass.results.trace": ("Trace",),
 }
@@ -216,7 +220,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 if TYPE_CHECKING:
     # Not in `__all__`: with `from torchglass import *` it would replace Python's own.
-    from torchglass.api.training import open as open  # noqa: A004 - as gzip.open is
+    from torchglass.api.watch import open as open  # noqa: A004 - as gzip.open is
 
 # Hidden from type checkers, for which a module with it would have every name there is.
 if not TYPE_CHECKING:
@@ -235,7 +239,7 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """Add `%explore` to IPython: `%load_ext torchglass`."""
-    from torchglass.api.exploring import explore
-    from torchglass.integrations.ipython import install
+    from torchglass.api.explore import explore
+    from torchglass.integrations.notebook import install
 
     install(shell, explore)

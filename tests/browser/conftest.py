@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import hatch_build
 from tests.browser import chromium
-from torchglass.records.flow import Reader
+from torchglass.records.reader import Reader
 from torchglass.views.web.server import Server, serve
 
 OpenPage = Callable[..., Page]

@@ -6,15 +6,14 @@ import itertools
 import math
 
 from tests import make
-from torchglass.records.finding import Finding, Findings
-from torchglass.records.flow import Sink
+from torchglass.records.findings import Finding, Findings
 from torchglass.records.graph import Edge, Graph, Node, NodeId, NodeKind
-from torchglass.records.histogram import Histogram
 from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Model
+from torchglass.records.reader import Sink
 from torchglass.records.run import Run
 from torchglass.records.series import Frame, Point, SeriesId
-from torchglass.records.tensors import Stats, TensorSpec
+from torchglass.records.tensors import Histogram, Stats, TensorSpec
 from torchglass.store.memory import MemoryStore
 
 RUN = Run(name="tiny-gpt", created_ns=0, command="python train.py")

@@ -16,10 +16,10 @@ from torch import nn
 import torchglass as tg
 from tests.browser.conftest import OpenPage, Serve
 from tests.browser.runs import put_steps, training, transformer
-from torchglass.api.viewing import _find_more
+from torchglass.api.view import _find_more
 from torchglass.records.run import Run
 from torchglass.records.series import Frame
-from torchglass.store.file import FileSink
+from torchglass.store.file_reader import FileSink
 from torchglass.store.memory import MemoryStore
 
 OTHER = Run(name="deeper", created_ns=1)

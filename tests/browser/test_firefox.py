@@ -11,7 +11,7 @@ from tests.browser import firefox
 from tests.browser.conftest import Serve
 from tests.browser.runs import RUN, graph, put_training, training, transformer
 from torchglass.store.memory import MemoryStore
-from torchglass.views.web.offline import write_page
+from torchglass.views.web.saved_page import write_page
 
 EMBED = '[data-key="embed:1"]'
 BLOCK = '[data-key="blocks.0:1"]'

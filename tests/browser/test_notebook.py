@@ -9,8 +9,8 @@ from playwright.sync_api import Browser, expect
 from tests.browser.runs import RUN, graph, put_training, transformer
 from torchglass.store.memory import MemoryStore
 from torchglass.views.notebook import page as notebook
-from torchglass.views.web.offline import render_shell
-from torchglass.views.web.shelf import Shelf
+from torchglass.views.web.open_runs import Shelf
+from torchglass.views.web.saved_page import render_shell
 
 NOTEBOOK = """async ([script, page]) => {
   const widget = (await import(`data:text/javascript,${encodeURIComponent(script)}`)).default;

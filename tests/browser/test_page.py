@@ -9,16 +9,10 @@ from playwright.sync_api import Page, expect
 from tests import make
 from tests.browser.conftest import OpenPage, Serve
 from tests.browser.runs import RUN, put_steps, transformer
+from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Statistics, Totals
 from torchglass.records.model import ClassSource, Model
-from torchglass.records.statistics import (
-    ForwardStats,
-    Measured,
-    ModuleStatistics,
-    Statistics,
-    Totals,
-)
 from torchglass.records.tensors import Stats
-from torchglass.store.file import FileReader, FileSink
+from torchglass.store.file_reader import FileReader, FileSink
 from torchglass.store.memory import MemoryStore
 
 CODE = Path(__file__).with_name("shop.py")

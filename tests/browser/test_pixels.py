@@ -12,8 +12,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import OpenPage, Serve
 from tests.browser.runs import RUN, bell, stats, transformer
-from torchglass.records.histogram import Histogram
 from torchglass.records.series import Frame
+from torchglass.records.tensors import Histogram
 from torchglass.store.memory import MemoryStore
 
 CanvasOf = Callable[..., Locator]

@@ -15,7 +15,7 @@ from tests import make
 from tests.browser.conftest import OpenPage, Serve
 from tests.browser.runs import RUN, bell, graph, put_training, transformer
 from torchglass.records.series import Frame
-from torchglass.store.file import FileReader, FileSink
+from torchglass.store.file_reader import FileReader, FileSink
 from torchglass.store.memory import MemoryStore
 
 TRAIN = """

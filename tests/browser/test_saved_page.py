@@ -9,7 +9,7 @@ from tests import make
 from tests.browser.conftest import OpenPage
 from tests.browser.runs import RUN, put_steps, training
 from torchglass.store.memory import MemoryStore
-from torchglass.views.web.offline import write_page
+from torchglass.views.web.saved_page import write_page
 
 
 def test_a_saved_page_opens_from_the_disk_without_a_network(

@@ -17,13 +17,13 @@ import torchglass as tg
 from tests import make
 from tests.browser.conftest import PATIENCE_MS, OpenPage, Serve
 from tests.browser.runs import RUN, graph, put_steps, put_training, training, transformer
-from torchglass.records.activations import Activations, FeatureMap
-from torchglass.records.finding import Finding, Findings
+from torchglass.records.findings import Finding, Findings
 from torchglass.records.graph import Graph, Node, NodeId
-from torchglass.records.memory import Block, BlockId, Change, Footprint, Part
+from torchglass.records.measures import Block, BlockId, Change, Footprint, Part
 from torchglass.records.run import Run
 from torchglass.records.series import Frame, Point, SeriesId
-from torchglass.store.file import FileReader, FileSink
+from torchglass.records.tensors import Activations, FeatureMap
+from torchglass.store.file_reader import FileReader, FileSink
 from torchglass.store.memory import MemoryStore
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import torchglass as tg
 from tests.distributed.processes import run_ranks
-from torchglass.records.finding import Findings
+from torchglass.records.findings import Findings
 
 pytestmark = pytest.mark.slow
 

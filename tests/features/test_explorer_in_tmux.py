@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.views.tui.runs import tiny
-from torchglass.records.finding import Finding, Findings
+from torchglass.records.findings import Finding, Findings
 from torchglass.records.run import Run
 from torchglass.records.series import Frame
-from torchglass.store.file import FileSink
+from torchglass.store.file_reader import FileSink
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 

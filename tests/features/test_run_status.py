@@ -23,7 +23,7 @@ from tests.command_line import main
 from torchglass.records.run import Ending, Run, RunStatus, worst
 from torchglass.records.series import Frame
 from torchglass.store import run_file
-from torchglass.store.file import FileReader, FileSink
+from torchglass.store.file_reader import FileReader, FileSink
 from torchglass.views.web.payloads import mark, status
 
 

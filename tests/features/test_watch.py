@@ -22,8 +22,8 @@ from torch.utils.checkpoint import checkpoint
 import torchglass as tg
 from tests.watched import watching
 from torchglass import TorchglassWarning, attach, errors, watch
-from torchglass.records.activations import Activations
 from torchglass.records.graph import Graph
+from torchglass.records.tensors import Activations
 from torchglass.views.web.op_graph import op_graph
 
 

@@ -20,7 +20,7 @@ from tests.recorded import ROOT
 from torchglass import TorchglassWarning, errors, setup, watch
 from torchglass.api import backends
 from torchglass.records.graph import Graph
-from torchglass.store.file import FileReader
+from torchglass.store.file_reader import FileReader
 
 STRUCTURE = """
 import torch

@@ -16,7 +16,7 @@ import torch
 
 import torchglass
 from tests.conftest import traces_of_us
-from torchglass.capture import calls
+from torchglass.capture import module_calls
 
 T = TypeVar("T")
 
@@ -145,7 +145,7 @@ def left_behind(model: torch.nn.Module) -> dict[str, Any]:
         **(traces_of_us() or {}),
         "threads": [thread for thread in our_threads if thread.is_alive()],
         "recursion limit": sys.getrecursionlimit(),
-        "observers": dict(calls._observers),
+        "observers": dict(module_calls._observers),
         "collector": gc.isenabled(),
         "torch functions": torch._C._is_torch_function_enabled(),
         "hooks": [len(p._backward_hooks or ()) for p in model.parameters()],

@@ -6,10 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from torchglass.integrations.frames import Measured, Thinned, bins_of, numbers_of
-from torchglass.records.histogram import Histogram
+from torchglass.integrations.step_values import Measured, Thinned, bins_of, numbers_of
 from torchglass.records.series import Series, SeriesId
-from torchglass.records.tensors import Stats
+from torchglass.records.tensors import Histogram, Stats
 
 LOSS = Series(id=SeriesId(0), path="", name="loss")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torchglass as tg
 from tests.integrations.trainings import Net, train
-from torchglass.integrations.jupyter import live_frame, saved_frame
-from torchglass.store.file import FileReader
-from torchglass.views.web.offline import render_page
+from torchglass.integrations.notebook import live_frame, saved_frame
+from torchglass.store.file_reader import FileReader
+from torchglass.views.web.saved_page import render_page
 
 
 def test_a_live_frame_leads_to_the_server() -> None:

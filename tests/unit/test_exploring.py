@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from tests.explorer import shown
-from torchglass.api.exhibits import exhibit
+from torchglass.api.explorer_source import exhibit
+from torchglass.records.calls import Statistics
 from torchglass.records.measures import Measures
-from torchglass.records.statistics import Statistics
 from torchglass.records.trace import Trace
 
 

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 import hatch_build
-from torchglass.api.passes import trace
-from torchglass.api.viewing import _find_more, view
+from torchglass.api.trace import trace
+from torchglass.api.view import _find_more, view
 from torchglass.errors import StoreError, TargetError, TorchglassWarning
 from torchglass.records.run import Run
-from torchglass.store.file import FileSink
+from torchglass.store.file_reader import FileSink
 
 
 @pytest.fixture(scope="module", autouse=True)

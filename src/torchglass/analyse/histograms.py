@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchglass.analyse import moments
-from torchglass.records.histogram import Histogram
+from torchglass.records.tensors import Histogram
 
 Numbers = npt.NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from torchglass.analyse.rows import Row, Sort, check_order, paths_of, ranked, tree
+from torchglass.analyse.module_rows import ModuleRow, Sort, check_order, paths_of, ranked, tree
 from torchglass.records.model import Model
 from torchglass.records.timing import Cost, ModuleKey, OpKey, Timing
 
@@ -159,9 +159,9 @@ def latency(timing: Timing) -> Latency:
     )
 
 
-def rows(
+def latency_rows(
     found: Latency, model: Model, *, depth: int | None = None, sort: Sort | None = None
-) -> list[Row[ModuleTime]]:
+) -> list[ModuleRow[ModuleTime]]:
     """A line for each module: as a tree, or with `sort="self"` in one list, slowest first.
 
     With `sort="total"` the slowest of the siblings comes first.

@@ -1,4 +1,4 @@
-"""What the ranks of a distributed training tell when they are set beside each other."""
+"""Compares the ranks of a distributed training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torchglass.records.finding import Finding
+from torchglass.records.findings import Finding
 
 SLOW = 1.3
 """A rank is slow when it takes so many times what the middle one of the others takes."""

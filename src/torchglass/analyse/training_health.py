@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from torchglass.analyse.health import not_finite_words
-from torchglass.records.finding import Finding, Severity
+from torchglass.analyse.nonfinite_cause import not_finite_words
+from torchglass.records.findings import Finding, Severity
 from torchglass.records.model import join_path
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import Phase

@@ -17,17 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torchglass.api.program import (
+from torchglass.api.host_program import (
     Program,
     ending_quietly,
     ignoring_interrupts,
     wait_from_environment,
 )
 from torchglass.errors import TargetError, ViewError, warn
-from torchglass.records.documents import Document
-from torchglass.records.finding import Finding
-from torchglass.records.flow import Reader, Sink
+from torchglass.records.findings import Finding
 from torchglass.records.model import Model
+from torchglass.records.reader import Document, Reader, Sink
 from torchglass.records.run import Ending, ended
 from torchglass.records.series import Frame, Kind, Series, SeriesId
 

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from torchglass.records.flow import Reader, Sink
+from torchglass.records.reader import Reader, Sink
 from torchglass.records.run import Run
 from torchglass.targets.names import RUN_SUFFIX
 
@@ -49,7 +49,7 @@ def open_new(
     run: Run, folder: FilePath, save: FilePath | None, max_bytes: int | None = None
 ) -> Opened:
     """A new run at a path, or anywhere in a folder, or in memory."""
-    from torchglass.store.file import FileReader, FileSink
+    from torchglass.store.file_reader import FileReader, FileSink
     from torchglass.store.memory import MemoryStore
 
     if os.fspath(folder if save is None else save) == MEMORY:
@@ -70,7 +70,7 @@ def open_again(run: Run, path: FilePath, max_bytes: int | None = None) -> Opened
     if os.fspath(path) == MEMORY:
         return open_new(run, MEMORY, None)
     from torchglass.store import schema
-    from torchglass.store.file import FileReader, FileSink
+    from torchglass.store.file_reader import FileReader, FileSink
 
     file = Path(path)
     start, is_new = 0, not schema.has_begun(file)
@@ -85,7 +85,7 @@ def this_run(name: str) -> Run:
     """Who is recording, where and when."""
     import torch
 
-    from torchglass.capture.distributed.ranks import own_rank, this_training
+    from torchglass.capture.watch.ranks import own_rank, this_training
 
     rank, world_size = own_rank()
     training = this_training()

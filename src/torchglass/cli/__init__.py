@@ -8,14 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchglass.cli import (  # noqa: F401 - each registers its commands
-    flops,
-    inspecting,
-    memory,
-    models,
-    passes,
-    setup,
-)
+from torchglass.cli import measure, models, trace  # noqa: F401 - each registers its commands
 from torchglass.cli.options import app
 from torchglass.cli.output import explain_error, quiet_fakes, telling_warnings
 

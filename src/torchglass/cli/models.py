@@ -1,18 +1,21 @@
-"""The commands that show a model, a checkpoint or a run."""
+"""The commands that show a model, a checkpoint or a run, and the demo."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from torchglass.cli.options import (
     EVERYTHING,
     LOOKING,
+    STARTING,
     USUAL,
     Common,
+    Debug,
     File,
     Flag,
     Inputs,
@@ -20,8 +23,14 @@ from torchglass.cli.options import (
     Target,
     app,
 )
-from torchglass.cli.output import STDOUT, expect_one_printed, export, stdout_for_results, tell
-from torchglass.cli.terminal import terminal_width
+from torchglass.cli.output import (
+    STDOUT,
+    expect_one_printed,
+    export,
+    stdout_for_results,
+    tell,
+    terminal_width,
+)
 from torchglass.targets.inputs import make_inputs, ready_to_run
 from torchglass.targets.names import resolve
 
@@ -107,9 +116,9 @@ def explore(
     against
         Mark what changed from this model or checkpoint.
     """
-    from torchglass.api import exploring
+    from torchglass.api import explore
 
-    if target is not None and not exploring.has_terminal():
+    if target is not None and not explore.has_terminal():
         compared = f"{target} {against}" if against else target
         tell(
             f"the explorer needs a terminal; this is `torchglass summary {target}`, "
@@ -120,7 +129,7 @@ def explore(
     with stdout_for_results():
         model = None if target is None else resolve(target)
         inputs, named = make_inputs(input, model)
-    exploring.walk_through(model, tuple(inputs), named, against=against, unsafe=common.unsafe)
+    explore.walk_through(model, tuple(inputs), named, against=against, unsafe=common.unsafe)
 
 
 @app.command(
@@ -155,11 +164,11 @@ def view(
     open
         Open the page in the browser.
     """
-    from torchglass.api import viewing
+    from torchglass.api import view
 
     with stdout_for_results():
         shown, inputs, named = _with_inputs(target, input)
-        server = viewing.view(
+        server = view.view(
             shown,
             *inputs,
             against=list(others),
@@ -193,11 +202,11 @@ def report(
     out
         The file to write.
     """
-    from torchglass.api import viewing
+    from torchglass.api import view
 
     with stdout_for_results():
         shown, inputs, named = _with_inputs(target, input)
-        viewing.view(shown, *inputs, against=list(others), save=out, unsafe=common.unsafe, **named)
+        view.view(shown, *inputs, against=list(others), save=out, unsafe=common.unsafe, **named)
     tell(f"wrote {out}")
 
 
@@ -207,12 +216,12 @@ def _with_inputs(target: Path, texts: Inputs) -> tuple[object, list[Any], dict[s
 
 
 def _summary(target: Path, shown: Shown, common: Common) -> Summary:
-    from torchglass.api import models
+    from torchglass.api import summary
 
     with stdout_for_results():
         model = resolve(target)
         inputs, named = make_inputs(shown.input, model, fake=shown.fake)
-        return models.summary(
+        return summary.summary(
             model,
             *inputs,
             fake=shown.fake,
@@ -222,3 +231,43 @@ def _summary(target: Path, shown: Shown, common: Common) -> Summary:
             unsafe=common.unsafe,
             **named,
         )
+
+
+@app.command(group=STARTING, usage="Usage: torchglass demo [OPTIONS] [FOLDER]")
+def demo(
+    folder: Path | None = None,
+    /,
+    *,
+    steps: Annotated[int, Parameter(validator=Number(gte=1))] = 300,
+    debug: Debug = False,
+) -> None:
+    """Train a small model under tg.watch, then explore what was recorded.
+
+    ```
+    torchglass demo
+    torchglass demo somewhere --steps 100
+    ```
+
+    Parameters
+    ----------
+    folder
+        Folder for the run and its page; `torchglass-demo` by default.
+    steps
+        Training steps.
+    """
+    from torchglass.demo import run
+
+    run(folder, steps=steps)
+
+
+@app.command(group=STARTING)
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
+    """Print the script for Tab completion in a shell.
+
+    ```
+    torchglass completion bash >> ~/.bashrc
+    torchglass completion zsh > ~/.zfunc/_torchglass
+    torchglass completion fish > ~/.config/fish/completions/torchglass.fish
+    ```
+    """
+    print(app.generate_completion(shell=shell))

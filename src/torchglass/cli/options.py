@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import App, Group, Parameter
 
 from torchglass import __version__
-from torchglass.analyse.model.order import Sort
+from torchglass.analyse.summary import Sort
 
 LOOKING = Group("Look at a model or a run", sort_key=1)
 RUNNING = Group("Run a model", sort_key=2)

@@ -1,4 +1,4 @@
-"""What the command line writes: results to stdout, all else to stderr, an error in one line."""
+"""What the command line prints: results to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+import shutil
 import sys
 import traceback
 import warnings
@@ -174,3 +175,8 @@ def _is_library(file: Path, *, torch: bool = True) -> bool:
     if any(library in file.parents for library in libraries) or file.name.startswith("<"):
         return True
     return _STDLIB in file.parents and "site-packages" not in file.parts
+
+
+def terminal_width() -> int | None:
+    """How many columns there are to print to, `COLUMNS` if that is set; None for a file or pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

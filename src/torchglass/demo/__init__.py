@@ -22,9 +22,8 @@ def run(directory: Path | None = None, *, show: bool | None = None, steps: int =
     With `show` the terminal explorer opens, otherwise a report is printed; by default it depends on
     whether there is a terminal. Ctrl-C ends the training early, and what there is is shown.
     """
-    from torchglass.demo.report import print_report
-    from torchglass.demo.training import train
-    from torchglass.views.web.offline import write_page
+    from torchglass.demo.training import print_report, train
+    from torchglass.views.web.saved_page import write_page
 
     console = Console(highlight=False, soft_wrap=True)
     file = (directory or FOLDER) / f"{datetime.now():%Y%m%d-%H%M%S}{RUN_SUFFIX}"

@@ -1,4 +1,4 @@
-"""The training of the demo's model, watched as any training is: by one line around it."""
+"""The demo: a small transformer learns to sort digits while it is watched."""
 
 from __future__ import annotations
 
@@ -9,11 +9,95 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from torch import nn
 from torch.nn import functional
 
-from torchglass.api import training
+from torchglass.api import summary, watch
 from torchglass.capture.watch import Watcher
-from torchglass.demo.sorter import LENGTH, Sorter, make_batch
+from torchglass.results.run import SavedRun, SavedSeries
+from torchglass.views.formats import sparkline
+from torchglass.views.tui.cells import squeeze
+
+DIGITS = 10
+LENGTH = 6
+"""How many digits are to be sorted."""
+
+
+class Attention(nn.Module):
+    """Each place looks at those before it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """From and to (batch, length, width)."""
+        split = self.query_key_value(x).unflatten(-1, (3, self.heads, -1))
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        result: torch.Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return result
+
+
+class Block(nn.Module):
+    """Attention, then a small network at each place, both added to what was there."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.network_norm = nn.LayerNorm(width)
+        self.network = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """From and to (batch, length, width)."""
+        x = x + self.attention(self.attention_norm(x))
+        result: torch.Tensor = x + self.network(self.network_norm(x))
+        return result
+
+
+class Sorter(nn.Module):
+    """Reads digits and goes on with the same digits in order; its head is its embedding."""
+
+    def __init__(self, width: int = 48, heads: int = 4, depth: int = 3) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(DIGITS, width)
+        self.position = nn.Embedding(2 * LENGTH - 1, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, DIGITS, bias=False)
+        nn.init.normal_(self.embedding.weight, std=0.1)
+        nn.init.normal_(self.position.weight, std=0.1)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, digits: torch.Tensor) -> torch.Tensor:
+        """Scores for the digit that follows each place: (batch, length) to (batch, length, 10)."""
+        places = torch.arange(digits.shape[1], device=digits.device)
+        x = self.embedding(digits) + self.position(places)
+        for block in self.blocks:
+            x = block(x)
+        scores: torch.Tensor = self.head(self.norm(x))
+        return scores
+
+    @torch.no_grad()
+    def sort(self, digits: torch.Tensor) -> torch.Tensor:
+        """The digits in the order in which the model says them, the likeliest one each time."""
+        said = digits
+        for _ in range(LENGTH):
+            said = torch.cat([said, self(said)[:, -1:].argmax(-1)], dim=1)
+        return said[:, LENGTH:]
+
+
+def make_batch(size: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random digits followed by themselves in order, and what the last places should say."""
+    digits = torch.randint(DIGITS, (size, LENGTH), generator=generator)
+    ordered = digits.sort(dim=1).values
+    return torch.cat([digits, ordered[:, :-1]], dim=1), ordered
+
 
 BATCH = 48
 RATE = 5e-3
@@ -29,7 +113,7 @@ def train(file: Path, steps: int, console: Console) -> Sorter:
         torch.manual_seed(0)
         model = Sorter()
         with (
-            training.watch(model, save=file, verbose=False) as watcher,
+            watch.watch(model, save=file, verbose=False) as watcher,
             _telling(steps, console) as tell,
         ):
             try:
@@ -93,3 +177,56 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+WIDTH = 40
+"""Of the small curves, in characters."""
+
+SHOWN = 5
+"""How many gradients and weights."""
+
+
+_FLOW = ("input", "output", "eval:")
+"""How the names of series begin that are no parameters."""
+
+
+def print_report(model: Sorter, run: SavedRun, console: Console) -> None:
+    """The model, how its training went, where the largest gradients were, and what it can do."""
+    example = torch.tensor([[3, 1, 4, 1, 5, 9][:LENGTH]])
+    console.out(f"\n{summary.summary(model, example)}")
+    logged, gradients, weights = _sorted_out(run)
+    _print_curves("The training", logged, "value", console)
+    _print_curves("The largest gradients (standard deviation)", gradients, "std", console)
+    _print_curves("The largest weights (standard deviation)", weights, "std", console)
+    said = model.sort(example)
+    console.print(f"\nIt sorts {_digits(example)} as {_digits(said)}.")
+
+
+def _sorted_out(run: SavedRun) -> tuple[list[SavedSeries], list[SavedSeries], list[SavedSeries]]:
+    """What was logged, and the largest gradients and weights."""
+    series = list(run.series.values())
+    logged = [each for each in series if each.record.kind == "scalar"]
+    measured = [
+        each
+        for each in series
+        if each.record.kind != "scalar" and len(each) and not each.record.name.startswith(_FLOW)
+    ]
+    measured.sort(key=lambda each: -each.column("std")[-1])
+    gradients = [each for each in measured if each.label.endswith(".grad")]
+    weights = [each for each in measured if not each.label.endswith(".grad")]
+    return logged, gradients[:SHOWN], weights[:SHOWN]
+
+
+def _print_curves(title: str, series: list[SavedSeries], field: str, console: Console) -> None:
+    if not series:
+        return
+    console.print(f"\n[bold]{title}[/]")
+    label_width = max(len(each.label) for each in series)
+    for each in series:
+        values = each.column(field)
+        curve = sparkline(squeeze(values, WIDTH), WIDTH)
+        console.out(f"  {each.label:<{label_width}}  {values[0]:>9.4g}  {curve}  {values[-1]:.4g}")
+
+
+def _digits(row: torch.Tensor) -> str:
+    return " ".join(str(digit) for digit in row[0].tolist())

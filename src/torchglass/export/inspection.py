@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from torchglass.errors import StoreError
-from torchglass.records.inspection import (
+from torchglass.records.calls import (
     Effort,
     InspectedCall,
     InspectedModel,
     InspectedModule,
+    Measured,
     NonFinite,
 )
+from torchglass.records.json_data import finite, from_plain, to_plain
 from torchglass.records.model import join_path
-from torchglass.records.plain import finite, from_plain, to_plain
-from torchglass.records.statistics import Measured
 
 SCHEMA_FILE = Path(__file__).with_name("inspection.schema.json")
 

@@ -12,11 +12,11 @@ from torch.utils.tensorboard import SummaryWriter
 
 from torchglass.analyse.histograms import grid_of
 from torchglass.api.backends import Training
-from torchglass.integrations.frames import Measured, numbers_of
-from torchglass.records.flow import Reader
-from torchglass.records.histogram import Histogram
+from torchglass.integrations.step_values import Measured, numbers_of
+from torchglass.records.reader import Reader
 from torchglass.records.series import Frame, Series, SeriesId
-from torchglass.views.files import without_ending
+from torchglass.records.tensors import Histogram
+from torchglass.views.output_paths import without_ending
 
 _SECONDS_TO_FLUSH = 10
 _MOST_QUEUED = 10_000

@@ -23,12 +23,12 @@ from wandb.sdk.wandb_run import TeardownHook, TeardownStage
 
 from torchglass.api.backends import Training
 from torchglass.errors import ViewError, warn
-from torchglass.integrations.frames import Measured, Thinned, bins_of, numbers_of
-from torchglass.records.flow import Reader
-from torchglass.records.histogram import Histogram
+from torchglass.integrations.step_values import Measured, Thinned, bins_of, numbers_of
+from torchglass.records.reader import Reader
 from torchglass.records.run import RunStatus
 from torchglass.records.series import Frame, Series, SeriesId
-from torchglass.views.web.offline import render_page
+from torchglass.records.tensors import Histogram
+from torchglass.views.web.saved_page import render_page
 
 FIRST_PAGE_SECONDS = 60.0
 """When the page is put into the run first; then after twice as long, and so on, and at the end."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, NewType, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.records.finding import Finding
+from torchglass.records.findings import Finding
 from torchglass.records.tensors import Stats, TensorSpec
 
 AttributeId = NewType("AttributeId", int)

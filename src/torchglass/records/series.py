@@ -10,9 +10,8 @@ from typing import Literal, NewType
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.records.histogram import Histogram
 from torchglass.records.model import join_path
-from torchglass.records.tensors import Stats
+from torchglass.records.tensors import Histogram, Stats
 
 SeriesId = NewType("SeriesId", int)
 Kind = Literal["scalar", "stats", "histogram"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchglass.analyse.failure.story import Clues, Failure
+from torchglass.analyse.failure.failure import Clues, Failure
 from torchglass.results.trace import Trace
-from torchglass.views.html.failure import failure_fragment
-from torchglass.views.text.failure import digest_text, failure_note, failure_text
+from torchglass.views.html.fragments import failure_fragment
+from torchglass.views.text.findings import digest_text, failure_note, failure_text
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -60,7 +60,7 @@ def explain(model: nn.Module, /, *args: Any, **kwargs: Any) -> Explanation:
     The model's buffers and the random state are afterwards what they were.
     """
     from torchglass.capture.model.structure import read_model
-    from torchglass.capture.trace.attempts import attempt
+    from torchglass.capture.trace.failing_forward import attempt
 
     captured, output, error, clues = attempt(model, args, kwargs)
     returned = {"output": output} if error is None else {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from torchglass.errors import TorchglassError, warn
-from torchglass.records.finding import Finding
-from torchglass.records.finding import Replay as ReplayRecord
-from torchglass.views.text.finding import finding_text, findings_text, replay_text
+from torchglass.records.findings import Finding
+from torchglass.records.findings import Replay as ReplayRecord
+from torchglass.views.text.findings import finding_text, findings_text, replay_text
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,7 @@ class Guard:
 
         Whether it is finite; if it is not, that is a finding, unless an op was already found.
         """
-        from torchglass.capture.guard.checking import check
+        from torchglass.capture.guard.guard import check
 
         return check(tensor, name, self.report, is_known=not self.ok)
 

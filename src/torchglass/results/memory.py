@@ -6,26 +6,27 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from torchglass.analyse.memory.reading import devices_of, memory_report
-from torchglass.analyse.memory.report import (
+from torchglass.analyse.memory import (
     Holder,
     MemoryReport,
     ModuleMemory,
     Moment,
     OpMemory,
+    devices_of,
+    memory_report,
 )
 from torchglass.errors import LookupFailedError
-from torchglass.export.memory import memory_csv, memory_dict
-from torchglass.records.memory import Block, BlockKind, Footprint
+from torchglass.export.measurements import memory_csv, memory_dict
+from torchglass.records.measures import Block, BlockKind, Footprint
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
-from torchglass.results.files import File, written
 from torchglass.results.measurement import Measurement, Rows
-from torchglass.views.tables import Look
+from torchglass.results.output_file import File, written
+from torchglass.views.table_columns import Look
 from torchglass.views.text.memory import (
     Remembered,
+    memory_op_table,
     memory_table,
-    op_table,
     peak_table,
     timeline_text,
 )
@@ -165,7 +166,7 @@ class Memory(Measurement[ModuleMemory]):
         return memory_table(self._shown, look)
 
     def _op_table(self, count: int | None, room: int | None) -> str:
-        return op_table(self._shown, count, room)
+        return memory_op_table(self._shown, count, room)
 
     def _size(self, kind: BlockKind) -> int:
         return self.report.sizes.get(kind, 0)

@@ -1,22 +1,29 @@
-"""An operation of a trace, as a user holds it."""
+"""An op of a trace, the module calls it ran in, and the tensors it used.
+
+A handle knows its trace. A trace that kept its handles would lie in a circle with them, and the
+saved tensors of one that nobody holds any more would wait for the garbage collector.
+"""
 
 from __future__ import annotations
 
 import linecache
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from weakref import WeakValueDictionary
 
-from torchglass.analyse.trace.anatomy import Anatomy, parameters_of
-from torchglass.analyse.trace.flops import flops
+from torchglass.analyse.flop_formulas import flops_of_op
+from torchglass.analyse.trace import Anatomy, parameters_of
 from torchglass.records import trace as records
+from torchglass.records.model import Module, Slot
 from torchglass.records.tensors import Stats, TensorSpec
-from torchglass.records.trace import OpId, Source
-from torchglass.views.text.op import Look, op_line, op_text
+from torchglass.records.trace import OpId, Source, Value
+from torchglass.views.formats import format_shape, harmless
+from torchglass.views.text.trace import Look, op_line, op_text
 
 if TYPE_CHECKING:
     import torch
 
-    from torchglass.results.call import Call
     from torchglass.results.trace import Trace
 
 
@@ -102,7 +109,7 @@ class Op:
     @property
     def flops(self) -> int | None:
         """Its floating-point operations, products counted as two; None where they are not known."""
-        return flops(self.record)
+        return flops_of_op(self.record)
 
     @property
     def source(self) -> Source | None:
@@ -265,7 +272,183 @@ class Op:
 
 
 def _look(tensor: torch.Tensor) -> Look:
-    from torchglass.capture.tensor.describing import measure
-    from torchglass.capture.tensor.previews import corner, histogram
+    from torchglass.capture.tensor.description import corner, histogram, measure
 
     return Look(corner=corner(tensor), stats=measure(tensor), histogram=histogram(tensor))
+
+
+class Call:
+    """One run of one module."""
+
+    __slots__ = ("__weakref__", "record", "trace")
+
+    def __init__(self, trace: Trace, record: records.Call) -> None:
+        self.trace = trace
+        self.record = record
+
+    @property
+    def path(self) -> str:
+        """Dotted path of the module; "" is the model itself."""
+        return self.record.path
+
+    @property
+    def number(self) -> int:
+        """Which call of that module it is, from 1."""
+        return self.record.number
+
+    @property
+    def label(self) -> str:
+        """The module's path, with ":2" where the module ran several times."""
+        return self.trace.anatomy.call_name(self.record)
+
+    @property
+    def module(self) -> Module | None:
+        """The module in the model; None for one that is not part of it."""
+        return self.trace.model.find(self.path)
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The tensors that went in: where each stood, what it was, and the op that made it."""
+        return self.record.inputs
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The tensors that it returned."""
+        return self.record.outputs
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, inner calls included."""
+        return self.record.total_ns / 1e9
+
+    @property
+    def parent(self) -> Call | None:
+        """The call that made this one."""
+        return None if self.record.parent is None else self.trace.calls[self.record.parent]
+
+    @property
+    def children(self) -> tuple[Call, ...]:
+        """The calls that this one made."""
+        return tuple(call for call in self.trace.calls if call.record.parent == self.record.id)
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """The ops that ran in it, inner calls included."""
+        inside = self.trace.anatomy.ops_of_call[self.record.id]
+        return tuple(self.trace.ops[op] for op in inside)
+
+    def __repr__(self) -> str:
+        count = len(self.ops)
+        return f"<call {self.label or 'of the model'}: {count} op{'s' * (count != 1)}>"
+
+
+class Held:
+    """A tensor that the model holds; it is found by its dotted name: `trace["bn.running_mean"]`."""
+
+    parents: tuple[Op, ...] = ()
+
+    def __init__(self, trace: Trace, name: str, slot: Slot) -> None:
+        self.trace = trace
+        self.label = name
+        self.slot = slot
+
+    @property
+    def lookup_keys(self) -> tuple[int | str, ...]:
+        """The key that means it."""
+        return (self.label,)
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Its shape."""
+        return self.slot.spec.shape
+
+    @property
+    def dtype(self) -> str:
+        """Its dtype: "float32"."""
+        return self.slot.spec.dtype
+
+    @property
+    def device(self) -> str:
+        """Where it is: "cuda:0"."""
+        return self.slot.spec.device
+
+    @property
+    def bytes(self) -> int:
+        """What it takes."""
+        return self.slot.spec.bytes
+
+    @property
+    def tensor(self) -> torch.Tensor | None:
+        """It, as it was when the pass began; None for a trace from a file, or if no op used it."""
+        return self.trace.held_tensor(self.label)
+
+    @property
+    def tensor_contents(self) -> torch.Tensor | None:
+        """Another name of `tensor`."""
+        return self.tensor
+
+    @property
+    def gradient(self) -> torch.Tensor | None:
+        """The gradient that it has now."""
+        return self.tensor.grad if self.tensor is not None and self.tensor.is_leaf else None
+
+    @cached_property
+    def stats(self) -> Stats | None:
+        """Its numbers summed up; None where there are none to see."""
+        from torchglass.capture.tensor.description import measure
+
+        return measure(self.tensor) if self.tensor is not None else None
+
+    @property
+    def children(self) -> tuple[Op, ...]:
+        """The ops that used it."""
+        return tuple(
+            op
+            for op in self.trace.ops
+            if any(self.label in (use.parameter, use.buffer) for use in op.record.operands)
+        )
+
+    def __repr__(self) -> str:
+        kind = f"{format_shape(self.shape) or 'scalar'} {self.dtype}"
+        used = ", ".join(op.label for op in self.children) or "no op"
+        return f"<{self.slot.role} {harmless(self.label)}: {kind}, used by {used}>"
+
+
+Record = TypeVar("Record")
+Handle = TypeVar("Handle")
+
+
+class Handles(Sequence[Handle], Generic[Record, Handle]):
+    """The handles of records. As long as anyone holds one, it is the only one of its record."""
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        make: Callable[[Record], Handle],
+        alive: WeakValueDictionary[int, Handle],
+    ) -> None:
+        self._records = records
+        self._make = make
+        self._alive = alive
+
+    @overload
+    def __getitem__(self, place: int) -> Handle: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Handle, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> Handle | tuple[Handle, ...]:
+        found = range(len(self))[place]
+        return self._at(found) if isinstance(found, int) else tuple(map(self._at, found))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def _at(self, place: int) -> Handle:
+        handle = self._alive.get(place)
+        if handle is None:
+            handle = self._alive.setdefault(place, self._make(self._records[place]))
+        return handle

@@ -1,4 +1,4 @@
-"""A recorded run, opened: what it was, and its series as numpy, pandas or CSV. Needs no torch.
+"""A recorded run, opened: its status, and its series as numpy, pandas or CSV.
 
 with open_run("runs/today.glass") as run:
     print(run)
@@ -12,29 +12,176 @@ A folder or a pattern opens all ranks of a distributed run as one, `run.ranks` e
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.errors import TargetError
-from torchglass.records.finding import Finding, Findings
-from torchglass.records.model import Model
+from torchglass.analyse import histograms
+from torchglass.errors import TargetError, ViewError
+from torchglass.export.file_text import csv_text
+from torchglass.records.findings import Finding, Findings
+from torchglass.records.model import Model, join_path
 from torchglass.records.run import Run, RunStatus, Session
 from torchglass.records.series import FIELDS, Points, Series
-from torchglass.results import rank_report, tables
-from torchglass.results.histograms import SavedHistograms
-from torchglass.results.rank_report import RankReport
-from torchglass.results.ranks import RanksReader
+from torchglass.records.tensors import Histogram, Histograms
+from torchglass.results import ranks
+from torchglass.results.output_file import written
+from torchglass.results.ranks import RankReport, RanksReader
 from torchglass.results.run_files import open_readers
-from torchglass.store.file import FileReader
+from torchglass.store.file_reader import FileReader
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class SeriesColumn(NamedTuple):
+    """One number of one series over steps."""
+
+    name: str
+    steps: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+
+    def by_step(self) -> dict[int, float]:
+        """Its values; of a step that was taken twice the later one."""
+        return dict(zip(self.steps.tolist(), self.values.tolist(), strict=True))
+
+
+def columns_of(points: Iterable[Points]) -> list[SeriesColumn]:
+    """A column for each number of each series: "loss", "fc.weight.mean"."""
+    return [
+        SeriesColumn(
+            each.series.label if len(fields) == 1 else join_path(each.series.label, field),
+            each.steps,
+            each.column(field),
+        )
+        for each in points
+        for fields in [FIELDS[each.series.kind]]
+        for field in fields
+    ]
+
+
+def to_csv(columns: Sequence[SeriesColumn], path: str | PathLike[str] | None) -> str:
+    """A line for each step, as text, and in a file if a path is given."""
+    cells = [column.by_step() for column in columns]
+    lines = ([step, *(each.get(step, "") for each in cells)] for step in _all_steps(columns))
+    return written(csv_text(["step", *(column.name for column in columns)], lines), path)
+
+
+def to_pandas(columns: Sequence[SeriesColumn]) -> pd.DataFrame:
+    """A row for each step."""
+    pandas = import_pandas()
+    table = {column.name: pandas.Series(column.by_step()) for column in columns}
+    frame: pd.DataFrame = pandas.DataFrame(
+        table, index=pandas.Index(_all_steps(columns), name="step")
+    )
+    return frame
+
+
+def import_pandas() -> Any:
+    """pandas, or an error that says how to get it."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ViewError(
+            "a data frame needs pandas: pip install 'torchglass[pandas]'; to_csv works without"
+        ) from error
+    return pd
+
+
+def _all_steps(columns: Sequence[SeriesColumn]) -> list[int]:
+    return sorted({step for column in columns for step in column.steps.tolist()})
+
+
+Numbers = npt.NDArray[np.float64]
+
+
+class SavedHistograms:
+    """A histogram for each step: at `steps[i]` `counts[i, j]` are from `edges[j]` to the next edge.
+
+    That grid is as fine as that of the coarsest step, and no number is lost on it; each single
+    histogram, at its index, has its own grid and the exact statistics.
+    """
+
+    def __init__(self, record: Histograms) -> None:
+        self._record = record
+
+    @property
+    def steps(self) -> npt.NDArray[np.int64]:
+        """The steps at which they were taken."""
+        return self._record.steps
+
+    @property
+    def edges(self) -> Numbers:
+        """Where the bins begin and end, one more than there are bins."""
+        return self._grid.edges
+
+    @cached_property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """A row for each step, a column for each bin."""
+        return histograms.on_grid(self._record.bins, self._grid)
+
+    def quantiles(self, *fractions: float) -> Numbers:
+        """Below which values these fractions of the numbers lay: a row a step, a column each."""
+        found = [histograms.quantiles(each, fractions) for each in self._record.bins]
+        return np.array(found, np.float64).reshape(-1, len(fractions))
+
+    def shown(self, bins: int = 64, *, reject: float = 0.0) -> tuple[Numbers, Numbers]:
+        """Edges and counts for a plot of at most so many bins, with no room for outliers.
+
+        Of all numbers the fraction `reject` may lie beside them. One step with a coarse grid makes
+        the others no coarser: its own counts are spread.
+        """
+        edges = histograms.display_grid(self._record.bins, bins, reject=reject).edges
+        rows = [histograms.rebinned(each, edges) for each in self._record.bins]
+        return edges, np.array(rows, np.float64).reshape(len(rows), len(edges) - 1)
+
+    def merged(self) -> Histogram:
+        """All steps as one."""
+        return histograms.merged(self._record.bins)
+
+    def to_csv(self, path: str | PathLike[str] | None = None) -> str:
+        """A line for each step, a column for each bin, named by its lower edge."""
+        rows = zip(self.steps.tolist(), self.counts.tolist(), strict=True)
+        headings = ["step", *map(str, self.edges[:-1].tolist())]
+        return written(csv_text(headings, ([step, *counts] for step, counts in rows)), path)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each step, a column for each bin, named by the interval it spans."""
+        pandas = import_pandas()
+        frame: pd.DataFrame = pandas.DataFrame(
+            self.counts,
+            index=pandas.Index(self.steps, name="step"),
+            columns=pandas.IntervalIndex.from_breaks(self.edges, closed="left"),
+        )
+        return frame
+
+    def __getitem__(self, index: int) -> Histogram:
+        return self._record.bins[index]
+
+    def __iter__(self) -> Iterator[Histogram]:
+        return iter(self._record.bins)
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+    def __repr__(self) -> str:
+        label = self._record.series.label
+        if not len(self.edges) > 1:
+            return f"<histograms of {label}: none>"
+        low, high = self.edges[[0, -1]]
+        return (
+            f"<histograms of {label} at {len(self)} steps: {len(self.edges) - 1} bins "
+            f"from {low:g} to {high:g}>"
+        )
+
+    @cached_property
+    def _grid(self) -> histograms.Grid:
+        return histograms.common_grid(self._record.bins)
 
 
 def open_run(path: str | PathLike[str]) -> SavedRun:
@@ -86,11 +233,11 @@ class SavedSeries:
 
     def to_csv(self, path: str | PathLike[str] | None = None) -> str:
         """A line for each step, as text, and in a file if a path is given."""
-        return tables.to_csv(self._columns(), path)
+        return to_csv(self._columns(), path)
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each step, a column for each of `fields`."""
-        return tables.to_pandas(self._columns())
+        return to_pandas(self._columns())
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -104,8 +251,8 @@ class SavedSeries:
     def _points(self) -> Points:
         return self._reader.points(self.record.id)
 
-    def _columns(self) -> list[tables.Column]:
-        return [tables.Column(field, self.steps, self.column(field)) for field in self.fields]
+    def _columns(self) -> list[SeriesColumn]:
+        return [SeriesColumn(field, self.steps, self.column(field)) for field in self.fields]
 
 
 @final
@@ -130,7 +277,7 @@ class SavedRun:
     def compare_ranks(self) -> RankReport:
         """The ranks beside each other: who is slow, who stopped, who has NaN and since when."""
         readers = {rank: run.reader for rank, run in self.ranks.items()}
-        return rank_report.report(
+        return ranks.report(
             {rank: each for rank, each in readers.items() if isinstance(each, FileReader)}
         )
 
@@ -203,11 +350,11 @@ class SavedRun:
 
     def to_csv(self, path: str | PathLike[str] | None = None) -> str:
         """All series side by side, a line for each step, as text, and in a file if one is named."""
-        return tables.to_csv(self._columns(), path)
+        return to_csv(self._columns(), path)
 
     def to_pandas(self) -> pd.DataFrame:
         """All series side by side: "loss", "fc.weight.mean", … by step."""
-        return tables.to_pandas(self._columns())
+        return to_pandas(self._columns())
 
     def close(self) -> None:
         """Let go of the file."""
@@ -249,8 +396,8 @@ class SavedRun:
     def _records(self) -> Sequence[Series]:
         return self.reader.series()
 
-    def _columns(self) -> list[tables.Column]:
-        return tables.columns_of(self.reader.points_of([series.id for series in self._records()]))
+    def _columns(self) -> list[SeriesColumn]:
+        return columns_of(self.reader.points_of([series.id for series in self._records()]))
 
 
 def _no_such_series(label: str, labels: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.records.run import Run
-from torchglass.store.file import FileReader
+from torchglass.store.file_reader import FileReader
 
 _MOST_NAMES = 8
 

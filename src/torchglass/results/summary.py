@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
-from torchglass.analyse.model.order import Sort
-from torchglass.analyse.model.summary import summarize
+from torchglass.analyse.summary import Sort, summarize
 from torchglass.errors import ViewError
-from torchglass.export.csv import summary_csv
-from torchglass.export.json import summary_dict
-from torchglass.export.texts import json_text
-from torchglass.records.finding import Finding
+from torchglass.export.file_text import json_text
+from torchglass.export.summary import summary_csv, summary_dict
+from torchglass.records.findings import Finding
+from torchglass.records.json_data import finite, to_plain
 from torchglass.records.model import Model
-from torchglass.records.plain import finite, to_plain
 from torchglass.records.run import RunStatus
 from torchglass.records.trace import Call
-from torchglass.results.files import File, written
-from torchglass.views.columns import columns_named
+from torchglass.results.output_file import File, written
 from torchglass.views.formats import harmless
-from torchglass.views.html.summary import summary_fragment, summary_page
-from torchglass.views.text.table import table_text
-from torchglass.views.text.tree import tree_text
+from torchglass.views.html.fragments import summary_fragment, summary_page
+from torchglass.views.summary_columns import columns_named
+from torchglass.views.text.summary import table_text, tree_text
 
 _MOST_FINDINGS = 5
 

@@ -13,23 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 from weakref import WeakValueDictionary
 
-from torchglass.analyse.trace.anatomy import Anatomy
-from torchglass.analyse.trace.flops import flops
+from torchglass.analyse.flop_formulas import flops_of_op
+from torchglass.analyse.trace import Anatomy
 from torchglass.errors import CaptureError, LookupFailedError, ViewError
 from torchglass.records import trace as records
 from torchglass.records.model import Model, Module, Role, Slot, join_path
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import Doubt, OpId, Validation
-from torchglass.results.call import Call
-from torchglass.results.handles import Handles
-from torchglass.results.held import Held
-from torchglass.results.op import Op
+from torchglass.results.op import Call, Handles, Held, Op
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from torchglass.analyse.graph.folding import Depth, Mode
+    from torchglass.analyse.graph.fold import Depth, Mode
     from torchglass.views.graph import ColorBy, Direction, Overrides
 
 Tensors = Mapping[tuple[OpId, int], "torch.Tensor"]
@@ -240,8 +237,8 @@ class Trace(Sequence[Op]):
 
         With `perturb` each parent's result is also changed, to prove that the edge is real.
         """
-        from torchglass.capture.trace.assembling import Captured
-        from torchglass.capture.trace.replaying import validate
+        from torchglass.capture.trace.assemble import Captured
+        from torchglass.capture.trace.replay import validate
 
         if not isinstance(self._pass, Captured):
             raise CaptureError("a loaded trace cannot be replayed: functions are not saved")
@@ -292,7 +289,7 @@ class Trace(Sequence[Op]):
         Returns:
             The bytes of the file.
         """
-        from torchglass.analyse.graph.folding import fold
+        from torchglass.analyse.graph.fold import fold
         from torchglass.views.graph import draw
 
         graph = fold(
@@ -304,7 +301,9 @@ class Trace(Sequence[Op]):
             fold_repeats=fold_repeats,
             focus=focus,
             show_buffers=show_buffers,
-            flops={op.id: count for op in self.record.ops if (count := flops(op)) is not None},
+            flops={
+                op.id: count for op in self.record.ops if (count := flops_of_op(op)) is not None
+            },
         )
         return draw(
             graph,
@@ -356,7 +355,7 @@ class Trace(Sequence[Op]):
     def stats(self, op: OpId) -> Stats | None:
         """The numbers of an op's tensor summed up; None where there are none to see."""
         if op not in self._measured:
-            from torchglass.capture.tensor.describing import measure
+            from torchglass.capture.tensor.description import measure
 
             tensor = self.saved_tensors.get((op, 0))
             self._measured[op] = None if tensor is None else measure(tensor)
@@ -368,7 +367,7 @@ class Trace(Sequence[Op]):
 
     def held_tensor(self, name: str) -> torch.Tensor | None:
         """A parameter or buffer that an op used, as it was when the pass began."""
-        from torchglass.capture.trace.assembling import Captured
+        from torchglass.capture.trace.assemble import Captured
 
         return self._pass.held(name) if isinstance(self._pass, Captured) else None
 
@@ -403,7 +402,7 @@ class Trace(Sequence[Op]):
         return f"<trace of {self.record.model}: {len(self)} ops, {len(self.calls)} module calls>"
 
     def _repr_html_(self) -> str:
-        from torchglass.views.html.trace import trace_fragment
+        from torchglass.views.html.fragments import trace_fragment
 
         return trace_fragment(self.anatomy, self.model, frozenset(self.saved_tensors))
 

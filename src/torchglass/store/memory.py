@@ -10,12 +10,12 @@ from typing import cast, overload
 import numpy as np
 
 from torchglass.errors import StoreError
-from torchglass.records.documents import D, Document
-from torchglass.records.histogram import Histogram, Histograms
 from torchglass.records.model import Model
+from torchglass.records.reader import D, Document
 from torchglass.records.run import Ending, Run, RunStatus, ended
 from torchglass.records.series import FIELDS, Frame, Kind, Points, Series, SeriesId, numbers
-from torchglass.store.catalog import Catalog
+from torchglass.records.tensors import Histogram, Histograms
+from torchglass.store.run_file import Catalog
 
 
 class MemoryStore:

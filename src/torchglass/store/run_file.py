@@ -1,4 +1,8 @@
-"""A run file as its one writer sees it: what is new goes in whole, or not at all."""
+"""A run file as its one writer sees it: new steps are written whole or not at all.
+
+The newest quarter of the frames stays whole. Before it, frames go where they stand closest, so that
+what remains is spread evenly over the run, however long it lasts; the first one always stays.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,55 @@ import json
 import os
 import platform
 import sqlite3
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from torchglass.errors import StoreError
-from torchglass.records.plain import to_plain
+from torchglass.records.json_data import to_plain
 from torchglass.records.run import Run
-from torchglass.records.series import Series
-from torchglass.store import thinning
+from torchglass.records.series import Kind, Series, SeriesId
 from torchglass.store.packing import Blobs
+
+FEWEST_FRAMES = 16
+"""A file with no more than these is not thinned any further."""
+
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    """What the file holds, without the room that it can fill again before it grows."""
+    ((pages,),) = connection.execute("PRAGMA page_count")
+    ((free,),) = connection.execute("PRAGMA freelist_count")
+    ((size,),) = connection.execute("PRAGMA page_size")
+    return int((pages - free) * size)
+
+
+def thin(connection: sqlite3.Connection) -> int:
+    """Take out some of the frames, a quarter at most; how many that were."""
+    # Sorted here, because in the order of the index nothing but the index is read.
+    rows = sorted(connection.execute("SELECT id, step FROM frames INDEXED BY frames_by_step"))
+    if len(rows) <= FEWEST_FRAMES:
+        return 0
+    ids, steps = np.array(rows, np.int64).T
+    superfluous = ids[choose(steps)].tolist()
+    connection.executemany("DELETE FROM frames WHERE id = ?", [(each,) for each in superfluous])
+    return len(superfluous)
+
+
+def choose(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The places of the frames that are missed least, a quarter of them at most, in order."""
+    # Every second one, so that no two neighbours go at once and a gap at most doubles.
+    candidates = np.arange(1, len(steps) * 3 // 4, 2)
+    gaps = np.abs(steps[candidates + 1] - steps[candidates - 1])
+    close = max(2 * gaps.min(), np.quantile(gaps, 1 / 4))
+    closest = np.argsort(gaps, kind="stable")[: len(steps) // 4]
+    return np.sort(candidates[closest[gaps[closest] <= close]])
+
 
 HEARTBEAT_SECONDS = 5.0
 """So often a writer says that it is there."""
@@ -167,8 +208,8 @@ class RunFile:
         sizes = [frame.bytes for frame in news.frames] + [*map(len, news.documents.values())]
         new = sum(size + page_bytes for size in sizes)
         taken_out = 0
-        while thinning.used_bytes(self._connection) + new > max_bytes:
-            thinned = thinning.thin(self._connection)
+        while used_bytes(self._connection) + new > max_bytes:
+            thinned = thin(self._connection)
             taken_out += thinned
             if not thinned:
                 break
@@ -228,3 +269,35 @@ def _began(pid: int) -> int | None:
         return None
     # One that was killed keeps its number until its parent has heard of it.
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+class Catalog:
+    """The series of one run in the order in which they were first asked for, from any thread."""
+
+    def __init__(self, known: Iterable[Series] = ()) -> None:
+        self.all = list(known)
+        self._ids = {(each.path, each.name, each.kind): each.id for each in self.all}
+        self._lock = threading.Lock()
+
+    def id_of(self, path: str, name: str, kind: Kind) -> SeriesId:
+        """The id of a series, made on first use."""
+        key = (path, name, kind)
+        if key not in self._ids:
+            with self._lock:
+                if key not in self._ids:
+                    self._ids[key] = self._made(_writable(path), _writable(name), kind)
+        return self._ids[key]
+
+    def _made(self, path: str, name: str, kind: Kind) -> SeriesId:
+        known = self._ids.get((path, name, kind))
+        if known is not None:
+            return known
+        new = Series(id=SeriesId(len(self.all)), path=path, name=name, kind=kind)
+        self.all.append(new)
+        self._ids[path, name, kind] = new.id
+        return new.id
+
+
+def _writable(name: str) -> str:
+    """A name as UTF-8 can hold it: a lone surrogate, as in a file's name, is spelled out."""
+    return str(name).encode("utf-8", "backslashreplace").decode()

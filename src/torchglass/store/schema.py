@@ -1,16 +1,50 @@
-"""The run file: an SQLite database, one for each run and rank, and the ways to open it."""
+"""The run file: its SQLite schema, and how to open it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sqlite3
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from torchglass.errors import SchemaError, StoreError
-from torchglass.store import versions
+from torchglass.errors import SchemaError, StoreError, warn
+
+VIEWS = {
+    1: """
+    PRAGMA temp_store = MEMORY;
+    CREATE TEMP VIEW documents AS
+        SELECT 2 * id AS id, 'model' AS kind, json FROM main.model
+        UNION ALL SELECT 2 * id + 1, 'trace', json FROM main.trace;
+    CREATE TEMP VIEW sessions AS
+        SELECT 1 AS id, value AS run, (SELECT min(step) FROM main.frames) AS first_step
+        FROM main.meta WHERE key = 'run';
+    CREATE TEMP VIEW frames AS
+        SELECT id, step, time_ns, 1 AS session, blob, NULL AS bins FROM main.frames;
+    """,
+}
+"""What makes a file of an earlier version look like one of today, without writing to it."""
+
+UPGRADES = {
+    1: """
+    CREATE TABLE documents (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, json BLOB NOT NULL);
+    INSERT INTO documents (kind, json) SELECT 'model', json FROM model;
+    INSERT INTO documents (kind, json) SELECT 'trace', json FROM trace;
+    DROP TABLE model;
+    DROP TABLE trace;
+    CREATE TABLE sessions (id INTEGER PRIMARY KEY, run TEXT NOT NULL, first_step INTEGER);
+    INSERT INTO sessions SELECT 1, value, (SELECT min(step) FROM frames)
+        FROM meta WHERE key = 'run';
+    ALTER TABLE frames ADD COLUMN session INTEGER NOT NULL DEFAULT 1;
+    ALTER TABLE frames ADD COLUMN bins BLOB;
+    DROP INDEX frames_by_step;
+    CREATE INDEX frames_by_step ON frames (step, session);
+    PRAGMA user_version = 2;
+    """,
+}
+"""What turns a file of an earlier version into one of today, when a run is resumed."""
 
 SCHEMA_VERSION = 2
 # 1: meta, model, series, frames, trace.
@@ -149,7 +183,7 @@ def open_to_append(path: Path, journal: Journal = "WAL") -> sqlite3.Connection:
     """A run file that is there, of today's version or brought to it, open for writing."""
     with contextlib.closing(open_read_only(path)) as connection:
         version = _check(path, connection)
-    upgrade = f"BEGIN; {versions.UPGRADES[version]} COMMIT;" if version < SCHEMA_VERSION else ""
+    upgrade = f"BEGIN; {UPGRADES[version]} COMMIT;" if version < SCHEMA_VERSION else ""
     try:
         return _prepared(path, upgrade, journal)
     except _NOT_OPENED as error:
@@ -171,7 +205,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     try:
         version = _check(path, connection)
         if version < SCHEMA_VERSION:
-            connection.executescript(versions.VIEWS[version])
+            connection.executescript(VIEWS[version])
     except _DAMAGED as error:
         connection.close()
         raise StoreError(f"{path} is damaged: {error}") from error
@@ -258,3 +292,62 @@ def _check(path: Path, connection: sqlite3.Connection) -> int:
             "upgrade it: pip install --upgrade torchglass"
         )
     return int(version)
+
+
+MOUNTS = Path("/proc/self/mounts")
+
+# fmt: off
+_OVER_A_NETWORK = frozenset((
+    "afs", "beegfs", "ceph", "cifs", "davfs", "fhgfs", "gcsfuse", "glusterfs", "gpfs", "juicefs",
+    "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "rclone", "s3fs", "smb3",
+    "smbfs", "sshfs", "vboxsf", "wekafs",
+))
+# fmt: on
+
+
+def file_system_of(path: Path) -> str:
+    """The name of the file system that a path is on, "" where the machine does not tell."""
+    try:
+        lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    return deepest(path.absolute(), lines)
+
+
+def deepest(path: Path, mounts: Iterable[str]) -> str:
+    """The file system of the mount that holds a path, from lines as in /proc/self/mounts."""
+    best, name = -1, ""
+    for line in mounts:
+        _, place, kind, *_ = line.split(" ")
+        folder = Path(_unescaped(place))
+        # Of two mounts at one place the later one covers the other.
+        if len(folder.parts) >= best and path.is_relative_to(folder):
+            best, name = len(folder.parts), kind
+    return name
+
+
+def is_over_a_network(file_system: str) -> bool:
+    """Whether other machines may have the same files open, which a write-ahead log cannot bear."""
+    return file_system.removeprefix("fuse.") in _OVER_A_NETWORK
+
+
+def journal_for(path: Path, file_system: Callable[[Path], str]) -> Journal:
+    """The journal that a run file at this path can have; says so if it is not the usual one."""
+    kind = file_system(path)
+    if not is_over_a_network(kind):
+        return "WAL"
+    warn(
+        f"{path} is on {kind}, which other machines share: it is written without a write-ahead "
+        "log, so whoever reads it meanwhile may have to wait for a moment"
+    )
+    return "TRUNCATE"
+
+
+def _unescaped(place: str) -> str:
+    """A path as it is, where spaces and such stand as octal numbers."""
+    return (
+        place.encode("utf-8", "surrogateescape")
+        .decode("unicode_escape")
+        .encode("latin-1")
+        .decode("utf-8", "surrogateescape")
+    )

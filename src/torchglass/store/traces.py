@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchglass.errors import StoreError
-from torchglass.records.documents import NAMES
 from torchglass.records.model import Model
+from torchglass.records.reader import NAMES
 from torchglass.records.run import Run
 from torchglass.records.trace import Trace
 from torchglass.store import schema
-from torchglass.store.file import FileReader
+from torchglass.store.file_reader import FileReader
 from torchglass.store.packing import pack_document
 from torchglass.store.run_file import News, RunFile
 

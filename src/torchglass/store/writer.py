@@ -15,15 +15,14 @@ from pathlib import Path
 
 from torchglass.blocks import surely
 from torchglass.errors import Fence, StoreError, warn
-from torchglass.records.documents import NAMES, Document
 from torchglass.records.model import Model
+from torchglass.records.reader import NAMES, Document
 from torchglass.records.run import Run
 from torchglass.records.series import Frame, Kind, SeriesId
 from torchglass.store import schema
-from torchglass.store.catalog import Catalog
-from torchglass.store.disks import file_system_of, journal_for
 from torchglass.store.packing import pack, pack_document
-from torchglass.store.run_file import News, PackedFrame, RunFile
+from torchglass.store.run_file import Catalog, News, PackedFrame, RunFile
+from torchglass.store.schema import file_system_of, journal_for
 
 FLUSH_SECONDS = 0.5
 """What a killed process loses is at most this long ago, and the time of one commit."""

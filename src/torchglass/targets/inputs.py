@@ -101,7 +101,7 @@ def make_inputs(
 def _made(spec: InputSpec, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     import torch
 
-    from torchglass.capture.forward.inputs import make_tensor
+    from torchglass.capture.model_inputs import make_tensor
 
     kind = getattr(torch, spec.dtype) if spec.dtype else dtype
     try:

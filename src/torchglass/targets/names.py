@@ -1,6 +1,6 @@
-"""What the name of a target stands for.
+"""What the name of a target stands for: a file, a folder, a module or an object.
 
-    net.py:Net                    a class, function or instance in a file
+net.py:Net                    a class, function or instance in a file
     torchvision.models:resnet18   … or in a module
     weights.safetensors           a checkpoint: a file, or a folder of shards
     runs/mnist.glass              a recorded run
@@ -18,7 +18,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -230,3 +230,40 @@ def _models_in(module: ModuleType) -> list[str]:
         return inspect.isfunction(value) and not _required(value)
 
     return [name for name, value in vars(module).items() if offers(name, value)]
+
+
+_TARGETS = {RUN_SUFFIX, ".safetensors", ".pt", ".pth", ".pt2", ".bin", ".ckpt"}
+_DEPTH = 3
+_MOST = 200
+
+
+def find_targets(folder: Path) -> list[Path]:
+    """What can be looked at in a folder and the ones in it, the latest first."""
+    return find_files(folder, lambda path: path.suffix in _TARGETS)
+
+
+def find_files(folder: Path, is_wanted: Callable[[Path], bool]) -> list[Path]:
+    """Some files in a folder and the ones in it, the latest first."""
+    found = filter(is_wanted, _files(folder, _DEPTH))
+    return sorted(found, key=_changed, reverse=True)[:_MOST]
+
+
+def _files(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError:
+        return
+    for path in inside:
+        if path.name.startswith(".") or path.name in {"node_modules", "site-packages"}:
+            continue
+        if path.is_dir() and depth > 1:
+            yield from _files(path, depth - 1)
+        elif path.is_file():
+            yield path
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

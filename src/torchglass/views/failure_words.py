@@ -1,4 +1,4 @@
-"""The story of a forward that raised, in parts that text and HTML show in their own ways."""
+"""The explanation of a failed forward, in parts that text and HTML share."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from torchglass.analyse.failure.scene import Given, module_name
-from torchglass.analyse.failure.story import Failure, SetSize, code_at
-from torchglass.analyse.trace.anatomy import Anatomy
+from torchglass.analyse.failure.failure import Failure, SetSize, code_at
+from torchglass.analyse.failure.operands import Given, module_name
+from torchglass.analyse.trace import Anatomy
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import Call, Op, OpId, Source
-from torchglass.views.brief import brief
 from torchglass.views.formats import format_shape, format_time, harmless, shorten
-from torchglass.views.signatures import forward_signature, misled_class
+from torchglass.views.module_signature import brief, forward_signature, misled_class
 
 _LONGEST_CODE = 88
 _MOST_GIVEN = 12
 _CARRIERS = ("_call_impl", "_wrapped_call_impl", "__getattr__")
 """Where torch only passes on what the user's code asked for."""
 
-Row = tuple[str, ...]
+PartRow = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +27,7 @@ class Part:
     """A heading and what stands below it; rows of several cells are a table."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[PartRow, ...]
     listed: bool = False
     """Whether each row is one of several ways."""
     in_note: bool = False
@@ -103,7 +102,7 @@ def _surrounding(failure: Failure) -> str:
     return f"{module_name(path)}, {made}" if path else f"the model itself, {made}"
 
 
-def _where(failure: Failure) -> Iterator[Row]:
+def _where(failure: Failure) -> Iterator[PartRow]:
     """The op, the module and the line, and how often it had gone well before."""
     yield (_doer(failure) or "before the model's forward began",)
     if failure.call is not None and failure.call.number > 1:
@@ -138,7 +137,7 @@ def _earlier(failure: Failure) -> str:
     return f"{told}: {', '.join(changed)}" if changed else told
 
 
-def _in_python(failure: Failure) -> Iterator[Row]:
+def _in_python(failure: Failure) -> Iterator[PartRow]:
     torchs = failure.clues.torch_source
     if torchs is None or torchs.function in _CARRIERS:
         yield ("no torch operation failed: the exception came from Python code",)
@@ -151,7 +150,7 @@ def _title_of_given(failure: Failure) -> str:
     return "Tensors involved" if failure.op is not None else "Arguments of the module"
 
 
-def _given(failure: Failure) -> Iterator[Row]:
+def _given(failure: Failure) -> Iterator[PartRow]:
     tensors = failure.given
     devices = {given.operand.spec.device for given in tensors}
     for given in tensors[:_MOST_GIVEN]:
@@ -191,7 +190,7 @@ def _made_by(failure: Failure, id: OpId) -> str:
     return " ".join(words)
 
 
-def _why(failure: Failure) -> Iterator[Row]:
+def _why(failure: Failure) -> Iterator[PartRow]:
     if failure.op is None:
         yield from _signature(failure)
     if failure.verdict is not None:
@@ -202,7 +201,7 @@ def _why(failure: Failure) -> Iterator[Row]:
                 yield (_set(failure, found),)
 
 
-def _signature(failure: Failure) -> Iterator[Row]:
+def _signature(failure: Failure) -> Iterator[PartRow]:
     """What the module takes, where it was given other arguments."""
     misled, module = misled_class(failure.error), failure.module
     source = failure.model.classes.get(module.class_name) if misled and module else None
@@ -229,7 +228,7 @@ def _set(failure: Failure, found: SetSize) -> str:
     return f"{told}:\n    {code}" if code else told
 
 
-def _fits(failure: Failure) -> Iterator[Row]:
+def _fits(failure: Failure) -> Iterator[PartRow]:
     images = failure.images
     if images is not None:
         least, *most = map(format_shape, images.shapes)
@@ -240,7 +239,7 @@ def _fits(failure: Failure) -> Iterator[Row]:
         yield from ((harmless(advice),) for advice in failure.verdict.fits)
 
 
-def _last(failure: Failure) -> Iterator[Row]:
+def _last(failure: Failure) -> Iterator[PartRow]:
     for op in failure.last_ops:
         calls = failure.anatomy.modules(op.id)
         where = _named(failure, calls[-1]) if calls else ""
@@ -251,7 +250,7 @@ def _last(failure: Failure) -> Iterator[Row]:
     yield _end(failure)
 
 
-def _end(failure: Failure) -> Row:
+def _end(failure: Failure) -> PartRow:
     where = _named(failure, failure.call) if failure.call and failure.call.path else ""
     line = _short_place(failure.source) if failure.source else ""
     done = harmless(failure.op.function) if failure.op else "raise"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.timings import run, span
-from torchglass.analyse.charging import charge
+from torchglass.analyse.time_attribution import charge
 from torchglass.records.timing import Charges, Cost, ModuleKey, OpKey, Span, Stage
 
 

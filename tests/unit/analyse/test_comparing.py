@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests import make
-from torchglass.analyse.comparing import Comparison, SlotChange, compare
+from torchglass.analyse.model_diff import Comparison, SlotChange, compare
 from torchglass.records.model import Model
 
 LINEAR = "torch.nn.Linear"

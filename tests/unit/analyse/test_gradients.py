@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests import make
-from torchglass.analyse.gradients import gradient_norms, layers, update_ratios
+from torchglass.analyse.gradient_flow import gradient_norms, layers, update_ratios
 from torchglass.records.series import FIELDS, Points, Series, SeriesId
 
 MODEL = make.model(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests import make
-from torchglass.analyse.health import cause
-from torchglass.records.finding import Evidence, Finding, Role
-from torchglass.records.plain import from_plain, to_plain
+from torchglass.analyse.nonfinite_cause import cause
+from torchglass.records.findings import Evidence, Finding, Role
+from torchglass.records.json_data import from_plain, to_plain
 from torchglass.records.tensors import Stats
 
 

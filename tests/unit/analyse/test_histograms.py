@@ -20,8 +20,7 @@ from torchglass.analyse.histograms import (
     quantiles,
     rebinned,
 )
-from torchglass.records.histogram import Histogram
-from torchglass.records.tensors import Stats
+from torchglass.records.tensors import Histogram, Stats
 
 
 def stats_of(values: npt.NDArray[np.float64]) -> Stats:

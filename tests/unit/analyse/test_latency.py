@@ -8,8 +8,8 @@ import pytest
 
 from tests import make
 from tests.timings import run, timing
-from torchglass.analyse.charging import charge
-from torchglass.analyse.latency import Latency, latency, middle_half, rows
+from torchglass.analyse.latency import Latency, latency, latency_rows, middle_half
+from torchglass.analyse.time_attribution import charge
 
 MODEL = make.model({"children": {"fc": {"class": "Linear"}, "act": {}, "unused": {}}})
 
@@ -85,7 +85,7 @@ def test_what_measuring_costs_is_told_in_cpu_time() -> None:
 
 
 def test_rows_are_a_tree_with_what_no_module_owns_at_its_end(found: Latency) -> None:
-    table = rows(found, MODEL)
+    table = latency_rows(found, MODEL)
 
     assert [(row.name, row.depth, row.last) for row in table] == [
         ("Net", 0, True),
@@ -98,8 +98,8 @@ def test_rows_are_a_tree_with_what_no_module_owns_at_its_end(found: Latency) -> 
 
 
 def test_siblings_or_all_are_sorted_by_time(found: Latency) -> None:
-    by_total = rows(found, MODEL, sort="total")
-    by_self = rows(found, MODEL, sort="self")
+    by_total = latency_rows(found, MODEL, sort="total")
+    by_self = latency_rows(found, MODEL, sort="self")
 
     assert [row.name for row in by_total] == ["Net", "fc", "act", "unattributed", "unused"]
     assert [row.name for row in by_self] == ["fc", "act", "unattributed", "Net"]
@@ -107,8 +107,8 @@ def test_siblings_or_all_are_sorted_by_time(found: Latency) -> None:
 
 
 def test_depth_says_how_far_down_rows_go(found: Latency) -> None:
-    assert [row.name for row in rows(found, MODEL, depth=0)] == ["Net"]
-    assert [row.name for row in rows(found, MODEL, depth=0, sort="self")] == [
+    assert [row.name for row in latency_rows(found, MODEL, depth=0)] == ["Net"]
+    assert [row.name for row in latency_rows(found, MODEL, depth=0, sort="self")] == [
         "unattributed",
         "Net",
     ]
@@ -118,4 +118,4 @@ def test_a_module_made_as_the_model_ran_has_a_row_below_its_maker() -> None:
     found = latency(timing())
     bare = make.model({"children": {"fc": {"class": "Linear"}}})
 
-    assert [row.name for row in rows(found, bare)] == ["Net", "fc", "act", "unattributed"]
+    assert [row.name for row in latency_rows(found, bare)] == ["Net", "fc", "act", "unattributed"]

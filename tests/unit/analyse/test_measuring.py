@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from torchglass.analyse.flops.adding import Amount, ModuleFlops
+from torchglass.analyse.flops import Amount, ModuleFlops
 from torchglass.analyse.latency import ModuleTime, Times
-from torchglass.analyse.measuring import measures
-from torchglass.analyse.memory.report import Held, ModuleMemory
+from torchglass.analyse.memory import Held, ModuleMemory
+from torchglass.analyse.module_measures import measures
 from torchglass.records.timing import Cost
 
 

@@ -3,10 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests import make
-from torchglass.analyse.memory.reading import devices_of, memory_report
-from torchglass.analyse.memory.report import MemoryReport
-from torchglass.analyse.memory.rows import rows
-from torchglass.records.memory import (
+from torchglass.analyse.memory import MemoryReport, devices_of, memory_report, memory_rows
+from torchglass.records.measures import (
     Allocation,
     Block,
     BlockId,
@@ -191,7 +189,7 @@ def test_the_timeline_adds_up_change_by_change() -> None:
 
 
 def names(report: MemoryReport, **options: Any) -> list[str]:
-    return [row.name for row in rows(report, MODEL, **options)]
+    return [row.name for row in memory_rows(report, MODEL, **options)]
 
 
 def test_rows_are_the_tree_or_the_largest_first() -> None:

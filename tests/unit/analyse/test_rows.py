@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests import make
-from torchglass.analyse.rows import check_order, paths_of, ranked, tree
+from torchglass.analyse.module_rows import check_order, paths_of, ranked, tree
 from torchglass.errors import ViewError
 
 

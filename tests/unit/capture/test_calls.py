@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchglass.capture.calls import CallRecorder, recording, standing_by
+from torchglass.capture.module_calls import CallRecorder, recording, standing_by
 from torchglass.records.trace import Call
 
 CALL = nn.Module.__call__

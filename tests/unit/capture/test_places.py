@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from torchglass.capture.places import tensors_in, tensors_of_call
+from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 
 A, B = torch.zeros(1), torch.zeros(2)
 
@@ -45,7 +45,7 @@ class Pair(NamedTuple):
     ],
 )
 def test_each_tensor_has_its_place(nest: Any, places: list[str]) -> None:
-    assert [place for place, _ in tensors_in(nest)] == places
+    assert [place for place, _ in named_tensors(nest)] == places
 
 
 def test_arguments_are_numbered_or_named() -> None:
@@ -58,13 +58,13 @@ def test_a_container_that_holds_itself_is_read_once() -> None:
     nest: list[Any] = [A]
     nest.append(nest)
 
-    assert [place for place, _ in tensors_in(nest)] == ["0"]
+    assert [place for place, _ in named_tensors(nest)] == ["0"]
 
 
 def test_an_iterator_is_not_used_up() -> None:
     source = iter([A, B])
 
-    assert list(tensors_in((source,))) == []
+    assert list(named_tensors((source,))) == []
     assert next(source) is A
 
 
@@ -73,7 +73,7 @@ def test_a_nest_ten_thousand_deep_does_not_exhaust_the_stack() -> None:
     for _ in range(10_000):
         nest = [nest]
 
-    ((_, tensor),) = tensors_in(nest)
+    ((_, tensor),) = named_tensors(nest)
 
     assert tensor is A
 
@@ -135,7 +135,7 @@ class Holder:
     ],
 )
 def test_a_tensor_is_found_in_what_an_object_stores(nest: Any, places: list[str]) -> None:
-    assert [place for place, _ in tensors_in(nest)] == places
+    assert [place for place, _ in named_tensors(nest)] == places
 
 
 def test_no_code_of_an_object_runs() -> None:
@@ -153,7 +153,7 @@ def test_no_code_of_an_object_runs() -> None:
         def __getattribute__(self, name: str) -> Any:
             raise AssertionError("nothing is asked for by name")
 
-    assert [place for place, _ in tensors_in(Asked())] == ["value"]
+    assert [place for place, _ in named_tensors(Asked())] == ["value"]
 
 
 def test_a_weak_reference_is_not_followed_whether_its_object_lives_or_not() -> None:
@@ -161,7 +161,7 @@ def test_a_weak_reference_is_not_followed_whether_its_object_lives_or_not() -> N
     nest = [weakref.proxy(living), weakref.proxy(gone), B]
     del gone
 
-    assert [place for place, _ in tensors_in(nest)] == ["2"]
+    assert [place for place, _ in named_tensors(nest)] == ["2"]
 
 
 def test_an_endless_chain_of_objects_is_left_off_somewhere() -> None:
@@ -169,7 +169,7 @@ def test_an_endless_chain_of_objects_is_left_off_somewhere() -> None:
     for _ in range(100_000):
         first = Slotted(first)
 
-    assert list(tensors_in(first)) == []
+    assert list(named_tensors(first)) == []
 
 
 def test_objects_among_arguments_stay_closed() -> None:

@@ -6,8 +6,8 @@ import csv
 import io
 
 from tests import make, networks
-from torchglass.analyse.model.summary import summarize
-from torchglass.export.csv import summary_csv
+from torchglass.analyse.summary import summarize
+from torchglass.export.summary import summary_csv
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
 

@@ -17,7 +17,7 @@ from torchglass.export.inspection import (
     inspection_json,
     read_json,
 )
-from torchglass.records.inspection import Effort, InspectedModel, InspectedModule
+from torchglass.records.calls import Effort, InspectedModel, InspectedModule
 from torchglass.records.tensors import Stats
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from tests import make, networks
-from torchglass.analyse.model.summary import summarize
-from torchglass.export.json import summary_dict, summary_json
+from torchglass.analyse.summary import summarize
+from torchglass.export.summary import summary_dict, summary_json
 
 
 def test_a_module_has_its_numbers_and_shapes() -> None:

@@ -8,7 +8,7 @@ import io
 from tests import make
 from tests.timings import timing
 from torchglass.analyse.latency import latency
-from torchglass.export.profile import profile_csv
+from torchglass.export.measurements import profile_csv
 
 MODEL = make.model({"children": {"fc": {"class": "Linear"}, "act": {"class": "ReLU"}}})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests import make
 from torchglass.records.attributes import Attribute, AttributeId, Page
-from torchglass.records.plain import from_plain, to_plain
+from torchglass.records.json_data import from_plain, to_plain
 
 
 def test_a_page_of_attributes_is_plain_data() -> None:

@@ -4,8 +4,8 @@ import json
 import math
 
 from tests import make
+from torchglass.records.json_data import finite, from_plain, to_plain
 from torchglass.records.model import ClassSource, Model
-from torchglass.records.plain import finite, from_plain, to_plain
 from torchglass.records.tensors import TensorSpec
 
 

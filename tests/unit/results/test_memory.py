@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from torchglass.records.memory import Footprint
-from torchglass.records.plain import from_plain
+from torchglass.records.json_data import from_plain
+from torchglass.records.measures import Footprint
 
 
 def test_the_footprint_is_read_back_from_the_json() -> None:

@@ -10,13 +10,13 @@ import pytest
 from tests.recorded import MODEL
 from tests.unit.analyse.test_histograms import histogram_of, stats_of
 from torchglass.errors import StoreError, TargetError, TorchglassWarning
-from torchglass.records.flow import Reader
 from torchglass.records.graph import Graph
+from torchglass.records.reader import Reader
 from torchglass.records.run import Run
 from torchglass.records.series import Frame, Point, SeriesId, numbers
 from torchglass.results.ranks import LOST_NS, RanksReader
 from torchglass.results.run import SavedRun, open_run
-from torchglass.store.file import FileReader, FileSink
+from torchglass.store.file_reader import FileReader, FileSink
 
 RANKS = 4
 NOW = 1_700_000_000_000_000_000

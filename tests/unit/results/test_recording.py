@@ -14,16 +14,10 @@ import pytest
 
 from tests import make
 from torchglass.errors import LookupFailedError
-from torchglass.records.plain import from_plain
-from torchglass.records.statistics import (
-    ForwardStats,
-    Level,
-    Measured,
-    ModuleStatistics,
-    Totals,
-)
+from torchglass.records.calls import ForwardStats, Level, Measured, ModuleStatistics, Totals
+from torchglass.records.json_data import from_plain
 from torchglass.records.tensors import Stats
-from torchglass.results.recording import Recording
+from torchglass.results.observation import Recording
 
 if TYPE_CHECKING:
     import torch

@@ -11,10 +11,10 @@ import pytest
 
 from tests.recorded import MODEL, ROOT, RUN, put_step, stats, write_run
 from torchglass.errors import StoreError, TargetError, ViewError
-from torchglass.records.histogram import Histogram
 from torchglass.records.series import Frame, numbers
+from torchglass.records.tensors import Histogram
 from torchglass.results.run import SavedRun, open_run
-from torchglass.store.file import FileSink
+from torchglass.store.file_reader import FileSink
 
 
 @pytest.fixture

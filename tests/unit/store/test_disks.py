@@ -10,8 +10,8 @@ import pytest
 
 from tests.recorded import MODEL, ROOT, RUN, put_step
 from torchglass.errors import TorchglassWarning
-from torchglass.store.disks import deepest, file_system_of, is_over_a_network
-from torchglass.store.file import FileReader, FileSink
+from torchglass.store.file_reader import FileReader, FileSink
+from torchglass.store.schema import deepest, file_system_of, is_over_a_network
 
 MOUNTS = r"""overlay / overlay rw,relatime 0 0
 /dev/sda1 /data ext4 rw 0 0

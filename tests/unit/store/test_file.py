@@ -11,7 +11,7 @@ import pytest
 
 from tests.recorded import MODEL, ROOT, RUN, stats, write_run
 from torchglass.records.series import numbers
-from torchglass.store.file import FileReader, FileSink
+from torchglass.store.file_reader import FileReader, FileSink
 
 WRITE_WHEN_ASKED = """
 import sys

@@ -7,12 +7,12 @@ import pytest
 
 from tests.recorded import MODEL, RUN, histogram, put_step, stats
 from torchglass.errors import StoreError
-from torchglass.records.finding import Findings
-from torchglass.records.flow import Reader, Sink
+from torchglass.records.findings import Findings
 from torchglass.records.graph import Graph, Node, NodeId
 from torchglass.records.measures import Measures
+from torchglass.records.reader import Reader, Sink
 from torchglass.records.series import Frame, Series, SeriesId, numbers
-from torchglass.store.file import FileReader, FileSink
+from torchglass.store.file_reader import FileReader, FileSink
 from torchglass.store.memory import MemoryStore
 
 

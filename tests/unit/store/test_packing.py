@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recorded import histogram, stats
-from torchglass.records.histogram import Histogram
 from torchglass.records.series import Frame, Point, Series, SeriesId, numbers
-from torchglass.records.tensors import Stats
+from torchglass.records.tensors import Histogram, Stats
 from torchglass.store.packing import Blobs, pack, unpack, unpack_histograms
 
 LOSS = Series(id=SeriesId(0), path="", name="loss")

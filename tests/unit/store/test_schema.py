@@ -14,7 +14,7 @@ import pytest
 from tests.recorded import RUN, put_step, write_run
 from torchglass.errors import SchemaError, StoreError
 from torchglass.records.trace import Trace
-from torchglass.store.file import FileReader, FileSink
+from torchglass.store.file_reader import FileReader, FileSink
 
 NOBODY = 65534
 

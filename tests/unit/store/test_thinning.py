@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from tests.recorded import RUN
 from torchglass.records.series import Frame
 from torchglass.store import schema, writer
-from torchglass.store.file import FileReader, FileSink
+from torchglass.store.file_reader import FileReader, FileSink
 from torchglass.store.packing import Blobs
-from torchglass.store.run_file import News, PackedFrame, RunFile
-from torchglass.store.thinning import FEWEST_FRAMES, choose
+from torchglass.store.run_file import FEWEST_FRAMES, News, PackedFrame, RunFile, choose
 
 LIMIT = 400_000
 

@@ -14,12 +14,12 @@ import pytest
 from tests.recorded import MODEL, RUN, histogram, put_step, stats
 from torchglass.errors import StoreError
 from torchglass.records.graph import Graph
-from torchglass.records.plain import to_plain
+from torchglass.records.json_data import to_plain
 from torchglass.records.run import Session
 from torchglass.records.series import Frame, numbers
 from torchglass.records.trace import Trace
 from torchglass.store import schema
-from torchglass.store.file import FileReader, FileSink
+from torchglass.store.file_reader import FileReader, FileSink
 from torchglass.store.traces import read_trace
 
 VERSION_1 = """

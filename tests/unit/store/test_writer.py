@@ -16,12 +16,12 @@ import pytest
 
 from tests.recorded import ROOT, RUN, put_step, stats
 from torchglass.errors import TorchglassWarning
-from torchglass.records.finding import Finding, Findings
+from torchglass.records.findings import Finding, Findings
 from torchglass.records.graph import Graph
-from torchglass.records.histogram import Histogram
 from torchglass.records.series import Frame
+from torchglass.records.tensors import Histogram
 from torchglass.store import schema, writer
-from torchglass.store.file import FileReader, FileSink
+from torchglass.store.file_reader import FileReader, FileSink
 
 WRITE_UNTIL_KILLED = """
 import itertools, sys

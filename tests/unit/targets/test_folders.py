@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchglass.targets.folders import find_targets
+from torchglass.targets.names import find_targets
 
 
 def test_runs_and_checkpoints_of_a_folder_are_found(tmp_path: Path) -> None:

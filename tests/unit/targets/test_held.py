@@ -10,12 +10,11 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from torchglass.records.documents import Document
-from torchglass.records.measures import Measures
-from torchglass.records.memory import Footprint
-from torchglass.records.statistics import Statistics
+from torchglass.records.calls import Statistics
+from torchglass.records.measures import Footprint, Measures
+from torchglass.records.reader import Document
 from torchglass.records.trace import Trace
-from torchglass.targets.held import reader_of_result
+from torchglass.targets.in_memory import reader_of_result
 
 VERBS: dict[str, tuple[Callable[..., Any], type[Document] | None]] = {
     "summary": (tg.summary, None),

@@ -14,9 +14,9 @@ from tests import make
 from torchglass.errors import TargetError
 from torchglass.records.run import Run
 from torchglass.records.series import Frame
-from torchglass.store.file import FileSink
+from torchglass.store.file_reader import FileSink
 from torchglass.store.memory import MemoryStore
-from torchglass.targets.reading import is_live, is_reader, open_reader, read
+from torchglass.targets.readers import is_live, is_reader, open_reader, read
 
 
 class Trap(nn.Module):

@@ -17,16 +17,13 @@ from torchglass.analyse.graph.parts import Again, Box, Cost, Edge, Graph, Node
 from torchglass.errors import ViewError
 from torchglass.records.trace import Source
 from torchglass.views.graph import Direction, Overrides, draw
-from torchglass.views.graph.arranging import arrange
-from torchglass.views.graph.directions import HEADINGS
-from torchglass.views.graph.geometry import Area
+from torchglass.views.graph.columns import wrap
+from torchglass.views.graph.dot_layout import arrange
 from torchglass.views.graph.graphviz import Drawing, graphviz
-from torchglass.views.graph.layout import Layout
-from torchglass.views.graph.palette import DARK, LIGHT, Palette, contrast, mix, text_on
-from torchglass.views.graph.rows import arrange_in_rows
-from torchglass.views.graph.style import Style
-from torchglass.views.graph.words import ranges
-from torchglass.views.graph.wrapping import wrap
+from torchglass.views.graph.labels import ranges
+from torchglass.views.graph.layout import HEADINGS, Area, Layout
+from torchglass.views.graph.row_layout import arrange_in_rows
+from torchglass.views.graph.style import DARK, LIGHT, Palette, Style, contrast, mix, text_on
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from tests import make, networks
-from torchglass.analyse.model.summary import summarize
+from torchglass.analyse.summary import summarize
 from torchglass.records.model import Model
-from torchglass.views.columns import columns_named
-from torchglass.views.html.summary import summary_page
+from torchglass.views.html.fragments import summary_page
+from torchglass.views.summary_columns import columns_named
 
 EVIL = "</style><script>alert(1)</script>\"'\u202e"
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from tests import make
-from torchglass.analyse.trace.anatomy import Anatomy
-from torchglass.views.html.trace import trace_fragment
+from torchglass.analyse.trace import Anatomy
+from torchglass.views.html.fragments import trace_fragment
 
 MODEL = make.model()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests import make
-from torchglass.analyse.failure.story import Failure
+from torchglass.analyse.failure.failure import Failure
 from torchglass.records.model import Model
 from torchglass.records.trace import Op, Operand, OpId, Source, Trace
-from torchglass.views.html.failure import failure_fragment
-from torchglass.views.text.failure import digest_text, failure_note, failure_text
+from torchglass.views.html.fragments import failure_fragment
+from torchglass.views.text.findings import digest_text, failure_note, failure_text
 
 MODEL = make.model(
     {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests import make
-from torchglass.records.finding import Evidence, Finding, Replay
+from torchglass.records.findings import Evidence, Finding, Replay
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import Source
-from torchglass.views.text.finding import finding_text, findings_text, replay_text
+from torchglass.views.text.findings import finding_text, findings_text, replay_text
 
 GIVEN = Evidence(
     name="input",

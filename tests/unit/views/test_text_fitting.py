@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from torchglass.views.formats import width
-from torchglass.views.text.fitting import Cells, broken, fitted, shortened, wrapped
-from torchglass.views.text.frame import fact_lines, framed, note_lines
+from torchglass.views.text.layout import (
+    Cells,
+    broken,
+    fact_lines,
+    fitted,
+    framed,
+    note_lines,
+    shortened,
+    wrapped,
+)
 
 COLUMNS = [
     Cells(["Module", "├─ fc"], right=False),

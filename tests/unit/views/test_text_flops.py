@@ -11,8 +11,8 @@ import pytest
 from tests import make
 from tests.timings import timing
 from torchglass.errors import LookupFailedError, ViewError
-from torchglass.records.flops import OpWork, Place, Work
-from torchglass.results.flops import Flops
+from torchglass.records.measures import OpWork, Work, WorkPlace
+from torchglass.results.measurement import Flops
 from torchglass.views.text.flops import format_flops
 
 MODEL = make.model({"children": {"fc": {"class": "Linear"}, "act": {"class": "ReLU"}}})
@@ -20,7 +20,7 @@ FC = OpWork(
     op="aten.addmm", place=1, stage="forward", nature="counted", calls=1, flops=3000, bytes=9
 )
 ODD = OpWork(op="aten._fft_r2c", place=0, stage="forward", nature="uncounted", calls=2, time_ns=25)
-PLACES = (Place(path="", calls=1), Place(path="fc", parent=0, calls=1))
+PLACES = (WorkPlace(path="", calls=1), WorkPlace(path="fc", parent=0, calls=1))
 
 
 def counted(*ops: OpWork, **fields: object) -> Flops:

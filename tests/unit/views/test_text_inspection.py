@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.inspections import inspected
-from torchglass.views.text.inspection import inspection_text
+from torchglass.views.text.observation import inspection_text
 
 LINES = """\
 Module   Class       Output  Params  Calls  Forward  share  Backward  share  Gradient  Memory fwd    bwd  NaN/Inf

@@ -6,11 +6,11 @@ import pytest
 
 from tests import make
 from tests.unit.analyse.test_memory import MODEL, Writing
-from torchglass.analyse.memory.report import Moment
+from torchglass.analyse.memory import Moment
 from torchglass.errors import LookupFailedError, ViewError
-from torchglass.records.memory import Allocation, BlockId, StepPhase
+from torchglass.records.measures import Allocation, BlockId, StepPhase
 from torchglass.results.memory import Memory
-from torchglass.views.text.area import area_text
+from torchglass.views.text.memory import area_text
 
 
 def moment(live: int, phase: StepPhase = "forward") -> Moment:

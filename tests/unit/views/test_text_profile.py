@@ -8,10 +8,10 @@ import pytest
 
 from tests import make
 from tests.timings import run, timing
-from torchglass.analyse.charging import charge
+from torchglass.analyse.time_attribution import charge
 from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.timing import Timing
-from torchglass.results.profile import Profile
+from torchglass.results.measurement import Profile
 
 MODEL = make.model(
     {

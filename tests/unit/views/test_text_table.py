@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tests import make
-from torchglass.analyse.model.summary import summarize
+from torchglass.analyse.summary import summarize
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
-from torchglass.views.columns import columns_named
 from torchglass.views.formats import width
-from torchglass.views.text.table import table_text
+from torchglass.views.summary_columns import columns_named
+from torchglass.views.text.summary import table_text
 
 
 def table(model: Model, calls: list[Call] | None = None, *names: str) -> list[str]:

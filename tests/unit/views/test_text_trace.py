@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 
 from tests import make
-from torchglass.analyse.trace.anatomy import Anatomy
+from torchglass.analyse.trace import Anatomy
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import OpId, Source
-from torchglass.views.text.op import Look, op_line, op_text
-from torchglass.views.text.trace import log_text
+from torchglass.views.text.trace import Look, log_text, op_line, op_text
 
 WEIGHT = {"fc.weight": (3, 3), "fc.bias": (3,)}
 OPS = (

@@ -1,4 +1,4 @@
-"""Which rule an operation that failed has broken: a table of functions and their rules."""
+"""Which rule a failed op broke: a table from functions to rules."""
 
 from __future__ import annotations
 
@@ -6,44 +6,39 @@ import difflib
 import re
 from collections.abc import Mapping
 
-from torchglass.analyse.failure import norms, products, shapes, values
-from torchglass.analyse.failure.scene import (
-    Rule,
-    Scene,
-    Verdict,
-    times,
-)
-from torchglass.analyse.trace.signatures import BROADCASTING, CELLS, LOSSES
+from torchglass.analyse.failure import operand_rules, shape_rules, value_rules
+from torchglass.analyse.failure.operands import Rule, Scene, Verdict, times
+from torchglass.analyse.signatures import BROADCASTING, CELLS, LOSSES
 
 _TABLE: tuple[tuple[str, tuple[Rule, ...]], ...] = (
-    ("linear", (values.dtype, products.linear)),
-    ("conv1d conv2d conv3d", (products.convolution,)),
-    ("conv_transpose1d conv_transpose2d conv_transpose3d", (products.convolution,)),
-    ("max_pool1d max_pool2d max_pool3d", (products.pooling,)),
-    ("avg_pool1d avg_pool2d avg_pool3d", (products.pooling,)),
-    ("matmul mm bmm addmm baddbmm mv dot", (values.dtype, products.matrices)),
-    ("scaled_dot_product_attention", (products.attention,)),
-    (CELLS, (products.cell,)),
-    ("cat concat concatenate stack", (shapes.joining,)),
-    (f"{BROADCASTING} where masked_fill {LOSSES}", (shapes.broadcasting,)),
-    ("binary_cross_entropy", (shapes.same_shape, values.probabilities)),
-    ("binary_cross_entropy_with_logits", (shapes.same_shape,)),
-    ("view reshape", (shapes.reshaping,)),
-    ("expand", (shapes.stretching,)),
-    ("split split_with_sizes unflatten", (shapes.splitting,)),
-    ("permute", (shapes.permuting,)),
-    ("einsum", (shapes.sums_of_products,)),
-    ("batch_norm instance_norm", (norms.batch_norm,)),
-    ("layer_norm rms_norm", (norms.layer_norm,)),
-    ("group_norm", (norms.group_norm,)),
-    ("BatchNorm1d BatchNorm2d BatchNorm3d", (norms.norm_module,)),
-    ("LSTM GRU RNN", (norms.recurrent_module,)),
-    ("MultiheadAttention", (norms.attention_module,)),
-    ("embedding", (values.embedding,)),
-    ("one_hot", (values.one_hot,)),
-    ("cross_entropy nll_loss", (values.classes,)),
-    ("gather scatter scatter_add index_select", (values.along_dimension,)),
-    ("getitem setitem", (values.indexing,)),
+    ("linear", (value_rules.dtype, operand_rules.linear)),
+    ("conv1d conv2d conv3d", (operand_rules.convolution,)),
+    ("conv_transpose1d conv_transpose2d conv_transpose3d", (operand_rules.convolution,)),
+    ("max_pool1d max_pool2d max_pool3d", (operand_rules.pooling,)),
+    ("avg_pool1d avg_pool2d avg_pool3d", (operand_rules.pooling,)),
+    ("matmul mm bmm addmm baddbmm mv dot", (value_rules.dtype, operand_rules.matrices)),
+    ("scaled_dot_product_attention", (operand_rules.attention,)),
+    (CELLS, (operand_rules.cell,)),
+    ("cat concat concatenate stack", (shape_rules.joining,)),
+    (f"{BROADCASTING} where masked_fill {LOSSES}", (shape_rules.broadcasting,)),
+    ("binary_cross_entropy", (shape_rules.same_shape, value_rules.probabilities)),
+    ("binary_cross_entropy_with_logits", (shape_rules.same_shape,)),
+    ("view reshape", (shape_rules.reshaping,)),
+    ("expand", (shape_rules.stretching,)),
+    ("split split_with_sizes unflatten", (shape_rules.splitting,)),
+    ("permute", (shape_rules.permuting,)),
+    ("einsum", (shape_rules.sums_of_products,)),
+    ("batch_norm instance_norm", (operand_rules.batch_norm,)),
+    ("layer_norm rms_norm", (operand_rules.layer_norm,)),
+    ("group_norm", (operand_rules.group_norm,)),
+    ("BatchNorm1d BatchNorm2d BatchNorm3d", (operand_rules.norm_module,)),
+    ("LSTM GRU RNN", (operand_rules.recurrent_module,)),
+    ("MultiheadAttention", (operand_rules.attention_module,)),
+    ("embedding", (value_rules.embedding,)),
+    ("one_hot", (value_rules.one_hot,)),
+    ("cross_entropy nll_loss", (value_rules.classes,)),
+    ("gather scatter scatter_add index_select", (value_rules.along_dimension,)),
+    ("getitem setitem", (value_rules.indexing,)),
 )
 _RULES: Mapping[str, tuple[Rule, ...]] = {
     function: rules for functions, rules in _TABLE for function in functions.split()
@@ -56,12 +51,12 @@ _OF_SEVERAL_DTYPES = (
 
 def judge(scene: Scene) -> Verdict | None:
     """The rule that was broken; None where it is not one that can be proven from the facts."""
-    rules = [values.device, *_OF_PYTHON]
+    rules = [value_rules.device, *_OF_PYTHON]
     # A sparse or nested tensor, or one of a subclass, has rules of its own.
     if all(given.is_plain for given in scene.given):
-        rules += [*_RULES.get(scene.function, ()), shapes.dimension]
+        rules += [*_RULES.get(scene.function, ()), shape_rules.dimension]
     if scene.function not in _OF_SEVERAL_DTYPES:
-        rules.append(values.dtype)
+        rules.append(value_rules.dtype)
     verdicts = (rule(scene) for rule in rules)
     return next((verdict for verdict in verdicts if verdict is not None), None)
 

@@ -1,4 +1,4 @@
-"""Stretches of a pass that are the same computation over and over, as a stack of blocks is."""
+"""Finds stretches of a pass that repeat the same computation, such as a stack of blocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from itertools import takewhile
 
-from torchglass.analyse.trace.labels import Label
+from torchglass.analyse.op_names import Label
 from torchglass.records.trace import Call, CallId, Op, Operand, OpId
 
 _LONGEST_UNIT = 64

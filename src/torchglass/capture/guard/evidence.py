@@ -1,4 +1,4 @@
-"""From an op that made numbers which are not finite to a finding that says so."""
+"""Builds a finding from an op whose output is not finite."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torchglass.analyse.failure.scene import module_name
-from torchglass.analyse.health import share_of_largest
-from torchglass.analyse.trace.signatures import argument_name, signature
-from torchglass.capture.guard.finiteness import Health
-from torchglass.capture.places import tensors_in
-from torchglass.capture.tensor.describing import describe, measure
-from torchglass.capture.trace.ops import user_code
-from torchglass.records.finding import Evidence, Finding, Role, Severity
+from torchglass.analyse.failure.operands import module_name
+from torchglass.analyse.nonfinite_cause import share_of_largest
+from torchglass.analyse.signatures import argument_name, signature
+from torchglass.capture.guard.tensor_health import Health
+from torchglass.capture.nested_tensors import named_tensors
+from torchglass.capture.tensor.description import describe, measure
+from torchglass.capture.trace.op_mode import user_code
+from torchglass.records.findings import Evidence, Finding, Role, Severity
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import Phase, Source
 
@@ -83,8 +83,8 @@ def input_names(
     try:
         bound = inspect.signature(module.forward).bind(*args, **kwargs)
     except (TypeError, ValueError):
-        return tensors_in({**dict(enumerate(args)), **kwargs})
-    return tensors_in(dict(bound.arguments))
+        return named_tensors({**dict(enumerate(args)), **kwargs})
+    return named_tensors(dict(bound.arguments))
 
 
 class Exhibit(NamedTuple):

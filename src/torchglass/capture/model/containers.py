@@ -1,4 +1,4 @@
-"""Objects that are no modules but hold or use some: a pipeline, a list of stages, a function."""
+"""Objects that are not modules but hold some: a pipeline, a list of stages, a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Range, mean and spread of the numbers in a tensor, in one pass and little memory.
+"""Range, mean and standard deviation of a tensor in one pass; distances between tensors.
 
 >>> Moments.of(torch.tensor([1.0, 2.0, 3.0, float("nan")])).stats()
 Stats(count=4, min=1.0, max=3.0, mean=2.0, std=1.0, nan=1, inf=0)
@@ -7,9 +7,10 @@ Stats(count=4, min=1.0, max=3.0, mean=2.0, std=1.0, nan=1, inf=0)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from torchglass.records.tensors import Stats
 
@@ -190,3 +191,58 @@ def _chunks(values: torch.Tensor) -> Iterator[torch.Tensor]:
             waiting.append(part[0])
         else:
             waiting += torch.split(part, max(1, size // part[0].numel()))
+
+
+Load = Callable[[], torch.Tensor]
+
+_DISTANCES_CHUNK = 1 << 22
+"""So many numbers are looked at together: two tensors that do not fit into memory twice."""
+
+
+def distances(before: Mapping[str, Load], after: Mapping[str, Load]) -> dict[str, float]:
+    """For each name that both have with one shape, the length of the difference over the old one.
+
+    It is NaN where values are not finite on one side alone, and Inf where all old ones are zero.
+    What has no values to compare, as a tensor on "meta" has none, is left out.
+    """
+    found = {}
+    for name in before.keys() & after.keys():
+        distance = _distance(before[name](), after[name]())
+        if distance is not None:
+            found[name] = distance
+    return found
+
+
+@torch.no_grad()
+def _distance(before: torch.Tensor, after: torch.Tensor) -> float | None:
+    if before is after:
+        return 0.0
+    if any(is_lazy(each) or each.is_meta for each in (before, after)):
+        return None
+    if before.shape != after.shape:
+        return None
+    pairs = list(zip(_distances_chunks(before), _distances_chunks(after), strict=True))
+    moved = length(_difference(old, new) for old, new in pairs)
+    if not moved:
+        return 0.0
+    if not math.isfinite(moved):
+        return math.nan
+    before_length = length(old.masked_fill(~torch.isfinite(old), 0) for old, _ in pairs)
+    return moved / before_length if before_length else math.inf
+
+
+def _difference(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """By how much values moved; the Infs of a mask, or a NaN, that both have did not."""
+    same = (old == new) | (old.isnan() & new.isnan())
+    return (new - old).masked_fill(same, 0)
+
+
+def _distances_chunks(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The numbers as float64 on the CPU, some at a time."""
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    exact = torch.complex128 if tensor.is_complex() else torch.float64
+    flat = tensor.detach().reshape(-1)
+    return [part.to("cpu", exact) for part in torch.split(flat, _DISTANCES_CHUNK)]

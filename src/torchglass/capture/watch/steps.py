@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 
 from torch.optim import Optimizer
 
-from torchglass.capture.watch.ledger import Ledger, Number, Place
 from torchglass.capture.watch.options import Unit
+from torchglass.capture.watch.step_values import Ledger, Number, Place
 
 Finish = Callable[[int, Ledger], None]
 

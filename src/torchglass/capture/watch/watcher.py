@@ -33,29 +33,25 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from torchglass.analyse.garbage import collector_paused
+from torchglass.analyse.gc_pause import collector_paused
 from torchglass.blocks import surely, uninterrupted
+from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.model.structure import read_model
-from torchglass.capture.quiet import quietly
-from torchglass.capture.watch import attached, stepping
-from torchglass.capture.watch.clock import StepClock, UsersClock
-from torchglass.capture.watch.ending import Errors, LastUpdate, ending_of
-from torchglass.capture.watch.flow import Flow
-from torchglass.capture.watch.gauge import Gauge
-from torchglass.capture.watch.given import logged_number, step_number
-from torchglass.capture.watch.graph import PassGraphs
-from torchglass.capture.watch.idleness import Idleness
-from torchglass.capture.watch.ledger import Ledger, Place
-from torchglass.capture.watch.living import find_living
+from torchglass.capture.watch import activations, optimizers
+from torchglass.capture.watch.activations import Pictures
+from torchglass.capture.watch.module_flow import Flow
+from torchglass.capture.watch.optimizers import Scaling, find_living
 from torchglass.capture.watch.options import Options
-from torchglass.capture.watch.pictures import Pictures
-from torchglass.capture.watch.problems import Problems
-from torchglass.capture.watch.scaling import Scaling
+from torchglass.capture.watch.pass_graphs import PassGraphs
+from torchglass.capture.watch.run_end import Errors, Idleness, LastUpdate, ending_of
+from torchglass.capture.watch.step_clock import StepClock, UsersClock
+from torchglass.capture.watch.step_values import Ledger, Place, Problems, logged_number, step_number
 from torchglass.capture.watch.steps import Steps
+from torchglass.capture.watch.tensor_reader import Gauge
 from torchglass.capture.watch.weights import Weights
 from torchglass.errors import Fence
-from torchglass.records.finding import Finding
-from torchglass.records.flow import Sink
+from torchglass.records.findings import Finding
+from torchglass.records.reader import Sink
 from torchglass.records.run import Ending
 from torchglass.records.series import Frame
 
@@ -227,7 +223,7 @@ class Watcher:
             self._running.clear()
             if self._steps.is_updating:
                 # One that raised has not told that it is over.
-                self._steps.is_updating = stepping.is_any_under_way()
+                self._steps.is_updating = optimizers.is_any_under_way()
             ledger = self._steps.begin_pass(training=training)
             if ledger is not None:
                 self._learn_weights()
@@ -320,7 +316,7 @@ class Watcher:
         undo(register_optimizer_step_post_hook(self._after_update).remove)
         undo(self._flow.close)
         self._flow.open()
-        self._undo.enter_context(attached.listening(self._flow))
+        self._undo.enter_context(activations.listening(self._flow))
         # The global hooks keep the watcher alive, and it the weights: not beyond the model's life.
         undo(weakref.finalize(model, self._detach).detach)
         undo(atexit.unregister, self.close)
@@ -345,7 +341,7 @@ class Watcher:
         if torch.compiler.is_compiling():
             return
         with _Harmless(self), collector_paused():
-            if stepping.is_within_own(optimizer) or not self._trains_ours(optimizer):
+            if optimizers.is_within_own(optimizer) or not self._trains_ours(optimizer):
                 return
             self._idle.stop()
             self._follow_thread()
@@ -370,7 +366,7 @@ class Watcher:
         if torch.compiler.is_compiling():
             return
         with _Harmless(self), collector_paused():
-            if stepping.is_within_own(optimizer) or not self._weights.are_in(optimizer):
+            if optimizers.is_within_own(optimizer) or not self._weights.are_in(optimizer):
                 return
             ledger = self._steps.after_update(optimizer)
             self._last_update.note()

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchglass.capture.distributed.ranks import speaks_for
-from torchglass.capture.tensor.describing import numbers_of
+from torchglass.capture.tensor.description import numbers_of
 from torchglass.capture.tensor.moments import length
-from torchglass.capture.watch.gauge import SAFE_LENGTHS, Gauge
-from torchglass.capture.watch.ledger import Ledger, Place
 from torchglass.capture.watch.options import Options
+from torchglass.capture.watch.ranks import speaks_for
+from torchglass.capture.watch.step_values import Ledger, Place
+from torchglass.capture.watch.tensor_reader import SAFE_LENGTHS, Gauge
 
 
 class Weight(NamedTuple):

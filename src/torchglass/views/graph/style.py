@@ -1,4 +1,7 @@
-"""How the parts of a graph look: the Graphviz attributes of each."""
+"""How the parts of a graph look: colours and Graphviz attributes.
+
+Outlines differ in lightness as well as in hue; shapes and words say the same things again.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,105 @@ from typing import Any, Literal
 
 from torchglass.analyse.graph.parts import Box, Cost, Edge, Graph, Node
 from torchglass.views.formats import format_bytes, format_count, format_share, format_time, harmless
-from torchglass.views.graph import words
-from torchglass.views.graph.palette import Ink, Palette, mix, text_on
+from torchglass.views.graph import labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ink:
+    """The colours of one kind of thing."""
+
+    fill: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Palette:
+    """All colours of a picture."""
+
+    ground: str
+    text: str
+    dim: str
+    """For what is read second: shapes, module paths, titles of classes."""
+    edge: str
+    op: Ink
+    parameters: Ink
+    """An op that has parameters, and a closed module that has some."""
+    input: Ink
+    output: Ink
+    buffer: Ink
+    failure: Ink
+    boxes: tuple[str, ...]
+    """Fills of module boxes by how deep they are, then again from the first."""
+    box_line: str
+    repeat: str
+    """The outline of what is drawn once and ran several times."""
+    ramp: tuple[str, str]
+    """From little to much."""
+
+
+LIGHT = Palette(
+    ground="#ffffff",
+    text="#1b1f24",
+    dim="#4d5661",
+    edge="#5c6470",
+    op=Ink(fill="#ffffff", line="#7a838f"),
+    parameters=Ink(fill="#dfe3e9", line="#59626e"),
+    input=Ink(fill="#cdeee2", line="#008a70"),
+    output=Ink(fill="#fcdcc8", line="#93400f"),
+    buffer=Ink(fill="#fbf3d0", line="#8a8000"),
+    failure=Ink(fill="#fbd3e6", line="#7a0a4e"),
+    boxes=("#f5f7fa", "#e9eef5"),
+    box_line="#a3adba",
+    repeat="#0a5f9c",
+    ramp=("#f2f7fd", "#0b4f94"),
+)
+DARK = Palette(
+    ground="#14171c",
+    text="#e8eaed",
+    dim="#aab3bf",
+    edge="#98a2b0",
+    op=Ink(fill="#1d2229", line="#8792a1"),
+    parameters=Ink(fill="#3a424e", line="#a4afbd"),
+    input=Ink(fill="#0d4335", line="#5fe0bb"),
+    output=Ink(fill="#56290c", line="#f3a04e"),
+    buffer=Ink(fill="#443b0d", line="#f7e34a"),
+    failure=Ink(fill="#5a0f3a", line="#f9429e"),
+    boxes=("#1a1e25", "#21262f"),
+    box_line="#566070",
+    repeat="#3fa9ec",
+    ramp=("#1b222c", "#8cc8ff"),
+)
+
+
+def mix(palette: Palette, share: float) -> str:
+    """The colour at a place of the ramp, 0 to 1."""
+    low, high = (_channels(colour) for colour in palette.ramp)
+    mixed = (round(a + (b - a) * share) for a, b in zip(low, high, strict=True))
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
+
+
+def text_on(fill: str) -> str:
+    """The colour of letters that can be read on a fill."""
+    return max(("#000000", "#ffffff"), key=lambda colour: contrast(colour, fill))
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of two colours as WCAG defines it, 1 to 21."""
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    linear = [
+        channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+        for channel in (value / 255 for value in _channels(colour))
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _channels(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
 
 ColorBy = Literal["time", "params", "memory", "flops"]
 Attributes = dict[str, str]
@@ -105,15 +205,15 @@ class Style:
     def of_node(self, node: Node) -> Attributes:
         """Of a node."""
         ink = self._ink(node)
-        lines = list(words.node_lines(node, self.graph.error))
+        lines = list(labels.node_lines(node, self.graph.error))
         if node.kind in ("op", "module") and self.measure(node.cost):
             lines.append(self.amount(self.measure(node.cost)))
         shape = _shape(node)
         overrides = self._overrides.module if node.kind == "module" else self._overrides.node
         return {
             "id": _literal(self.names[node.name]),
-            "label": self._label(words.node_title(node), lines, ink.fill),
-            "tooltip": _hint(words.node_hint(node, self.graph.error), readings=2),
+            "label": self._label(labels.node_title(node), lines, ink.fill),
+            "tooltip": _hint(labels.node_hint(node, self.graph.error), readings=2),
             "shape": shape,
             "style": _node_style(node),
             "fillcolor": ink.fill,
@@ -128,7 +228,7 @@ class Style:
     def of_edge(self, edge: Edge) -> Attributes:
         """Of an edge."""
         failed = edge.target in self._failed
-        lines = "\n".join(words.edge_lines(edge))
+        lines = "\n".join(labels.edge_lines(edge))
         way = f"{self.names[edge.source]} → {self.names[edge.target]}"
         return {
             "tooltip": _hint(f"{way}\n{lines}".rstrip()),
@@ -168,7 +268,7 @@ class Style:
 
     def of_headline(self) -> Attributes:
         """Of the lines above the picture."""
-        model, facts = words.headline(self.graph)
+        model, facts = labels.headline(self.graph)
         rows = [
             _sized(_bold(model), _HEADLINE_SIZE, self.palette.text),
             _sized(_text(facts), _TITLE_SIZE, self.palette.dim),
@@ -189,7 +289,7 @@ class Style:
         )
 
     def _title(self, box: Box, continued: bool) -> list[str]:
-        title, below = words.box_title(box, continued=continued)
+        title, below = labels.box_title(box, continued=continued)
         colour = self.palette.repeat if box.again.times > 1 else self.palette.text
         lines = [_sized(_bold(title), _TITLE_SIZE, colour)]
         return lines + ([_sized(_text(below), _LINE_SIZE, self.palette.dim)] if below else [])

@@ -13,10 +13,10 @@ from functools import cached_property
 from typing import Any
 
 from torchglass.errors import TorchglassError
-from torchglass.records.flow import Reader
+from torchglass.records.reader import Reader
 from torchglass.views.web.answers import answer
-from torchglass.views.web.offline import render_shelf
-from torchglass.views.web.shelf import Distances, Shelf
+from torchglass.views.web.open_runs import Distances, Shelf
+from torchglass.views.web.saved_page import render_shelf
 
 _FRAME = (
     '<iframe srcdoc="{page}" style="width:100%;height:{height}px;border:1px solid #8884;'

@@ -9,8 +9,8 @@ import anywidget
 import traitlets
 
 from torchglass.views.notebook.page import reply
-from torchglass.views.web.offline import render_shell
-from torchglass.views.web.shelf import Shelf
+from torchglass.views.web.open_runs import Shelf
+from torchglass.views.web.saved_page import render_shell
 
 
 class PageWidget(anywidget.AnyWidget):

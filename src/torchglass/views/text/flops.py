@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchglass.analyse.flops.adding import Amount, ModuleFlops, OpFlops
-from torchglass.analyse.flops.report import FlopReport
-from torchglass.analyse.flops.rows import rows
+from torchglass.analyse.flops import Amount, FlopReport, ModuleFlops, OpFlops, flop_rows
 from torchglass.records.timing import Stage
-from torchglass.views.columns import NOT_RUN
 from torchglass.views.formats import format_bytes, format_share, format_time, harmless
-from torchglass.views.tables import Column, Look, find_columns
-from torchglass.views.text.fitting import Cells
-from torchglass.views.text.frame import fact_lines, framed, left_out, note_lines
+from torchglass.views.summary_columns import NOT_RUN
+from torchglass.views.table_columns import Column, Look, find_columns
+from torchglass.views.text.layout import Cells, fact_lines, framed, left_out, note_lines
 from torchglass.views.text.modules import class_text, module_table
 
 _MOST_NAMED = 5
@@ -41,11 +38,11 @@ def flops_table(report: FlopReport, look: Look) -> str:
     """The modules below their headings, then what is to be said of the whole."""
     columns = _columns(report)
     chosen = find_columns(columns if look.columns is None else look.columns, columns)
-    shown = rows(report, depth=look.depth, sort=look.sort)
+    shown = flop_rows(report, depth=look.depth, sort=look.sort)
     return module_table(shown, chosen, report, _facts(report, look.room), look)
 
 
-def op_table(report: FlopReport, count: int | None = 20, room: int | None = None) -> str:
+def flop_op_table(report: FlopReport, count: int | None = 20, room: int | None = None) -> str:
     """The ops over the whole model, the largest first."""
     ops = report.ops[:count]
     columns = [

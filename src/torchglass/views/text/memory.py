@@ -1,25 +1,82 @@
-"""The memory of a step as text: a table of modules, of ops, of the peak, and a curve over time."""
+"""The memory of a step as text: tables and a curve."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple
 
-from torchglass.analyse.memory.report import MemoryReport, ModuleMemory
-from torchglass.analyse.memory.rows import rows
-from torchglass.records.memory import BlockKind, Footprint
+from torchglass.analyse.memory import MemoryReport, ModuleMemory, Moment, memory_rows
+from torchglass.records.measures import BlockKind, Footprint
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
-from torchglass.views.columns import NOT_RUN, first_shape
-from torchglass.views.formats import format_bytes, format_share, harmless, width
-from torchglass.views.tables import Column, Look, find_columns
-from torchglass.views.text.area import area_text
-from torchglass.views.text.fitting import Cells
-from torchglass.views.text.frame import fact_lines, framed, left_out, note_lines
+from torchglass.views.formats import SPARKS, format_bytes, format_share, harmless, pad, width
+from torchglass.views.summary_columns import NOT_RUN, first_shape
+from torchglass.views.table_columns import Column, Look, find_columns
+from torchglass.views.text.layout import Cells, fact_lines, framed, left_out, note_lines
 from torchglass.views.text.modules import class_text, module_table, path_text
+
+_LEVELS = len(SPARKS)
+
+
+def area_text(timeline: Sequence[Moment], before_bytes: int, cells: int, height: int) -> list[str]:
+    """Lines of an area of so many rows, in all so many cells wide; none for an empty timeline.
+
+    Every column shows the most of the changes that fall into it. The lowest row begins with what
+    was there before the step, or with less if some of that is freed.
+    """
+    if not timeline:
+        return []
+    low = min(before_bytes, *(moment.live_bytes for moment in timeline))
+    high = max(moment.live_bytes for moment in timeline)
+    labels = {0: format_bytes(high), height - 1: format_bytes(low)}
+    margin = max(map(width, labels.values()))
+    columns = max(cells - margin - 2, 8)
+    levels = _levels([moment.live_bytes for moment in timeline], low, high, columns, height)
+    lines = []
+    for row in range(height):
+        floor = (height - 1 - row) * _LEVELS
+        bars = "".join(_bar(level - floor) for level in levels)
+        lines.append(f"{pad(labels.get(row, ''), margin, right=True)} ┤{bars}".rstrip())
+    phases = _phases([moment.phase for moment in timeline], columns)
+    return [*lines, f"{' ' * margin} └{phases}"]
+
+
+def _levels(values: Sequence[int], low: int, high: int, columns: int, height: int) -> list[int]:
+    """How high each column is, in eighths of a row."""
+    scale = (height * _LEVELS - 1) / max(high - low, 1)
+    return [
+        1 + round((max(values[first:last]) - low) * scale)
+        for first, last in _pieces(len(values), columns)
+    ]
+
+
+def _pieces(count: int, columns: int) -> Iterable[tuple[int, int]]:
+    """Which of some values each column stands for; with few of them several stand for one."""
+    for column in range(columns):
+        first = column * count // columns
+        yield first, max(first + 1, (column + 1) * count // columns)
+
+
+def _bar(level: int) -> str:
+    if level <= 0:
+        return " "
+    return SPARKS[min(level, _LEVELS) - 1]
+
+
+def _phases(phases: Sequence[str], columns: int) -> str:
+    """The names of the phases below the columns where they are; a short one has no room for its."""
+    shown = [phases[first] for first, _ in _pieces(len(phases), columns)]
+    parts = []
+    for phase, group in groupby(shown):
+        room = len(list(group))
+        name = f" {phase} " if room >= len(phase) + 3 else ""
+        parts.append(f"{name:─<{room - 1}}┴" if room else "")
+    return "".join(parts)[:-1]
+
 
 _MOST_CELLS = 100
 _LITTLE = 0.01
@@ -63,11 +120,11 @@ def memory_table(shown: Remembered, look: Look) -> str:
         name for name in _USUAL if name not in _ONLY_IF_ANY or getattr(root, _ONLY_IF_ANY[name])
     )
     chosen = find_columns(usual if look.columns is None else look.columns, COLUMNS)
-    lines = rows(shown.report, shown.model, depth=look.depth, sort=look.sort)
+    lines = memory_rows(shown.report, shown.model, depth=look.depth, sort=look.sort)
     return module_table(lines, chosen, shown, _below(shown, look.room), look)
 
 
-def op_table(shown: Remembered, count: int | None = 20, room: int | None = None) -> str:
+def memory_op_table(shown: Remembered, count: int | None = 20, room: int | None = None) -> str:
     """The ops that hold most of the peak, then those that take most."""
     ops = shown.report.ops[:count]
     columns = [

@@ -1,4 +1,4 @@
-"""Tables of what was measured, with a line for each module."""
+"""Text tables with one row per module."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from torchglass.analyse.rows import Measured, Row, full_name
+from torchglass.analyse.module_rows import Measured, ModuleRow, full_name
 from torchglass.records.model import Model
-from torchglass.views.columns import NOT_RUN
 from torchglass.views.formats import harmless, shorten
-from torchglass.views.tables import Column, Look
-from torchglass.views.text.fitting import Cells, wrapped
-from torchglass.views.text.frame import framed
-from torchglass.views.text.guides import guides
+from torchglass.views.summary_columns import NOT_RUN
+from torchglass.views.table_columns import Column, Look
+from torchglass.views.text.layout import Cells, framed, guides, wrapped
 
 M = TypeVar("M", bound=Measured)
 R = TypeVar("R")
@@ -26,7 +24,7 @@ _MOST_ROWS = 100
 
 
 def module_table(
-    rows: Sequence[Row[M]],
+    rows: Sequence[ModuleRow[M]],
     columns: Sequence[Column[M, W]],
     whole: W,
     below: Sequence[str],
@@ -54,7 +52,7 @@ def _sign_lines(texts: Iterable[str]) -> list[str]:
     return [*not_run, *(["+1: one more output tensor"] if more else [])]
 
 
-def _readable(rows: Sequence[Row[M]], look: Look) -> Sequence[Row[M]]:
+def _readable(rows: Sequence[ModuleRow[M]], look: Look) -> Sequence[ModuleRow[M]]:
     """All rows; of a long table those down to the depth that can be read at once."""
     if look.depth is not None or len(rows) <= _MOST_ROWS:
         return rows
@@ -69,7 +67,9 @@ def readable_depth(depths: Sequence[int]) -> int:
     return next((level for level in levels if sum(d <= level for d in depths) <= _MOST_ROWS), 0)
 
 
-def _hidden_line(every: Sequence[Row[M]], shown: Sequence[Row[M]], look: Look) -> list[str]:
+def _hidden_line(
+    every: Sequence[ModuleRow[M]], shown: Sequence[ModuleRow[M]], look: Look
+) -> list[str]:
     """How many rows are left out, and how to see them."""
     if len(shown) == len(every):
         return []

@@ -1,18 +1,20 @@
-"""A trace as text: what the pass was, and its operations."""
+"""A trace and its ops as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
-from torchglass.analyse.trace.anatomy import Anatomy
+from torchglass.analyse.signatures import settings_text
+from torchglass.analyse.trace import Anatomy, parameters_of
 from torchglass.records.model import Model, Module
-from torchglass.records.trace import OpId
-from torchglass.views.columns import first_shape
-from torchglass.views.formats import harmless
-from torchglass.views.text.fitting import Cells, fitted
-from torchglass.views.text.frame import lined_up
-from torchglass.views.trace_facts import Saved, ends, parameters, structure, tensors
+from torchglass.records.tensors import Stats, TensorSpec
+from torchglass.records.trace import Call, Op, OpId
+from torchglass.views.formats import format_bytes, format_shape, harmless, sparkline
+from torchglass.views.model_facts import Saved, ends, parameters, structure, tensors
+from torchglass.views.summary_columns import first_shape
+from torchglass.views.text.layout import Cells, fitted, lined_up
 
 _WIDTH = 72
 """Terminal cells of a line of an op, which is indented by two tabs of four."""
@@ -130,3 +132,172 @@ def _layers(anatomy: Anatomy, marked: Saved) -> Iterator[str]:
     starred = {op for op, _ in marked}
     for place, op in enumerate(anatomy.listed):
         yield f"\t\t{place}: {anatomy.labels[op]} {'*' if op in starred else ''}"
+
+
+_MOST_OUTPUTS = 4
+_MOST_NAMES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is to be seen of a saved tensor."""
+
+    corner: str
+    """Some of its numbers, "" where it has none to show."""
+    stats: Stats | None = None
+    histogram: Sequence[float] = ()
+
+
+def op_line(anatomy: Anatomy, id: OpId) -> str:
+    """An op's label, what it made, and where."""
+    op = anatomy.record.ops[id]
+    made = ", ".join(_brief(value.spec) for value in op.outputs[:_MOST_OUTPUTS])
+    calls = anatomy.modules(id)
+    where = f" in {harmless(anatomy.call_name(calls[-1]))}" if calls else ""
+    return f"<{anatomy.labels[id]}: {made}{where}>"
+
+
+def op_text(
+    anatomy: Anatomy,
+    id: OpId,
+    looks: Mapping[int, Look],
+    *,
+    gradient: Look | None = None,
+    code: str = "",
+) -> str:
+    """All there is to say of an op; `looks` are its saved tensors by output, `code` its source."""
+    op = anatomy.record.ops[id]
+    label = anatomy.labels[id]
+    this_pass = f" (pass {label.number}/{label.passes})" if label.passes > 1 else ""
+    total = len(anatomy.record.ops)
+    return "\n".join(
+        [
+            f"Layer {label.layer}{this_pass}, operation {id + 1}/{total}:",
+            *_outputs(op, looks),
+            f"\tParams: {_parameters(op)}",
+            f"\tParent Layers: {_names(anatomy, op.parents)}",
+            f"\tChild Layers: {_names(anatomy, anatomy.children[id])}",
+            *_function(anatomy, op),
+            *_output_of(anatomy, id),
+            f"\tLookup keys: {', '.join(map(str, _keys(anatomy, id)))}",
+            *_values("Values", list(looks.values())[:_MOST_OUTPUTS]),
+            *_values("Gradient", [gradient] if gradient else []),
+            *_arguments(op),
+            *_relatives(anatomy, id),
+            *_source(op, code),
+        ]
+    )
+
+
+def _brief(spec: TensorSpec) -> str:
+    return f"{format_shape(spec.shape) or 'scalar'} {spec.dtype}"
+
+
+def _outputs(op: Op, looks: Mapping[int, Look]) -> Iterator[str]:
+    several = len(op.outputs) > 1
+    for index, value in enumerate(op.outputs[:_MOST_OUTPUTS]):
+        look = looks.get(index)
+        number = f" {index}" if several else ""
+        unsaved = "" if look is not None else " (not saved)"
+        yield f"\tOutput tensor{number}: {_spec(value.spec)}{unsaved}"
+        if look is not None and look.corner:
+            yield f"\t\t{look.corner}"
+    if len(op.outputs) > _MOST_OUTPUTS:
+        yield f"\t… and {len(op.outputs) - _MOST_OUTPUTS} more output tensors"
+
+
+def _spec(spec: TensorSpec) -> str:
+    device = f", device={spec.device}" if spec.device != "cpu" else ""
+    layout = f", layout={spec.layout}" if spec.layout != "strided" else ""
+    size = format_bytes(spec.bytes)
+    return f"shape={spec.shape}, dtype=torch.{spec.dtype}, size={size}{device}{layout}"
+
+
+def _parameters(op: Op) -> str:
+    specs = parameters_of(op).values()
+    if not specs:
+        return "no params used"
+    shapes = ", ".join(str(shape) for shape in sorted(spec.shape or () for spec in specs))
+    elements = sum(spec.elements for spec in specs)
+    size = format_bytes(sum(spec.bytes for spec in specs))
+    return f"Computed from params with shape {shapes}; {elements} params total ({size})"
+
+
+def _function(anatomy: Anatomy, op: Op) -> Iterator[str]:
+    if op.kind != "op":
+        yield f"\t{op.kind.capitalize()} of the model: {harmless(op.function) or 'all of it'}"
+        return
+    in_place = "in place" if op.writes else ""
+    yield f"\tFunction: {harmless(op.function)} (gradfunc={op.grad_fn or None}) {in_place}"
+    calls = anatomy.modules(op.id)
+    where = _call_names(anatomy, calls[-1:]) or "not computed inside a module"
+    yield f"\tComputed inside module: {where}"
+    yield f"\tTime elapsed: {(op.end_ns - op.start_ns) / 1e9: .3E}s"
+
+
+def _output_of(anatomy: Anatomy, id: OpId) -> Iterator[str]:
+    calls = anatomy.output_of(id)
+    yield f"\tOutput of modules: {_call_names(anatomy, calls) or 'none'}"
+    if calls:
+        yield f"\tOutput of bottom-level module: {_call_names(anatomy, calls[:1])}"
+
+
+def _keys(anatomy: Anatomy, id: OpId) -> Iterator[int | str]:
+    """The keys of an op, but for those that only leave out its label's second number."""
+    label = anatomy.labels[id]
+    for key in anatomy.lookup.keys(id):
+        if key not in (label.short, f"{label.short}:{label.number}"):
+            yield harmless(key) if isinstance(key, str) else key
+
+
+def _values(title: str, looks: Sequence[Look]) -> Iterator[str]:
+    for look in looks:
+        if look.stats is not None:
+            yield f"\t{title}: {_numbers(look.stats)}  {_bars(look.histogram)}".rstrip()
+
+
+def _bars(histogram: Sequence[float]) -> str:
+    # A sparkline stands on the least of its values; bars that count things stand on zero.
+    return sparkline((0.0, *histogram), len(histogram) + 1)[1:]
+
+
+def _numbers(stats: Stats) -> str:
+    """The numbers of a tensor in a line; what is not finite only where there is some."""
+    moments = (("min", stats.min), ("mean", stats.mean), ("max", stats.max), ("std", stats.std))
+    counts = (("NaN", stats.nan), ("Inf", stats.inf))
+    return ", ".join(
+        [
+            *(f"{name} {value:.4g}" for name, value in moments),
+            *(f"{count} {name}" for name, count in counts if count),
+        ]
+    )
+
+
+def _arguments(op: Op) -> Iterator[str]:
+    if op.settings:
+        yield f"\tArguments: {harmless(settings_text(op))}"
+
+
+def _relatives(anatomy: Anatomy, id: OpId) -> Iterator[str]:
+    for title, relatives in (
+        ("Shares parents with", anatomy.siblings(id)),
+        ("Shares children with", anatomy.spouses(id)),
+    ):
+        if relatives:
+            yield f"\t{title}: {_names(anatomy, relatives)}"
+
+
+def _source(op: Op, code: str) -> Iterator[str]:
+    if op.source is not None:
+        place = f"{op.source.file}:{op.source.line} in {op.source.function}"
+        yield f"\tSource: {harmless(place)}" + (f": {harmless(code)}" if code else "")
+
+
+def _names(anatomy: Anatomy, ops: Sequence[OpId]) -> str:
+    names = [str(anatomy.labels[op]) for op in ops[:_MOST_NAMES]]
+    more = [f"… and {len(ops) - _MOST_NAMES} more"] if len(ops) > _MOST_NAMES else []
+    return ", ".join([*names, *more]) or "none"
+
+
+def _call_names(anatomy: Anatomy, calls: Sequence[Call]) -> str:
+    return ", ".join(harmless(anatomy.call_name(call)) for call in calls)

@@ -1,4 +1,4 @@
-"""The explorer as a program: `run_explorer(reader)` shows a run until the user quits."""
+"""The explorer as an application: `run_explorer(reader)`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from textual import on
 from textual.app import App, SystemCommand, get_system_commands_provider
 from textual.screen import Screen
 
-from torchglass.analyse.comparing import Comparison
-from torchglass.analyse.failure.story import Failure
+from torchglass.analyse.failure.failure import Failure
+from torchglass.analyse.model_diff import Comparison
 from torchglass.records.attributes import LiveModel
-from torchglass.records.flow import Reader
+from torchglass.records.reader import Reader
+from torchglass.views.tui.command_palette import Commands
+from torchglass.views.tui.explorer_state import Subject
 from torchglass.views.tui.preferences import Forgetful, Kind, Memory, PreferenceFile
 from torchglass.views.tui.screen import Explorer
-from torchglass.views.tui.subject import Subject
 from torchglass.views.tui.themes import THEMES, column_colours, theme_for
-from torchglass.views.tui.windows.opening import Opening
-from torchglass.views.tui.windows.palette import Commands
+from torchglass.views.tui.windows import Opening
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,29 @@
-"""The one-line parts around the panels: texts at two ends, and the keys that act."""
+"""The one-line bars: title, keys and search."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
 from rich.cells import cell_len
-from textual import events
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.widget import Widget
+from textual.widgets import Input, Static
 
+from torchglass.analyse.training_health import nan_since
+from torchglass.records.findings import Findings
+from torchglass.records.run import RunStatus
 from torchglass.views.formats import harmless
 from torchglass.views.tui.cells import fit
-from torchglass.views.tui.keys import Key, glyph
+from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.keys import Key, bindings, glyph
+from torchglass.views.tui.run_follower import News
+from torchglass.views.tui.tree.search_state import Searching
 
 
 class TwoEnds(Widget):
@@ -85,3 +96,138 @@ class KeyBar(Widget):
 
 def _entry_width(texts: tuple[str, str]) -> int:
     return sum(map(cell_len, texts)) + 3
+
+
+_LIVE_SECONDS = 10.0
+"""How long a run that made a step is taken to go on."""
+
+
+class RunTitle(TwoEnds):
+    """The names of run and model at the left, the state of the run at the right."""
+
+    def __init__(self, subject: Subject, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(id="title")
+        self.subject = subject
+        self.news: News | None = None
+        """The last that was heard of the run."""
+        self._clock = clock
+        self._advanced: float | None = None
+        self._nan_since: int | None = None
+
+    def on_mount(self) -> None:
+        """Look at the clock now and then: a run that makes no more steps waits."""
+        self.set_interval(1.0, self.tell)
+        self.tell()
+
+    def take(self, news: News) -> None:
+        """Tell how far the run is now."""
+        if self.news is not None and news.step > self.news.step:
+            self._advanced = self._clock()
+        found = (news.documents or {}).get(Findings)
+        if isinstance(found, Findings):
+            self._nan_since = nan_since(found.findings)
+        self.news = news
+        self.tell()
+
+    def tell(self) -> None:
+        """Draw both ends anew."""
+        run, model = self.subject.run.name, self.subject.model.name
+        names = [run] if run == model else [run, model]
+        if self.subject.comparison is not None:
+            changed = len(self.subject.comparison.changes)
+            words = f"{changed:,} modules differ" if changed != 1 else "1 module differs"
+            names.append(words if changed else "no differences")
+        self.say(" " + " · ".join(filter(None, names)), self._state())
+
+    def _state(self) -> str:
+        """How far the run is, nothing for a model that is not run."""
+        if self.subject.holdings is None:
+            return "counting… "
+        if self.news is None or self.news.step < 0:
+            return ""
+        step = f"step {self.news.step:,} "
+        if self.news.problem:
+            return step + "✗ lost "
+        return f"{step}{self._ending(self.news)} "
+
+    def _ending(self, news: News) -> str:
+        """How the run is doing, its worst first."""
+        status = news.status or RunStatus("finished" if news.finished else "running")
+        if status.has_failed:
+            # The step that is shown may be an earlier one, where not each was looked at.
+            return f"✗ {status}"
+        if self._nan_since is not None:
+            return f"✗ NaN since step {self._nan_since:,}"
+        if status.state == "finished":
+            return "✓ finished"
+        if status.state == "stalled":
+            return f"○ {status}"
+        live = self._advanced is not None and self._clock() - self._advanced < _LIVE_SECONDS
+        return "● live" if live else "○ waiting"
+
+
+_EDITING = {
+    key: binding.action
+    for binding in Input.BINDINGS
+    if isinstance(binding, Binding) and binding.action != "submit"
+    for key in binding.key.split(",")
+}
+
+
+class SearchInput(Input):
+    """Where the search is typed."""
+
+    BINDINGS: ClassVar = bindings("search")
+
+    async def on_key(self, event: events.Key) -> None:
+        """Edit in the order of the keys: a binding is done after letters that came later."""
+        action = _EDITING.get(event.key)
+        if action is not None:
+            event.stop()
+            await self.run_action(action)
+
+
+class SearchBar(Horizontal):
+    """What is searched for, and how many matches there are."""
+
+    def __init__(self, searching: Searching) -> None:
+        super().__init__()
+        self.searching = searching
+        self._line = SearchInput(
+            placeholder="name, class or dotted path", compact=True, select_on_focus=False
+        )
+
+    def compose(self) -> ComposeResult:
+        """The line and the matches."""
+        yield Static("/", id="slash")
+        yield self._line
+        yield Static(id="matches")
+
+    def open(self) -> None:
+        """Begin a search."""
+        self.searching.begin()
+        self._line.value = ""
+        self.searching.find("")
+        self.screen.set_focus(self._line)
+
+    @on(Input.Changed)
+    def _search(self) -> None:
+        if self.searching.is_open:
+            self.searching.find(self._line.value)
+            self.tell()
+
+    def tell(self) -> None:
+        """Show how many matches there are, or what is wrong."""
+        if self.searching.is_open:
+            count = Content(self.searching.count)
+            self.query_one("#matches", Static).update(count, layout=False)
+
+    def keep(self, *, then: Callable[[], None]) -> None:
+        """End the typing, with the matches marked."""
+        # In the line's own turn: letters that came before this key may still be on their way to it.
+        self._line.call_later(self._keep, then)
+
+    def _keep(self, then: Callable[[], None]) -> None:
+        self.searching.find(self._line.value)
+        self.searching.keep()
+        then()

@@ -1,4 +1,4 @@
-"""Every key of the explorer: the one table that bindings, help, footer and docs are made from."""
+"""Every key of the explorer: one table for bindings, help, footer and docs."""
 
 from __future__ import annotations
 

@@ -11,14 +11,14 @@ from textual import on
 from textual.message import Message
 
 from torchglass.records.attributes import LiveModel
-from torchglass.records.finding import Finding, Findings
-from torchglass.records.flow import Reader
+from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model
-from torchglass.views.tui.dock import Dock
-from torchglass.views.tui.following import Follower, News
+from torchglass.records.reader import Reader
+from torchglass.views.tui.explorer_state import Holdings, Subject, measure
+from torchglass.views.tui.panel_tabs import Dock
 from torchglass.views.tui.panels.findings import FindingsPanel
 from torchglass.views.tui.preferences import Kind, Preferences
-from torchglass.views.tui.subject import Holdings, Subject, measure
+from torchglass.views.tui.run_follower import Follower, News
 from torchglass.views.tui.tree.tree import ModuleTree
 from torchglass.views.tui.workbench import LASTING, Workbench
 

@@ -10,18 +10,15 @@ from textual import on
 from torchglass.views.tui.editor import open_editor, source_place
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.live_bench import LiveBench
+from torchglass.views.tui.panel_tabs import all_keys
 from torchglass.views.tui.panels import Panel
 from torchglass.views.tui.panels.code import Code
-from torchglass.views.tui.panels.labels import LabelPanel
-from torchglass.views.tui.table import all_keys
+from torchglass.views.tui.panels.label_panel import LabelPanel
 from torchglass.views.tui.tree.columns import Group
-from torchglass.views.tui.tree.components import BY_ID, EMPTY
-from torchglass.views.tui.tree.labels import Labels
+from torchglass.views.tui.tree.label_choice import BY_ID, EMPTY, Labels
+from torchglass.views.tui.tree.rows import next_twin
 from torchglass.views.tui.tree.tree import ModuleTree
-from torchglass.views.tui.tree.twins import next_twin
-from torchglass.views.tui.windows.dialogs import Pick
-from torchglass.views.tui.windows.help import Help
-from torchglass.views.tui.windows.saving import choices, save
+from torchglass.views.tui.windows import Help, Pick, choices, save
 
 _NO_SEARCH = "No search yet: / starts one"
 

@@ -11,17 +11,14 @@ from textual.containers import Container
 from textual.screen import Screen
 from textual.timer import Timer
 
-from torchglass.views.tui.bars import KeyBar, TwoEnds
-from torchglass.views.tui.dock import Dock, Edge
+from torchglass.views.tui.bars import KeyBar, RunTitle, SearchBar, TwoEnds
+from torchglass.views.tui.explorer_state import Subject
 from torchglass.views.tui.keys import Key, footer_order, hints
+from torchglass.views.tui.panel_tabs import Dock, Edge, all_keys
 from torchglass.views.tui.panels import PANELS, Panel
-from torchglass.views.tui.panels.labels import LabelPanel
+from torchglass.views.tui.panels.label_panel import LabelPanel
 from torchglass.views.tui.preferences import Preferences
-from torchglass.views.tui.search_bar import SearchBar
-from torchglass.views.tui.subject import Subject
-from torchglass.views.tui.table import all_keys
-from torchglass.views.tui.title import RunTitle
-from torchglass.views.tui.tree.searching import Searching
+from torchglass.views.tui.tree.search_state import Searching
 from torchglass.views.tui.tree.tree import ModuleTree
 
 _WIDE, _HIGH = 110, 16

@@ -1,6 +1,6 @@
-"""What the page may ask, and the answers: the same whether it asks a server or a notebook.
+"""The requests of the page and their answers, the same for a server and a notebook.
 
-    runs        the runs that can be looked at, the first one first
+runs        the runs that can be looked at, the first one first
     statuses    how far each of them is
     distances   ?with=1: how far the weights of this run and of another lie apart
     run         who recorded this, and how far it is
@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.series import SeriesId
 from torchglass.views.web import documents, payloads
-from torchglass.views.web.shelf import Shelf, ShownRun
+from torchglass.views.web.open_runs import Shelf, ShownRun
 
 Query = Mapping[str, Sequence[str]]
 """The values of each name in a question."""

@@ -29,12 +29,12 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 
 from torchglass.errors import LookupFailedError, StoreError, ViewError
-from torchglass.records.flow import Reader
-from torchglass.views.web import page_files, payloads
+from torchglass.records.reader import Reader
+from torchglass.views.web import payloads, saved_page
+from torchglass.views.web.access import SafeHeaders, TokenCheck
 from torchglass.views.web.answers import NAMES, answer
-from torchglass.views.web.guard import SafeHeaders, TokenCheck
-from torchglass.views.web.offline import render_shelf
-from torchglass.views.web.shelf import Distances, FindMore, Shelf
+from torchglass.views.web.open_runs import Distances, FindMore, Shelf
+from torchglass.views.web.saved_page import render_shelf
 
 T = TypeVar("T")
 
@@ -80,9 +80,9 @@ def build_app(
 
 def _page_file(request: Request) -> Response:
     name = request.path_params.get("name", "index.html")
-    if name not in page_files.MEDIA_TYPES:
+    if name not in saved_page.MEDIA_TYPES:
         raise HTTPException(404)
-    return _answer(request, page_files.read(name), page_files.MEDIA_TYPES[name])
+    return _answer(request, saved_page.read(name), saved_page.MEDIA_TYPES[name])
 
 
 class _Api:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torchglass.analyse.memory.reading import devices_of, memory_report
-from torchglass.analyse.memory.report import Moment
-from torchglass.analyse.model.source import read_class
+from torchglass.analyse.class_source import read_class
+from torchglass.analyse.memory import Moment, devices_of, memory_report
 from torchglass.errors import StoreError
-from torchglass.records.activations import Activations
-from torchglass.records.finding import Findings
-from torchglass.records.flow import Reader
+from torchglass.records.calls import Statistics
+from torchglass.records.findings import Findings
 from torchglass.records.graph import Graph, Node
-from torchglass.records.measures import Measures
-from torchglass.records.memory import Footprint
+from torchglass.records.json_data import to_plain
+from torchglass.records.measures import Footprint, Measures
 from torchglass.records.model import Model, Module
-from torchglass.records.plain import to_plain
-from torchglass.records.statistics import Statistics
-from torchglass.records.tensors import TensorSpec
+from torchglass.records.reader import Reader
+from torchglass.records.tensors import Activations, TensorSpec
 from torchglass.records.trace import Trace
 from torchglass.views.web.op_graph import op_graph
 

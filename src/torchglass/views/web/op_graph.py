@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from torchglass.analyse.graph.calls import in_order
+from torchglass.analyse.graph.call_graph import in_order
 from torchglass.records.graph import Edge, Graph, Node, NodeId, NodeKind
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import Call, CallId, Op, Operand, OpId, Trace, Value

@@ -1,4 +1,4 @@
-"""What the page is told: the same JSON whether it asks a server or carries it inside its file.
+"""The JSON of the page: runs, models, series, histograms.
 
 Each payload says the `version` of this format, which goes up when a reader of the old one would
 misunderstand. Records are written by `records.plain`: a field at its default is left out.
@@ -18,20 +18,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.analyse.model.parameters import Counts, count
-from torchglass.records.flow import Reader
-from torchglass.records.histogram import Histogram
+from torchglass.analyse.parameters import Counts, count
+from torchglass.records.json_data import to_plain
 from torchglass.records.model import Model
-from torchglass.records.plain import to_plain
+from torchglass.records.reader import Reader
 from torchglass.records.series import FIELDS, SeriesId
+from torchglass.records.tensors import Histogram
 from torchglass.views.web import documents
-from torchglass.views.web.decimation import decimate, in_order
-from torchglass.views.web.flow import Flow
-from torchglass.views.web.heat import Heat
-from torchglass.views.web.ribbon import Column
+from torchglass.views.web.decimated_steps import Flow, Heat, StepColumn, decimate, in_order
 
 if TYPE_CHECKING:
-    from torchglass.views.web.shelf import Shelf
+    from torchglass.views.web.open_runs import Shelf
 
 VERSION = 1
 MOST_POINTS = 2000
@@ -173,7 +170,7 @@ def glance_payload(heat: Heat, series: Iterable[SeriesId], *, step: int) -> Payl
     return {"version": VERSION, "step": step, "glances": sent}
 
 
-def _column(column: Column[Histogram]) -> list[Any]:
+def _column(column: StepColumn[Histogram]) -> list[Any]:
     """First and last step, exponent, first bin, counts, and how many values were not finite."""
     bins = column.content
     broken = bins.stats.nan + bins.stats.inf

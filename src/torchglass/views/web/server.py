@@ -16,10 +16,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from torchglass.errors import ViewError
-from torchglass.records.flow import Reader
-from torchglass.views.web import page_files
+from torchglass.records.reader import Reader
+from torchglass.views.web import saved_page
 from torchglass.views.web.app import build_app
-from torchglass.views.web.shelf import Distances, FindMore
+from torchglass.views.web.open_runs import Distances, FindMore
 
 _PORTS_TO_TRY = 50
 _LAST_PORT = 65535
@@ -87,7 +87,7 @@ def serve(
     asks `distances` how far their weights lie apart. The readers stay open when the server closes.
     """
     _check_port(port)
-    page_files.read("index.html")
+    saved_page.read("index.html")
     listener = _listen(host, port)
     token = token or secrets.token_urlsafe(24)
     closing = threading.Event()

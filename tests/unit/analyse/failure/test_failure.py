@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests import make
-from torchglass.analyse.failure.scene import Verdict
-from torchglass.analyse.failure.story import Clues, Failure
+from torchglass.analyse.failure.failure import Clues, Failure
+from torchglass.analyse.failure.operands import Verdict
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import Op, Operand, OpId, Source, Trace
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from torchglass.analyse.failure.story import Clues, Failure
-from torchglass.capture.tensor.describing import measure
+from torchglass.analyse.failure.failure import Clues, Failure
+from torchglass.capture.tensor.description import measure
 from torchglass.results.explanation import Explanation, explain
 from torchglass.results.trace import Trace
 

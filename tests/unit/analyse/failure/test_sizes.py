@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import make
-from torchglass.analyse.failure.image_sizes import fitting_images
-from torchglass.analyse.failure.sizes import set_by
+from torchglass.analyse.failure.sizes import fitting_images, set_by
 from torchglass.records.trace import Op, Operand, OpId
 
 Shape = tuple[int, ...]

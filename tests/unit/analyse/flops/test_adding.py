@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from tests import make
-from torchglass.analyse.flops.adding import add_up
-from torchglass.analyse.flops.report import FlopReport
-from torchglass.analyse.flops.rows import rows
-from torchglass.records.flops import OpWork, Place, Work
-from torchglass.records.plain import from_plain, to_plain
+from torchglass.analyse.flops import FlopReport, add_up, flop_rows
+from torchglass.records.json_data import from_plain, to_plain
+from torchglass.records.measures import OpWork, Work, WorkPlace
 
 
 def op(place: int | None, flops: int = 0, **fields: Any) -> OpWork:
@@ -30,11 +28,11 @@ def op(place: int | None, flops: int = 0, **fields: Any) -> OpWork:
 
 
 PLACES = (
-    Place(path="", calls=1),
-    Place(path="blocks.0", parent=0, calls=1),
-    Place(path="blocks.1", parent=0, calls=1),
-    Place(path="shared", parent=1, calls=1),
-    Place(path="shared", parent=2, calls=2),
+    WorkPlace(path="", calls=1),
+    WorkPlace(path="blocks.0", parent=0, calls=1),
+    WorkPlace(path="blocks.1", parent=0, calls=1),
+    WorkPlace(path="shared", parent=1, calls=1),
+    WorkPlace(path="shared", parent=2, calls=2),
 )
 STEP = Work(
     places=PLACES,
@@ -76,7 +74,7 @@ def test_a_container_that_nobody_calls_has_what_its_modules_have() -> None:
 
 def test_a_module_that_calls_itself_is_in_its_total_once() -> None:
     calls = [("", None), ("a", 0), ("a", 1)]
-    places = tuple(Place(path=path, parent=parent, calls=1) for path, parent in calls)
+    places = tuple(WorkPlace(path=path, parent=parent, calls=1) for path, parent in calls)
 
     modules = add_up(Work(places=places, ops=(op(1, 1), op(2, 2)))).modules
 
@@ -115,9 +113,9 @@ def test_rows_are_a_tree_or_a_list_of_the_largest() -> None:
     model = make.model({"children": {"shared": {}, "blocks": {"children": {"0": {}, "1": {}}}}})
     found = FlopReport(model, STEP)
 
-    tree = [(row.name, row.depth, row.last) for row in rows(found)]
-    largest = [row.name for row in rows(found, sort="total", depth=1)]
-    own = [(row.name, row.measured.self_flops) for row in rows(found, sort="self")]
+    tree = [(row.name, row.depth, row.last) for row in flop_rows(found)]
+    largest = [row.name for row in flop_rows(found, sort="total", depth=1)]
+    own = [(row.name, row.measured.self_flops) for row in flop_rows(found, sort="self")]
 
     assert tree == [
         ("Net", 0, True),

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from torchglass.analyse.flops.formulas import formula_of
-from torchglass.analyse.flops.natures import is_free
+from torchglass.analyse.flop_formulas import formula_of
+from torchglass.analyse.flops import is_free
 
 WEIGHTS = [(12, 3), (12, 4), (12,), (12,)]
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests import make
-from torchglass.analyse.graph.calls import call_graph, facts_of, union
+from torchglass.analyse.graph.call_graph import call_graph, facts_of, union
 from torchglass.records.graph import Graph
 from torchglass.records.trace import Call, OpId, Trace
 

@@ -7,10 +7,9 @@ from typing import Any, cast
 import pytest
 
 from tests import make
-from torchglass.analyse.graph.folding import fold
+from torchglass.analyse.graph.fold import fold
 from torchglass.analyse.graph.parts import Again, Edge, Graph, Node
-from torchglass.analyse.trace.labels import labels
-from torchglass.analyse.trace.lookup import Lookup
+from torchglass.analyse.op_names import Lookup, labels
 from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.trace import Call, CallId, Op, Operand, OpId, Trace
 

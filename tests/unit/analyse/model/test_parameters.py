@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests import make
-from torchglass.analyse.model.parameters import Counts, count
+from torchglass.analyse.parameters import Counts, count
 from torchglass.records.model import Model, Module, ModuleId, Slot, TensorId
 
 

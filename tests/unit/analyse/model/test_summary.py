@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests import make
-from torchglass.analyse.model.summary import SummaryReport, summarize
+from torchglass.analyse.summary import SummaryReport, summarize
 
 SMALL = {"class": "Linear", "weight": (1, 2)}
 LARGE = {"class": "Linear", "weight": (30, 40)}

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from torchglass.analyse.picture.bands import draw_bands
-from torchglass.analyse.picture.pixels import NOTHING
+from torchglass.analyse.pixels import NOTHING, draw_bands
 
 N = NOTHING
 

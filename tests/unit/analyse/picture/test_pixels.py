@@ -7,16 +7,8 @@ import math
 
 import numpy as np
 
-from torchglass.analyse.picture import pixels
-from torchglass.analyse.picture.pixels import (
-    NOTHING,
-    Scale,
-    enlarge,
-    half_blocks,
-    paint,
-    scale_of,
-    sheet,
-)
+from torchglass.analyse import pixels
+from torchglass.analyse.pixels import NOTHING, Scale, enlarge, half_blocks, paint, scale_of, sheet
 
 
 def test_a_scale_with_zero_inside_is_even_on_both_sides() -> None:

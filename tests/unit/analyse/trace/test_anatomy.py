@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests import make
-from torchglass.analyse.trace.anatomy import Anatomy
+from torchglass.analyse.trace import Anatomy
 from torchglass.records.trace import OpId
 
 BRANCHING = (

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests import make
-from torchglass.analyse.trace.labels import labels
+from torchglass.analyse.op_names import labels
 from torchglass.records.trace import Op
 
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests import make
-from torchglass.analyse.trace.labels import labels
-from torchglass.analyse.trace.lookup import Lookup
+from torchglass.analyse.op_names import Lookup, labels
 from torchglass.errors import LookupFailedError
 
 OPS = (

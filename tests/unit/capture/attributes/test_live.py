@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from tests import models
-from torchglass.capture.attributes import live as live_module
-from torchglass.capture.attributes.live import LiveObject
+from torchglass.capture.live import live_object as live_module
+from torchglass.capture.live.live_object import LiveObject
 from torchglass.errors import LookupFailedError
 from torchglass.records.attributes import Attribute, LiveModel
 

@@ -11,9 +11,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tests import make
-from torchglass.capture.attributes.stored import StoredObject
-from torchglass.capture.checkpoint.reading import read_checkpoint
-from torchglass.capture.checkpoint.tensors import StoredTensors
+from torchglass.capture.live.stored_object import StoredObject
+from torchglass.capture.model.checkpoints import StoredTensors, read_checkpoint
 from torchglass.errors import LookupFailedError
 
 

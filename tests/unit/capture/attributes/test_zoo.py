@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests import models
-from torchglass.capture.attributes.live import LiveObject
+from torchglass.capture.live.live_object import LiveObject
 from torchglass.capture.model.structure import read_model
 from torchglass.records.attributes import Attribute, Index
 

@@ -16,9 +16,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tests import models
-from torchglass.analyse.model.parameters import count
-from torchglass.capture.checkpoint.reading import read_checkpoint
-from torchglass.capture.checkpoint.tensors import StoredTensors
+from torchglass.analyse.parameters import count
+from torchglass.capture.model.checkpoints import StoredTensors, read_checkpoint
 from torchglass.capture.model.structure import read_model
 from torchglass.errors import TargetError, UnsafeFileError
 from torchglass.records.model import Model, Slot

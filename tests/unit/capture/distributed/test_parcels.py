@@ -5,11 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchglass.capture.distributed.parcels import Label, Parcel, total
-from torchglass.capture.distributed.reducing import _partners
-from torchglass.capture.watch.histograms import grids
-from torchglass.records.histogram import Histogram
-from torchglass.records.tensors import Stats
+from torchglass.capture.watch.rank_reduce import Label, Parcel, _partners, total
+from torchglass.capture.watch.tensor_reader import grids
+from torchglass.records.tensors import Histogram, Stats
 
 OUTPUT: Label = ("fc", "output", "histogram")
 LOSS: Label = ("", "loss", "scalar")

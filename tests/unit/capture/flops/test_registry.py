@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from tests.hard.forwards import Written
-from torchglass.api.flops import flops, register_flops, unregister_flops
+from torchglass.api.measure import flops, register_flops, unregister_flops
 from torchglass.errors import CaptureError, TorchglassWarning
 
 

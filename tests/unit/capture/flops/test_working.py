@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.hard.forwards import Written
-from torchglass.api.flops import flops
+from torchglass.api.measure import flops
 from torchglass.errors import CaptureError
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from torchglass.capture.guard.finiteness import Health, is_surely_finite, look, look_again
+from torchglass.capture.guard.tensor_health import Health, is_surely_finite, look, look_again
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 

@@ -7,12 +7,11 @@ import weakref
 
 import torch
 
-from torchglass.capture.guard.finiteness import Health
-from torchglass.capture.guard.memory import Memory
+from torchglass.capture.guard.tensor_health import Health, KnownHealth
 
 
 def test_a_write_through_a_view_makes_a_tensor_unknown() -> None:
-    memory, tensor = Memory(), torch.ones(4)
+    memory, tensor = KnownHealth(), torch.ones(4)
     memory.remember(tensor, Health.FINE)
     assert memory.recall(tensor) is Health.FINE
 
@@ -23,7 +22,7 @@ def test_a_write_through_a_view_makes_a_tensor_unknown() -> None:
 
 
 def test_no_tensor_is_held_and_no_other_taken_for_it() -> None:
-    memory = Memory()
+    memory = KnownHealth()
     tensor = torch.ones(4)
     memory.remember(tensor, Health.NAN, "sqrt")
     gone = weakref.ref(tensor)
@@ -37,7 +36,7 @@ def test_no_tensor_is_held_and_no_other_taken_for_it() -> None:
 
 
 def test_many_tensors_that_are_gone_do_not_fill_the_memory() -> None:
-    memory = Memory()
+    memory = KnownHealth()
     kept = torch.ones(1)
     memory.remember(kept, Health.FINE)
 
@@ -51,7 +50,7 @@ def test_many_tensors_that_are_gone_do_not_fill_the_memory() -> None:
 
 
 def test_a_view_of_undefined_memory_is_undefined() -> None:
-    memory, rows = Memory(), torch.empty(3, 4)
+    memory, rows = KnownHealth(), torch.empty(3, 4)
     memory.leave_undefined(rows)
 
     assert memory.is_undefined(rows[1])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from torchglass.capture.guard.natures import Nature, nature_of, op_name
+from torchglass.capture.guard.op_kinds import Nature, nature_of, op_name
 
 LARGEST = torch.finfo(torch.float32).max
 EXTREMES = torch.tensor([[-LARGEST, LARGEST], [0.0, -0.0], [1e-45, -1e-45], [1.0, -1.0]])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from torchglass.capture.guard.writing import (
+from torchglass.capture.guard.op_dump import (
     NotWrittenError,
     Sheet,
     function_name,

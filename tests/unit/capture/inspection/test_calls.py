@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from torchglass.capture.inspection.calls import Call, Home, nearest_around
+from torchglass.capture.observe.module_call import Call, Home, nearest_around
 
 
 def chain(parent: Call | None, *paths: str) -> list[Call]:

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from tests.sleepers import FakeClock, Sleeper
-from torchglass.capture.calls import recording
-from torchglass.capture.inspection.assembling import inspected_model
-from torchglass.capture.inspection.recording import EVERYTHING, InspectionRecorder, Watched
-from torchglass.records.inspection import Effort, InspectedModel
+from torchglass.capture.module_calls import recording
+from torchglass.capture.observe.inspection import inspected_model
+from torchglass.capture.observe.inspection_recorder import EVERYTHING, InspectionRecorder, Watched
+from torchglass.records.calls import Effort, InspectedModel
 
 
 def inspect(

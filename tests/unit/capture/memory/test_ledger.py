@@ -6,8 +6,8 @@ from itertools import count
 import pytest
 import torch
 
-from torchglass.capture.memory.ledger import Ledger, Place
-from torchglass.records.memory import Saver
+from torchglass.capture.measure.storage_log import Ledger, Place
+from torchglass.records.measures import Saver
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from tests.hard.forwards import Written
-from torchglass.capture.memory.measuring import measure
+from torchglass.capture.measure.memory import measure
 from torchglass.errors import CaptureError
-from torchglass.records.memory import Block, Footprint
+from torchglass.records.measures import Block, Footprint
 
 
 def footprint(forward: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> Footprint:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchglass.capture.memory.optimizers import Twin
+from torchglass.capture.measure.optimizer_copy import Twin
 from torchglass.errors import CaptureError
 
 

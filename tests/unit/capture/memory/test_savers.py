@@ -8,9 +8,8 @@ from torch import nn
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
-from torchglass.capture.memory.recording import MemoryRecorder
-from torchglass.capture.memory.savers import saved_tensors
-from torchglass.capture.timing.backward import nodes_behind
+from torchglass.capture.measure.memory_recorder import MemoryRecorder, saved_tensors
+from torchglass.capture.measure.timer import nodes_behind
 
 
 class Cube(Function):

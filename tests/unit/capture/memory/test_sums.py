@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchglass.capture.memory.sums import Sums
-from torchglass.capture.trace.kernels import KernelMode
-from torchglass.capture.trace.ops import OpEvent
+from torchglass.capture.measure.memory_recorder import Sums
+from torchglass.capture.trace.kernel_mode import KernelMode
+from torchglass.capture.trace.op_mode import OpEvent
 
 
 class Listener:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tests import models
-from torchglass.analyse.model.parameters import Counts, count
+from torchglass.analyse.parameters import Counts, count
 from torchglass.capture.model import structure
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.tensor import moments

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchglass.capture.statistics.batch import PENDING, Batch, Pending, can_wait
-from torchglass.capture.tensor.describing import describe, measure
+from torchglass.capture.observe.tensor_batch import PENDING, Batch, Pending, can_wait
+from torchglass.capture.tensor.description import describe, measure
 from torchglass.records.tensors import Stats, TensorSpec
 
 

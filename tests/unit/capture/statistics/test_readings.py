@@ -7,8 +7,8 @@ import weakref
 import pytest
 import torch
 
-from torchglass.capture.statistics.readings import Reader, Reading
-from torchglass.records.statistics import Level
+from torchglass.capture.observe.tensor_reading import Reader, Reading
+from torchglass.records.calls import Level
 from torchglass.records.tensors import Stats
 
 

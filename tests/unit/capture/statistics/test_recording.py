@@ -14,12 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchglass.capture.calls import recording
-from torchglass.capture.statistics import readings
-from torchglass.capture.statistics.recording import StatisticsRecorder, recording_statistics
-from torchglass.capture.tensor.describing import describe
+from torchglass.capture.module_calls import recording
+from torchglass.capture.observe import tensor_reading
+from torchglass.capture.observe.statistics_recorder import StatisticsRecorder, recording_statistics
+from torchglass.capture.tensor.description import describe
 from torchglass.errors import CaptureError, TargetError
-from torchglass.records.statistics import ForwardStats, Level
+from torchglass.records.calls import ForwardStats, Level
 from torchglass.records.tensors import TensorSpec
 
 CALL = nn.Module.__call__
@@ -76,7 +76,7 @@ def test_a_result_that_is_the_next_input_is_measured_once(monkeypatch: pytest.Mo
         seen.append(id(tensor))
         return describe(tensor)
 
-    monkeypatch.setattr(readings, "describe", counting)
+    monkeypatch.setattr(tensor_reading, "describe", counting)
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
 
     recorded(model, torch.ones(2, 3))
@@ -119,7 +119,7 @@ def test_times_are_those_of_the_model_without_the_work_of_measuring(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(readings, "describe", clock.describe)
+    monkeypatch.setattr(tensor_reading, "describe", clock.describe)
     model = Working(clock, 7, Working(clock, 10, Working(clock, 3)), Working(clock, 20))
     recorder = StatisticsRecorder(model.named_modules(), clock=clock)
 
@@ -347,7 +347,7 @@ def test_an_error_of_ours_is_a_warning_and_the_forward_goes_on(
         places: dict[str, Any] = {}
         yield places["planted"]
 
-    monkeypatch.setattr("torchglass.capture.statistics.recording.tensors_in", broken)
+    monkeypatch.setattr("torchglass.capture.observe.statistics_recorder.tensors_in", broken)
     model = nn.LSTM(2, 2)
 
     with pytest.warns(RuntimeWarning, match="planted"):

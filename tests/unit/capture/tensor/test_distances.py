@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from torchglass.capture.tensor.distances import distances
+from torchglass.capture.tensor.moments import distances
 
 
 def apart(before: torch.Tensor, after: torch.Tensor) -> float | None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchglass.capture.tensor.extents import ByMemory, Extent, extent_of
+from torchglass.capture.tensor.memory_extent import ByMemory, Extent, extent_of
 
 STORAGE = torch.zeros(64)
 MATRIX = torch.zeros(1000, 1000)

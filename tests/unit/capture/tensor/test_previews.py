@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchglass.capture.tensor.previews import corner, histogram
-from torchglass.capture.trace.recording import tracing
+from torchglass.capture.tensor.description import corner, histogram
+from torchglass.capture.trace.pass_recorder import tracing
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal import two_tensor
 
-from torchglass.capture.tensor.describing import describe, measure
+from torchglass.capture.tensor.description import describe, measure
 from torchglass.records.tensors import Stats
 
 # Classes of torch that have no annotations.

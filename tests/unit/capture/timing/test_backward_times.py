@@ -10,9 +10,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.sleepers import FakeClock, Sleeper
-from torchglass.capture.timing.backward import NodeTimer
-from torchglass.capture.timing.measuring import measure
-from torchglass.capture.timing.spans import Stopwatch
+from torchglass.capture.measure.profile import measure
+from torchglass.capture.measure.timer import NodeTimer, Stopwatch
 from torchglass.records.timing import Charges, Timing
 
 

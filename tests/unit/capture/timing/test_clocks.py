@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.sleepers import FakeClock, Sleeper
-from torchglass.capture.timing.clocks import EventClock, HostClock, clock_for, cpu_clock
-from torchglass.capture.timing.measuring import measure
+from torchglass.capture.measure.clocks import EventClock, HostClock, clock_for, cpu_clock
+from torchglass.capture.measure.profile import measure
 from torchglass.errors import CaptureError
 
 

@@ -11,10 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from tests.sleepers import FakeClock, Sleeper
-from torchglass.analyse.charging import charge
-from torchglass.capture.calls import recording
-from torchglass.capture.timing.forward import ModuleTimer, timing_ops
-from torchglass.capture.timing.spans import Stopwatch
+from torchglass.analyse.time_attribution import charge
+from torchglass.capture.measure.timer import ModuleTimer, Stopwatch, timing_ops
+from torchglass.capture.module_calls import recording
 from torchglass.records.timing import ModuleKey, Span
 
 

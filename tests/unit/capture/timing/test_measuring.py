@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from tests.sleepers import FakeClock, Moody, Sleeper
-from torchglass.capture.timing.measuring import Measured, measure
+from torchglass.capture.measure.profile import Measured, measure
 from torchglass.errors import CaptureError, TorchglassWarning
 
 X = torch.ones(2, 4)

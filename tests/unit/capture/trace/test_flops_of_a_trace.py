@@ -14,9 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import torchglass as tg
 from benchmarks.models import ResNet18
 from tests.hard.forwards import Written
-from torchglass.analyse.trace.flops import flops
-from torchglass.api import flops as counting
-from torchglass.capture.trace.recording import Level
+from torchglass.analyse.flop_formulas import flops_of_op
+from torchglass.api import measure as counting
+from torchglass.capture.trace.pass_recorder import Level
 
 OPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "linear": nn.Linear(8, 5),
@@ -79,7 +79,7 @@ def test_what_cannot_be_told_is_none_and_not_zero() -> None:
     )
 
     assert trace["einsum"].flops is None
-    assert flops(trace["input_1"].record) == 0
+    assert flops_of_op(trace["input_1"].record) == 0
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {

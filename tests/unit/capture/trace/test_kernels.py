@@ -13,10 +13,10 @@ from torch import nn
 from torch.nn import functional
 
 from tests.unit.capture.trace.test_tracing import Written, flow, values
-from torchglass.capture.trace.assembling import Captured, assemble
-from torchglass.capture.trace.recording import tracing
-from torchglass.capture.trace.replaying import validate
-from torchglass.capture.trace.taping import taping
+from torchglass.capture.trace.assemble import Captured, assemble
+from torchglass.capture.trace.pass_recorder import tracing
+from torchglass.capture.trace.replay import validate
+from torchglass.capture.trace.selection import taping
 from torchglass.errors import TorchglassError
 from torchglass.records.trace import Op
 

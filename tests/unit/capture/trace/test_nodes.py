@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchglass.capture.trace.nodes import UNNUMBERED, LateMakers, Makers
+from torchglass.capture.autograd import UNNUMBERED, LateNodeCreators, NodeCreators
 
 
 def number_of(tensor: torch.Tensor) -> int:
@@ -15,7 +15,7 @@ def number_of(tensor: torch.Tensor) -> int:
 def test_a_node_is_whose_turn_it_was() -> None:
     x = torch.ones(2, requires_grad=True)
     before = number_of(x * 2)
-    makers: Makers[str] = Makers()
+    makers: NodeCreators[str] = NodeCreators()
 
     makers.begin("encoder")
     first = x.exp()
@@ -33,7 +33,7 @@ def test_a_node_is_whose_turn_it_was() -> None:
 def test_a_node_is_whose_turn_has_ended_since() -> None:
     x = torch.ones(2, requires_grad=True)
     before = number_of(x * 2)
-    makers: LateMakers[str] = LateMakers()
+    makers: LateNodeCreators[str] = LateNodeCreators()
 
     first = x.exp()
     assert makers.has_new
@@ -54,7 +54,7 @@ def test_what_adds_to_a_leaf_was_made_by_nobody() -> None:
     y = x * 2
     assert y.grad_fn is not None
     adds, _ = y.grad_fn.next_functions[0]
-    makers: LateMakers[str] = LateMakers()
+    makers: LateNodeCreators[str] = LateNodeCreators()
 
     assert adds is not None
     assert adds._sequence_nr() == UNNUMBERED

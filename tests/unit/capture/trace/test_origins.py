@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchglass.capture.trace.origins import Origins
+from torchglass.capture.trace.producers import Origins
 from torchglass.records.trace import OpId
 
 both_ways = pytest.mark.parametrize("hold", [True, False], ids=["held", "watched"])

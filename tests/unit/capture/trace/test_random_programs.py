@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchglass.capture.trace import remaking
-from torchglass.capture.trace.assembling import Captured, assemble
-from torchglass.capture.trace.functions import tensors_in
-from torchglass.capture.trace.recording import tracing
-from torchglass.capture.trace.remaking import WORTH_IT
-from torchglass.capture.trace.replaying import validate
-from torchglass.capture.trace.reruns import Rerun
+from torchglass.capture.torch_functions import iter_tensors
+from torchglass.capture.trace import overwritten
+from torchglass.capture.trace.assemble import Captured, assemble
+from torchglass.capture.trace.overwritten import WORTH_IT
+from torchglass.capture.trace.pass_recorder import tracing
+from torchglass.capture.trace.replay import validate
+from torchglass.capture.trace.saved_tensors import Rerun
 
 ROWS, COLUMNS = 4, 6
 Make = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -114,7 +114,7 @@ def test_every_value_is_saved_as_it_was_when_it_was_made(
 
     model.after = lambda tensor: None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remaking, "WORTH_IT", least_bytes)
+        patch.setattr(overwritten, "WORTH_IT", least_bytes)
         saved = last_results(capture(model, x))
 
     # An instruction may be several ops, so the wanted values are found in order among all.
@@ -159,7 +159,7 @@ def test_an_op_is_reached_from_every_write_into_what_it_reads(program: list[Inst
 
 def _read(event: Rerun) -> list[torch.Tensor]:
     """The tensors whose elements an op needs: its arguments, or, of one that makes a view, that."""
-    given = list(tensors_in(event.args))
+    given = list(iter_tensors(event.args))
     storages = {tensor.untyped_storage()._cdata for tensor in (*given, *event.results)}
     is_view = len(storages) == 1 and not event.written
     return list(event.results) if is_view else given

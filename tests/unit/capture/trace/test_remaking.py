@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from torchglass.capture.trace.assembling import Captured, assemble
-from torchglass.capture.trace.recording import PassRecorder, tracing
+from torchglass.capture.trace.assemble import Captured, assemble
+from torchglass.capture.trace.pass_recorder import PassRecorder, tracing
 from torchglass.errors import CaptureError
 
 X = torch.randn(4, 8, 64, 64, generator=torch.Generator().manual_seed(0))

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional
 
 import torchglass as tg
-from torchglass.capture.trace import ops
-from torchglass.capture.trace import reruns as reruns_module
-from torchglass.capture.trace.ops import OpEvent
-from torchglass.capture.trace.reruns import Reruns
+from torchglass.capture.trace import op_mode
+from torchglass.capture.trace import saved_tensors as reruns_module
+from torchglass.capture.trace.op_mode import OpEvent
+from torchglass.capture.trace.saved_tensors import Reruns
 
 
 def event(kwargs: Mapping[str, Any], **facts: Any) -> OpEvent:
@@ -75,7 +75,7 @@ def test_an_op_is_looked_at_once_however_many_outputs_it_has(
     def results_of(output: object, written: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         nonlocal counted
         counted += 1
-        return ops.results_of(output, written)
+        return op_mode.results_of(output, written)
 
     _ = passed.record
     monkeypatch.setattr(reruns_module, "results_of", results_of)

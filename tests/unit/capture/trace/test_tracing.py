@@ -14,10 +14,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchglass as tg
-from torchglass.analyse.trace.labels import labels
-from torchglass.capture.trace.assembling import Captured, assemble
-from torchglass.capture.trace.recording import tracing
-from torchglass.capture.trace.replaying import validate
+from torchglass.analyse.op_names import labels
+from torchglass.capture.trace.assemble import Captured, assemble
+from torchglass.capture.trace.pass_recorder import tracing
+from torchglass.capture.trace.replay import validate
 
 
 class Written(nn.Module):

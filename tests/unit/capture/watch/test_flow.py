@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.watched import watching
-from torchglass.capture import calls
+from torchglass.capture import module_calls
 
 CALL = nn.Module.__call__
 
@@ -25,8 +25,8 @@ class Spy(nn.Module):
         self.raises = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.was_seen.append(threading.get_ident() in calls._observers)
-        self.runs_our_code.append(nn.Module.__call__.__code__ is calls.CALL_CODE)
+        self.was_seen.append(threading.get_ident() in module_calls._observers)
+        self.runs_our_code.append(nn.Module.__call__.__code__ is module_calls.CALL_CODE)
         if self.raises:
             raise RuntimeError("as told")
         output: torch.Tensor = self.fc(x)

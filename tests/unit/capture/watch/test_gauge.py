@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from torchglass.capture.watch.gauge import Gauge, Reading
-from torchglass.records.histogram import Histogram
+from torchglass.capture.watch.tensor_reader import Gauge, Reading
+from torchglass.records.tensors import Histogram
 
 
 def read(tensor: torch.Tensor, **options: int | None) -> Histogram:

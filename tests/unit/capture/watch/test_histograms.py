@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchglass.analyse.histograms import merged
-from torchglass.capture.watch.histograms import EMPTY, ROOM, Grid, grids
-from torchglass.records.histogram import Histogram
-from torchglass.records.tensors import Stats
+from torchglass.capture.watch.tensor_reader import EMPTY, ROOM, Grid, grids
+from torchglass.records.tensors import Histogram, Stats
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 tame = st.floats(-1e6, 1e6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from torchglass.capture.watch.idleness import Idleness
+from torchglass.capture.watch.run_end import Idleness
 
 
 def test_it_is_done_when_the_time_is_up_and_again_after_the_next_start() -> None:

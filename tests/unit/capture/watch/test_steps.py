@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.optim import SGD, Optimizer
 
-from torchglass.capture.watch.gauge import Reading
-from torchglass.capture.watch.ledger import Ledger, Place
 from torchglass.capture.watch.options import Unit
+from torchglass.capture.watch.step_values import Ledger, Place
 from torchglass.capture.watch.steps import Steps
+from torchglass.capture.watch.tensor_reader import Reading
 
 LOSS = Place("", "loss")
 

@@ -9,7 +9,7 @@ import pytest
 import hatch_build
 from tests.browser.runs import training
 from torchglass.views.notebook.page import NotebookPage, reply
-from torchglass.views.web.shelf import Shelf
+from torchglass.views.web.open_runs import Shelf
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,22 +10,16 @@ from dataclasses import replace
 from textual.pilot import Pilot
 
 from tests import make
-from torchglass.records.documents import Document
+from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Statistics, Totals
 from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Model, Module, Slot
+from torchglass.records.reader import Document
 from torchglass.records.run import Run
 from torchglass.records.series import Frame, Point, SeriesId
-from torchglass.records.statistics import (
-    ForwardStats,
-    Measured,
-    ModuleStatistics,
-    Statistics,
-    Totals,
-)
 from torchglass.records.tensors import Stats
 from torchglass.store.memory import MemoryStore
 from torchglass.views.tui.app import ExplorerApp
-from torchglass.views.tui.picture import settle
+from torchglass.views.tui.drawing import settle
 
 LINEAR = "torch.nn.modules.linear.Linear"
 SEQUENTIAL = "torch.nn.modules.container.Sequential"

@@ -20,15 +20,14 @@ from tests.unit.views.tui.runs import (
     tiny,
     two_models,
 )
-from torchglass.analyse.comparing import compare
-from torchglass.records.finding import Finding, Findings
+from torchglass.analyse.model_diff import compare
+from torchglass.records.findings import Finding, Findings
 from torchglass.views.tui.app import Exhibit, ExplorerApp
-from torchglass.views.tui.dock import Edge, Tabs
+from torchglass.views.tui.command_palette import Commands, command_title
+from torchglass.views.tui.drawing import settle
 from torchglass.views.tui.editor import open_editor
+from torchglass.views.tui.panel_tabs import Edge, Tabs, all_keys
 from torchglass.views.tui.panels import Panel
-from torchglass.views.tui.picture import settle
-from torchglass.views.tui.table import all_keys
-from torchglass.views.tui.windows.palette import Commands, command_title
 
 
 def app_of_a_run() -> ExplorerApp:
@@ -206,7 +205,7 @@ def test_what_is_shown_is_written_to_a_file(
 def test_the_source_opens_in_the_users_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchglass.api.exhibits import exhibit
+    from torchglass.api.explorer_source import exhibit
 
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("VISUAL", "")

@@ -10,13 +10,13 @@ from textual.pilot import Pilot
 from tests import make
 from tests.unit.views.tui.runs import Training, drive, linear, paths, screen_text, still, tiny
 from torchglass.errors import StoreError
-from torchglass.records.documents import Document
-from torchglass.records.finding import Finding, Findings
+from torchglass.records.findings import Finding, Findings
+from torchglass.records.reader import Document
 from torchglass.records.run import Ending, Run
 from torchglass.store.memory import MemoryStore
 from torchglass.views.tui.app import ExplorerApp
-from torchglass.views.tui.dock import Tabs
-from torchglass.views.tui.picture import draw_explorer, settle
+from torchglass.views.tui.drawing import draw_explorer, settle
+from torchglass.views.tui.panel_tabs import Tabs
 
 HOSTILE = (
     "[red]markup[/]",

@@ -9,9 +9,9 @@ from queue import Queue
 
 from tests.unit.views.tui.runs import Training
 from torchglass.errors import StoreError
-from torchglass.records.flow import Reader
+from torchglass.records.reader import Reader
 from torchglass.store.memory import MemoryStore
-from torchglass.views.tui.following import Follower, News
+from torchglass.views.tui.run_follower import Follower, News
 
 PATIENCE = 10.0
 

@@ -12,14 +12,13 @@ from textual.pilot import Pilot
 from tests.unit.views.tui.runs import Training, documents, drive, screen_text, tiny
 from torchglass.records.run import Run
 from torchglass.views.tui.app import ExplorerApp
+from torchglass.views.tui.bars import SearchInput
+from torchglass.views.tui.drawing import settle
+from torchglass.views.tui.explorer_state import Subject
 from torchglass.views.tui.keys import Key, Place, sections
+from torchglass.views.tui.panel_tabs import all_keys
 from torchglass.views.tui.panels import PANELS
-from torchglass.views.tui.picture import settle
-from torchglass.views.tui.search_bar import SearchInput
-from torchglass.views.tui.subject import Subject
-from torchglass.views.tui.table import all_keys
-from torchglass.views.tui.windows.dialogs import Pick
-from torchglass.views.tui.windows.help import Help
+from torchglass.views.tui.windows import Help, Pick
 
 SIZE = (120, 16)
 

@@ -15,7 +15,7 @@ from torchglass.views.tui.preferences import (
     from_json,
     to_json,
 )
-from torchglass.views.tui.tree.labels import Labels
+from torchglass.views.tui.tree.label_choice import Labels
 
 
 def test_choices_come_back_from_the_file(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from textual.pilot import Pilot
 from tests import make
 from tests.unit.views.tui.runs import Training, documents, linear, still, tiny, two_models
 from tests.unit.views.tui.test_explorer import HOSTILE
-from torchglass.analyse.comparing import compare
-from torchglass.records.flow import Reader
+from torchglass.analyse.model_diff import compare
+from torchglass.records.reader import Reader
 from torchglass.views.tui.app import Exhibit, ExplorerApp
-from torchglass.views.tui.picture import settle
+from torchglass.views.tui.drawing import settle
 
 
 class Compare(Protocol):

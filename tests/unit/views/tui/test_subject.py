@@ -12,8 +12,8 @@ from torchglass.capture.model.structure import read_model
 from torchglass.records.model import Module
 from torchglass.records.run import Run
 from torchglass.records.series import Points, Series, SeriesId
-from torchglass.views.tui.subject import Subject, measure
-from torchglass.views.tui.tree import texts
+from torchglass.views.tui.explorer_state import Subject, measure
+from torchglass.views.tui.tree import column_values
 
 
 @pytest.fixture
@@ -109,7 +109,9 @@ def test_devices_and_types_of_containers_are_those_of_all_inside() -> None:
     def told(path: str) -> tuple[str, str]:
         module = model.find(path)
         assert module is not None
-        return texts.device(subject, module)[0][0], texts.dtype(subject, module)[0][0]
+        return column_values.device(subject, module)[0][0], column_values.dtype(subject, module)[0][
+            0
+        ]
 
     assert told("") == ("cpu, meta", "mixed")
     assert told("one") == ("cpu", "float32")

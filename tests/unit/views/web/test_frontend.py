@@ -8,7 +8,7 @@ import pytest
 
 import hatch_build
 from tests.unit.views.web.frontend import FRONTEND, find_node, run
-from torchglass.views.web import page_files
+from torchglass.views.web import saved_page
 
 MOST_BYTES = 100 * 1024
 
@@ -32,6 +32,6 @@ def test_the_logic_of_the_page_passes_its_tests(node: hatch_build.Node) -> None:
 def test_the_scripts_of_the_page_stay_small() -> None:
     hatch_build.build_page(FRONTEND.parent)
 
-    scripts = [page_files.read(name) for name in ("page.js", "layout.js")]
+    scripts = [saved_page.read(name) for name in ("page.js", "layout.js")]
 
     assert sum(len(gzip.compress(script)) for script in scripts) < MOST_BYTES

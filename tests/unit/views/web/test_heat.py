@@ -11,8 +11,7 @@ from tests.browser.runs import RUN, bell, put_training, transformer
 from torchglass.records.series import Frame, SeriesId
 from torchglass.records.tensors import Stats
 from torchglass.store.memory import MemoryStore
-from torchglass.views.web.flow import Flow
-from torchglass.views.web.heat import Heat
+from torchglass.views.web.decimated_steps import Flow, Heat
 from torchglass.views.web.payloads import flow_payload, glance_payload, histograms_payload
 
 

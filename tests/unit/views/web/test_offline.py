@@ -14,8 +14,8 @@ import hatch_build
 from tests import make
 from torchglass.records.run import Run
 from torchglass.store.memory import MemoryStore
-from torchglass.views.web.offline import render_page, write_page
 from torchglass.views.web.payloads import snapshot
+from torchglass.views.web.saved_page import render_page, write_page
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,9 +12,9 @@ from tests import make
 from torchglass.records.run import Run
 from torchglass.records.series import Frame, Points, Series, SeriesId
 from torchglass.records.tensors import Stats
-from torchglass.store.file import FileReader, FileSink
+from torchglass.store.file_reader import FileReader, FileSink
 from torchglass.store.memory import MemoryStore
-from torchglass.views.web.decimation import decimate, in_order
+from torchglass.views.web.decimated_steps import decimate, in_order
 from torchglass.views.web.payloads import (
     VERSION,
     model_payload,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchglass.views.web.ribbon import Ribbon
+from torchglass.views.web.decimated_steps import Ribbon
 
 
 def join(parts: Sequence[list[int]]) -> list[int]:

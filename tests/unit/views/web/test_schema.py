@@ -13,9 +13,9 @@ from starlette.testclient import TestClient
 
 from tests import make
 from tests.browser.runs import RUN, training, transformer
+from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Statistics
+from torchglass.records.calls import Totals as CallTotals
 from torchglass.records.model import ClassSource, Model
-from torchglass.records.statistics import ForwardStats, Measured, ModuleStatistics, Statistics
-from torchglass.records.statistics import Totals as CallTotals
 from torchglass.records.tensors import Stats
 from torchglass.store.memory import MemoryStore
 from torchglass.views.web import payloads

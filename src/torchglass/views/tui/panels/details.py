@@ -1,17 +1,22 @@
-"""The panel that tells what a module is and what it holds."""
+"""The panel that shows what a module is and what it contains."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
-from torchglass.analyse.model.parameters import Counts, ModuleCounts
+from torchglass.analyse.model_diff import ModuleChange, SlotChange
+from torchglass.analyse.parameters import Counts, ModuleCounts
 from torchglass.records.model import Module, Slot, join_path
-from torchglass.views.columns import shape_text
-from torchglass.views.facts import part_text
+from torchglass.records.tensors import TensorSpec
 from torchglass.views.formats import format_bytes, format_count, format_share, harmless
-from torchglass.views.tui.panels.changes import describe_change
-from torchglass.views.tui.panels.drawing import (
+from torchglass.views.model_facts import part_text
+from torchglass.views.summary_columns import shape_text
+from torchglass.views.tui.explorer_state import SHARED, TIED, Subject, tied_to
+from torchglass.views.tui.panel_keys import panel_bindings
+from torchglass.views.tui.panels.op_flow import pass_of
+from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.panels.text_rows import (
     Cell,
     Row,
     heading,
@@ -22,10 +27,60 @@ from torchglass.views.tui.panels.drawing import (
     text,
     wrap,
 )
-from torchglass.views.tui.panels.keys import panel_bindings
-from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.passes import pass_of
-from torchglass.views.tui.subject import SHARED, TIED, Subject, tied_to
+from torchglass.views.tui.tree.column_values import distance_text
+
+_BESIDE = {
+    "added": "only in the new model",
+    "removed": "only in the old model",
+    "changed": "old → new",
+}
+
+
+def describe_change(subject: Subject, module: Module, width: int) -> Iterator[Row]:
+    """What became of a module; nothing where it is the same or nothing is compared."""
+    comparison = subject.comparison
+    if comparison is None:
+        return
+    change = comparison.changes.get(module.path)
+    inside = comparison.below.get(module.path, 0)
+    if change is not None:
+        yield heading(change.verdict, _BESIDE[change.verdict])
+        if change.verdict == "changed":
+            yield from _differences(change, width)
+    elif inside:
+        yield heading("no direct changes")
+    if inside:
+        yield text(f"{inside:,} changed below")
+
+
+def _differences(change: ModuleChange, width: int) -> Iterator[Row]:
+    if change.class_before:
+        yield from paragraph(f"class before: {harmless(change.class_before)}", width)
+    if change.extra_before is not None:
+        yield from paragraph(f"settings before: {harmless(change.extra_before) or 'none'}", width)
+    yield from map(Row, table(_filled([_cells(slot) for slot in change.slots])))
+
+
+def _filled(lines: list[list[Cell]]) -> list[list[Cell]]:
+    """The lines without the columns in which nothing stands."""
+    columns = [column for column in zip(*lines, strict=True) if any(cell.text for cell in column)]
+    return [list(line) for line in zip(*columns, strict=True)]
+
+
+def _cells(slot: SlotChange) -> list[Cell]:
+    same = slot.before == slot.after
+    return [
+        Cell(harmless(slot.name), "name"),
+        Cell("" if same else _spec(slot.before), "shape"),
+        Cell("" if same else "→", "muted"),
+        Cell(_spec(slot.after), "shape"),
+        Cell("" if slot.distance is None else distance_text(slot.distance), "number"),
+    ]
+
+
+def _spec(spec: TensorSpec | None) -> str:
+    return "nothing" if spec is None else f"{shape_text(spec)} {harmless(spec.dtype)}"
+
 
 _MOST_SLOTS = 1_000
 _MOST_VALUES = 50

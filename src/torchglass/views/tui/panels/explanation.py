@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from torchglass.analyse.failure.story import Failure
+from torchglass.analyse.failure.failure import Failure
 from torchglass.views.failure_words import Part, headline, parts
-from torchglass.views.tui.panels.drawing import (
+from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.panel_keys import panel_bindings
+from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.panels.text_rows import (
     Cell,
     Row,
     heading,
@@ -17,9 +20,6 @@ from torchglass.views.tui.panels.drawing import (
     table,
     text,
 )
-from torchglass.views.tui.panels.keys import panel_bindings
-from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.subject import Subject
 
 _STYLES = ("name", "shape", "dtype", "muted")
 

@@ -10,15 +10,15 @@ from typing import ClassVar
 
 from textual.message import Message
 
-from torchglass.analyse.failure.story import code_at
-from torchglass.analyse.health import cause
-from torchglass.records.finding import Evidence, Finding, Findings
-from torchglass.views.columns import shape_text
+from torchglass.analyse.failure.failure import code_at
+from torchglass.analyse.nonfinite_cause import cause
+from torchglass.records.findings import Evidence, Finding, Findings
 from torchglass.views.formats import format_bytes, harmless
-from torchglass.views.tui.panels.drawing import Cell, Row, paragraph, table, text, wrap
-from torchglass.views.tui.panels.keys import panel_bindings
+from torchglass.views.summary_columns import shape_text
+from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.panel_keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.panels.text_rows import Cell, Row, paragraph, table, text, wrap
 
 _MARKS = {"error": ("✗", "problem"), "warning": ("!", "warning"), "note": ("·", "muted")}
 _MOST = 1_000

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from rich.cells import cell_len
 
-from torchglass.analyse.gradients import (
+from torchglass.analyse.gradient_flow import (
     GRADIENT,
     UPDATE,
     Layer,
@@ -22,10 +22,10 @@ from torchglass.records.model import Model
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.views.formats import harmless, sparkline
 from torchglass.views.tui.cells import bar, fit, fit_path, squeeze
-from torchglass.views.tui.panels.drawing import LazyRows, Row
-from torchglass.views.tui.panels.keys import panel_bindings
+from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.panel_keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.panels.text_rows import LazyRows, Row
 
 Quantity = Literal["gradient norm", "update ratio", "output gradient"]
 

@@ -1,4 +1,4 @@
-"""Rows of coloured text that are drawn where they are seen, with or without a cursor."""
+"""A scrollable list of text rows, with or without a cursor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from torchglass.views.tui.panels.drawing import Row
+from torchglass.records.attributes import Attribute
+from torchglass.views.formats import harmless
+from torchglass.views.tui.panels.text_rows import Row, paragraph, text
 from torchglass.views.tui.themes import SIXTEEN
 
 STYLES = (
@@ -280,3 +282,30 @@ def _light(colour: str) -> float:
     """How bright a colour is, from 0 to 1."""
     red, green, blue = Color.parse(colour).rgb
     return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
+
+
+_TAB = 4
+
+
+class Reading:
+    """What an attribute says, as lines that fit."""
+
+    places = ("panel:text",)
+    """Where the keys act that act on it, as the table of keys names it."""
+
+    def __init__(self, attribute: Attribute, words: str) -> None:
+        self.attribute = attribute
+        self._lines = [harmless(line.expandtabs(_TAB).rstrip()) for line in words.splitlines()]
+        self._drawn: tuple[int, list[Row]] = (0, [])
+
+    def rows(
+        self, width: int, height: int, *, shades: bool = False
+    ) -> tuple[Sequence[Row], Sequence[Row]]:
+        """The lines, broken where they are too long, and none that stays at the top."""
+        if self._drawn[0] != width:
+            self._drawn = width, [row for line in self._lines for row in _broken(line, width)]
+        return self._drawn[1], []
+
+
+def _broken(line: str, width: int) -> list[Row]:
+    return [text(line)] if cell_len(line) <= width else paragraph(line, width)

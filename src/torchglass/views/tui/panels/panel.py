@@ -1,4 +1,4 @@
-"""What all panels have in common: they follow the tree, and work beside the screen."""
+"""What all panels share: they follow the tree, and work in the background."""
 
 from __future__ import annotations
 
@@ -6,22 +6,62 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from textual import on
 from textual.message import Message
 
+from torchglass.errors import TorchglassError
 from torchglass.records.attributes import Progress
 from torchglass.records.model import Module
 from torchglass.records.series import SeriesId
 from torchglass.records.trace import OpId
 from torchglass.views.formats import harmless
-from torchglass.views.tui.panels.drawing import Row, meter, paragraph
-from torchglass.views.tui.panels.keys import panel_bindings
+from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.panel_keys import panel_bindings
 from torchglass.views.tui.panels.lines import Lines
-from torchglass.views.tui.panels.working import Job, Outcome
-from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.panels.text_rows import Row, meter, paragraph
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a job."""
+
+    result: Any = None
+    problem: str = ""
+    """What was raised."""
+
+
+class Job:
+    """One thing that is worked on in a thread. Whoever started it may stop it at any time."""
+
+    def __init__(self, says: str, work: Callable[[Progress], T], then: Callable[[T], None]) -> None:
+        self.says = says
+        """What is being done, in a few words."""
+        self.share = 0.0
+        self.stopped = False
+        self._work = work
+        self._then = then
+
+    def run(self) -> Outcome:
+        """Do it, in a thread."""
+        try:
+            return Outcome(self._work(self._progress))
+        except TorchglassError as error:
+            return Outcome(problem=str(error))
+        except Exception as error:  # noqa: BLE001 - what is looked at is foreign code, one panel of many
+            return Outcome(problem=f"{type(error).__name__}: {error}")
+
+    def finish(self, outcome: Outcome) -> None:
+        """Hand the result to whoever asked for it."""
+        self._then(outcome.result)
+
+    def _progress(self, share: float) -> bool:
+        self.share = share
+        return not self.stopped
+
 
 T = TypeVar("T")
 

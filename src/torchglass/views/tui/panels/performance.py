@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
+from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Statistics
 from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Module
-from torchglass.records.statistics import ForwardStats, Measured, ModuleStatistics, Statistics
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import Trace
-from torchglass.views.columns import shape_text
 from torchglass.views.formats import (
     format_bytes,
     format_count,
@@ -19,7 +18,12 @@ from torchglass.views.formats import (
     format_time,
     harmless,
 )
-from torchglass.views.tui.panels.drawing import (
+from torchglass.views.summary_columns import shape_text
+from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.panel_keys import panel_bindings
+from torchglass.views.tui.panels.op_flow import pass_of, shared_note
+from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.panels.text_rows import (
     Cell,
     Row,
     heading,
@@ -30,10 +34,6 @@ from torchglass.views.tui.panels.drawing import (
     table,
     text,
 )
-from torchglass.views.tui.panels.keys import panel_bindings
-from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.passes import pass_of, shared_note
-from torchglass.views.tui.subject import Subject
 
 _METER = 10
 _MOST_CALLS = 500

@@ -10,16 +10,15 @@ import numpy.typing as npt
 from rich.cells import cell_len
 
 from torchglass.analyse.histograms import quantiles
-from torchglass.analyse.picture.bands import draw_bands
-from torchglass.analyse.picture.pixels import half_blocks
-from torchglass.records.histogram import Histograms
+from torchglass.analyse.pixels import draw_bands, half_blocks
 from torchglass.records.series import Points, Series, SeriesId
+from torchglass.records.tensors import Histograms
 from torchglass.views.formats import harmless, sparkline
 from torchglass.views.tui.cells import fit, squeeze
-from torchglass.views.tui.panels.drawing import Row, text
-from torchglass.views.tui.panels.keys import panel_bindings
+from torchglass.views.tui.explorer_state import Subject, moving
+from torchglass.views.tui.panel_keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.subject import Subject, moving
+from torchglass.views.tui.panels.text_rows import Row, text
 
 Numbers = npt.NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""Which part of a tensor is looked at, typed as in Python or browsed to.
+"""Which slice of a tensor is shown.
 
 >>> look = Look((8, 3, 5, 5))
 >>> look.take(read_slice("2, :, 1:4", look.shape))

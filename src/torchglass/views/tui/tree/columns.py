@@ -1,4 +1,4 @@
-"""What a column of the tree is: a number or a text for each row, and how it is drawn.
+"""What a column of the tree is, and how it is drawn.
 
 A row is a module, or several neighbours that are built alike; their numbers are added up.
 """
@@ -15,7 +15,7 @@ from torchglass.records.model import Module
 from torchglass.records.series import Series
 from torchglass.views.formats import format_share
 from torchglass.views.tui.cells import Piece, bar
-from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.explorer_state import Subject
 
 Row = Sequence[Module]
 """The first one stands for all."""

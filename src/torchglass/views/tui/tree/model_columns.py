@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torchglass.views.formats import format_bytes, format_count, harmless
-from torchglass.views.tui.subject import Subject
-from torchglass.views.tui.tree import numbers, texts
+from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.tree import column_values
 from torchglass.views.tui.tree.columns import Column, number_column, share_column, text_column
 
 NAME = text_column(
@@ -20,9 +20,9 @@ NAME = text_column(
 
 KIND: tuple[Column, ...] = (
     text_column(
-        texts.change,
+        column_values.change,
         most=36,
-        texts=texts.changes,
+        texts=column_values.changes,
         id="change",
         title="change",
         name="Change",
@@ -32,9 +32,9 @@ KIND: tuple[Column, ...] = (
         example=("≠ weight Δ 0.012", "changed"),
     ),
     text_column(
-        texts.class_name,
+        column_values.class_name,
         most=22,
-        texts=texts.class_names,
+        texts=column_values.class_names,
         id="class",
         title="class",
         name="Module Type",
@@ -43,9 +43,9 @@ KIND: tuple[Column, ...] = (
         example=("Conv2d", "class"),
     ),
     text_column(
-        texts.args,
+        column_values.args,
         most=30,
-        texts=texts.all_args,
+        texts=column_values.all_args,
         id="args",
         title="args",
         name="Module Args",
@@ -56,7 +56,7 @@ KIND: tuple[Column, ...] = (
 
 PARAMETERS: tuple[Column, ...] = (
     number_column(
-        numbers.parameters,
+        column_values.parameters,
         lambda value: format_count(int(value)),
         "count",
         cells=7,
@@ -68,7 +68,7 @@ PARAMETERS: tuple[Column, ...] = (
         example=("9.4K", "count"),
     ),
     share_column(
-        numbers.parameters,
+        column_values.parameters,
         "share",
         id="params share",
         title="share",
@@ -78,7 +78,7 @@ PARAMETERS: tuple[Column, ...] = (
         example=("━━╸─── 41%", "heat3"),
     ),
     number_column(
-        numbers.own_parameters,
+        column_values.own_parameters,
         lambda value: format_count(int(value)),
         "own",
         cells=7,
@@ -94,7 +94,7 @@ PARAMETERS: tuple[Column, ...] = (
 
 BYTES: tuple[Column, ...] = (
     number_column(
-        numbers.held_bytes,
+        column_values.held_bytes,
         format_bytes,
         "bytes",
         cells=9,
@@ -106,7 +106,7 @@ BYTES: tuple[Column, ...] = (
         example=("36.8 KB", "bytes"),
     ),
     share_column(
-        numbers.held_bytes,
+        column_values.held_bytes,
         "share",
         id="bytes share",
         title="of memory",
@@ -115,7 +115,7 @@ BYTES: tuple[Column, ...] = (
         example=("━╸──── 25%", "heat2"),
     ),
     number_column(
-        numbers.own_bytes,
+        column_values.own_bytes,
         format_bytes,
         "bytes",
         cells=9,
@@ -130,9 +130,9 @@ BYTES: tuple[Column, ...] = (
 
 TYPES: tuple[Column, ...] = (
     text_column(
-        texts.device,
+        column_values.device,
         most=16,
-        texts=texts.devices,
+        texts=column_values.devices,
         id="device",
         title="device",
         name="Device",
@@ -140,9 +140,9 @@ TYPES: tuple[Column, ...] = (
         example=("cuda:0", "device"),
     ),
     text_column(
-        texts.dtype,
+        column_values.dtype,
         most=17,
-        texts=texts.dtypes,
+        texts=column_values.dtypes,
         id="dtype",
         title="dtype",
         name="Data Types",
@@ -153,7 +153,7 @@ TYPES: tuple[Column, ...] = (
 
 SHAPES: tuple[Column, ...] = (
     text_column(
-        texts.shapes,
+        column_values.shapes,
         most=44,
         id="shapes",
         title="shapes",
@@ -165,7 +165,7 @@ SHAPES: tuple[Column, ...] = (
 
 NOTES: tuple[Column, ...] = (
     Column(
-        draw=texts.notes_of_row,
+        draw=column_values.notes_of_row,
         width=lambda subject: 32,
         id="notes",
         title="notes",

@@ -1,6 +1,6 @@
-"""Which modules have a row in the tree, given the folds that are open.
+"""Which modules have a row in the tree, and in which order.
 
-    >>> rows = visible(outline.order, folds=frozenset({model.root.id}))
+>>> rows = visible(outline.order, folds=frozenset({model.root.id}))
 
 Folds are a set of module ids: an id in it shows its children. Each key that folds is a function
 from one set to the next, so that nothing here knows of a screen. A closed fold keeps what was open
@@ -272,3 +272,23 @@ FOLDING: Mapping[str, Callable[[Outline, Folds, ModuleId], Folds]] = {
     "class branches": toggle_class_branches,
 }
 """What each key that folds does, by the word that its binding has for it."""
+
+
+def twins(model: Model, module: Module) -> list[ModuleId]:
+    """Where else the module, or a tensor that it holds, stands; itself included if there is any."""
+    own = module.id if module.alias_of is None else module.alias_of
+    found = {one.id for one in model.modules if own in (one.id, one.alias_of)}
+    for slot in module.slots:
+        for place in model.tied.get(slot.tensor, ()):
+            other = model.find(place.rpartition(".")[0])
+            if other is not None:
+                found.add(other.id)
+    return sorted(found) if len(found) > 1 else []
+
+
+def next_twin(model: Model, module: Module) -> Module | None:
+    """The place after this one, around the end; None where there is no other."""
+    places = twins(model, module)
+    if not places:
+        return None
+    return model[places[(places.index(module.id) + 1) % len(places)]]

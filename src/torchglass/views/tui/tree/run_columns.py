@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 
 from torchglass.records.model import Module
 from torchglass.records.tensors import TensorSpec
-from torchglass.views.columns import shape_text
 from torchglass.views.formats import format_bytes, format_count
+from torchglass.views.summary_columns import shape_text
 from torchglass.views.tui.cells import Piece
-from torchglass.views.tui.flows import Flow
-from torchglass.views.tui.subject import Subject
-from torchglass.views.tui.tree import numbers, texts
+from torchglass.views.tui.explorer_state import Flow, Subject
+from torchglass.views.tui.tree import column_values
 from torchglass.views.tui.tree.columns import (
     Column,
     not_together,
@@ -43,7 +42,7 @@ def _flow_shapes(specs: Callable[[Flow], tuple[TensorSpec, ...]], style: str) ->
         title=f"{side}put",
         name=f"{side.capitalize()}put Shapes",
         group="flow",
-        applies=numbers.knows(f"{side}puts"),
+        applies=column_values.knows(f"{side}puts"),
         prefix=f"{side}=",
         example=("1×64×56×56", style),
     )
@@ -51,7 +50,7 @@ def _flow_shapes(specs: Callable[[Flow], tuple[TensorSpec, ...]], style: str) ->
 
 MEMORY: tuple[Column, ...] = (
     number_column(
-        numbers.flown(lambda flow: numbers.bytes_of(flow.inputs)),
+        column_values.flown(lambda flow: column_values.bytes_of(flow.inputs)),
         format_bytes,
         "in",
         cells=9,
@@ -60,12 +59,12 @@ MEMORY: tuple[Column, ...] = (
         title="in mem",
         name="Input Memory",
         group="memory",
-        applies=numbers.knows("inputs"),
+        applies=column_values.knows("inputs"),
         prefix="in_mem=",
         example=("784.0 KB", "in"),
     ),
     number_column(
-        numbers.flown(lambda flow: numbers.bytes_of(flow.outputs)),
+        column_values.flown(lambda flow: column_values.bytes_of(flow.outputs)),
         format_bytes,
         "out",
         cells=9,
@@ -74,12 +73,12 @@ MEMORY: tuple[Column, ...] = (
         title="out mem",
         name="Output Memory",
         group="memory",
-        applies=numbers.knows("outputs"),
+        applies=column_values.knows("outputs"),
         prefix="out_mem=",
         example=("784.0 KB", "out"),
     ),
     number_column(
-        numbers.flown(lambda flow: flow.activation_bytes),
+        column_values.flown(lambda flow: flow.activation_bytes),
         format_bytes,
         "bytes",
         cells=10,
@@ -88,12 +87,12 @@ MEMORY: tuple[Column, ...] = (
         title="activat.",
         name="Activations Kept",
         group="memory",
-        applies=numbers.knows("activation_bytes"),
+        applies=column_values.knows("activation_bytes"),
         prefix="kept=",
         example=("3.1 MB", "bytes"),
     ),
     number_column(
-        numbers.flown(lambda flow: flow.peak_bytes),
+        column_values.flown(lambda flow: flow.peak_bytes),
         format_bytes,
         "bytes",
         cells=9,
@@ -103,7 +102,7 @@ MEMORY: tuple[Column, ...] = (
         title="peak",
         name="Peak Memory",
         group="memory",
-        applies=numbers.knows("peak_bytes"),
+        applies=column_values.knows("peak_bytes"),
         prefix="peak=",
         example=("9.2 MB", "bytes"),
     ),
@@ -113,18 +112,18 @@ TENSORS: tuple[Column, ...] = (
     _flow_shapes(lambda flow: flow.inputs, "in"),
     _flow_shapes(lambda flow: flow.outputs, "out"),
     text_column(
-        texts.flow_dtype,
+        column_values.flow_dtype,
         most=16,
-        texts=texts.flow_dtypes,
+        texts=column_values.flow_dtypes,
         id="flow dtype",
         title="dtypes",
         name="Tensor Data Types",
         group="flow",
-        applies=numbers.knows("inputs"),
+        applies=column_values.knows("inputs"),
         example=("float16", "dtype"),
     ),
     number_column(
-        numbers.flown(lambda flow: flow.calls),
+        column_values.flown(lambda flow: flow.calls),
         lambda value: f"{int(value):,}",
         "calls",
         cells=6,
@@ -132,7 +131,7 @@ TENSORS: tuple[Column, ...] = (
         title="calls",
         name="Call Count",
         group="flow",
-        applies=numbers.knows("calls"),
+        applies=column_values.knows("calls"),
         prefix="calls=",
         example=("4", "calls"),
     ),
@@ -140,8 +139,8 @@ TENSORS: tuple[Column, ...] = (
 
 TIME: tuple[Column, ...] = (
     number_column(
-        numbers.time,
-        numbers.seconds,
+        column_values.time,
+        column_values.seconds,
         "time",
         cells=9,
         id="time",
@@ -150,23 +149,23 @@ TIME: tuple[Column, ...] = (
         title="time",
         name="Total Time",
         group="time",
-        applies=numbers.knows("total_ns"),
+        applies=column_values.knows("total_ns"),
         usual=True,
         example=("1.23ms", "time"),
     ),
     share_column(
-        numbers.time,
+        column_values.time,
         "share",
         id="time share",
         title="of time",
         name="Time Share",
         group="time",
-        applies=numbers.knows("total_ns"),
+        applies=column_values.knows("total_ns"),
         example=("━━━╸── 58%", "heat4"),
     ),
     number_column(
-        numbers.flown(lambda flow: flow.self_ns),
-        numbers.seconds,
+        column_values.flown(lambda flow: flow.self_ns),
+        column_values.seconds,
         "time",
         cells=9,
         id="own time",
@@ -175,13 +174,13 @@ TIME: tuple[Column, ...] = (
         title="self",
         name="Self Time",
         group="time",
-        applies=numbers.knows("self_ns"),
+        applies=column_values.knows("self_ns"),
         prefix="self=",
         example=("85.00μs", "time"),
     ),
     number_column(
-        numbers.flown(lambda flow: flow.mean_ns),
-        numbers.seconds,
+        column_values.flown(lambda flow: flow.mean_ns),
+        column_values.seconds,
         "time",
         cells=9,
         id="mean time",
@@ -191,14 +190,14 @@ TIME: tuple[Column, ...] = (
         title="per call",
         name="Time per Call",
         group="time",
-        applies=numbers.knows("total_ns"),
+        applies=column_values.knows("total_ns"),
         prefix="avg=",
         among=False,
         example=("0.31ms", "time"),
     ),
     number_column(
-        numbers.flown(lambda flow: flow.backward_ns),
-        numbers.seconds,
+        column_values.flown(lambda flow: flow.backward_ns),
+        column_values.seconds,
         "time",
         cells=9,
         id="backward",
@@ -207,7 +206,7 @@ TIME: tuple[Column, ...] = (
         title="backward",
         name="Backward Time",
         group="time",
-        applies=numbers.knows("backward_ns"),
+        applies=column_values.knows("backward_ns"),
         prefix="backward=",
         example=("2.41ms", "time"),
     ),
@@ -215,7 +214,7 @@ TIME: tuple[Column, ...] = (
 
 FLOPS: tuple[Column, ...] = (
     number_column(
-        numbers.flops,
+        column_values.flops,
         lambda value: format_count(int(value)),
         "flops",
         cells=7,
@@ -223,26 +222,26 @@ FLOPS: tuple[Column, ...] = (
         title="FLOPs",
         name="FLOPs",
         group="flops",
-        applies=numbers.knows("flops"),
+        applies=column_values.knows("flops"),
         prefix="FLOPs=",
         example=("236.0M", "flops"),
     ),
     share_column(
-        numbers.flops,
+        column_values.flops,
         "share",
         id="flops share",
         title="of FLOPs",
         name="FLOPs Share",
         group="flops",
-        applies=numbers.knows("flops"),
+        applies=column_values.knows("flops"),
         example=("━━──── 33%", "heat3"),
     ),
 )
 
 GRADIENTS: tuple[Column, ...] = (
     text_column(
-        texts.trend,
-        most=texts.SPARK + 1 + texts.VALUE,
+        column_values.trend,
+        most=column_values.SPARK + 1 + column_values.VALUE,
         id="trend",
         heading="gradient_std",
         title="gradient std",
@@ -254,8 +253,8 @@ GRADIENTS: tuple[Column, ...] = (
         example=("▇▅▃▂▂▁▁▁", "spark"),
     ),
     number_column(
-        numbers.update,
-        texts.format_value,
+        column_values.update,
+        column_values.format_value,
         "value",
         cells=9,
         id="update",
@@ -264,8 +263,8 @@ GRADIENTS: tuple[Column, ...] = (
         title="update",
         name="Update Ratio",
         group="gradients",
-        applies=numbers.has_updates,
-        series=numbers.update_series,
+        applies=column_values.has_updates,
+        series=column_values.update_series,
         prefix="update=",
         example=("0.0012", "value"),
     ),

@@ -1,17 +1,272 @@
-"""The tree with its keys and its mouse: moving, folding, sorting."""
+"""The tree widget."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+import numpy as np
+from rich.style import Style
 from textual import events
+from textual.geometry import Region, Size
 from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
 
+from torchglass.records.model import Model, Module, ModuleId
+from torchglass.records.series import Series
+from torchglass.views.tui.explorer_state import Subject
 from torchglass.views.tui.keys import bindings
-from torchglass.views.tui.tree.arrangement import Sorting
-from torchglass.views.tui.tree.components import NAME
+from torchglass.views.tui.tree import rows
+from torchglass.views.tui.tree.columns import Column, Group
+from torchglass.views.tui.tree.label_choice import NAME, Labels
+from torchglass.views.tui.tree.lines import TONES, Sheet, Standing, written
+from torchglass.views.tui.tree.row_order import Arrangement, Sorting
 from torchglass.views.tui.tree.rows import FOLDING
-from torchglass.views.tui.tree.view import TreeView
+from torchglass.views.tui.tree.search import NONE, Matches
+
+
+class TreeView(ScrollView, can_focus=True):
+    """The modules of a model with columns beside them, and a cursor on one of them."""
+
+    class Moved(Message):
+        """The cursor stands on another module, or other rows are there."""
+
+    class Scrolled(Message):
+        """Other modules are on the screen."""
+
+    class Sorted(Message):
+        """The rows are in another order."""
+
+    def __init__(self, subject: Subject, labels: Labels | None = None) -> None:
+        super().__init__()
+        self.subject = subject
+        self.labels = labels or Labels()
+        self.cursor = subject.model.root.id
+        self.arrangement = Arrangement(subject)
+        self._is_match = _mask(subject.model, NONE)
+        self._has_matches = False
+        self.sheet = Sheet(subject, self._style)
+        self._row = 0
+
+    @property
+    def selected(self) -> Module:
+        """The module under the cursor."""
+        return self.subject.model[self.cursor]
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The columns that are shown."""
+        return self.sheet.layout.columns
+
+    @property
+    def folds(self) -> rows.Folds:
+        """The modules that are open."""
+        return self.arrangement.folds
+
+    @property
+    def row(self) -> int:
+        """The number of the cursor's row."""
+        return self._row
+
+    @property
+    def row_count(self) -> int:
+        """How many modules have a row."""
+        return len(self.arrangement)
+
+    def on_screen(self) -> Sequence[Module]:
+        """The modules whose rows can be seen now."""
+        top = self.scroll_offset.y
+        seen = self.arrangement.rows[top : top + self.window].tolist()
+        return [self.subject.model[row] for row in seen]
+
+    def wanted(self) -> Iterable[Series]:
+        """What has to be read of a run to draw what can be seen."""
+        for column in self.columns:
+            for module in self.on_screen():
+                series = column.series(self.subject, module)
+                if series is not None:
+                    yield series
+
+    @property
+    def window(self) -> int:
+        """How many rows can be seen at once."""
+        return max(self.size.height - 1, 1)
+
+    @property
+    def _line_width(self) -> int:
+        # The bar for scrolling takes a cell as soon as the rows do not fit.
+        return self.size.width - (len(self.arrangement) > self.window)
+
+    def on_resize(self) -> None:
+        """Share the new width out among the columns."""
+        self.fit_columns()
+
+    def take_model(self, before: Model) -> None:
+        """Show the model that the subject has now, with the folds of the one before."""
+        open_paths = {before[fold].path for fold in self.folds}
+        model = self.subject.model
+        here = model.find(before[self.cursor].path) or model.root
+        self.sheet = Sheet(self.subject, self._style)
+        self.arrangement = Arrangement(self.subject)
+        self._is_match, self._has_matches = _mask(model, NONE), False
+        self.cursor = here.id
+        self.learn()
+        folds = frozenset(one.id for one in model.modules if one.path in open_paths)
+        self.set_folds(folds & self.subject.outline.foldable)
+
+    def learn(self) -> None:
+        """Draw everything anew with what is known now, which may need more room than before."""
+        self.sheet.learn()
+        self.fit_columns()
+
+    def set_folds(self, folds: rows.Folds, cursor: ModuleId | None = None) -> None:
+        """Show these folds, with the cursor where it was or on `cursor`."""
+        if folds != self.folds:
+            self.arrangement.fold(folds)
+            self._take_rows()
+        self._stay(cursor)
+
+    def go_to(self, id: ModuleId) -> None:
+        """Put the cursor on a module, opening what is above it."""
+        self.arrangement.show(id)
+        self._take_rows()
+        self._stay(id)
+
+    def show_rows(
+        self, folds: rows.Folds, cursor: ModuleId, matches: Matches | None = None
+    ) -> None:
+        """Show these folds, or some modules and what is above them alone."""
+        self.arrangement.arrange(folds, matches)
+        self._take_rows()
+        self._stay(cursor)
+
+    def fold_repeats(self, folded: bool) -> None:
+        """Let neighbours that are built alike share a row, or not."""
+        self.arrangement.fold_repeats(folded)
+        self._take_rows()
+        self._stay()
+
+    def sort(self, sorting: Sorting) -> None:
+        """Order siblings by a column."""
+        self.arrangement.sort(sorting)
+        self._take_rows()
+        self._stay()
+        self.post_message(self.Sorted())
+
+    def _take_rows(self) -> None:
+        """Take in that there are other rows."""
+        self.sheet.take_rows(self.arrangement)
+        self.fit_columns()
+
+    def _stay(self, cursor: ModuleId | None = None) -> None:
+        """Put the cursor where its module, or another one, has its row now."""
+        self.go_to_row(self.arrangement.place_of(self.cursor if cursor is None else cursor))
+
+    def set_labels(self, labels: Labels, group: Group | None = None) -> None:
+        """Show other components, and bring those of a group into view."""
+        turned = labels.aligned != self.labels.aligned
+        self.labels = labels
+        self.fit_columns()
+        if turned:
+            self.scroll_to(x=0, animate=False)
+        elif group is not None and labels.aligned:
+            self.scroll_to(x=self.sheet.showing(group, self.scroll_offset.x), animate=False)
+
+    def mark(self, matches: Matches) -> None:
+        """Mark the modules that a search found."""
+        self._is_match = _mask(self.subject.model, matches)
+        self._has_matches = bool(len(matches))
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw everything anew, after something in the rows changed."""
+        self.sheet.draw_anew()
+        self.refresh()
+
+    def notify_style_update(self) -> None:
+        """Draw everything anew in other colours."""
+        self.sheet.draw_anew()
+        super().notify_style_update()
+
+    def watch_has_focus(self, focus: bool) -> None:
+        """Show by the cursor whether keys go here."""
+        super().watch_has_focus(focus)
+        self.refresh()
+
+    def fit_columns(self) -> None:
+        """Share the width out anew, after rows or columns came or went."""
+        self.sheet.fit(self.labels, self._line_width)
+        self.virtual_size = Size(self.sheet.width, len(self.arrangement) + 1)
+        self.redraw()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Tell what is on the screen now."""
+        super().watch_scroll_y(old_value, new_value)
+        self.post_message(self.Scrolled())
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen: the header, then a module each."""
+        if y == 0:
+            left = self.scroll_offset.x
+            return self.sheet.header(self.arrangement.sorting, left, self.max_scroll_x)
+        place = y - 1 + self.scroll_offset.y
+        if place >= len(self.arrangement):
+            return Strip.blank(self._line_width, self.rich_style)
+        return self._line(self.arrangement.module(place))
+
+    def _line(self, module: Module) -> Strip:
+        if module.id == self.cursor:
+            tone = "cursor" if self.has_focus else "resting"
+        else:
+            tone = "same" if self._is_like_selected(module) else "plain"
+        standing = Standing(
+            tone=tone,
+            is_open=self.arrangement.is_open(module.id),
+            is_match=bool(self._is_match[module.id]),
+        )
+        return self.sheet.line(self.arrangement.row(module), standing, self.scroll_offset.x)
+
+    def _is_like_selected(self, module: Module) -> bool:
+        """Whether a module is of the class under the cursor; groups of a checkpoint have none.
+
+        While matches or changes are marked nothing else is, so that these are not taken for it.
+        """
+        kind = self.selected.class_name
+        alike = module.class_name == kind and kind not in self.subject.outline.classless
+        return alike and not self._has_matches and self.subject.comparison is None
+
+    def _style(self, tone: str, ink: str) -> Style:
+        return written(self.app.theme_variables, ink, TONES[tone])
+
+    def go_to_row(self, row: int) -> None:
+        """Put the cursor on a row and bring it into view."""
+        before = self.cursor
+        self._row = min(max(row, 0), len(self.arrangement) - 1)
+        self.cursor = self.arrangement.module(self._row).id
+        self._refresh_tints(before)
+        top = self.scroll_offset.y
+        if self._row < top:
+            self.scroll_to(y=self._row, animate=False)
+        elif self._row >= top + self.window:
+            self.scroll_to(y=self._row - self.window + 1, animate=False)
+        self.post_message(self.Moved())
+
+    def _refresh_tints(self, before: ModuleId) -> None:
+        """Draw again what the cursor changed by leaving a row."""
+        if self.subject.model[before].class_name != self.selected.class_name:
+            self.refresh()
+            return
+        changed = {before, self.cursor}
+        for line, module in enumerate(self.on_screen(), start=1):
+            if module.id in changed:
+                self.refresh(Region(0, line, self._line_width, 1))
+
+
+def _mask(model: Model, matches: Matches) -> rows.Mask:
+    is_match = np.zeros(len(model.modules), np.bool_)
+    is_match[matches] = True
+    return is_match
 
 
 class ModuleTree(TreeView):

@@ -8,20 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests import make
-from torchglass.analyse.failure.story import Failure
-from torchglass.records.documents import Document
-from torchglass.records.finding import Evidence, Finding, Findings
+from torchglass.analyse.failure.failure import Failure
+from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Statistics, Totals
+from torchglass.records.findings import Evidence, Finding, Findings
 from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Ancestor, ClassSource, Model, Module
+from torchglass.records.reader import Document
 from torchglass.records.run import Run
 from torchglass.records.series import Frame, Point
-from torchglass.records.statistics import (
-    ForwardStats,
-    Measured,
-    ModuleStatistics,
-    Statistics,
-    Totals,
-)
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import CallId, Op, Operand, OpId, Source, Trace
 from torchglass.store.memory import MemoryStore

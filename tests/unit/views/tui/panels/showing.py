@@ -10,14 +10,14 @@ from textual.app import App, ComposeResult
 from textual.message import Message
 from textual.pilot import Pilot
 
-from torchglass.analyse.comparing import Comparison
-from torchglass.analyse.failure.story import Failure
+from torchglass.analyse.failure.failure import Failure
+from torchglass.analyse.model_diff import Comparison
 from torchglass.records.attributes import LiveModel
-from torchglass.records.documents import NAMES, Document
 from torchglass.records.model import Module
+from torchglass.records.reader import NAMES, Document
 from torchglass.store.memory import MemoryStore
+from torchglass.views.tui.explorer_state import Subject, measure
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.subject import Subject, measure
 from torchglass.views.tui.themes import DARK, THEMES, column_colours
 
 

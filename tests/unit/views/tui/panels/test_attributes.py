@@ -13,12 +13,10 @@ from torch import nn
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.living import panel_of
 from tests.unit.views.tui.panels.showing import PanelApp, drive, seen, settle, subject_of, text_of
-from torchglass.capture.attributes.stored import StoredObject
-from torchglass.capture.checkpoint.reading import read_checkpoint
-from torchglass.capture.checkpoint.tensors import StoredTensors
+from torchglass.capture.live.stored_object import StoredObject
+from torchglass.capture.model.checkpoints import StoredTensors, read_checkpoint
 from torchglass.records.attributes import Attribute, AttributeId, Page
-from torchglass.views.tui.panels.attributes import Attributes
-from torchglass.views.tui.panels.branches import Branch, stretches
+from torchglass.views.tui.panels.attributes import Attributes, Branch, stretches
 from torchglass.views.tui.panels.panel import Panel
 
 

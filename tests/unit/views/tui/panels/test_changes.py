@@ -9,7 +9,7 @@ import pytest
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.showing import module_at, subject_of, text_of
 from tests.unit.views.tui.runs import changed, two_models
-from torchglass.analyse.comparing import compare
+from torchglass.analyse.model_diff import compare
 from torchglass.records.model import Module
 from torchglass.views.tui.panels.details import describe
 

@@ -18,10 +18,9 @@ from tests.unit.views.tui.panels.showing import (
     text_of,
 )
 from torchglass.records.trace import OpId
-from torchglass.views.tui.panels.code import Code
+from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.panels.code import Code, coloured
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.source import coloured
-from torchglass.views.tui.subject import Subject
 
 
 @pytest.fixture

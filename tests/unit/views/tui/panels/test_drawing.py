@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tests.unit.views.tui.panels.showing import text_of
-from torchglass.views.tui.panels.charts import columns
-from torchglass.views.tui.panels.drawing import (
+from torchglass.views.tui.panels.tensor_viewer import columns
+from torchglass.views.tui.panels.text_rows import (
     Cell,
     LazyRows,
     Row,

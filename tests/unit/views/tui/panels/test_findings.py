@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.showing import PanelApp, catch_up, drive, seen, settle, subject_of
-from torchglass.records.finding import Finding, Findings
+from torchglass.records.findings import Finding, Findings
 from torchglass.views.tui.panels.findings import FindingsPanel
 from torchglass.views.tui.panels.panel import Panel
 

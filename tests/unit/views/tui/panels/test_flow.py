@@ -7,9 +7,8 @@ from textual.pilot import Pilot
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.showing import PanelApp, drive, seen, settle, subject_of, text_of
 from torchglass.records.trace import OpId, Trace
-from torchglass.views.tui.panels.flow import TensorFlow
+from torchglass.views.tui.panels.op_flow import TensorFlow, pass_of
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.passes import pass_of
 
 
 def panel_of(trace: Trace | None = None) -> TensorFlow:

@@ -16,11 +16,11 @@ from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.showing import PanelApp, drive, module_at, seen, settle, subject_of
 from torchglass.errors import LookupFailedError
 from torchglass.records.attributes import LiveModel, Progress
+from torchglass.views.tui.explorer_state import Subject
 from torchglass.views.tui.keys import hints
+from torchglass.views.tui.panel_keys import PANEL_KEYS
 from torchglass.views.tui.panels import PANELS, Panel
-from torchglass.views.tui.panels.drawing import text
-from torchglass.views.tui.panels.keys import PANEL_KEYS
-from torchglass.views.tui.subject import Subject
+from torchglass.views.tui.panels.text_rows import text
 
 PATIENCE = 10.0
 SIZES = [(80, 24), (160, 50), (40, 10), (12, 3)]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.showing import module_at, seen, subject_of, text_of
-from torchglass.records.documents import Document
+from torchglass.records.reader import Document
 from torchglass.views.tui.panels.performance import Performance, describe
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.views.tui.panels.showing import text_of
 from torchglass.records.attributes import Index
-from torchglass.views.tui.panels.drawing import Row
-from torchglass.views.tui.panels.pictures import Painter
 from torchglass.views.tui.panels.slices import Look
+from torchglass.views.tui.panels.tensor_picture import Painter
+from torchglass.views.tui.panels.text_rows import Row
 
 WHITE, BLACK, RED, MAGENTA = "#ffffff", "#000000", "#ff0000", "#ff00ff"
 

@@ -12,14 +12,14 @@ from textual.pilot import Pilot
 from torch import nn
 
 from tests.unit.views.tui.panels import samples
-from torchglass.capture.attributes.live import LiveObject
+from torchglass.capture.live.live_object import LiveObject
 from torchglass.capture.model.structure import read_model
 from torchglass.views.tui.app import Exhibit, ExplorerApp
+from torchglass.views.tui.drawing import settle
 from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.attributes import Attributes
 from torchglass.views.tui.panels.code import Code
 from torchglass.views.tui.panels.explanation import ExplanationPanel
-from torchglass.views.tui.picture import settle
 
 Size = tuple[int, int]
 

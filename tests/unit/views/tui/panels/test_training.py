@@ -19,8 +19,8 @@ from tests.unit.views.tui.panels.showing import (
     subject_of,
     text_of,
 )
-from torchglass.records.histogram import Histogram, Histograms
 from torchglass.records.series import Frame
+from torchglass.records.tensors import Histogram, Histograms
 from torchglass.store.memory import MemoryStore
 from torchglass.views.tui.panels.gradients import GradientFlow
 from torchglass.views.tui.panels.panel import Panel

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.views.tui.runs import tiny
 from torchglass.records.model import ModuleId
 from torchglass.records.run import Run
-from torchglass.views.tui.subject import Subject, measure
-from torchglass.views.tui.tree.arrangement import Arrangement, Sorting
+from torchglass.views.tui.explorer_state import Subject, measure
+from torchglass.views.tui.tree.row_order import Arrangement, Sorting
 
 
 @pytest.fixture

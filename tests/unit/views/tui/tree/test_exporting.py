@@ -13,32 +13,31 @@ import pytest
 from tests.unit.views.tui.runs import Training, changed, documents, tiny
 from torchglass.records.model import Module
 from torchglass.records.run import Run
-from torchglass.views.tui.subject import Subject, measure
-from torchglass.views.tui.tree.components import BY_ID
-from torchglass.views.tui.tree.exporting import (
-    Line,
-    Table,
+from torchglass.views.tui.explorer_state import Subject, measure
+from torchglass.views.tui.tree.export import (
+    TreeLine,
+    TreeTable,
     new_file,
     to_csv,
     to_html,
     to_json,
     to_text,
 )
-from torchglass.views.tui.tree.labels import Labels
+from torchglass.views.tui.tree.label_choice import BY_ID, Labels
 
 
 @pytest.fixture
-def table() -> Table:
+def table() -> TreeTable:
     from dataclasses import replace
 
     model = changed(tiny(), "broken", lambda module: replace(module, name="<b>&,\n"))
     subject = Subject(Run(name="run", created_ns=0), model)
     subject.holdings = measure(model)
-    lines = [Line([module], subject.outline.depths[module.id]) for module in model.modules]
-    return Table(subject, Labels().columns(subject), lines)
+    lines = [TreeLine([module], subject.outline.depths[module.id]) for module in model.modules]
+    return TreeTable(subject, Labels().columns(subject), lines)
 
 
-def test_text_has_titles_indentation_and_numbers(table: Table) -> None:
+def test_text_has_titles_indentation_and_numbers(table: TreeTable) -> None:
     lines = to_text(table).splitlines()
 
     assert lines[0].split() == ["name", "class", "params", "share", "memory", "notes"]
@@ -47,7 +46,7 @@ def test_text_has_titles_indentation_and_numbers(table: Table) -> None:
     assert "\\n" in lines[-2]
 
 
-def test_csv_has_a_row_for_each_with_plain_numbers(table: Table) -> None:
+def test_csv_has_a_row_for_each_with_plain_numbers(table: TreeTable) -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
 
     assert len(rows) == len(table.lines)
@@ -55,7 +54,7 @@ def test_csv_has_a_row_for_each_with_plain_numbers(table: Table) -> None:
     assert float(rows[1]["params"]) == 6400
 
 
-def test_json_has_the_same(table: Table) -> None:
+def test_json_has_the_same(table: TreeTable) -> None:
     data = json.loads(to_json(table))
 
     assert data["model"] == "TinyGPT"
@@ -63,7 +62,7 @@ def test_json_has_the_same(table: Table) -> None:
     assert data["modules"][1]["bytes"] == 25_600
 
 
-def test_names_are_text_in_html(table: Table) -> None:
+def test_names_are_text_in_html(table: TreeTable) -> None:
     seen: list[str] = []
 
     class Reader(HTMLParser):
@@ -91,8 +90,10 @@ def test_a_file_has_shares_and_times_in_the_units_of_its_headings() -> None:
     subject.holdings = measure(subject.model)
     subject.take_documents({type(one): one for one in documents()})
     labels = Labels(shown=frozenset(BY_ID))
-    lines = [Line([module], subject.outline.depths[module.id]) for module in subject.model.modules]
-    table = Table(subject, labels.columns(subject), lines)
+    lines = [
+        TreeLine([module], subject.outline.depths[module.id]) for module in subject.model.modules
+    ]
+    table = TreeTable(subject, labels.columns(subject), lines)
 
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
     data = json.loads(to_json(table))

@@ -6,10 +6,9 @@ import pytest
 
 from tests.unit.views.tui.runs import documents, tiny
 from torchglass.records.run import Run
-from torchglass.views.tui.subject import Subject, measure
+from torchglass.views.tui.explorer_state import Subject, measure
 from torchglass.views.tui.tree.columns import Group
-from torchglass.views.tui.tree.components import BY_ID, COLUMNS, NAME, USUAL
-from torchglass.views.tui.tree.labels import Labels
+from torchglass.views.tui.tree.label_choice import BY_ID, COLUMNS, NAME, USUAL, Labels
 
 
 @pytest.fixture

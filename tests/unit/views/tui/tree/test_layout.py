@@ -7,10 +7,9 @@ import pytest
 from tests.unit.views.tui.runs import tiny
 from torchglass.records.run import Run
 from torchglass.views.tui.cells import Piece
-from torchglass.views.tui.subject import Subject, measure
-from torchglass.views.tui.tree.components import BY_ID
-from torchglass.views.tui.tree.labels import Labels
-from torchglass.views.tui.tree.layout import Layout, lay_out
+from torchglass.views.tui.explorer_state import Subject, measure
+from torchglass.views.tui.tree.label_choice import BY_ID, Labels
+from torchglass.views.tui.tree.lines import Layout, lay_out
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests import make
 from tests.unit.views.tui.runs import drive, screen_text, still
 from torchglass.records.model import Model
 from torchglass.views.tui.app import ExplorerApp
-from torchglass.views.tui.picture import settle
+from torchglass.views.tui.drawing import settle
 from torchglass.views.tui.tree.search import Finder
 
 TWICE = r"re:(\d)\.\1"

@@ -1,1 +1,0 @@
-"""How much arithmetic ops do, by their shapes, and what of it each module does."""

@@ -1,0 +1,368 @@
+"""The data flow between module calls: a traced pass without most of its ops.
+
+graph = union(None, call_graph(trace))
+
+Inside a call stand the calls that it made, the tensors that were given names there, its inputs and
+outputs, and the ops where data from several of these meets, such as the addition of a residual
+connection. An edge leads from what made data to what used it, through the ops that are left out.
+So the number of edges grows with the number of nodes, and not with its square.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from torchglass.records.graph import Edge, Graph, Node, NodeId, NodeKind
+from torchglass.records.tensors import TensorSpec
+from torchglass.records.trace import Call, CallId, Op, OpId, Trace, Value
+
+Sources = dict[NodeId, TensorSpec]
+"""The nodes of one call that data came from, and what came from each."""
+
+Facts = Mapping[str, str]
+
+_MOST_JOINS = 500
+"""Ops of one call that become nodes; a loop written out by hand may have any number."""
+
+
+def call_graph(
+    trace: Trace,
+    *,
+    facts: Mapping[str, Facts] | None = None,
+    attached: Mapping[OpId, str] | None = None,
+) -> Graph:
+    """The graph of a pass. `facts` are by path; `attached` are the names of what some ops made."""
+    contraction = _Contraction(trace, facts or {}, attached or {})
+    contraction.connect()
+    return contraction.graph()
+
+
+def facts_of(extra: str) -> dict[str, str]:
+    """What a module's `extra_repr` says, by name; what has no name is numbered.
+
+    >>> facts_of("3, 64, kernel_size=(7, 7), bias=False")
+    {'0': '3', '1': '64', 'kernel_size': '(7, 7)', 'bias': 'False'}
+    """
+    facts: dict[str, str] = {}
+    for part in _split(extra):
+        name, equals, value = part.partition("=")
+        if equals and name.strip().isidentifier():
+            facts[name.strip()] = value.strip()
+        else:
+            facts[str(len(facts))] = part
+    return facts
+
+
+def union(one: Graph | None, other: Graph, *, times: int = 1) -> Graph:
+    """Two graphs as one, the second of them seen so many times; counts are added."""
+    joined = _Union()
+    if one is not None:
+        joined.add(one, 1)
+    joined.add(other, times)
+    passes = (one.passes if one is not None else 0) + other.passes * times
+    return Graph(nodes=tuple(joined.nodes), edges=tuple(joined.edges.values()), passes=passes)
+
+
+def in_order(nodes: Iterable[Node], edges: Iterable[Edge], starts: Mapping[NodeId, int]) -> Graph:
+    """A graph of some nodes in the order in which they ran, and of the edges between them.
+
+    A node without a start begins with the call that it stands in.
+    """
+    begins: dict[NodeId | None, int] = {None: 0}
+    kept = list(nodes)
+    for node in kept:
+        begins[node.id] = starts.get(node.id, begins[node.parent])
+    kept.sort(key=lambda node: begins[node.id])
+    ids = {node.id: NodeId(place) for place, node in enumerate(kept)}
+    return Graph(
+        nodes=tuple(
+            replace(node, id=ids[node.id], parent=None if node.parent is None else ids[node.parent])
+            for node in kept
+        ),
+        edges=tuple(
+            replace(edge, source=ids[edge.source], target=ids[edge.target])
+            for edge in edges
+            if edge.source in ids and edge.target in ids
+        ),
+    )
+
+
+class _Entry(NamedTuple):
+    """An input of a call, and which output of an op outside it is."""
+
+    output: int
+    node: NodeId
+
+
+class _Contraction:
+    """A pass on its way to a graph."""
+
+    def __init__(
+        self, trace: Trace, facts: Mapping[str, Facts], attached: Mapping[OpId, str]
+    ) -> None:
+        self._trace = trace
+        self._facts = facts
+        self._attached = attached
+        self._nodes: list[Node] = []
+        self._edges: dict[tuple[NodeId, NodeId], Edge] = {}
+        self._node_of: dict[CallId, NodeId] = {}
+        self._inputs: dict[CallId, Sources] = {}
+        self._made_outside: dict[CallId, dict[OpId, list[_Entry]]] = {}
+        self._outputs: dict[CallId, list[NodeId]] = {}
+        self._through: dict[OpId, Sources] = {}
+        """For an op, the nodes of its own call that its data came from."""
+        self._starts: dict[NodeId, int] = {}
+        self._joins: Counter[tuple[CallId, str]] = Counter()
+        self._opened = {call.parent for call in trace.calls}
+        self._opened |= {trace.ops[op].call for op in self._attached if op < len(trace.ops)}
+
+    def connect(self) -> None:
+        """Make all nodes, then find out what flows between them."""
+        for call in self._trace.calls:
+            self._add_call(call)
+        for op in self._trace.ops:
+            self._follow(op)
+        for call in self._trace.calls:
+            self._enter(call)
+            self._return(call)
+
+    def graph(self) -> Graph:
+        """All that was found, without ops whose result nothing uses."""
+        used = {node.id for node in self._nodes if node.kind != "op"}
+        takers: dict[NodeId, list[NodeId]] = {}
+        for source, target in self._edges:
+            takers.setdefault(source, []).append(target)
+        # Everything that uses an op comes after it, except outputs, which are not ops.
+        for node in reversed(self._nodes):
+            if any(taker in used for taker in takers.get(node.id, ())):
+                used.add(node.id)
+        return in_order(
+            [node for node in self._nodes if node.id in used], self._edges.values(), self._starts
+        )
+
+    def _add_call(self, call: Call) -> None:
+        parent = self._node_of[call.parent] if call.parent is not None else None
+        self._node_of[call.id] = self._add_node(
+            "call",
+            parent,
+            path=call.path,
+            name=call.path.rpartition(".")[2],
+            number=call.number,
+            inputs=tuple(value.spec for value in call.inputs),
+            outputs=tuple(value.spec for value in call.outputs),
+            facts=self._facts.get(call.path, {}),
+        )
+        self._starts[self._node_of[call.id]] = call.start_ns
+        self._made_outside[call.id] = {}
+        self._outputs[call.id] = []
+        if call.id not in self._opened:
+            return
+        inside, path = self._node_of[call.id], call.path
+        for value in call.inputs:
+            facts = {"argument": value.name} if value.name else {}
+            node = self._add_node(
+                "input", inside, path=path, name=value.place, outputs=(value.spec,), facts=facts
+            )
+            if value.op is not None:
+                entry = _Entry(value.output, node)
+                self._made_outside[call.id].setdefault(value.op, []).append(entry)
+        for value in call.outputs:
+            node = self._add_node(
+                "output", inside, path=path, name=value.place, inputs=(value.spec,)
+            )
+            self._outputs[call.id].append(node)
+
+    def _follow(self, op: Op) -> None:
+        """Learn where the data of an op came from, as seen in the call that it ran in."""
+        taken: list[Sources] = []
+        for operand in op.operands:
+            found: Sources = {}
+            for parent in operand.parents:
+                output = operand.output if parent == operand.op else None
+                found.update(self._sources(parent, output, op.call, operand.spec))
+                self._cross(parent, output, op, operand.spec)
+            taken.append(found)
+        sources = {node: spec for found in taken for node, spec in found.items()}
+        kind: NodeKind | None = None
+        call = op.call
+        if call is not None and op.outputs:
+            kind = "attached" if op.id in self._attached else self._join(op, call, taken)
+        if kind is not None and call is not None:
+            sources = self._stand(kind, op, call, sources)
+        self._through[op.id] = sources
+
+    def _join(self, op: Op, call: CallId, taken: Iterable[Sources]) -> NodeKind | None:
+        """Whether data of several nodes meets in an op, so that it becomes a node itself."""
+        different = {frozenset(found) for found in taken if found}
+        if op.kind != "op" or call not in self._opened or len(different) < 2:
+            return None
+        if self._joins[call, ""] >= _MOST_JOINS:
+            return None
+        self._joins[call, ""] += 1
+        return "op"
+
+    def _stand(self, kind: NodeKind, op: Op, call: CallId, sources: Sources) -> Sources:
+        """Add the node that an op becomes."""
+        spec = op.outputs[0].spec
+        name = self._attached[op.id] if kind == "attached" else op.function
+        # Counted in its call, so that two passes of different lengths have the same nodes.
+        self._joins[call, name] += 1
+        node = self._add_node(
+            kind,
+            self._node_of[call],
+            path=self._trace.calls[call].path,
+            name=name,
+            number=self._joins[call, name] if kind == "op" else 1,
+            inputs=tuple(sources.values()) if kind == "op" else (spec,),
+            outputs=(spec,),
+        )
+        self._starts[node] = op.start_ns
+        self._add_edges(sources, node)
+        return {node: spec}
+
+    def _cross(self, parent: OpId, output: int | None, op: Op, spec: TensorSpec) -> None:
+        """Add the edge to a call that took data past its arguments, as from an attribute."""
+        for call in self._calls_around(op.call):
+            outside = self._trace.calls[call].parent
+            if self._is_in(parent, call):
+                return
+            if parent not in self._made_outside[call]:
+                self._add_edges(self._sources(parent, output, outside, spec), self._node_of[call])
+            if self._is_in(parent, outside):
+                return
+
+    def _enter(self, call: Call) -> None:
+        """Add the edges to a call from what made its arguments."""
+        for value in call.inputs:
+            self._add_edges(self._came_from(value, call.parent), self._node_of[call.id])
+
+    def _return(self, call: Call) -> None:
+        """Add the edges to the outputs that a call shows when it is opened."""
+        for node, value in zip(self._outputs[call.id], call.outputs, strict=False):
+            self._add_edges(self._came_from(value, call.id), node)
+
+    def _came_from(self, value: Value, inside: CallId | None) -> Sources:
+        if value.op is None:
+            return {}
+        return self._sources(value.op, value.output, inside, value.spec)
+
+    def _sources(
+        self, op: OpId, output: int | None, inside: CallId | None, spec: TensorSpec
+    ) -> Sources:
+        """The nodes directly inside a call that stand for what an op made, or for one output."""
+        if op >= len(self._trace.ops):
+            return {}
+        call = self._trace.ops[op].call
+        if call == inside:
+            return dict.fromkeys(self._through.get(op, {}), spec)
+        for around in self._calls_around(call):
+            if self._trace.calls[around].parent == inside:
+                return {self._node_of[around]: spec}
+        entries = self._made_outside[inside].get(op, []) if inside is not None else []
+        return {entry.node: spec for entry in entries if output in (None, entry.output)}
+
+    def _calls_around(self, call: CallId | None) -> Iterator[CallId]:
+        """A call and those that it was made in, innermost first."""
+        while call is not None:
+            yield call
+            call = self._trace.calls[call].parent
+
+    def _is_in(self, op: OpId, call: CallId | None) -> bool:
+        if call is None or op >= len(self._trace.ops):
+            return True
+        return call in self._calls_around(self._trace.ops[op].call)
+
+    def _add_edges(self, sources: Mapping[NodeId, TensorSpec], target: NodeId) -> None:
+        for source, spec in sources.items():
+            if source != target and (source, target) not in self._edges:
+                self._edges[source, target] = Edge(source=source, target=target, spec=spec)
+
+    def _add_node(
+        self,
+        kind: NodeKind,
+        parent: NodeId | None,
+        *,
+        path: str,
+        name: str,
+        number: int = 1,
+        inputs: tuple[TensorSpec, ...] = (),
+        outputs: tuple[TensorSpec, ...] = (),
+        facts: Facts | None = None,
+    ) -> NodeId:
+        new = NodeId(len(self._nodes))
+        self._nodes.append(
+            Node(
+                id=new,
+                kind=kind,
+                parent=parent,
+                path=path,
+                name=name,
+                number=number,
+                inputs=inputs,
+                outputs=outputs,
+                facts=facts or {},
+            )
+        )
+        return new
+
+
+_Key = tuple[NodeKind, NodeId | None, str, str, int]
+
+
+class _Union:
+    """Graphs that are put together: nodes are the same when they stand at one place."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.edges: dict[tuple[NodeId, NodeId], Edge] = {}
+        self._known: dict[_Key, NodeId] = {}
+
+    def add(self, graph: Graph, times: int) -> None:
+        """Put in a graph that was seen so many times."""
+        new_id: dict[NodeId, NodeId] = {}
+        for node in graph.nodes:
+            parent = None if node.parent is None else new_id[node.parent]
+            key = (node.kind, parent, node.path, node.name, node.number)
+            count = node.count * times
+            if key in self._known:
+                known = self.nodes[self._known[key]]
+                self.nodes[known.id] = replace(known, count=known.count + count)
+            else:
+                self._known[key] = NodeId(len(self.nodes))
+                self.nodes.append(replace(node, id=self._known[key], parent=parent, count=count))
+            new_id[node.id] = self._known[key]
+        self._add_edges(graph.edges, new_id, times)
+
+    def _add_edges(
+        self, edges: Iterable[Edge], new_id: Mapping[NodeId, NodeId], times: int
+    ) -> None:
+        for edge in edges:
+            ends = new_id[edge.source], new_id[edge.target]
+            count = edge.count * times
+            if ends in self.edges:
+                count += self.edges[ends].count
+            source, target = ends
+            self.edges[ends] = replace(edge, source=source, target=target, count=count)
+
+
+_OPENING, _CLOSING = "([{", ")]}"
+_TOKEN = re.compile(r"[\[\](){},]|[^\[\](){},]+")
+
+
+def _split(extra: str) -> Iterator[str]:
+    """The parts of a text between its commas, but for commas in brackets."""
+    part, depth = "", 0
+    for token in _TOKEN.findall(extra.replace("\n", ",")):
+        depth += (token in _OPENING) - (token in _CLOSING)
+        if token == "," and depth <= 0:
+            if part.strip():
+                yield part.strip()
+            part = ""
+        else:
+            part += token
+    if part.strip():
+        yield part.strip()

@@ -1,0 +1,430 @@
+"""Folds a trace into a graph of nodes, edges and nested boxes.
+
+graph = fold(trace, model, depth=1)
+[node.name for node in graph.nodes]     # keys of the trace: conv2d_3_7, encoder.0, …
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from torchglass.analyse.graph.op_flow import Flow, Link, from_input, links_into
+from torchglass.analyse.graph.parts import Again, Box, Cost, Edge, Graph, Node, Places, Surrounding
+from torchglass.analyse.graph.repeats import Repeats, Run
+from torchglass.analyse.op_names import labels
+from torchglass.analyse.parameters import count
+from torchglass.errors import ViewError
+from torchglass.records.model import Model
+from torchglass.records.trace import CallId, Op, OpId, Trace
+
+Mode = Literal["rolled", "unrolled"]
+Depth = int | Literal["auto"] | None
+
+_READABLE = 300
+"""More nodes than this are not read as a whole: modules are closed then."""
+
+
+def fold(
+    trace: Trace,
+    model: Model | None = None,
+    *,
+    mode: Mode = "unrolled",
+    depth: Depth = None,
+    hide_views: bool = True,
+    fold_repeats: bool = True,
+    focus: str | None = None,
+    show_buffers: bool = False,
+    flops: Mapping[OpId, int] | None = None,
+) -> Graph:
+    """The graph of a trace.
+
+    Rolled, all passes of a layer are one node. Modules `depth` levels down are closed; "auto"
+    closes none, or of a large graph as few as leave about 300 nodes. With `focus`, only what is
+    inside one module is drawn, and its neighbours as stubs.
+    """
+    if mode not in ("rolled", "unrolled"):
+        raise ViewError(f"mode must be 'rolled' or 'unrolled', not {mode!r}")
+    if depth is not None and depth != "auto" and depth < 1:
+        raise ViewError(f"depth must be 1 or more, None for all levels, or 'auto', not {depth}")
+    at = partial(_fold, trace, model, mode, hide_views, fold_repeats, focus, show_buffers, flops)
+    return _closed_to_fit(at) if depth == "auto" else at(depth)
+
+
+def _closed_to_fit(at: Callable[[int | None], Graph]) -> Graph:
+    """The whole graph, or the deepest one that can still be read."""
+    whole = at(None)
+    if len(whole.nodes) <= _READABLE:
+        return whole
+    level, chosen = 1, at(1)
+    while len((deeper := at(level + 1)).nodes) <= _READABLE:
+        level, chosen = level + 1, deeper
+    if len(chosen.nodes) >= len(whole.nodes):
+        return whole
+    return dataclasses.replace(chosen, closed_at=level)
+
+
+def _fold(
+    trace: Trace,
+    model: Model | None,
+    mode: Mode,
+    hide_views: bool,
+    fold_repeats: bool,
+    focus: str | None,
+    show_buffers: bool,
+    flops: Mapping[OpId, int] | None,
+    depth: int | None,
+) -> Graph:
+    flow = Flow(trace.ops, hide_views=hide_views, hide_buffers=not show_buffers)
+    shown = [op for op in trace.ops if op.id not in flow.hidden]
+    places = Places(trace.calls, trace.ops, shown=shown, depth=depth, focus=focus)
+    folding = _Folding(trace, model, mode, flow, places, flops or {})
+    if fold_repeats:
+        folding.fold_repeats(depth)
+    folding.add_ops()
+    folding.add_links()
+    if show_buffers:
+        folding.add_buffers()
+    if trace.error:
+        folding.add_failure()
+    return folding.graph()
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """A node, and the ops that it stands for as they are found."""
+
+    node: Node
+    number: int
+    """The pass whose ops are counted."""
+    ops: list[OpId] = field(default_factory=list)
+    """All, those of later passes and of other blocks among them."""
+    own: list[OpId] = field(default_factory=list)
+    """Those of the first pass of the block that is drawn."""
+
+
+@dataclass(slots=True)
+class _Bundle:
+    """The tensors between two nodes."""
+
+    tensors: set[tuple[str, int]] = field(default_factory=set)
+    arguments: dict[str, None] = field(default_factory=dict)
+    out_passes: set[int] = field(default_factory=set)
+    in_passes: set[int] = field(default_factory=set)
+
+
+class _Folding:
+    """The graph while it is put together."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        model: Model | None,
+        mode: Mode,
+        flow: Flow,
+        places: Places,
+        flops: Mapping[OpId, int],
+    ) -> None:
+        self._trace = trace
+        self._rolled = mode == "rolled"
+        self._flow = flow
+        self._places = places
+        self._flops = flops
+        self._labels = labels(trace.ops)
+        self._held = count(model)[model.root.id].total.parameters if model else 0
+        self._classes = {module.path: module.kind for module in model.modules} if model else {}
+        self._calls_of = Counter(call.path for call in trace.calls)
+        self._drawn = [op.id for op in trace.ops]
+        self._from_input = from_input(trace.ops)
+        self._gathered: dict[str, _Gathered] = {}
+        self._bundles: dict[tuple[str, str], _Bundle] = {}
+        self._boxes: dict[str, Box] = {}
+
+    def fold_repeats(self, depth: int | None) -> None:
+        """Draw one of the blocks that are alike for all of them."""
+        repeats = Repeats(
+            self._trace.ops,
+            self._trace.calls,
+            self._labels,
+            classes=self._classes,
+            hidden=self._flow.hidden,
+        )
+        runs: list[Run] = []
+        for base in self._places.bases:
+            # Several roots are themselves children of what is drawn, one level above the models.
+            levels = depth + 1 if depth is not None and base is None else depth
+            runs += repeats.below(base, depth=levels)
+        self._drawn = self._places.fold(runs)
+
+    def add_ops(self) -> None:
+        """The nodes of all ops inside what is drawn."""
+        for op in self._trace.ops:
+            drawn = self._trace.ops[self._drawn[op.id]]
+            closed = self._places.closed(drawn)
+            if not self._places.has(op) or (closed is None and op.id in self._flow.hidden):
+                continue
+            name = self._name(drawn)
+            if name not in self._gathered:
+                node = self._module_node(drawn, closed) if closed is not None else self._op_node(op)
+                self._gathered[name] = _Gathered(node, self._number(op))
+            gathered = self._gathered[name]
+            gathered.ops.append(op.id)
+            if op is drawn and self._number(op) == gathered.number:
+                gathered.own.append(op.id)
+
+    def add_links(self) -> None:
+        """The edges, and as stubs the neighbours that some of them lead to."""
+        ops = self._trace.ops
+        for link in self._flow.links():
+            source, target = ops[link.source], ops[link.target]
+            # A later block takes what the first one takes, but from the block before it.
+            if self._drawn[target.id] != target.id:
+                continue
+            inside = [self._places.has(op) for op in (source, target)]
+            if not any(inside) or self._instance(source) == self._instance(target):
+                continue
+            ends = [self._end(op) for op in (source, target)]
+            bundle = self._bundles.setdefault((ends[0], ends[1]), _Bundle())
+            drawn = self._labels[self._drawn[source.id]]
+            bundle.tensors.add((drawn.layer if self._rolled else str(drawn), link.output))
+            bundle.out_passes.add(self._number(source))
+            bundle.in_passes.add(self._number(target))
+            if link.argument and self._places.closed(target) is None:
+                bundle.arguments[link.argument] = None
+
+    def add_buffers(self) -> None:
+        """The buffers that drawn ops use, each a node."""
+        for op in self._trace.ops:
+            if not self._is_drawn_as_op(op):
+                continue
+            for name, spec in self._flow.taken[op.id].buffers.items():
+                if name not in self._gathered:
+                    box = self._box_around(op)
+                    node = Node(name=name, kind="buffer", box=box, specs=(spec,), from_input=False)
+                    self._gathered[name] = _Gathered(node, 1)
+                self._bundles.setdefault((name, self._name(op)), _Bundle()).tensors.add((name, 0))
+
+    def add_failure(self) -> None:
+        """A mark where the forward raised."""
+        raised = self._trace.failed or Op(
+            id=OpId(len(self._trace.ops)), function="", call=_failing_call(self._trace)
+        )
+        closed = self._places.closed(raised)
+        if closed is not None and self._call_name(closed) in self._gathered:
+            gathered = self._gathered[self._call_name(closed)]
+            gathered.node = dataclasses.replace(gathered.node, failed=True)
+        elif self._places.has(raised):
+            self._add_failure_node(raised)
+
+    def graph(self) -> Graph:
+        """What was put together."""
+        nodes = [self._finished(gathered) for gathered in self._gathered.values()]
+        edges = [self._edge(*ends, bundle) for ends, bundle in self._bundles.items()]
+        return Graph(
+            model=self._trace.model,
+            nodes=tuple(nodes),
+            edges=tuple(edges),
+            boxes=tuple(self._boxes.values()),
+            ops=sum(op.kind == "op" for op in self._trace.ops),
+            cost=self._cost(op.id for op in self._trace.ops if op.kind == "op"),
+            parameters=self._held,
+            focus=self._places.focus,
+            error=self._trace.error,
+        )
+
+    def _op_node(self, op: Op) -> Node:
+        module = self._places.module(op)
+        return Node(
+            name=self._name(op),
+            kind=op.kind,
+            box=self._box_around(op),
+            op=op,
+            module=module,
+            class_name=self._classes.get(module, "") if module else "",
+            specs=tuple(value.spec for value in op.outputs),
+            from_input=self._from_input[op.id],
+            again=Again(passes=self._labels[op.id].passes if self._rolled else 1),
+        )
+
+    def _module_node(self, op: Op, call: CallId) -> Node:
+        record = self._trace.calls[call]
+        return Node(
+            name=self._call_name(call),
+            kind="module",
+            box=self._box_around(op),
+            op=op,
+            module=record.path,
+            class_name=self._classes.get(record.path, ""),
+            specs=tuple(value.spec for value in record.outputs),
+            again=self._again(call, op),
+        )
+
+    def _end(self, op: Op) -> str:
+        """The node at the end of an edge, which is a stub where it is outside what is drawn."""
+        name = self._name(self._trace.ops[self._drawn[op.id]])
+        if name not in self._gathered:
+            specs = tuple(value.spec for value in op.outputs)
+            stub = Node(name=name, kind="stub", op=op, specs=specs)
+            self._gathered[name] = _Gathered(stub, self._number(op))
+        return name
+
+    def _add_failure_node(self, raised: Op) -> None:
+        taken = self._flow.follow(raised.operands)
+        module = self._places.module(raised)
+        node = Node(
+            name="✗ raised",
+            kind="failure",
+            box=self._box_around(raised),
+            op=raised if raised.function else None,
+            module=module,
+            class_name=self._classes.get(module, "") if module else "",
+            parameters=taken.parameters,
+            failed=True,
+        )
+        self._gathered[node.name] = _Gathered(node, 1)
+        links = list(links_into(raised, taken))
+        if not raised.function:
+            # Which tensors met is not known, but what ran last is.
+            seen = [op for op in self._trace.ops if op.id not in self._flow.hidden]
+            links = [Link(op.id, 0, raised.id) for op in seen[-1:]]
+        for link in links:
+            source = self._end(self._trace.ops[link.source])
+            bundle = self._bundles.setdefault((source, node.name), _Bundle())
+            bundle.tensors.add((source, link.output))
+            if link.argument:
+                bundle.arguments[link.argument] = None
+
+    def _finished(self, gathered: _Gathered) -> Node:
+        if not gathered.own:
+            return gathered.node
+        parameters = {
+            name: spec
+            for op in gathered.own
+            for name, spec in self._flow.taken[op].parameters.items()
+        }
+        derived = any(self._from_input[op] for op in gathered.own)
+        return dataclasses.replace(
+            gathered.node,
+            parameters=parameters,
+            ops=len(gathered.own),
+            from_input=derived,
+            cost=self._cost(gathered.ops),
+        )
+
+    def _edge(self, source: str, target: str, bundle: _Bundle) -> Edge:
+        return Edge(
+            source=source,
+            target=target,
+            tensors=max(1, len(bundle.tensors)),
+            arguments=tuple(bundle.arguments),
+            out_passes=self._partial(source, bundle.out_passes),
+            in_passes=self._partial(target, bundle.in_passes),
+        )
+
+    def _partial(self, name: str, numbers: Iterable[int]) -> tuple[int, ...]:
+        """Some passes of a node; nothing where these are all."""
+        found = tuple(sorted(numbers))
+        if not self._rolled or len(found) >= self._gathered[name].node.again.passes:
+            return ()
+        return found
+
+    def _cost(self, ops: Iterable[OpId]) -> Cost:
+        time_ns = size = flops = 0
+        parameters: dict[str, int] = {}
+        for op in (self._trace.ops[number] for number in ops):
+            time_ns += op.end_ns - op.start_ns
+            flops += self._flops.get(op.id, 0)
+            if op.id not in self._flow.hidden:
+                size += sum(value.spec.bytes for value in op.outputs)
+            for name, spec in self._flow.taken[op.id].parameters.items():
+                parameters[name] = spec.elements
+        return Cost(time_ns=time_ns, parameters=sum(parameters.values()), bytes=size, flops=flops)
+
+    def _box_around(self, op: Op) -> str | None:
+        """The name of the innermost box around an op, after making the boxes there."""
+        parent: str | None = None
+        for surrounding in self._places.around(op):
+            name = self._box_name(surrounding)
+            if name not in self._boxes:
+                self._boxes[name] = self._box(name, surrounding, parent, op)
+            parent = name
+        return parent
+
+    def _box(self, name: str, surrounding: Surrounding, parent: str | None, op: Op) -> Box:
+        if isinstance(surrounding, Run):
+            again = Again(times=surrounding.times, until=self._op_name(surrounding.last))
+            return Box(name=name, parent=parent, again=again)
+        path = self._trace.calls[surrounding].path
+        return Box(
+            name=name,
+            parent=parent,
+            module=path,
+            class_name=self._classes.get(path, ""),
+            again=self._again(surrounding, op),
+        )
+
+    def _again(self, call: CallId, op: Op) -> Again:
+        run = self._places.run_of(call, op)
+        passes = self._calls_of[self._trace.calls[call].path] if self._rolled else 1
+        if run is None or run.last_call is None:
+            return Again(passes=passes)
+        return Again(passes=passes, times=run.times, until=self._call_name(run.last_call))
+
+    def _is_drawn_as_op(self, op: Op) -> bool:
+        return (
+            self._places.has(op)
+            and self._drawn[op.id] == op.id
+            and op.id not in self._flow.hidden
+            and self._places.closed(op) is None
+        )
+
+    def _instance(self, op: Op) -> tuple[str, int]:
+        closed = self._places.closed(op)
+        return ("op", op.id) if closed is None else ("call", closed)
+
+    def _number(self, op: Op) -> int:
+        closed = self._places.closed(op)
+        return self._labels[op.id].number if closed is None else self._trace.calls[closed].number
+
+    def _name(self, op: Op) -> str:
+        closed = self._places.closed(op)
+        return self._op_name(op.id) if closed is None else self._call_name(closed)
+
+    def _op_name(self, op: OpId) -> str:
+        label = self._labels[op]
+        return label.layer if self._rolled else str(label)
+
+    def _call_name(self, call: CallId) -> str:
+        record = self._trace.calls[call]
+        path = record.path or self._trace.model
+        if self._rolled or self._calls_of[record.path] == 1:
+            return path
+        return f"{path}:{record.number}"
+
+    def _box_name(self, surrounding: Surrounding) -> str:
+        if isinstance(surrounding, Run):
+            return f"{self._op_name(surrounding.start)} … {self._op_name(surrounding.last)}"
+        return self._call_name(surrounding)
+
+
+def _failing_call(trace: Trace) -> CallId | None:
+    """The innermost call that was running when the forward raised."""
+    last = trace.ops[-1] if trace.ops else None
+    busy = set(_lines(trace, last.call)) if last is not None else set()
+    for call in _lines(trace, trace.calls[-1].id if trace.calls else None):
+        ended = trace.calls[call].end_ns
+        over = last is not None and 0 < ended < last.start_ns
+        if call in busy or not (trace.calls[call].outputs or over):
+            return call
+    return None
+
+
+def _lines(trace: Trace, call: CallId | None) -> Iterator[CallId]:
+    """A call and those around it, innermost first."""
+    while call is not None:
+        yield call
+        call = trace.calls[call].parent

@@ -1,1 +1,0 @@
-"""Where the memory of a step is: who made it, who keeps it, who holds the peak."""

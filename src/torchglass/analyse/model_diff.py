@@ -1,0 +1,183 @@
+"""The differences between two models, module by module.
+
+Modules are matched by their paths, tensors by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from torchglass.records.model import Model, Module, ModuleId, Slot, TensorId, join_path
+from torchglass.records.tensors import TensorSpec
+
+Verdict = Literal["added", "removed", "changed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotChange:
+    """A tensor of a module that is not the same in both models."""
+
+    name: str
+    before: TensorSpec | None = None
+    """None where only the new model has it."""
+    after: TensorSpec | None = None
+    """None where only the old one has it."""
+    distance: float | None = None
+    """How far the values lie apart, as a share of the old ones; None where shapes differ, or where
+    nobody looked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleChange:
+    """What became of a module."""
+
+    path: str
+    verdict: Verdict
+    class_before: str = ""
+    """Set where the class is another one."""
+    extra_before: str | None = None
+    """What its `extra_repr` said, where it says something else now."""
+    slots: tuple[SlotChange, ...] = ()
+
+    @property
+    def distance(self) -> float | None:
+        """Of its tensors the one that moved most."""
+        return max((one.distance for one in self.slots if one.distance is not None), default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Both models in one tree, and what differs in it."""
+
+    model: Model
+    """The modules of the new model, and those that only the old one has, at their places."""
+    changes: Mapping[str, ModuleChange] = field(default_factory=dict)
+    """By path; what is the same is not in it."""
+
+    @cached_property
+    def below(self) -> Mapping[str, int]:
+        """How many modules changed inside each module that has any such."""
+        counts: dict[ModuleId, int] = {}
+        for module in reversed(self.model.modules):
+            inside = counts.get(module.id, 0) + (module.path in self.changes)
+            if module.parent is not None and inside:
+                counts[module.parent] = counts.get(module.parent, 0) + inside
+        return {self.model[top].path: count for top, count in counts.items()}
+
+
+def compare(
+    before: Model, after: Model, distances: Mapping[str, float] | None = None
+) -> Comparison:
+    """What changed from one model to another.
+
+    `distances` tells how far the values of tensors lie apart, by their dotted names: the length of
+    the difference over that of the old tensor. Without it, values are not compared.
+    """
+    distances = distances or {}
+    changes = {}
+    for module in after.modules:
+        change = _change(before.find(module.path), module, distances)
+        if change:
+            changes[module.path] = change
+    for module in before.modules:
+        if after.find(module.path) is None:
+            slots = tuple(SlotChange(name=slot.name, before=slot.spec) for slot in module.slots)
+            changes[module.path] = ModuleChange(path=module.path, verdict="removed", slots=slots)
+    return Comparison(model=_joined(before, after), changes=changes)
+
+
+def _change(
+    before: Module | None, after: Module, distances: Mapping[str, float]
+) -> ModuleChange | None:
+    if before is None:
+        slots = tuple(SlotChange(name=slot.name, after=slot.spec) for slot in after.slots)
+        return ModuleChange(path=after.path, verdict="added", slots=slots)
+    change = ModuleChange(
+        path=after.path,
+        verdict="changed",
+        class_before=before.class_name if before.class_name != after.class_name else "",
+        extra_before=before.extra if before.extra != after.extra else None,
+        slots=tuple(_slot_changes(before, after, distances)),
+    )
+    same = not (change.class_before or change.slots) and change.extra_before is None
+    return None if same else change
+
+
+def _slot_changes(
+    before: Module, after: Module, distances: Mapping[str, float]
+) -> Iterator[SlotChange]:
+    old = {slot.name: slot for slot in before.slots}
+    for slot in after.slots:
+        was = old.pop(slot.name, None)
+        distance = distances.get(join_path(after.path, slot.name))
+        if was is None:
+            yield SlotChange(name=slot.name, after=slot.spec)
+        elif not _alike(was.spec, slot.spec) or distance:
+            yield SlotChange(
+                name=slot.name, before=was.spec, after=slot.spec, distance=distance or None
+            )
+    for name, slot in old.items():
+        yield SlotChange(name=name, before=slot.spec)
+
+
+def _alike(before: TensorSpec, after: TensorSpec) -> bool:
+    """Whether two tensors are made alike, on whichever device they are."""
+    return (before.shape, before.dtype, before.layout) == (after.shape, after.dtype, after.layout)
+
+
+def _joined(before: Model, after: Model) -> Model:
+    """The new model, with what only the old one has behind the children of its place."""
+    joined: list[Module] = []
+    ids: dict[str, ModuleId] = {}
+    waiting: list[tuple[Module, ModuleId | None, bool]] = [(after.root, None, True)]
+    while waiting:
+        module, parent, is_new = waiting.pop()
+        own = ids[module.path] = ModuleId(len(joined))
+        joined.append(replace(module, id=own, parent=parent, children=()))
+        waiting += reversed(
+            [(child, own, new) for child, new in _below(module, is_new, before, after)]
+        )
+    return replace(after, modules=tuple(_linked(joined, before, after, ids)))
+
+
+def _below(
+    module: Module, is_new: bool, before: Model, after: Model
+) -> Iterator[tuple[Module, bool]]:
+    if not is_new:
+        yield from ((child, False) for child in before.children(module))
+        return
+    yield from ((child, True) for child in after.children(module))
+    old = before.find(module.path)
+    for child in before.children(old) if old else ():
+        if after.find(child.path) is None:
+            yield child, False
+
+
+def _linked(
+    joined: Sequence[Module], before: Model, after: Model, ids: Mapping[str, ModuleId]
+) -> Iterator[Module]:
+    """The modules with their children and aliases as the joined tree numbers them."""
+    children: dict[ModuleId, list[ModuleId]] = {}
+    for module in joined:
+        if module.parent is not None:
+            children.setdefault(module.parent, []).append(module.id)
+    shift = 1 + max((slot.tensor for each in after.modules for slot in each.slots), default=-1)
+    for module in joined:
+        is_new = after.find(module.path) is not None
+        home = after if is_new else before
+        alias = None if module.alias_of is None else ids.get(home[module.alias_of].path)
+        slots = module.slots if is_new else tuple(_shifted(slot, shift) for slot in module.slots)
+        yield replace(
+            module,
+            children=tuple(children.get(module.id, ())),
+            alias_of=alias,
+            slots=slots,
+        )
+
+
+def _shifted(slot: Slot, by: int) -> Slot:
+    """A slot whose tensor is not taken for one of the other model."""
+    return replace(slot, tensor=TensorId(slot.tensor + by))

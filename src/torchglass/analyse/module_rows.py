@@ -1,0 +1,110 @@
+"""Measurements of modules as table rows: as a tree, or as one sorted list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Literal, Protocol, TypeVar, get_args
+
+from torchglass.errors import ViewError
+from torchglass.records.model import Model
+
+Sort = Literal["total", "self"]
+
+UNATTRIBUTED = "unattributed"
+
+
+class Measured(Protocol):
+    """What was measured of one module."""
+
+    @property
+    def path(self) -> str | None:
+        """Where the module is; None for what is no module's."""
+
+
+M = TypeVar("M", bound=Measured)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRow(Generic[M]):
+    """One line of a table: a module, or what is no module's, with its place in the tree."""
+
+    measured: M
+    name: str
+    depth: int
+    last: bool
+    """Whether no sibling follows."""
+
+
+def check_order(sort: str | None, depth: int | None) -> None:
+    """Check the order and the number of levels."""
+    if sort is not None and sort not in get_args(Sort):
+        raise ViewError(f"sort must be one of {', '.join(get_args(Sort))}, not {sort!r}")
+    if depth is not None and depth < 0:
+        raise ViewError(f"depth must be 0 or more, not {depth}")
+
+
+def paths_of(model: Model, measured: Iterable[str]) -> Iterable[str]:
+    """The paths of all modules, each once, then of those that were made as the model ran."""
+    known = (module.path for module in model.modules if module.alias_of is None)
+    return dict.fromkeys([*known, *measured])
+
+
+def ranked(
+    measured: Iterable[M], model: Model, size: Callable[[M], int], depth: int | None
+) -> list[ModuleRow[M]]:
+    """One list of all that are so far below the model, the largest first."""
+    shown = [one for one in measured if depth is None or _level(one) <= depth]
+    shown.sort(key=size, reverse=True)
+    return [ModuleRow(one, full_name(one.path, model), 0, True) for one in shown]
+
+
+def tree(
+    measured: Iterable[M], model: Model, size: Callable[[M], int] | None, depth: int | None
+) -> list[ModuleRow[M]]:
+    """The tree so far below the model; with a size, the largest of siblings comes first."""
+    below: dict[str | None, list[M]] = {}
+    for one in measured:
+        below.setdefault(_parent(one.path), []).append(one)
+    if size is not None:
+        for siblings in below.values():
+            siblings.sort(key=size, reverse=True)
+    return list(_walk(below, model, depth))
+
+
+def full_name(path: str | None, model: Model) -> str:
+    """The path of a module; the name of the model for the model itself."""
+    return UNATTRIBUTED if path is None else path or model.name
+
+
+def _walk(
+    below: dict[str | None, list[M]], model: Model, depth: int | None
+) -> Iterator[ModuleRow[M]]:
+    waiting = [ModuleRow(root, model.name, 0, True) for root in below.get(None, ())]
+    while waiting:
+        row = waiting.pop()
+        yield row
+        if row.measured.path is None or (depth is not None and row.depth >= depth):
+            continue
+        children = below.get(row.measured.path, [])
+        waiting += reversed(
+            [
+                ModuleRow(child, _name(child), row.depth + 1, child is children[-1])
+                for child in children
+            ]
+        )
+
+
+def _parent(path: str | None) -> str | None:
+    """Below which path a module stands: what is no module's stands below the model."""
+    if path is None:
+        return ""
+    return path.rpartition(".")[0] if path else None
+
+
+def _name(measured: Measured) -> str:
+    return UNATTRIBUTED if measured.path is None else measured.path.rpartition(".")[2]
+
+
+def _level(measured: Measured) -> int:
+    return measured.path.count(".") + 1 if measured.path else 0

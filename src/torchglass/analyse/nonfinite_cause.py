@@ -1,0 +1,215 @@
+"""Why an op produced NaN or Inf, as far as the ranges of its tensors tell.
+
+>>> from torchglass.records.tensors import Stats, TensorSpec
+>>> spec = TensorSpec(shape=(4,), dtype="float32")
+>>> stats = Stats(count=4, min=-5.0, max=1.0, mean=-2.0, std=2.5)
+>>> cause(
+...     Finding(
+...         severity="error",
+...         kind="nan",
+...         message="",
+...         op="sqrt",
+...         tensors=(Evidence(name="input", role="argument", spec=spec, stats=stats),),
+...     )
+... )
+'input goes down to -5: the square root of a negative number is NaN'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from torchglass.analyse.signatures import plain_name
+from torchglass.records.calls import ForwardStats, Measured
+from torchglass.records.findings import Evidence, Finding, Role
+from torchglass.records.model import join_path
+from torchglass.records.tensors import Stats
+
+_LARGEST_EXPONENT = {"float64": 709.78, "float32": 88.72, "bfloat16": 88.72, "float16": 11.09}
+_LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308}
+
+
+def cause(finding: Finding) -> str:
+    """The reason in a few words, "" where the ranges do not show one."""
+    rules = _BACKWARD if finding.phase == "backward" else _FORWARD
+    name = plain_name(finding.op.rpartition(".")[2])
+    for rule in rules:
+        if name in rule.ops:
+            told = rule.tell(finding)
+            if told:
+                return told
+    return _of_any_op(finding)
+
+
+def first_nan(calls: Sequence[ForwardStats]) -> Finding | None:
+    """The first NaN that came out of a module, of calls in the order in which they began."""
+    spoiled = [call for call in calls if _with_nan(call.outputs)]
+    paths = {call.path for call in spoiled}
+    inner = [call for call in spoiled if not any(_is_below(path, call.path) for path in paths)]
+    if not inner:
+        return None
+    call = inner[0]
+    made, stats = _with_nan(call.outputs)[0]
+    name = f"`{call.path}`" if call.path else "the model"
+    return Finding(
+        severity="error",
+        kind="nan",
+        message=not_finite_words(stats, f"leaving {name}"),
+        path=call.path,
+        call=call.number,
+        tensors=(
+            *(_evidence("input", "argument", one) for one in call.inputs),
+            _evidence("output", "result", made),
+        ),
+    )
+
+
+def _with_nan(tensors: Sequence[Measured]) -> list[tuple[Measured, Stats]]:
+    return [(one, one.stats) for one in tensors if one.stats is not None and one.stats.nan]
+
+
+def _is_below(path: str, other: str) -> bool:
+    return path != other and (not other or path.startswith(f"{other}."))
+
+
+def _evidence(side: str, role: Role, tensor: Measured) -> Evidence:
+    name = join_path(side, tensor.place)
+    return Evidence(name=name, role=role, spec=tensor.spec, stats=tensor.stats)
+
+
+def not_finite_words(stats: Stats, of: str) -> str:
+    """How many values of something are NaN or Inf: "3 of 64 values of `fc.weight` are NaN"."""
+    counts = [(stats.nan, "NaN"), (stats.inf, "Inf")]
+    bad = stats.nan + stats.inf
+    what = " or ".join(word for count, word in counts if count)
+    if bad == stats.count:
+        return f"All {stats.count:,} values {of} are {what}"
+    return f"{bad:,} of {stats.count:,} values {of} {'is' if bad == 1 else 'are'} {what}"
+
+
+def share_of_largest(dtype: str, magnitude: float) -> float:
+    """How much of what a float type can hold a number takes."""
+    return magnitude / _LARGEST.get(dtype, math.inf)
+
+
+class _Rule(NamedTuple):
+    ops: frozenset[str]
+    tell: Callable[[Finding], str]
+
+
+def _rule(ops: str, tell: Callable[[Finding], str]) -> _Rule:
+    return _Rule(frozenset(ops.split()), tell)
+
+
+def _seen(finding: Finding, role: Sequence[str] = ("argument", "parameter", "buffer")) -> _Given:
+    return [
+        (one, one.stats) for one in finding.tensors if one.role in role and one.stats is not None
+    ]
+
+
+_Given = list[tuple[Evidence, Stats]]
+
+
+def _below(limit: float, told: str, *, at: str = "") -> Callable[[Finding], str]:
+    """A function that ends at a limit: what happens below it and, if told, right there."""
+
+    def tell(finding: Finding) -> str:
+        for given, stats in _seen(finding)[:1]:
+            if stats.min < limit:
+                return f"{given.name} goes down to {stats.min:.4g}: {told}"
+            if at and stats.min == limit:
+                return f"{given.name} holds {limit:g}: {at}"
+        return ""
+
+    return tell
+
+
+def _beyond_one(finding: Finding) -> str:
+    for given, stats in _seen(finding)[:1]:
+        largest = max(-stats.min, stats.max)
+        if largest > 1:
+            return f"{given.name} reaches {largest:.4g}, and the function ends at 1"
+    return ""
+
+
+def _division(finding: Finding) -> str:
+    divisors = [(given, stats) for given, stats in _seen(finding) if given.name == "right"]
+    for given, stats in divisors:
+        if 0 in (stats.min, stats.max):
+            return f"{given.name} holds 0: it is a division by zero"
+        if stats.min < 0 < stats.max:
+            return f"{given.name} goes from {stats.min:.4g} to {stats.max:.4g}, across zero"
+    return ""
+
+
+def _exponential(finding: Finding) -> str:
+    for given, stats in _seen(finding)[:1]:
+        most = _LARGEST_EXPONENT.get(given.spec.dtype, math.inf)
+        if stats.max > most:
+            return f"{given.name} reaches {stats.max:.4g}: {given.spec.dtype} ends at exp({most:g})"
+    return ""
+
+
+def _masked(finding: Finding) -> str:
+    masked = any(stats.inf for _, stats in _seen(finding))
+    has_mask = any(given.name == "attn_mask" for given, _ in _seen(finding))
+    if finding.kind == "nan" and (masked or has_mask):
+        return "a row in which everything is masked has no largest value: its softmax is NaN"
+    return ""
+
+
+def _power(finding: Finding) -> str:
+    for given, stats in _seen(finding)[:1]:
+        if finding.kind == "nan" and stats.min < 0:
+            return f"{given.name} goes down to {stats.min:.4g}: a root of a negative number is NaN"
+        if finding.kind == "inf" and 0 in (stats.min, stats.max):
+            return f"{given.name} holds 0: a negative power of it is Inf"
+    return ""
+
+
+def _steep_at_zero(finding: Finding) -> str:
+    for given, stats in _seen(finding, ("saved", "argument")):
+        if 0 in (stats.min, stats.max) or stats.min < 0 < stats.max:
+            return f"{given.name} holds 0, where the slope of {finding.op} is not finite"
+    return ""
+
+
+def _of_any_op(finding: Finding) -> str:
+    return next(filter(None, _general(finding)), "")
+
+
+def _general(finding: Finding) -> Iterator[str]:
+    given = _seen(finding, ("argument", "parameter", "buffer", "saved"))
+    given += _seen(finding, ("gradient",))[:-1]
+    spoiled = [one for one, stats in given if stats.inf]
+    if finding.kind == "nan" and spoiled:
+        yield f"{spoiled[0].name} holds Inf: Inf − Inf, 0 × Inf and Inf / Inf are NaN"
+    small = [one.spec.dtype for one in finding.tensors if one.role in ("result", "gradient")][:1]
+    if finding.kind == "inf" and small and small[0] in ("float16", "bfloat16"):
+        yield f"{small[0]} ends at {_LARGEST[small[0]]:.5g}"
+
+
+_NEGATIVE_ROOT = "the square root of a negative number is NaN"
+_NEGATIVE_LOG = "the logarithm of a negative number is NaN"
+
+_FORWARD = (
+    _rule("sqrt", _below(0.0, _NEGATIVE_ROOT)),
+    _rule("rsqrt", _below(0.0, _NEGATIVE_ROOT, at="1 / √0 is Inf")),
+    _rule("log log2 log10", _below(0.0, _NEGATIVE_LOG, at="the logarithm of 0 is −Inf")),
+    _rule("log1p", _below(-1.0, _NEGATIVE_LOG, at="the logarithm of 0 is −Inf")),
+    _rule("acos arccos asin arcsin atanh arctanh", _beyond_one),
+    _rule("div divide true_divide truediv", _division),
+    _rule("exp expm1 exp2 cosh sinh", _exponential),
+    _rule("softmax log_softmax scaled_dot_product_attention", _masked),
+    _rule("pow", _power),
+    _rule("reciprocal", _power),
+)
+_BACKWARD = (
+    _rule(
+        "sqrt rsqrt norm vector_norm linalg_norm linalg_vector_norm cdist pow log log2 log10 div "
+        "truediv divide true_divide reciprocal std acos asin normalize cosine_similarity",
+        _steep_at_zero,
+    ),
+)

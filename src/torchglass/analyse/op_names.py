@@ -1,0 +1,408 @@
+"""The names of a trace's ops, how to find an op by them, and which are one op of a loop.
+
+Two ops are passes of one layer when they compute the same function with the same parameters, or
+when one place in the code ran them in a loop. A place that only gathers what different layers
+made, as `x = x + layer(x)` over a list of layers does, is no loop: between its runs lie ops that
+ran once.
+
+There are many more names than ops, and few are ever asked for. So a name is taken apart instead of
+searched among all names written out: "relu_1_3:2" is the second pass of the layer "relu_1_3".
+"""
+
+from __future__ import annotations
+
+import difflib
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from operator import attrgetter
+from typing import Any, overload
+
+from torchglass.errors import LookupFailedError
+from torchglass.records.trace import Call, Op, OpId
+
+_Key = tuple[object, ...]
+_Links = Mapping[OpId, set[OpId]]
+
+
+def passes(ops: Sequence[Op]) -> Iterator[tuple[OpId, ...]]:
+    """The ops of each layer in the order in which they ran; layers by their first op."""
+    alike = _repeated(ops)
+    in_loops = bytearray(len(ops))
+    loops: dict[OpId, Sequence[OpId]] = {}
+    for key in _loops(alike, len(ops)):
+        _mark(in_loops, alike[key], True)
+        loops[alike[key][0]] = alike[key]
+    for op in ops:
+        if not in_loops[op.id]:
+            yield (op.id,)
+        elif op.id in loops:
+            yield tuple(loops[op.id])
+
+
+def longest_loop(ops: Sequence[Op], layers: Collection[Sequence[OpId]]) -> int:
+    """How often the layer ran that ran most often among those to which their results came back.
+
+    Of all layers only those with several passes are needed. Passes side by side, as of a module
+    that is given two images, are no loop; where nothing comes back the answer is 1.
+    """
+    counts = {layer[0]: len(layer) for layer in layers}
+    if not counts:
+        return 1
+    first = {op: layer[0] for layer in layers for op in layer}
+    before: dict[OpId, set[OpId]] = defaultdict(set)
+    after: dict[OpId, set[OpId]] = defaultdict(set)
+    for op in ops:
+        for parent in op.parents:
+            source, target = first.get(parent, parent), first.get(op.id, op.id)
+            after[source].add(target)
+            before[target].add(source)
+    looping = _peeled(_peeled(before.keys() | after.keys(), before, after), after, before)
+    return max((counts.get(layer, 1) for layer in looping), default=1)
+
+
+def _peeled(layers: set[OpId], before: _Links, after: _Links) -> set[OpId]:
+    """The layers without those that have none before them, and so on with what is left."""
+    waiting = {layer: len(before.get(layer, set()) & layers) for layer in layers}
+    free = [layer for layer, count in waiting.items() if not count]
+    for layer in free:
+        for other in after.get(layer, set()) & layers:
+            waiting[other] -= 1
+            if not waiting[other]:
+                free.append(other)
+    return layers - set(free)
+
+
+def _repeated(ops: Sequence[Op]) -> dict[_Key, list[OpId]]:
+    """The ops that have a key in common with others, by that key."""
+    # Of a long pass most ops are told apart without keys, which take memory.
+    hints = [_hint(op) for op in ops]
+    counts = Counter(hints)
+    alike: dict[_Key, list[OpId]] = {}
+    for op, hint in zip(ops, hints, strict=True):
+        if op.kind == "op" and counts[hint] > 1:
+            alike.setdefault(_key(op), []).append(op.id)
+    return {key: those for key, those in alike.items() if len(those) > 1}
+
+
+def _hint(op: Op) -> str | int:
+    """What two ops have in common that have their key in common."""
+    for operand in op.operands:
+        if operand.parameter:
+            return operand.parameter
+    return op.site
+
+
+def _key(op: Op) -> _Key:
+    parameters = tuple([operand.parameter for operand in op.operands if operand.parameter])
+    return (op.function, parameters or op.site, op.phase)
+
+
+def _loops(alike: Mapping[_Key, Sequence[OpId]], count: int) -> set[_Key]:
+    """The keys whose ops are passes of one layer."""
+    loops = set(alike)
+    ran_once = bytearray([True]) * count
+    for key in loops:
+        _mark(ran_once, alike[key], False)
+    while True:
+        # singles[i] counts the ops before i that ran once, so a difference tells of a whole gap.
+        singles = [0, *accumulate(ran_once)]
+        gathering = [
+            key
+            for key in loops
+            if not _has_parameters(key)
+            and all(singles[after] > singles[before + 1] for before, after in pairwise(alike[key]))
+        ]
+        if not gathering:
+            return loops
+        loops.difference_update(gathering)
+        for key in gathering:
+            _mark(ran_once, alike[key], True)
+
+
+def _mark(marks: bytearray, places: Iterable[int], mark: bool) -> None:
+    for place in places:
+        marks[place] = mark
+
+
+def _has_parameters(key: _Key) -> bool:
+    return isinstance(key[1], tuple)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """What an op is called."""
+
+    layer: str
+    """"conv2d_3_7"; the same for all passes of a layer."""
+    short: str
+    """"conv2d_3"."""
+    number: int = 1
+    """Which pass of its layer this op is, from 1."""
+    passes: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.layer}:{self.number}" if self.passes > 1 else self.layer
+
+    def keys(self) -> Iterator[str]:
+        """All names that mean this op alone."""
+        for name in (self.short, self.layer):
+            if self.passes == 1:
+                yield name
+            yield f"{name}:{self.number}"
+
+
+class Labels(Sequence[Label]):
+    """The label of each op, in the order of the ops, written out when it is asked for.
+
+    Of a long pass few are, so only numbers are kept.
+    """
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self._ops = ops
+        self._layer = array("i", [0]) * len(ops)
+        self._number = array("i", [0]) * len(ops)
+        self.layers = Layers(ops)
+        for total, layer in enumerate(passes(ops)):
+            self.layers.add(layer)
+            for number, op in enumerate(layer, 1):
+                self._layer[op] = total
+                self._number[op] = number
+
+    @overload
+    def __getitem__(self, place: int) -> Label: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Label]: ...
+
+    def __getitem__(self, place: int | slice) -> Label | Sequence[Label]:
+        if isinstance(place, slice):
+            return [self[op] for op in range(len(self))[place]]
+        total = self._layer[place]
+        layer, short = self.layers.names(total)
+        passes = len(self.layers.ops(total))
+        return Label(layer=layer, short=short, number=self._number[place], passes=passes)
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+
+class Layers(Mapping[str, tuple[OpId, ...]]):
+    """The ops of each layer, pass by pass, by the layer's long and by its short name."""
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self._ops = ops
+        self._first = array("i")
+        self._repeated: dict[int, tuple[OpId, ...]] = {}
+        self._of_type: dict[str, array[int]] = {}
+        self._nth = array("i")
+
+    def add(self, ops: tuple[OpId, ...]) -> None:
+        """The next layer."""
+        total = len(self._first)
+        self._first.append(ops[0])
+        if len(ops) > 1:
+            self._repeated[total] = ops
+        alike = self._of_type.setdefault(self._ops[ops[0]].type, array("i"))
+        alike.append(total)
+        self._nth.append(len(alike))
+
+    def names(self, total: int) -> tuple[str, str]:
+        """The long and the short name of the layer of a number among all layers."""
+        short = f"{self._ops[self._first[total]].type}_{self._nth[total]}"
+        return f"{short}_{total}", short
+
+    def ops(self, total: int) -> tuple[OpId, ...]:
+        """The ops of the layer of a number among all layers."""
+        return self._repeated.get(total) or (OpId(self._first[total]),)
+
+    @property
+    def repeated(self) -> Collection[tuple[OpId, ...]]:
+        """The ops of each layer that ran several times."""
+        return self._repeated.values()
+
+    def __getitem__(self, name: str) -> tuple[OpId, ...]:
+        kind, _, numbers = name.partition("_")
+        nth = numbers.partition("_")[0]
+        alike = self._of_type.get(kind, ())
+        if nth.isdecimal() and 0 < int(nth) <= len(alike):
+            total = alike[int(nth) - 1]
+            if name in self.names(total):
+                return self.ops(total)
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        for total in range(len(self._first)):
+            yield from self.names(total)
+
+    def __len__(self) -> int:
+        return 2 * len(self._first)
+
+
+def labels(ops: Sequence[Op]) -> Labels:
+    """The label of each op, in the order of the ops."""
+    return Labels(ops)
+
+
+_MOST_NEAR = 6
+_MOST_COMPARED = 2000
+
+
+class Lookup:
+    """The names of the ops: labels, ordinals, modules that return them, inputs and outputs."""
+
+    def __init__(
+        self,
+        ops: Sequence[Op],
+        calls: Sequence[Call],
+        labels: Labels,
+        listed: Sequence[OpId] | None = None,
+    ) -> None:
+        """Only the ops in `listed` are found: all of them, if it is None."""
+        self._ops = ops
+        self._calls = calls
+        self._labels = labels
+        self._listed = listed
+
+    def find(self, key: int | str) -> OpId:
+        """The op of a name; a part of a name will do where only one op has it."""
+        if isinstance(key, int):
+            return self._ordinal(key)
+        lower = key.lower()
+        named = dict.fromkeys(self._named(key)) or dict.fromkeys(self._named(lower))
+        found = tuple(named) or self._containing(lower)
+        listed = [op for op in found if op in self._ordinals]
+        if len(listed) == 1:
+            return listed[0]
+        if found and not listed:
+            raise LookupFailedError(self._left_out(key, found))
+        raise LookupFailedError(self._ambiguous(key, listed) if found else self._unknown(key))
+
+    def __contains__(self, op: OpId) -> bool:
+        """Whether an op is listed."""
+        return op in self._ordinals
+
+    def keys(self, op: OpId) -> tuple[int | str, ...]:
+        """All names that mean this op and no other, ordinals first."""
+        names = {name for name in self._names(op) if name not in ("", ":1")}
+        own = (name for name in names if all(named == op for named in self._named(name)))
+        if op not in self._ordinals:
+            return tuple(sorted(own))
+        ordinal = self._ordinals[op]
+        return (ordinal - len(self._ordinals), ordinal, *sorted(own))
+
+    @property
+    def layers(self) -> Layers:
+        """The ops of each layer, pass by pass, by the layer's long and by its short name."""
+        return self._labels.layers
+
+    def _ordinal(self, key: int) -> OpId:
+        count = len(self._ordinals)
+        if not -count <= key < count:
+            which = "" if self._listed is None else " whose tensors are saved"
+            places = f", 0 … {count - 1}" if count else ""
+            raise LookupFailedError(
+                f"there is no layer {key}: the trace has {count}{which}{places}"
+            )
+        return self._ops[key].id if self._listed is None else self._listed[key]
+
+    @cached_property
+    def _ordinals(self) -> Mapping[OpId, int]:
+        """The place of each listed op among them."""
+        listed = (op.id for op in self._ops) if self._listed is None else self._listed
+        return {op: place for place, op in enumerate(listed)}
+
+    def _left_out(self, key: str, found: Sequence[OpId]) -> str:
+        """Why ops that ran are not found."""
+        listed = ", ".join(str(self._labels[op]) for op in list(self._ordinals)[:_MOST_NEAR])
+        more = " …" if len(self._ordinals) > _MOST_NEAR else ""
+        name = str(self._labels[found[0]]) if len(found) == 1 else key
+        saved = f"saved are {listed}{more}" if listed else "none is saved"
+        return (
+            f"the tensor of {name} was not saved, and keep_unsaved_layers=False leaves such "
+            f"layers out; {saved}"
+        )
+
+    def _named(self, name: str) -> Iterator[OpId]:
+        """The ops that a whole name may mean, some more than once."""
+        yield from self.layers.get(name, ())
+        yield from self._addresses.get(name, ())
+        yield from map(_returned, _equal(self._by_path, name, _PATH))
+        name, _, number = name.rpartition(":")
+        if number.isdecimal() and number[0] != "0":
+            yield from self.layers.get(name, ())[int(number) - 1 : int(number)]
+            yield from map(_returned, _equal(self._by_path, (name, int(number)), _PATH_AND_NUMBER))
+
+    def _names(self, op: OpId) -> Iterator[str]:
+        """All names of an op, whether or not they mean others too."""
+        label = self._labels[op]
+        for name in (label.short, label.layer):
+            yield from (name, f"{name}:{label.number}")
+        yield from _addresses(self._ops[op])
+        for call in _equal(self._by_op, op, _returned):
+            yield from (call.path, f"{call.path}:{call.number}")
+
+    @cached_property
+    def _addresses(self) -> Mapping[str, list[OpId]]:
+        """The inputs and outputs by what they are called in the model's forward."""
+        addresses: dict[str, list[OpId]] = {}
+        for op in self._ops:
+            for address in _addresses(op):
+                addresses.setdefault(address, []).append(op.id)
+        return addresses
+
+    @cached_property
+    def _by_path(self) -> list[Call]:
+        """The calls that returned what an op made, by path, and at one path by number as ever."""
+        return sorted((call for call in self._calls if _returns(call)), key=_PATH)
+
+    @cached_property
+    def _by_op(self) -> list[Call]:
+        """The same calls in the order of what they returned."""
+        return sorted(self._by_path, key=_returned)
+
+    def _containing(self, part: str) -> tuple[OpId, ...]:
+        found = (op.id for op in self._ops if any(part in n.lower() for n in self._names(op.id)))
+        return tuple(found)
+
+    def _ambiguous(self, key: str, found: Sequence[OpId]) -> str:
+        names = [str(self._labels[op]) for op in found]
+        shown = ", ".join(names[:_MOST_NEAR]) + (" …" if len(names) > _MOST_NEAR else "")
+        return f"{key!r} matches {len(found)} ops: {shown}; name one of them"
+
+    def _unknown(self, key: str) -> str:
+        kind = key.lower().partition("_")[0].partition(".")[0]
+        names = dict.fromkeys(name for op in self._ops for name in self._names(op.id))
+        # Comparing takes a while, so of a large trace only what begins alike is compared.
+        candidates = [name for name in names if name.startswith(kind)] or list(names)
+        near = difflib.get_close_matches(key.lower(), candidates[:_MOST_COMPARED], n=_MOST_NEAR)
+        hint = f"; near it are {', '.join(near)}" if near else "; print the trace to see its names"
+        return f"no op is called {key!r}{hint}"
+
+
+_PATH = attrgetter("path")
+_PATH_AND_NUMBER = attrgetter("path", "number")
+
+
+def _addresses(op: Op) -> Iterator[str]:
+    if op.kind != "op":
+        yield f"{op.kind}.{op.function}" if op.function else op.kind
+
+
+def _returns(call: Call) -> bool:
+    return bool(call.outputs) and call.outputs[0].op is not None
+
+
+def _returned(call: Call) -> Any:
+    """The op that made the first tensor which a call returned."""
+    return call.outputs[0].op
+
+
+def _equal(calls: Sequence[Call], value: Any, key: Callable[[Call], Any]) -> Iterator[Call]:
+    """Of calls in the order of a key those that have it, one by one, as there may be many."""
+    first = bisect_left(calls, value, key=key)
+    return map(calls.__getitem__, range(first, bisect_right(calls, value, first, key=key)))

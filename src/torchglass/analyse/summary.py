@@ -1,0 +1,292 @@
+"""The contents of a summary: one row per module, and totals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal
+
+from torchglass.analyse.parameters import Counts, ModuleCounts, count
+from torchglass.records.model import Model, Module, ModuleId, Slot, TensorId, join_path
+from torchglass.records.trace import Call, Value
+
+Sort = Literal["params", "bytes", "name"]
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+def sort_key(
+    sort: Sort, model: Model, counts: Sequence[ModuleCounts]
+) -> Callable[[tuple[ModuleId, ...]], Any]:
+    """What runs of neighbours that are built alike are sorted by."""
+    if sort == "params":
+        return lambda run: -sum(counts[one].total.parameters for one in run)
+    if sort == "bytes":
+        return lambda run: -sum(counts[one].total.bytes for one in run)
+    return lambda run: _natural(model[run[0]].name)
+
+
+def _natural(name: str) -> list[tuple[int, int | str]]:
+    """A key under which "9" comes before "10"."""
+    parts = _DIGITS.split(name)
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]
+
+
+Build = int
+"""A number that two modules share when they, and all below them, are built alike."""
+
+_NUMBER = re.compile(r"\d+")
+
+
+def builds(model: Model) -> list[Build]:
+    """How each module is built, in the order of `model.modules`."""
+    known: dict[Hashable, Build] = {}
+    found: list[Build] = [0] * len(model.modules)
+    # Children come after their parents, so backwards they are known before them.
+    for module in reversed(model.modules):
+        key = _key(model, module, found)
+        found[module.id] = known.setdefault(key, len(known))
+    return found
+
+
+def alike(
+    model: Model, siblings: Sequence[ModuleId], build: Sequence[Build]
+) -> list[tuple[ModuleId, ...]]:
+    """Siblings in runs: each run is built alike and named alike but for a number.
+
+    Names without a number stay apart: `query` and `key` may be alike, but mean different things.
+    """
+    runs: list[tuple[ModuleId, ...]] = []
+    for (stem, _), run in groupby(siblings, lambda one: (_stem(model[one]), build[one])):
+        members = tuple(run)
+        runs.extend([members] if "#" in stem else [(member,) for member in members])
+    return runs
+
+
+def _key(model: Model, module: Module, found: Sequence[Build]) -> Hashable:
+    return (
+        module.class_name,
+        module.extra,
+        module.problem,
+        module.alias_of,
+        tuple((slot.name, slot.role, slot.spec, slot.trainable) for slot in module.slots),
+        tuple((model[child].name, found[child]) for child in module.children),
+    )
+
+
+def _stem(module: Module) -> str:
+    return _NUMBER.sub("#", module.name)
+
+
+_MOMENTS_OF_ADAM = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRow:
+    """One line of a summary: a module, or several neighbours that are built alike."""
+
+    module: Module
+    """The first of them."""
+    members: tuple[ModuleId, ...]
+    depth: int
+    """How far it is below the model."""
+    last: bool
+    """Whether no sibling follows."""
+    own: Counts
+    """What the first of them holds itself."""
+    total: Counts
+    """What they hold together, all below included, each tensor once."""
+    dtypes: tuple[str, ...]
+    """Of their parameters, or of their buffers where they have none, all below included."""
+    devices: tuple[str, ...]
+    calls: tuple[Call, ...] = ()
+    """The calls of the first of them."""
+    tied_to: tuple[str, ...] = ()
+    """The first names of those of its own tensors that other modules hold too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """What a model needs to run and to train. Tensors that live and die inside a module are not
+    in it, nor is what the allocator adds."""
+
+    weight_bytes: int
+    """Parameters and buffers."""
+    gradient_bytes: int
+    """One gradient for each trainable parameter."""
+    optimizer_bytes: int
+    """The two moments that Adam keeps of each."""
+    activation_bytes: int | None
+    """All that modules put out, each memory once; None where no forward was run."""
+    largest_call_bytes: int | None
+    """The inputs and outputs of that innermost call which has the most of them."""
+
+    @property
+    def inference_bytes(self) -> int:
+        """Weights, and the largest call."""
+        return self.weight_bytes + (self.largest_call_bytes or 0)
+
+    @property
+    def training_bytes(self) -> int:
+        """Weights, gradients, Adam's moments, and all activations kept for the backward pass."""
+        kept = self.activation_bytes or 0
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryReport:
+    """All that the views of a summary show."""
+
+    model: Model
+    rows: tuple[SummaryRow, ...]
+    counts: ModuleCounts
+    """Of the whole model, whatever rows are shown."""
+    memory: MemoryEstimate
+    ran: bool
+    """Whether a forward was run, so that the rows have calls."""
+
+
+def summarize(
+    model: Model,
+    calls: Sequence[Call] | None = None,
+    *,
+    depth: int | None = None,
+    sort: Sort | None = None,
+    fold: bool = False,
+) -> SummaryReport:
+    """The report of a model, down to a depth, siblings sorted or folded where they are alike."""
+    counts = count(model)
+    total = counts[model.root.id].total
+    return SummaryReport(
+        model=model,
+        rows=tuple(_Rows(model, counts, calls or ()).build(depth, sort, fold)),
+        counts=counts[model.root.id],
+        memory=MemoryEstimate(
+            weight_bytes=total.bytes,
+            gradient_bytes=total.trainable_bytes,
+            optimizer_bytes=_MOMENTS_OF_ADAM * total.trainable_bytes,
+            activation_bytes=None if calls is None else _activation_bytes(calls),
+            largest_call_bytes=None if calls is None else _largest_call_bytes(calls),
+        ),
+        ran=calls is not None,
+    )
+
+
+class _Rows:
+    """Everything the rows are made from, looked up once."""
+
+    def __init__(self, model: Model, counts: Sequence[ModuleCounts], calls: Sequence[Call]) -> None:
+        self._model = model
+        self._counts = counts
+        self._calls: dict[str, list[Call]] = {}
+        for call in calls:
+            self._calls.setdefault(call.path, []).append(call)
+        self._dtypes = kinds_below(model, lambda slot: slot.spec.dtype)
+        self._devices = kinds_below(model, lambda slot: slot.spec.device, of_all=True)
+
+    def build(self, depth: int | None, sort: Sort | None, fold: bool) -> list[SummaryRow]:
+        model = self._model
+        build = builds(model) if fold else []
+        rows: list[SummaryRow] = []
+        waiting: list[tuple[tuple[ModuleId, ...], int, bool]] = [((model.root.id,), 0, True)]
+        while waiting:
+            members, level, last = waiting.pop()
+            module = model[members[0]]
+            rows.append(self._row(module, members, level, last))
+            if depth is not None and level >= depth:
+                continue
+            below: list[tuple[ModuleId, ...]] = [(child,) for child in module.children]
+            if fold:
+                below = alike(model, module.children, build)
+            if sort:
+                below = sorted(below, key=sort_key(sort, model, self._counts))
+            waiting.extend(
+                (run, level + 1, index == 0) for index, run in enumerate(reversed(below))
+            )
+        return rows
+
+    def _row(
+        self, module: Module, members: tuple[ModuleId, ...], depth: int, last: bool
+    ) -> SummaryRow:
+        first = module.id
+        return SummaryRow(
+            module=module,
+            members=members,
+            depth=depth,
+            last=last,
+            own=self._counts[first].own,
+            total=self._counts[first].total
+            if len(members) == 1
+            else _together(self._model, members),
+            dtypes=self._dtypes[first],
+            devices=self._devices[first],
+            calls=tuple(self._calls.get(module.path, ())),
+            tied_to=tuple(_first_names(self._model, module)),
+        )
+
+
+def _first_names(model: Model, module: Module) -> Iterable[str]:
+    for slot in module.slots:
+        names = model.tied.get(slot.tensor)
+        if names and names[0] != join_path(module.path, slot.name):
+            yield names[0]
+
+
+def _together(model: Model, members: Sequence[ModuleId]) -> Counts:
+    """What some branches hold, a tensor that several of them reach counted once."""
+    slots: dict[TensorId, Slot] = {}
+    seen: set[ModuleId] = set()
+    waiting = list(members)
+    while waiting:
+        module = model[waiting.pop()]
+        if module.id not in seen:
+            seen.add(module.id)
+            waiting.extend(module.children if module.alias_of is None else (module.alias_of,))
+            slots.update((slot.tensor, slot) for slot in module.slots)
+    holder = Module(id=ModuleId(0), path="", name="", class_name="", slots=tuple(slots.values()))
+    return count(Model(name="", modules=(holder,)))[0].total
+
+
+def kinds_below(
+    model: Model, kind: Callable[[Slot], str], *, of_all: bool = False
+) -> list[tuple[str, ...]]:
+    """The kinds of the tensors in each branch: of its parameters, or else of its buffers.
+
+    With `of_all` those of both.
+    """
+    parameters: list[dict[str, None]] = [{} for _ in model.modules]
+    buffers: list[dict[str, None]] = [{} for _ in model.modules]
+    for module in reversed(model.modules):
+        for slot in module.slots:
+            found = buffers if slot.role == "buffer" and not of_all else parameters
+            found[module.id].setdefault(kind(slot))
+        if module.parent is not None:
+            parameters[module.parent].update(parameters[module.id])
+            buffers[module.parent].update(buffers[module.id])
+    return [tuple(sorted(own or other)) for own, other in zip(parameters, buffers, strict=True)]
+
+
+def _activation_bytes(calls: Sequence[Call]) -> int:
+    given = {value.memory for call in calls if call.parent is None for value in call.inputs}
+    outputs = (value for call in calls for value in call.outputs)
+    return _bytes(value for value in outputs if value.memory is None or value.memory not in given)
+
+
+def _largest_call_bytes(calls: Sequence[Call]) -> int:
+    outer = {call.parent for call in calls}
+    inner = (call for call in calls if call.id not in outer)
+    return max((_bytes((*call.inputs, *call.outputs)) for call in inner), default=0)
+
+
+def _bytes(values: Iterable[Value]) -> int:
+    """What values take, those in one memory counted once."""
+    sizes: dict[int, int] = {}
+    apart = 0
+    for value in values:
+        if value.memory is None:
+            apart += value.spec.bytes
+        else:
+            sizes[value.memory] = max(sizes.get(value.memory, 0), value.spec.bytes)
+    return apart + sum(sizes.values())

@@ -1,0 +1,157 @@
+"""The verb `explore`: browse a model in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Collection, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchglass.errors import TargetError, ViewError
+from torchglass.targets.names import resolve
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchglass.classic.module_explorer import ExplorerConfig
+    from torchglass.records.reader import Reader
+    from torchglass.views.web.server import Server
+
+_FEW = 5
+"""Files that are named in a message."""
+
+
+def explore(
+    target: object = None,
+    /,
+    *inputs: Any,
+    against: object = None,
+    config: ExplorerConfig | None = None,
+    unsafe: bool = False,
+    **kwargs: Any,
+) -> Server | None:
+    """Walk through a target in the terminal, until `q`; `?` shows the keys.
+
+    With inputs the model is run first, and shapes, times, FLOPs, memory and every operation are
+    there to be looked at; gradients, buffers and random state are afterwards what they were. If
+    that forward raises, the explorer opens with the explanation and with what ran before.
+    `against` is another target, from which changes are marked. Without a target the runs and
+    checkpoints of the current folder are offered. `config` says what is shown, for this time. All
+    other names are arguments of forward; one that has the name of an option is given by position.
+
+    Where an event loop runs already, as in a notebook, the page is opened instead and given back.
+    """
+    from torchglass.classic.module_explorer import ExplorerConfig
+
+    if inputs or kwargs:
+        target = resolve(target)
+        foreign = config is not None and not isinstance(config, ExplorerConfig)
+        options = {"against": against is not None, "config": foreign, "unsafe": unsafe}
+        _refuse_doubtful(target, {name for name, given in options.items() if given})
+    return walk_through(target, inputs, kwargs, against=against, config=config, unsafe=unsafe)
+
+
+def walk_through(
+    target: object,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    against: object = None,
+    config: ExplorerConfig | None = None,
+    unsafe: bool = False,
+    tensors: Mapping[tuple[str, int, str], torch.Tensor] | None = None,
+) -> Server | None:
+    """The same, for any names of arguments; `tensors` are those of a recording of the model."""
+    from torchglass.api.explorer_source import exhibit
+
+    if target is None and (inputs or kwargs):
+        raise TargetError("the model comes first: tg.explore(model, *inputs)")
+    if in_event_loop():
+        shown = exhibit(target, inputs, kwargs, against=against, unsafe=unsafe)
+        if shown.error is not None:
+            raise shown.error
+        return _open_page(shown.reader)
+    if target is not None and not has_terminal():
+        raise ViewError(
+            "the explorer needs a terminal; without one, print(tg.summary(model)) shows a model "
+            'and tg.view(model, save="model.html") writes a page to open elsewhere'
+        )
+    from torchglass.views.tui.app import run_explorer
+
+    if target is None:
+        target = _picked()
+    if target is not None:
+        # The user's own code runs and prints before the screen is taken; reading may take longer.
+        found = resolve(target)
+        make = partial(
+            exhibit, found, inputs, kwargs, against=against, unsafe=unsafe, tensors=tensors
+        )
+        source = make() if inputs or kwargs else make
+        run_explorer(source, memory=None if config is None else config.memory())
+    return None
+
+
+def _refuse_doubtful(model: object, options: Collection[str]) -> None:
+    """Ask for other words where an option may have been meant for the model's forward."""
+    doubtful = sorted(set(options).intersection(_arguments(model)))
+    if doubtful:
+        raise TargetError(
+            f"{doubtful[0]!r} is an option of explore, and an argument of this model's forward, "
+            "too: give it to forward by position, or run the model in `with "
+            "tg.record_torch_module_forward_stats(model):` and explore it afterwards"
+        )
+
+
+def _arguments(model: object) -> Collection[str]:
+    """The names that a model's forward takes."""
+    forward = getattr(model, "forward", model)
+    try:
+        return inspect.signature(forward).parameters if callable(forward) else ()
+    except (TypeError, ValueError):
+        return ()
+
+
+def in_event_loop() -> bool:
+    """Whether another program has the thread, so that none can take the terminal."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def has_terminal() -> bool:
+    """Whether someone sits at a terminal that can be taken."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _open_page(reader: Reader) -> Server:
+    from torchglass.api.view import view
+
+    server = view(reader, open_browser=True)
+    sys.stderr.write(
+        f"an event loop runs here already, so the page was opened instead: {server.url}\n"
+    )
+    return server
+
+
+def _picked() -> Path | None:
+    """The run or checkpoint of the current folder that the user picks."""
+    from torchglass.targets.names import find_targets
+    from torchglass.views.tui.file_picker import pick
+
+    found = find_targets(Path.cwd())
+    if not found:
+        raise TargetError(
+            "there is no run and no checkpoint in this folder: name a target, such as net.py:Net"
+        )
+    if not has_terminal():
+        names = [str(one.relative_to(Path.cwd())) for one in found[:_FEW]]
+        raise ViewError(
+            f"picking a target needs a terminal; `torchglass summary {names[0]}` prints one; "
+            f"there are {', '.join(names)}{', …' if len(found) > _FEW else ''}"
+        )
+    return pick(found)

@@ -1,0 +1,344 @@
+"""What the explorer shows: a target as a reader, one forward of it, and a comparison."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+
+from torchglass.analyse.model_diff import Comparison, compare
+from torchglass.analyse.module_measures import measures
+from torchglass.analyse.nonfinite_cause import first_nan
+from torchglass.errors import CaptureError, TargetError
+from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Statistics, Totals
+from torchglass.records.findings import Finding, Findings
+from torchglass.records.model import Model, join_path
+from torchglass.records.reader import Document
+from torchglass.records.trace import Trace
+from torchglass.targets.in_memory import hold, reader_of_result
+from torchglass.targets.names import resolve
+from torchglass.targets.readers import is_live, is_run, is_state, open_reader, read
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchglass.analyse.failure.failure import Failure
+    from torchglass.records.attributes import LiveModel
+    from torchglass.records.reader import Reader
+    from torchglass.results.observation import Recording
+    from torchglass.views.tui.app import Exhibit
+    from torchglass.views.tui.preferences import Kind
+
+    Tensors = Mapping[tuple[str, int, str], torch.Tensor]
+
+TENSORS_BYTES = 1 << 28
+"""How much of what goes through a forward is kept to be looked at."""
+_WARMUP, _REPEATS = 1, 3
+
+
+def exhibit(
+    target: object,
+    inputs: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    against: object = None,
+    unsafe: bool = False,
+    tensors: Tensors | None = None,
+) -> Exhibit:
+    """Whatever a user points at, made ready to be looked at; with inputs a model is run.
+
+    A forward that raises is shown up to there, with the explanation. `tensors` are those of a
+    recording of the model.
+    """
+    from torchglass.views.tui.app import Exhibit
+
+    found = resolve(target)
+    if inputs or kwargs:
+        if not is_live(found):
+            raise TargetError("only a live model can be run: leave the inputs out, or load it")
+        opened = _run(found, inputs, kwargs or {})
+    else:
+        opened = _opened(found, unsafe, tensors)
+    model = opened.reader.model()
+    return Exhibit(
+        kind=_kind(opened, bool(inputs or kwargs), compared=against is not None),
+        reader=opened.reader,
+        live=opened.live,
+        failure=opened.failure,
+        error=opened.error,
+        comparison=None if against is None else _compared(found, model, against, unsafe),
+    )
+
+
+class Opened(NamedTuple):
+    """A target as a reader, a way to get at its tensors, and the forward that raised, if any."""
+
+    reader: Reader
+    live: LiveModel | None = None
+    failure: Failure | None = None
+    error: BaseException | None = None
+
+
+def _kind(opened: Opened, ran: bool, *, compared: bool) -> Kind:
+    """What is explored."""
+    if compared:
+        return "comparison"
+    if opened.failure is not None:
+        return "failure"
+    reader = opened.reader
+    if reader.last_step() >= 0 or not reader.finished():
+        return "run"
+    if not ran and reader.document(Trace) is not None:
+        return "trace"
+    return "forward" if ran or reader.document(Statistics) is not None else "model"
+
+
+def _opened(target: object, unsafe: bool, tensors: Tensors | None = None) -> Opened:
+    """A target as it is, not run."""
+    from torchglass.results.trace import Trace as TraceResult
+
+    result = reader_of_result(target)
+    if isinstance(target, TraceResult) and result is not None:
+        from torchglass.capture.live.stored_object import StoredObject, recorded_tensors
+
+        seen = recorded_tensors(target.record, target.saved_tensors)
+        return Opened(result, StoredObject(target.model, {}, seen))
+    if result is not None:
+        return Opened(result)
+    if is_state(target):
+        from torchglass.capture.live.stored_object import StoredObject
+
+        model = read(target)
+        return Opened(hold(model), StoredObject(model, tensors_of_target(target, unsafe)))
+    if is_live(target):
+        from torchglass.capture.live.live_object import LiveObject
+
+        before = _recorded_before(target)
+        documents = [before] if before.modules else []
+        live = LiveObject(target, calls=_by_call(tensors or {}))
+        return Opened(hold(read(target), *documents), live)
+    reader = open_reader(target, unsafe=unsafe)
+    if not _is_checkpoint(target):
+        return Opened(reader)
+    from torchglass.capture.live.stored_object import StoredObject
+    from torchglass.capture.model.checkpoints import StoredTensors
+
+    stored = StoredTensors(target, unsafe=unsafe)
+    return Opened(reader, StoredObject(reader.model(), stored))
+
+
+def _is_checkpoint(target: object) -> TypeGuard[Path]:
+    return isinstance(target, Path) and not is_run(target)
+
+
+def _run(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Opened:
+    """What forwards of a model show, and the model with what went through it."""
+    from torch import nn
+
+    from torchglass.api.observe import record
+    from torchglass.api.trace import trace_forward
+    from torchglass.capture.live.live_object import LiveObject
+
+    # One after the other: tracing takes time that would be taken for the model's.
+    error: Exception | None = None
+    with _leaving_as_found(model), record(model, tensors=TENSORS_BYTES) as recording:
+        try:
+            model(*inputs, **kwargs)
+        except Exception as raised:  # noqa: BLE001 - whatever the forward raises is explained
+            error = raised
+    if error is not None:
+        failed = _failed(model, inputs, kwargs, recording)
+        if failed is None:
+            raise error
+        return failed
+    live = LiveObject(model, calls=_by_call(recording.tensors))
+    documents: list[Document] = [Statistics(modules=tuple(recording.values()))]
+    if isinstance(model, nn.Module):
+        with _leaving_as_found(model):
+            documents.append(trace_forward(model, inputs, kwargs, save=None).record)
+    with contextlib.suppress(CaptureError):
+        documents.append(_measured(model, inputs, kwargs))
+    documents.append(_findings(model, inputs, kwargs, recording.calls, live))
+    return Opened(hold(read(model), *documents), live)
+
+
+def _failed(
+    model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], recording: Recording
+) -> Opened | None:
+    """What a forward that raised shows; None where it cannot be explained, or ran this time."""
+    from torch import nn
+
+    from torchglass.capture.live.live_object import LiveObject
+    from torchglass.results.explanation import explain
+
+    explained = explain(model, *inputs, **kwargs) if isinstance(model, nn.Module) else None
+    if explained is None or explained.ok:
+        return None
+    failure = explained.failure
+    call, op = failure.call, failure.op
+    finding = Finding(
+        severity="error",
+        kind="raised",
+        message=failure.error.strip().partition("\n")[0],
+        path="" if call is None else call.path,
+        call=0 if call is None else call.number,
+        op="" if op is None else op.function,
+        source=failure.source,
+    )
+    reader = hold(
+        read(model),
+        Statistics(modules=tuple(recording.values())),
+        explained.trace.record,
+        Findings(findings=(finding,)),
+    )
+    live = LiveObject(model, calls=_by_call(recording.tensors))
+    return Opened(reader, live, failure, explained.error)
+
+
+def _findings(
+    model: Any,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    calls: Sequence[ForwardStats],
+    live: LiveModel,
+) -> Findings:
+    """The NaN and Inf values in the weights and in what one forward made, the first one first."""
+    from torch import nn
+
+    from torchglass.api.guard import guard
+
+    weights = live.check(lambda share: True) or ()
+    spoiled = [call for call in calls if any(_is_not_finite(one) for one in call.outputs)]
+    if not spoiled:
+        return Findings(findings=weights)
+    guarded: tuple[Finding, ...] = ()
+    if isinstance(model, nn.Module):
+        # What the guard cannot run is still known from the statistics.
+        with contextlib.suppress(Exception), _leaving_as_found(model):
+            with guard(model, on="record", backward=False) as watched:
+                model(*inputs, **kwargs)
+            guarded = watched.findings
+    holders = {one.holder for finding in weights for one in finding.tensors}
+    told = tuple(one for one in guarded if not holders.intersection(_holders(one)))
+    if weights or any(one.severity == "error" for one in told):
+        return Findings(findings=(*weights, *told))
+    first = first_nan(calls)
+    return Findings(findings=(*((first,) if first else ()), *told))
+
+
+def _is_not_finite(tensor: Measured) -> bool:
+    return tensor.stats is not None and bool(tensor.stats.nan or tensor.stats.inf)
+
+
+def _holders(finding: Finding) -> set[str]:
+    return {one.holder for one in finding.tensors if one.holder}
+
+
+def _by_call(tensors: Tensors) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
+    """What went into and came out of each call that was recorded, named as series are."""
+    calls: dict[tuple[str, int], dict[str, torch.Tensor]] = {}
+    for (path, number, place), tensor in tensors.items():
+        side, _, inner = place.partition(".")
+        name = join_path("input" if side == "in" else "output", inner)
+        calls.setdefault((path, number), {})[name] = tensor
+    return calls
+
+
+def _measured(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Document:
+    """What the modules take, with a backward where the model is in training mode."""
+    from torchglass.capture.measure import flops, memory
+    from torchglass.capture.measure import profile as timing
+    from torchglass.results.measurement import Flops, Profile
+    from torchglass.results.memory import Memory
+
+    # Not by the verbs: an argument of forward may have the name of one of their options.
+    backward = bool(getattr(model, "training", False))
+    timed = Profile(
+        *timing.measure(
+            model, inputs, kwargs, backward=backward, warmup=_WARMUP, repeats=_REPEATS, ops=False
+        )
+    )
+    counted = Flops(*flops.count(model, inputs, kwargs, backward=backward))
+    taken = Memory(*memory.measure(model, inputs, kwargs, backward=backward))
+    return measures(timed.rows, counted.rows, taken.rows, timed.timing.notes)
+
+
+def _recorded_before(model: Any) -> Statistics:
+    """What `record_torch_module_forward_stats` left on the modules."""
+    from torchglass.classic.forward_stats import get_forward_stats
+
+    return Statistics(
+        modules=tuple(
+            ModuleStatistics(
+                path=path,
+                class_name="",
+                calls=tuple(calls),
+                totals=Totals(
+                    calls=calls[-1].number,
+                    total_ns=sum(call.total_ns for call in calls),
+                    self_ns=sum(call.self_ns for call in calls),
+                ),
+            )
+            for path, calls in get_forward_stats(model).items()
+        )
+    )
+
+
+@contextlib.contextmanager
+def _leaving_as_found(model: Any) -> Iterator[None]:
+    """Put random state and buffers back, and compute no gradients."""
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    from torchglass.capture.restore_state import keeping_modules, keeping_random_state
+    from torchglass.capture.trial_forward import modules_in, tensors_of
+
+    located = modules_in(model)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(keeping_random_state())
+        # A lazy module gets its tensors from its first forward, and keeps them.
+        if not any(map(is_lazy, tensors_of(located))):
+            inner = (module for _, module in located)
+            copies = {"_buffers": lambda buffer: buffer.detach().clone()}
+            stack.enter_context(keeping_modules(inner, copies))
+        yield
+
+
+def _compared(target: object, model: Model, against: object, unsafe: bool) -> Comparison:
+    from torchglass.capture.tensor.moments import distances
+
+    other = resolve(against)
+    before, after = tensors_of_target(other, unsafe), tensors_of_target(target, unsafe)
+    return compare(_opened(other, unsafe).reader.model(), model, distances(before, after))
+
+
+def tensors_of_target(target: object, unsafe: bool) -> Mapping[str, Callable[[], torch.Tensor]]:
+    """How to get at the tensors of a target, by their dotted names; a record has none."""
+    if _is_checkpoint(target):
+        from torchglass.capture.model.checkpoints import StoredTensors
+
+        return StoredTensors(target, unsafe=unsafe)
+    if is_state(target):
+        from torchglass.capture.model.checkpoint_files import checkpoint_tensors
+
+        return {
+            name: partial(_itself, tensor) for name, tensor in checkpoint_tensors([target]).items()
+        }
+    if not is_live(target):
+        return {}
+    from torchglass.capture.trial_forward import modules_in
+
+    return {
+        join_path(path, name): partial(_itself, tensor)
+        for path, module in modules_in(target)
+        for table in (module._parameters, module._buffers)
+        for name, tensor in table.items()
+        if tensor is not None
+    }
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

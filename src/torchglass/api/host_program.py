@@ -1,0 +1,189 @@
+"""The program Torchglass runs in: how it ends, and whether it has a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import os
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import NoReturn, TextIO
+
+from torchglass.errors import TargetError
+
+WAIT = "TORCHGLASS_WAIT"
+"""The environment variable that says whether a program stays for its page: 1 or 0."""
+
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def wait_from_environment() -> bool | None:
+    """What the environment says about staying; None if nothing."""
+    text = os.environ.get(WAIT, "").strip().lower()
+    if text and text not in (*_YES, *_NO):
+        raise TargetError(f"{WAIT}={text!r} is not 1 or 0")
+    return text in _YES if text else None
+
+
+class Program:
+    """The program of this process, from now until its end. `close` takes everything off again."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        # Who runs tests wants the next one, and not to look at a page.
+        self._is_test = "_pytest" in sys.modules
+        self._frame = _main_frame()
+        self._exit = sys.exit
+        self._exit_code: object = None
+        self._success: bool | None = None
+        sys.exit = self._noted_exit = self._make_exit()
+
+    def is_here(self) -> bool:
+        """Whether this is the process itself, and not a fork of it."""
+        return os.getpid() == self._process
+
+    def may_stay(self, wait: bool | None) -> bool:
+        """Whether the program may stay after its end; `wait` is what the user wants, if anything.
+
+        It stays if it has ended without an error, and somebody at a terminal can end it. Whoever
+        wants it to stay needs no terminal.
+        """
+        if wait is False or self._success is False or self._is_test or _is_interactive():
+            return False
+        return wait is True or (self._success is True and has_terminal())
+
+    def close(self) -> None:
+        """The program has ended."""
+        self._success = self._has_succeeded()
+        self._frame = None
+        if sys.exit is self._noted_exit:
+            sys.exit = self._exit
+
+    def _has_succeeded(self) -> bool | None:
+        """Whether the exit code is 0; None if Python tells nobody, as in `sys.exit(main())`."""
+        if self._frame is not None and _has_returned(self._frame):
+            return True
+        # Python sets it when an error ends a program; SystemExit does not count as one.
+        if hasattr(sys, "last_type"):
+            return False
+        return None if self._exit_code is None else self._exit_code == 0
+
+    def _make_exit(self) -> Callable[..., NoReturn]:
+        """`sys.exit`, which also notes the exit code."""
+
+        @functools.wraps(self._exit)
+        def note_and_exit(status: object = None, /) -> NoReturn:
+            if threading.current_thread() is threading.main_thread():
+                self._exit_code = 0 if status is None else status
+            self._exit(status)  # type: ignore[arg-type]
+
+        return note_and_exit
+
+
+def has_terminal() -> bool:
+    """Whether somebody at a terminal sees what this program writes to stderr and can end it.
+
+    A pipe is seen where a shell has put it, as in `python train.py 2>&1 | tee log`.
+    """
+    errors = _file_number(sys.__stderr__)
+    if errors is None:
+        return False
+    if os.isatty(errors):
+        return _is_in_foreground(errors)
+    typed = _file_number(sys.__stdin__)
+    return (
+        typed is not None
+        and os.isatty(typed)
+        and _is_in_foreground(typed)
+        and stat.S_ISFIFO(os.fstat(errors).st_mode)
+        and _is_job_of_shell()
+    )
+
+
+@contextlib.contextmanager
+def ending_quietly() -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and a terminal that is closed end the block, without a word."""
+    with contextlib.ExitStack() as undo:
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and _can_handle(number):
+                undo.callback(signal.signal, number, signal.signal(number, _interrupt))
+        undo.enter_context(contextlib.suppress(KeyboardInterrupt))
+        yield
+
+
+@contextlib.contextmanager
+def ignoring_interrupts() -> Iterator[None]:
+    """Let nobody who presses Ctrl-C twice interrupt what must be put in order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _can_handle(number: int) -> bool:
+    """Whether a signal would end this process at once: nobody else waits for it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and signal.getsignal(number) is signal.SIG_DFL
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _main_frame() -> FrameType | None:
+    """The frame of the file, module or text that Python was started with."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    found = None
+    while frame is not None:
+        is_main = frame.f_globals.get("__name__") == "__main__"
+        if is_main and frame.f_code.co_name == "<module>":
+            found = frame
+        frame = frame.f_back
+    return found
+
+
+def _has_returned(frame: FrameType) -> bool:
+    """Whether a frame that is over has run to its end: an exception leaves it where it was."""
+    code = frame.f_code.co_code
+    at = frame.f_lasti
+    return 0 <= at < len(code) and dis.opname[code[at]].startswith("RETURN_")
+
+
+def _is_interactive() -> bool:
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or "ipykernel" in sys.modules
+
+
+def _file_number(stream: TextIO | None) -> int | None:
+    """The file descriptor of a stream of Python's own; None if there is none, or it is closed."""
+    try:
+        number = None if stream is None else stream.fileno()
+        if number is not None:
+            os.fstat(number)
+    except (OSError, ValueError):
+        return None
+    return number
+
+
+def _is_in_foreground(terminal: int) -> bool:
+    if not hasattr(os, "tcgetpgrp"):
+        return True
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        # Not the terminal that this process belongs to: it has no foreground to be in.
+        return True
+
+
+def _is_job_of_shell() -> bool:
+    """Whether a shell has made this process, or its pipeline, a job of its own."""
+    return hasattr(os, "getpgid") and os.getpgid(os.getppid()) != os.getpgrp()

@@ -1,0 +1,214 @@
+"""The verb `view`: show a target as a web page."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, cast, overload
+
+from torchglass.errors import StoreError, TargetError, warn
+from torchglass.records.reader import Reader
+from torchglass.targets.in_memory import reader_of_result
+from torchglass.targets.names import RUN_SUFFIX, find_targets, resolve
+from torchglass.targets.readers import is_live, open_reader
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from torchglass.views.notebook.page import NotebookPage
+    from torchglass.views.web.server import Server
+
+
+@overload
+def view(
+    target: object,
+    *inputs: Any,
+    against: object = None,
+    save: str | os.PathLike[str],
+    unsafe: bool = False,
+    **kwargs: Any,
+) -> Path: ...
+
+
+@overload
+def view(
+    target: object,
+    *inputs: Any,
+    against: object = None,
+    notebook: Literal[True],
+    unsafe: bool = False,
+    **kwargs: Any,
+) -> NotebookPage: ...
+
+
+@overload
+def view(
+    target: object,
+    *inputs: Any,
+    against: object = None,
+    notebook: Literal[False] | None = None,
+    port: int = 5000,
+    open_browser: bool = False,
+    unsafe: bool = False,
+    root_path: str = "",
+    **kwargs: Any,
+) -> Server: ...
+
+
+def view(
+    target: object,
+    *inputs: Any,
+    against: object = None,
+    save: str | os.PathLike[str] | None = None,
+    notebook: bool | None = None,
+    port: int = 5000,
+    open_browser: bool = False,
+    unsafe: bool = False,
+    root_path: str = "",
+    **kwargs: Any,
+) -> Server | Path | NotebookPage:
+    """Show a target as a page: served until `.close()`, or saved as one file that needs no server.
+
+    A target is a model, a trace, a run, a checkpoint or a folder of runs, which is served with the
+    runs that come into it later, even if it has none yet. A model that is given inputs is run once,
+    and its graph is shown down to its operations. `against` is another target, or a list of them:
+    the page opens with both beside each other, and weights are compared by value. A server's
+    `.url` says where it is, and `.wait()` stays until Ctrl-C; `root_path` is the prefix under which
+    a proxy shows it. In a notebook the page is shown below the cell instead, unless `notebook` is
+    False.
+
+    >>> from torch import nn
+    >>> view(nn.Linear(2, 3), save="linear.html").name
+    'linear.html'
+    """
+    others = against if isinstance(against, (list, tuple)) else [against] * (against is not None)
+    targets = [_traced(target, inputs, kwargs) if inputs or kwargs else target, *others]
+    waits = save is None and not _in_notebook(notebook)
+    ready = [each for each in targets if not (waits and _awaits_runs(each))]
+    groups = [_readers(each, unsafe=unsafe) for each in ready]
+    readers = [reader for group in groups for reader in group]
+    weights = {id(one[0]): each for one, each in zip(groups, [target, *others], strict=False)}
+    beside: _Beside = {
+        "compared": range(len(groups[0]), len(readers)) if others and groups else (),
+        "distances": partial(_distances, weights, unsafe),
+    }
+    if save is not None:
+        from torchglass.views.web.open_runs import Shelf
+        from torchglass.views.web.saved_page import write_shelf
+
+        write_shelf(Shelf(readers, **beside), Path(save))
+        return Path(save)
+    if _in_notebook(notebook):
+        from torchglass.views.notebook.page import NotebookPage
+
+        return NotebookPage(*readers, **beside)
+    from torchglass.views.web.server import serve
+
+    find_more = _find_more(targets)
+    server = serve(*readers, port=port, root_path=root_path, find_more=find_more, **beside)
+    if open_browser:
+        import webbrowser
+
+        webbrowser.open(server.url)
+    return server
+
+
+class _Beside(TypedDict):
+    """What a page is told of its runs beside each other."""
+
+    compared: Sequence[int]
+    distances: Callable[[Reader, Reader], Mapping[str, float] | None]
+
+
+def _in_notebook(notebook: bool | None) -> bool:
+    return notebook or (notebook is None and "ipykernel" in sys.modules)
+
+
+def _distances(
+    targets: Mapping[int, object], unsafe: bool, before: Reader, after: Reader
+) -> Mapping[str, float] | None:
+    """How far the tensors of two targets lie apart; None where one has none, as a run has."""
+    from torchglass.api.explorer_source import tensors_of_target
+    from torchglass.capture.tensor.moments import distances
+
+    if id(before) not in targets or id(after) not in targets:
+        return None
+    old, new = (tensors_of_target(resolve(targets[id(each)]), unsafe) for each in (before, after))
+    return distances(old, new) if old and new else None
+
+
+def _traced(target: object, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+    from torchglass.api.trace import trace
+
+    model = resolve(target)
+    if not is_live(model):
+        raise TargetError("only a live model can be run: leave the inputs out, or load the model")
+    return trace(cast("nn.Module", model), *inputs, save=None, **kwargs)
+
+
+def _readers(target: object, *, unsafe: bool) -> list[Reader]:
+    """What a page reads of a target: of a folder of runs all of them."""
+    if runs := _runs_in(target):
+        return _opened(runs)
+    return [reader_of_result(target) or open_reader(target, unsafe=unsafe)]
+
+
+def _runs_in(target: object) -> list[Path]:
+    """The run files in a folder, the latest first; none where it is anything else."""
+    if not _is_folder(target):
+        return []
+    return sorted(Path(target).rglob(f"*{RUN_SUFFIX}"), key=_written_at, reverse=True)
+
+
+def _is_folder(target: object) -> TypeGuard[str | os.PathLike[str]]:
+    return isinstance(target, (str, os.PathLike)) and Path(target).is_dir()
+
+
+def _written_at(path: Path) -> float:
+    """When a file was last written; one that is gone by now counts as the oldest."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _awaits_runs(target: object) -> bool:
+    """Whether a target is a folder with neither a run nor a checkpoint: runs may come yet."""
+    return _is_folder(target) and not _runs_in(target) and not find_targets(Path(target))
+
+
+def _opened(runs: Sequence[Path]) -> list[Reader]:
+    """Readers of run files. One that cannot be read is left out, unless there is no other."""
+    readers = [reader for run in runs if (reader := _open_or_warn(run)) is not None]
+    return readers or [open_reader(runs[0])]
+
+
+def _find_more(targets: Sequence[object]) -> Callable[[], list[Reader]] | None:
+    """What gives the runs that have appeared in folders since; None where no target is one."""
+    folders = [each for each in targets if _runs_in(each) or _awaits_runs(each)]
+    if not folders:
+        return None
+    known = {run for folder in folders for run in _runs_in(folder)}
+
+    def find() -> list[Reader]:
+        found = []
+        for run in (run for folder in folders for run in _runs_in(folder) if run not in known):
+            # One that is just being made can be read at the next look.
+            with contextlib.suppress(StoreError):
+                found.append(open_reader(run))
+                known.add(run)
+        return found
+
+    return find
+
+
+def _open_or_warn(run: Path) -> Reader | None:
+    try:
+        return open_reader(run)
+    except StoreError as error:
+        warn(f"{run} is left out: {error}")
+        return None

@@ -1,0 +1,329 @@
+"""The verbs that record a training and open the record: `watch`, `attach`, `setup` and `open`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from torchglass.api.backends import (
+    NAMES,
+    Backend,
+    Reporter,
+    Shown,
+    Standalone,
+    Training,
+    find_backends,
+    say,
+)
+from torchglass.api.run_files import MEMORY, Opened, open_again, open_new, this_run
+from torchglass.errors import Fence, TargetError, TorchglassError
+from torchglass.records.reader import Sink
+from torchglass.records.run import Run
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from torchglass.capture.watch import Watcher
+    from torchglass.capture.watch.options import Options, Unit
+    from torchglass.results.run import SavedRun
+
+Thing = TypeVar("Thing")
+FilePath = str | os.PathLike[str]
+
+_PORTS = range(65_536)
+_IN_PLACE = "operations in place are recorded as they are, so {} changes nothing"
+_SEVERAL = "several passes before a backward are recorded as they are, so {} changes nothing"
+
+
+def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer type
+    model: nn.Module,
+    log: str | Iterable[str] = ("io", "io_grad", "params", "params_grad"),
+    log_freq: int = 1,
+    *,
+    backend: str | Sequence[str] = "none",
+    bins: int = 30,
+    sample_n: int | None = 100,
+    reject_outlier_proportion: float = 0.1,
+    reject_outlier_propertion: float | None = None,
+    time_log: tuple[str, Callable[[Any, int], float]] | None = None,
+    disable_inplace: bool = False,
+    ignore_io_grad_classes: Sequence[type] = (),
+    delay_log_multibackward: bool = False,
+    delay_log_multi_backward: bool = False,
+    standalone_dir: FilePath | None = None,
+    standalone_port: int = 5000,
+    run_dir: FilePath = "runs",
+    save: FilePath | None = None,
+    resume: FilePath | None = None,
+    max_bytes: int | None = None,
+    reduce: Literal["all"] | None = None,
+    unit: Unit | None = None,
+    scaler: Any = None,
+    wait: bool | None = None,
+    verbose: bool = True,
+) -> Watcher:
+    """Record a training from inside into a run file, until `.close()`, and show it meanwhile.
+
+    `log` says what of it: "io" and "io_grad" of every module, "params" and "params_grad"; also
+    "stats" (shares of zeros), "updates" (sizes of steps relative to weights), "activations" (small
+    pictures) and "optimizer" (its state). Every `log_freq`-th step is looked at. Histograms have
+    about `bins` bins over the bulk of a tensor and are made of `sample_n` of its numbers (None: of
+    all); minimum, maximum, mean and deviation are always those of all numbers. Views begin with the
+    most extreme `reject_outlier_proportion` of them out of sight; none of them is lost.
+
+    The file is `save`, or a new one in `run_dir` (":memory:" for none), or `resume`, which goes on
+    with the file of an earlier training. `backend` is "none", "standalone", which serves the page
+    at `standalone_port`, "wandb", "tensorboard", or several of them. A standalone page stays after
+    a program that ends without an error at a terminal, until Ctrl-C; `wait` or the environment
+    variable TORCHGLASS_WAIT (1 or 0) says otherwise. Under torch.distributed each
+    rank writes its own file; with `reduce="all"` the first one has the numbers of all.
+
+    `verbose` prints where the run is, the first NaN or Inf, and at the end what was found.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with watch(model, save="training.glass") as watcher:
+    ...     for _ in range(3):
+    ...         loss = model(torch.ones(4, 2)).square().mean()
+    ...         loss.backward()
+    ...         optimizer.step()
+    ...         watcher.log("loss", loss)
+    >>> open("training.glass")["loss"].steps
+    array([0, 1, 2])
+    """
+    from torch import nn
+
+    from torchglass.capture.watch.options import Options, names_to_log
+    from torchglass.capture.watch.ranks import is_among_many
+
+    if not isinstance(model, nn.Module):
+        raise TargetError(f"watch takes an nn.Module, not {type(model).__name__}")
+    if save is not None and resume is not None:
+        raise TargetError("save starts a new file, resume continues one: pass only one of them")
+    options = Options(
+        log=names_to_log(log),
+        log_freq=log_freq,
+        bins=bins,
+        sample_n=sample_n,
+        unit=unit,
+        time_log=time_log,
+        scaler=scaler,
+        adds_up_ranks=reduce is not None,
+        logs_times=is_among_many(),
+    )
+    # TorchExplorer's own page spells it so.
+    if reject_outlier_propertion is not None:
+        reject_outlier_proportion = reject_outlier_propertion
+    _check_showing(backend, standalone_port, reject_outlier_proportion)
+    if verbose:
+        _say_what_is_not_needed(
+            (_IN_PLACE, "disable_inplace", disable_inplace),
+            (_IN_PLACE, "ignore_io_grad_classes", ignore_io_grad_classes),
+            (_SEVERAL, "delay_log_multibackward", delay_log_multibackward),
+            (_SEVERAL, "delay_log_multi_backward", delay_log_multi_backward),
+        )
+    run = replace(
+        this_run(type(model).__name__),
+        sample_n=sample_n,
+        reject_outlier_proportion=reject_outlier_proportion,
+    )
+    if reduce is not None and run.rank > 0 and is_among_many():
+        # What it measures goes to the first rank, so it needs no file of its own.
+        run_dir, standalone_dir, save, resume = MEMORY, None, None, None
+    folder = standalone_dir if standalone_dir is not None else run_dir
+    backends = find_backends(backend, port=standalone_port, verbose=verbose, wait=wait)
+    opened = (
+        open_new(run, folder, save, max_bytes)
+        if resume is None
+        else open_again(run, resume, max_bytes)
+    )
+    is_told = verbose and run.rank == 0 and opened.path is not None
+    listener = Reporter(opened.path.absolute()) if is_told and opened.path is not None else None
+    shown = backends if run.rank == 0 else ()
+    try:
+        watcher = _started(model, options, opened, shown, reduce, listener)
+    except BaseException:
+        opened.give_up()
+        raise
+    if is_told and watcher.path is not None:
+        say(f"watching {run.name}, recorded in {opened.path}")
+    return watcher
+
+
+def attach(tensor: Thing, parent: nn.Module, name: str) -> Thing:
+    """Log a tensor inside `parent`'s forward, and its gradient, wherever the model is watched.
+
+    It gives the tensor back, and does nothing else where nobody watches, the step is not logged, or
+    the forward runs compiled.
+
+    >>> import torch
+    >>> class Scores(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return attach(x @ x.T, self, "scores").softmax(-1)
+    >>> model = Scores()
+    >>> with watch(model, save="scores.glass"):
+    ...     model(torch.ones(3, 2, requires_grad=True)).sum().backward()
+    >>> open("scores.glass")["scores"].column("mean")
+    array([2.])
+    """
+    import torch
+
+    # First of all, as torch compiles what stands here into the forward.
+    if torch.compiler.is_compiling():
+        return tensor
+    from torchglass.capture.watch.activations import attach
+
+    return cast(Thing, attach(tensor, parent, name))
+
+
+def setup(ulimit: int = 50_000) -> None:
+    """Let this process open more files at once, as wandb needs where it uploads many tables.
+
+    >>> setup(ulimit=1_000)
+    """
+    try:
+        import resource
+    except ImportError:
+        # Windows has no such limit.
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    wanted = ulimit if hard == unlimited else min(ulimit, hard)
+    if soft != unlimited and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def open(path: str | os.PathLike[str]) -> SavedRun:  # noqa: A001 - as gzip.open is
+    """Open a run file, finished or still being written, to read its numbers.
+
+    >>> import torch
+    >>> with watch(torch.nn.ReLU(), save="run.glass") as watcher:
+    ...     for loss in (2.0, 1.0):
+    ...         watcher.log("loss", loss)
+    ...         watcher.step()
+    >>> with open("run.glass") as run:
+    ...     run["loss"].values
+    array([2., 1.])
+    """
+    from torchglass.results.run import open_run
+
+    return open_run(path)
+
+
+def _check_showing(backend: object, port: object, reject_outlier_proportion: float) -> None:
+    if not isinstance(backend, Iterable):
+        names = " or ".join(map(repr, NAMES))
+        raise TargetError(f"backend is {names}, or several of them, not {backend!r}")
+    if port not in _PORTS:
+        raise TargetError(
+            f"standalone_port is from 1 to {_PORTS[-1]}, or 0 for any that is free, not {port!r}"
+        )
+    if not 0 <= reject_outlier_proportion < 1:
+        raise TargetError(
+            f"reject_outlier_proportion is from 0 up to 1, not {reject_outlier_proportion}"
+        )
+
+
+def _started(
+    model: nn.Module,
+    options: Options,
+    opened: Opened,
+    backends: Sequence[Backend],
+    reduce: str | None,
+    listener: Reporter | None,
+) -> Watcher:
+    from torchglass.capture.watch import Watcher
+
+    sink: Sink = Shown(opened.sink, backends) if backends else opened.sink
+    if reduce is not None:
+        from torchglass.capture.watch.rank_reduce import reducing
+
+        sink = reducing(sink, reduce, bins=options.bins)
+    try:
+        watcher = Watcher(
+            model,
+            sink,
+            options,
+            start=opened.start,
+            path=opened.path.absolute() if opened.path is not None else None,
+            page=lambda: _page(opened, backends),
+            listener=listener,
+        )
+    except TorchglassError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - no error of ours may keep a training from running
+        Fence("the training is not watched").caught(problem)
+        opened.give_up()
+        return _watcher_of_nothing(opened.run)
+    if backends:
+        try:
+            _begin(backends, opened, watcher)
+        except BaseException:
+            watcher.close()
+            raise
+    return watcher
+
+
+def _watcher_of_nothing(run: Run) -> Watcher:
+    """What a training has instead of a watcher that could not begin."""
+    from torch import nn
+
+    from torchglass.capture.watch import Watcher
+    from torchglass.store.memory import MemoryStore
+
+    watcher = Watcher(nn.Module(), MemoryStore(run))
+    watcher.close()
+    watcher.pause()
+    return watcher
+
+
+def _page(opened: Opened, backends: Sequence[Backend]) -> str:
+    """The page of a run for a notebook: live where it is served, and otherwise as it is now."""
+    # By its name, as the integrations are built on this layer.
+    frames = importlib.import_module("torchglass.integrations.notebook")
+    for backend in backends:
+        if isinstance(backend, Standalone):
+            return str(frames.live_frame(backend.url))
+    return str(frames.saved_frame(opened.path if opened.path is not None else opened.reader()))
+
+
+def _begin(backends: Sequence[Backend], opened: Opened, watcher: Watcher) -> None:
+    """Show a run to its backends, each of which has a reader for as long as it likes."""
+    training = _training(opened, weakref.ref(watcher))
+    with ExitStack() as undo:
+        for backend in backends:
+            reader = opened.reader()
+            undo.callback(reader.close)
+            backend.follow(training)
+            backend.begin(reader)
+        undo.pop_all()
+
+
+def _training(opened: Opened, find: Callable[[], Watcher | None]) -> Training:
+    # A watcher that is kept alive by its backends would never close a file that nobody watches.
+    def show_step() -> None:
+        if (watcher := find()) is not None:
+            watcher.write_step()
+
+    def catch_up() -> None:
+        if (watcher := find()) is not None:
+            watcher.write_step(incomplete=True)
+        opened.flush()
+
+    def close() -> None:
+        if (watcher := find()) is not None:
+            watcher.close()
+
+    return Training(show_step=show_step, catch_up=catch_up, close=close)
+
+
+def _say_what_is_not_needed(*given: tuple[str, str, object]) -> None:
+    for sentence, name, value in given:
+        if value:
+            say(sentence.format(name))

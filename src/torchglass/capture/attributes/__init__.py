@@ -1,1 +1,0 @@
-"""What a live model holds, asked for piece by piece and never run unasked."""

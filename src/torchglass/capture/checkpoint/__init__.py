@@ -1,1 +1,0 @@
-"""Reading a model from a file, without its code."""

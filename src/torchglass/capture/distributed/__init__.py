@@ -1,1 +1,0 @@
-"""What many processes see of one training, taken together."""

@@ -1,0 +1,214 @@
+"""Tensors with shapes but no values, so that a forward of any size takes no memory."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchglass.blocks import unbroken
+from torchglass.capture.restore_state import is_sharded
+from torchglass.capture.torch_modes import LookingMode
+from torchglass.errors import CaptureError
+
+_READS = "it reads tensor values, which fake tensors lack"
+_SHAPES = "a shape depends on tensor values, which fake tensors lack"
+_REASONS: dict[type[Exception], str] = {
+    DataDependentOutputException: (
+        "its control flow depends on tensor values, which fake tensors lack"
+    ),
+    DynamicOutputShapeException: _SHAPES,
+    UnsupportedFakeTensorException: "torch has no fake version of such a tensor",
+}
+_SAID = {
+    "not supported for tensor subclasses": _READS,
+    "data is not allocated": _READS,
+    "of Tensor (e.g. FakeTensor": _READS,
+    "shape_env must not be None": _SHAPES,
+    "unbacked_symbols": _SHAPES,
+    "python object of type FakeTensor": "it makes a tensor of a class of its own",
+}
+"""Why it failed, by what torch says of it."""
+_SHARDED = (
+    "a model under FSDP does not run with fake=True: FSDP gathers weights in real memory. "
+    "Use fake=True before sharding, or fake=False."
+)
+_NESTED = "torch has no fake version of a nested tensor. Use fake=False."
+_log = logging.getLogger(FakeTensorMode.__module__)
+
+
+def has_fakes(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether some of the tensors are fake already."""
+    return any(isinstance(tensor, FakeTensor) for tensor in tensors)
+
+
+class Faking:
+    """Makes fakes of real tensors, the same fake of the same tensor."""
+
+    def __init__(
+        self, tensors: Iterable[torch.Tensor], located: Sequence[tuple[str, nn.Module]] = ()
+    ) -> None:
+        if is_sharded(module for _, module in located):
+            raise CaptureError(_SHARDED)
+        modes = (tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor))
+        self._mode = next(modes, None) or FakeTensorMode(allow_non_fake_inputs=True)
+        self._located = located
+        self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor like this one but without numbers; one on "meta" becomes one on the CPU."""
+        made = self._made.get(id(tensor))
+        if made is None:
+            # The original is kept, so that no other tensor gets its id.
+            made = self._made[id(tensor)] = tensor, self._make(tensor)
+        return made[1]
+
+    @unbroken
+    def running(self) -> Iterator[None]:
+        """In this block no operation computes anything."""
+        _log.addFilter(_is_worth_telling)
+        try:
+            with self._mode, _TruerKernels():
+                yield
+        except Exception as error:
+            reason = _reason(error)
+            if reason is None:
+                raise
+            raise CaptureError(
+                f"{self._where(error)} does not run with fake=True: {reason}. Use fake=False."
+            ) from error
+        finally:
+            _log.removeFilter(_is_worth_telling)
+
+    def _where(self, error: Exception) -> str:
+        """The module that raised, and the line of the user's code."""
+        from torchglass.capture.trace.failing_forward import clues, failed_module
+
+        failed = failed_module(error)
+        path = next((path for path, module in self._located if module is failed), "")
+        source = clues(error).source
+        return (path or "the model") + (f" ({source.file}:{source.line})" if source else "")
+
+    def _make(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, FakeTensor) or is_lazy(tensor):
+            return tensor
+        if tensor.device.type != "meta":
+            try:
+                return self._mode.from_tensor(tensor, static_shapes=True)
+            except (UnsupportedFakeTensorException, NotImplementedError):
+                # The mode takes real tensors as they are, and some kinds have no fakes.
+                return tensor
+            except AssertionError as error:
+                # torch asserts of nested tensors that their sizes may be symbols.
+                if tensor.is_nested:
+                    raise CaptureError(_NESTED) from error
+                raise
+        # Some operations look at numbers only where there could be any: on "meta" they refuse.
+        # Memory of its own: FakeTensor forbids the one that it is given to be looked at any more.
+        like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        fake = FakeTensor(self._mode, like, torch.device("cpu"))
+        if isinstance(tensor, torch.nn.Parameter):
+            return torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        return fake
+
+
+class _TruerKernels(LookingMode):  # type: ignore[no-untyped-call]
+    """Lets fake kernels take what the real ones take, and give as much as they give."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kernel = _KERNELS.get(str(func))
+        return func(*args, **(kwargs or {})) if kernel is None else kernel(func, args, kwargs or {})
+
+
+def _grouped_mm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The fake kernel knows bfloat16 only, the real one on the CPU also float32."""
+    first, second, *others = args
+    if first.dtype is torch.bfloat16:
+        return func(*args, **kwargs)
+    output = func(first.bfloat16(), second.bfloat16(), *others, **kwargs)
+    return output.to(kwargs.get("out_dtype") or first.dtype)
+
+
+def _lstm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The fake kernel keeps no workspace for the backward, the real one much."""
+    *outputs, workspace = func(*args, **kwargs)
+    given, *weights = args[:5]
+    keeps = torch.is_grad_enabled() and args[-1]
+    if not keeps or sum(weight.nbytes for weight in weights) > MOST_LSTM_WEIGHTS:
+        return *outputs, workspace
+    steps, batch = given.shape[:2]
+    known = min(64, max(8, _KNOWN_ROWS // batch))
+    shapes = tuple(tuple(tensor.shape) for tensor in (*weights, *args[5:7]))
+    options = tuple(tuple(one) if isinstance(one, list) else one for one in args[7:])
+    row = tuple(given.shape[1:]), shapes, options, given.dtype
+    if steps <= known:
+        size = _lstm_workspace(steps, *row)
+    else:
+        half, whole = (_lstm_workspace(count, *row) for count in (known // 2, known))
+        size = whole + (whole - half) * (steps - known) // (known - known // 2)
+    return *outputs, workspace.new_empty(size, dtype=torch.uint8)
+
+
+@functools.lru_cache(maxsize=64)
+def _lstm_workspace(
+    steps: int,
+    row: tuple[int, ...],
+    shapes: tuple[tuple[int, ...], ...],
+    options: tuple[Any, ...],
+    dtype: torch.dtype,
+) -> int:
+    """What the real kernel keeps for the backward of a few steps."""
+    with _disable_current_modes(), torch.enable_grad():
+        tensors = [torch.zeros(shape, dtype=dtype) for shape in ((steps, *row), *shapes)]
+        outputs = torch.ops.aten.mkldnn_rnn_layer.default(*tensors, *map(_listed, options))
+    return int(outputs[-1].nbytes)
+
+
+def _listed(option: Any) -> Any:
+    return list(option) if isinstance(option, tuple) else option
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten._grouped_mm.default": _grouped_mm,
+    "aten.mkldnn_rnn_layer.default": _lstm,
+}
+_KNOWN_ROWS = 2048
+"""So many rows go through a real LSTM to learn how much it keeps: each more keeps as much again."""
+MOST_LSTM_WEIGHTS = 1 << 26
+"""An LSTM with more bytes of weights is not run at all."""
+
+
+def _reason(error: Exception) -> str | None:
+    """Why a forward failed on fake tensors only; None where it would fail on real ones, too."""
+    if isinstance(error, UnsupportedOperatorException):
+        return f"torch has no fake version of {error.func}"
+    for kind, reason in _REASONS.items():
+        if isinstance(error, kind):
+            return reason
+    said = str(error)
+    return next((reason for words, reason in _SAID.items() if words in said), None)
+
+
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    """Not what torch writes of each exception that it raises: the exception says it."""
+    return "failed while attempting to run meta" not in str(record.msg)

@@ -1,1 +1,0 @@
-"""What a model computes, counted kernel by kernel as it runs."""

@@ -1,0 +1,202 @@
+"""Checks the gradients that every autograd node produces.
+
+A node is hooked when the op that made it has run, so that its gradient can be told by that op's
+module and line. Nothing of the model is hooked, and the hooks go with the graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from torchglass.capture.autograd import UNNUMBERED, nodes_made, running_node
+from torchglass.capture.guard.evidence import Exhibit, Held, Spot, arrival, blame
+from torchglass.capture.guard.finding_report import Desk
+from torchglass.capture.guard.op_dump import Kept
+from torchglass.capture.guard.tensor_health import Health, look, look_again
+from torchglass.capture.hidden_from_modes import quietly
+from torchglass.capture.torch_functions import iter_tensors
+from torchglass.records.findings import Finding
+
+Gradients = tuple[torch.Tensor | None, ...]
+
+
+@dataclasses.dataclass(slots=True)
+class Claim:
+    """Whose backward a node is."""
+
+    spot: Spot
+    kept: Kept | None = None
+    """What the op was given, where it may be wanted again."""
+    results: Mapping[tuple[int, int], int] = dataclasses.field(default_factory=dict)
+    """The numbers of its results, by their nodes and places there; only where it is kept."""
+    gradients: dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
+    """The gradients of its results that have come so far."""
+
+
+class Backward:
+    """Claims the nodes that ops make, and judges them when they run."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._made = self._first = nodes_made()
+        self._claimed: set[int] = set()
+        self._task = -1
+        self._spoiled = False
+        self._is_active = True
+
+    @property
+    def has_new(self) -> bool:
+        """Whether nodes were made since the last claim."""
+        return nodes_made() != self._made
+
+    def is_open(self, output: Any) -> bool:
+        """Whether a result has a node that nobody has claimed, as those of a Function begin."""
+        nodes = (tensor.grad_fn for tensor in iter_tensors(output))
+        return any(node is not None and self._is_new(node._sequence_nr()) for node in nodes)
+
+    def begin(self) -> None:
+        """Leave all nodes that there are to those who have claimed them."""
+        self._made = self._first = nodes_made()
+        self._claimed = set()
+
+    def claim(self, output: Any, spot: Spot, kept: Kept | None = None) -> None:
+        """Hook the new nodes that a result goes back to."""
+        claim = Claim(spot, kept)
+        results = [tensor for tensor in iter_tensors(output) if tensor.grad_fn is not None]
+        if kept is not None:
+            claim.results = {
+                (node._sequence_nr(), tensor.output_nr): number
+                for number, tensor in enumerate(iter_tensors(output))
+                if (node := tensor.grad_fn) is not None
+            }
+        waiting: list[Any] = [tensor.grad_fn for tensor in results]
+        while waiting:
+            node = waiting.pop()
+            number = node._sequence_nr()
+            if not self._is_new(number):
+                continue
+            self._claimed.add(number)
+            node.register_hook(partial(self._after, _own_claim(node, claim)))
+            waiting += [before for before, _ in node.next_functions if before is not None]
+        self._made = nodes_made()
+
+    def _is_new(self, number: int) -> bool:
+        return self._first <= number != UNNUMBERED and number not in self._claimed
+
+    def end(self) -> None:
+        """Look at nothing more: the hooks that graphs still have do nothing."""
+        self._is_active = False
+
+    def _after(self, claim: Claim, made: Gradients, given: Gradients) -> None:
+        """A node has run."""
+        if not self._is_active:
+            return
+        try:
+            with quietly():
+                finding = self._judge(claim, made, given)
+            if finding is not None:
+                self._desk.report_gradient(finding)
+        except Exception as problem:  # noqa: BLE001 - see Desk.miss
+            self._desk.miss(problem)
+
+    def _judge(self, claim: Claim, made: Gradients, given: Gradients) -> Finding | None:
+        if claim.kept is not None:
+            _take_gradients(claim, given)
+        health, culprit = Health.FINE, None
+        for number, gradient in enumerate(made):
+            found = Health.FINE if gradient is None else look(gradient)
+            if found > health:
+                health, culprit = found, number
+        if culprit is None:
+            return None
+        before = max((look_again(one) for one in given if one is not None), default=Health.FINE)
+        was_spoiled = self._spoil(health)
+        is_of_forward = any(look_again(tensor) >= health for _, tensor in _saved(running_node()))
+        if is_of_forward and not self._desk.has_waiting:
+            # The forward had made it so, which was told there.
+            return None
+        if before < health:
+            is_news = self._desk.is_news(health, claim.spot)
+            return self._blame(claim, health, made, given, culprit) if is_news else None
+        return None if was_spoiled or before is Health.NEAR else self._arrival(claim, given, before)
+
+    def _spoil(self, health: Health) -> bool:
+        """Note what a node made; whether this very backward had made something like it before."""
+        task = torch._C._current_graph_task_id()
+        if task != self._task:
+            self._task, self._spoiled = task, False
+        before = self._spoiled
+        self._spoiled = before or health > Health.NEAR
+        return before
+
+    def _arrival(self, claim: Claim, given: Gradients, health: Health) -> Finding | None:
+        """A gradient that no node has spoiled: it began so, or several were too large together."""
+        if not self._desk.is_news(health, claim.spot._replace(source=None)):
+            return None
+        what = "{count} came with the gradient that backward began with, or from a sum of gradients"
+        gradient = next(one for one in given if one is not None and look_again(one) >= health)
+        exhibit = Exhibit("gradient of the result", "gradient", gradient)
+        return arrival(claim.spot, health, what, exhibit, self._desk.held)
+
+    def _blame(
+        self, claim: Claim, health: Health, made: Gradients, given: Gradients, culprit: int
+    ) -> Finding:
+        node = running_node()
+        gradient = made[culprit]
+        assert gradient is not None
+        exhibits = [
+            *(
+                Exhibit("gradient of the result", "gradient", one)
+                for one in given
+                if one is not None
+            ),
+            *(Exhibit(name, "saved", tensor) for name, tensor in _saved(node)),
+        ]
+        held = self._desk.held
+        result = Exhibit(
+            "gradient made", "gradient", gradient, holder=_parameter(node, culprit, held)
+        )
+        facts = {"node": node.name()} if node is not None else {}
+        finding = blame(claim.spot, health, result, exhibits, held, facts)
+        if self._desk.dumper is None or health is Health.NEAR:
+            return finding
+        return self._desk.dumper.dump(finding, claim.kept, claim.gradients)
+
+
+def _own_claim(node: Any, claim: Claim) -> Claim:
+    """A user's autograd Function goes by its own name: no op was seen that made its node."""
+    if not isinstance(node, torch._C._FunctionBase):
+        return claim
+    return Claim(claim.spot._replace(op=type(node).__name__.removesuffix("Backward")))
+
+
+def _take_gradients(claim: Claim, given: Gradients) -> None:
+    node = running_node()
+    number = node._sequence_nr() if node is not None else UNNUMBERED
+    for place, gradient in enumerate(given):
+        result = claim.results.get((number, place))
+        if result is not None and gradient is not None:
+            claim.gradients[result] = gradient.detach()
+
+
+def _parameter(node: Any, culprit: int, held: Held) -> str:
+    """The name of the parameter that a gradient of a node goes to, if it goes to one."""
+    after = node.next_functions[culprit][0] if node is not None else None
+    return held.parameters.get(id(getattr(after, "variable", None)), "")
+
+
+def _saved(node: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """What a node kept of the forward, as far as it lets us see it."""
+    for name in dir(node):
+        if name.startswith("_saved_"):
+            try:
+                value = getattr(node, name)
+            except RuntimeError:
+                # It was written over, or let go.
+                continue
+            yield from ((name.removeprefix("_saved_"), tensor) for tensor in iter_tensors(value))

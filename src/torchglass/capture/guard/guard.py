@@ -1,0 +1,228 @@
+"""The with-blocks of guard: every op checked, or outputs checked and bad batches rerun.
+
+For that, the random state and the buffers are kept from before each forward, which is run again on
+the very same inputs, and both are put back to where they were after it. A healthy forward costs one
+read of its outputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from torchglass.blocks import surely, unbroken
+from torchglass.capture.guard.evidence import Exhibit, Spot, standing, user_source
+from torchglass.capture.guard.finding_report import Desk, Report
+from torchglass.capture.guard.op_check import Sentinel
+from torchglass.capture.guard.optimizer_check import (
+    is_held_back,
+    spoiled_gradients,
+    watching_updates,
+)
+from torchglass.capture.guard.tensor_health import Health, look_again
+from torchglass.capture.hidden_from_modes import quietly
+from torchglass.capture.module_calls import recording
+from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.restore_state import (
+    gradients_set,
+    has_compiled,
+    keeping_modules,
+    keeping_random_state,
+    random_state,
+    running_uncompiled,
+)
+from torchglass.capture.tensor.memory_extent import version_of
+from torchglass.capture.torch_modes import fused_paths_kept, mode_on
+from torchglass.capture.trace.op_mode import OpMode
+
+
+@unbroken
+def guarding(desk: Desk, *, backward: bool) -> Iterator[Sentinel]:
+    """Find the origins of NaN and Inf until the block ends, however it ends.
+
+    Compiled modules are run as the Python that they were made of. A backward is looked at if its
+    forward ran in the block, and it does, too.
+    """
+    sentinel = Sentinel(desk, backward=backward)
+    with contextlib.ExitStack() as stack:
+        if has_compiled(desk.model.modules()):
+            stack.enter_context(running_uncompiled())
+        stack.enter_context(recording(sentinel))
+        stack.enter_context(watching_updates(sentinel, desk))
+        stack.enter_context(fused_paths_kept())
+        stack.callback(surely, sentinel.forget_waiting)
+        stack.enter_context(mode_on(OpMode(sentinel)))
+        if sentinel.backward is not None:
+            stack.callback(sentinel.backward.end)
+        yield sentinel
+
+
+def check(tensor: torch.Tensor, name: str, report: Report, *, is_known: bool) -> bool:
+    """Whether a tensor is finite; if not, and if no op is known to have made it so, report it."""
+    with quietly():
+        health = look_again(tensor)
+        if health <= Health.NEAR:
+            return True
+        finding = standing(name, health, Exhibit(name, "result", tensor), user_source())
+    if not is_known:
+        report(finding)
+    return False
+
+
+class Batch(NamedTuple):
+    """A forward that can be run again."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    versions: tuple[int, ...]
+    rewind: contextlib.ExitStack
+    """Puts the random state back to where it was before the forward."""
+    buffers: Mapping[int, torch.Tensor]
+    """The buffers as they were then, by the id of each."""
+    gradients: dict[int, torch.Tensor]
+    """The gradients that have come to its outputs, by the number of the output."""
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """Whether its inputs have not been written into since."""
+        return self.versions == _versions(self.args, self.kwargs)
+
+
+class Rerunner:
+    """Watches the outermost calls of one model in the thread that made it."""
+
+    def __init__(self, desk: Desk, *, backward: bool) -> None:
+        self.thread = threading.get_ident()
+        self._desk = desk
+        self._backward = backward
+        self._depth = 0
+        self._is_rerunning = False
+        self._batch: Batch | None = None
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """A call begins: keep what it takes to run it again, if it is the model's."""
+        depth = self._depth
+        self._depth += 1
+        if module is self._desk.model and not self._is_rerunning:
+            try:
+                self._batch = self._kept(args, kwargs)
+            except Exception as problem:  # noqa: BLE001 - see Desk.miss
+                self._desk.miss(problem)
+        return depth
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """The call at a depth ended: look at what the outermost one returned."""
+        self._depth = depth
+        batch = self._batch
+        if depth or error is not None or self._is_rerunning or batch is None:
+            return
+        outputs = [tensor for _, tensor in named_tensors(output)]
+        with quietly():
+            bad = [tensor for tensor in outputs if look_again(tensor) > Health.NEAR]
+            if not bad and self._backward:
+                _ask_for_gradients(outputs, batch.gradients)
+        if bad:
+            self._rerun(batch, bad[0], "the output of the model")
+
+    def missed(self, problem: Exception) -> None:
+        """An error came out of looking; see `Desk.miss`."""
+        self._desk.miss(problem)
+
+    def before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer is about to use the gradients: look at them."""
+        try:
+            self._look_at_gradients(optimizer)
+        except Exception as problem:  # noqa: BLE001 - see Desk.miss
+            self._desk.miss(problem)
+
+    def _look_at_gradients(self, optimizer: Optimizer) -> None:
+        batch = self._batch
+        if batch is None or self._is_rerunning or threading.get_ident() != self.thread:
+            return
+        if is_held_back(optimizer):
+            return
+        with quietly():
+            bad = list(spoiled_gradients(optimizer, self._desk))
+        for name, gradient in bad[:1]:
+            self._rerun(batch, gradient, f"the gradient of {name}", backward=True)
+
+    def _kept(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
+        buffers = {id(buffer): buffer.detach().clone() for buffer in self._desk.model.buffers()}
+        return Batch(args, kwargs, _versions(args, kwargs), random_state(), buffers, {})
+
+    def _rerun(self, batch: Batch, bad: torch.Tensor, what: str, *, backward: bool = False) -> None:
+        """Run a batch again, and say so if that does not show where it comes from."""
+        met, source, health = self._desk.met, user_source(), look_again(bad)
+        why = "its inputs have been written over since"
+        if batch.is_as_it_was:
+            why = "running it again does not show where it comes from"
+            self._is_rerunning = True
+            try:
+                self._run(batch, backward)
+            finally:
+                self._is_rerunning = False
+        if self._desk.met == met and self._desk.is_news(health, Spot(what, "", 1, source)):
+            self._desk.report(standing(what, health, Exhibit(what, "result", bad), source, why))
+
+    def _run(self, batch: Batch, backward: bool) -> None:
+        model = self._desk.model
+
+        def as_before(buffer: torch.Tensor) -> torch.Tensor:
+            return batch.buffers.get(id(buffer), buffer).clone()
+
+        with keeping_random_state(), keeping_modules(model.modules(), {"_buffers": as_before}):
+            batch.rewind.pop_all().close()
+            has_gradients = backward or torch.is_grad_enabled()
+            with gradients_set(has_gradients), guarding(self._desk, backward=backward):
+                outputs = [
+                    tensor for _, tensor in named_tensors(model(*batch.args, **batch.kwargs))
+                ]
+                if backward:
+                    _differentiate(model, outputs, batch.gradients)
+
+
+@unbroken
+def rerunning(desk: Desk, *, backward: bool) -> Iterator[None]:
+    """Look at outputs, and before each update at gradients, until the block ends."""
+    rerunner = Rerunner(desk, backward=backward)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(recording(rerunner))
+        if backward:
+            hook = register_optimizer_step_pre_hook(rerunner.before_update)
+            stack.callback(hook.remove)
+        yield
+
+
+def _versions(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(version_of(tensor) for _, tensor in tensors_of_call(args, kwargs))
+
+
+def _ask_for_gradients(outputs: list[torch.Tensor], into: dict[int, torch.Tensor]) -> None:
+    for number, tensor in enumerate(outputs):
+        if tensor.requires_grad:
+            tensor.register_hook(partial(_take_gradient, into, number))  # type: ignore[no-untyped-call]
+
+
+def _take_gradient(
+    into: dict[int, torch.Tensor], number: int, gradient: torch.Tensor | None
+) -> None:
+    if gradient is not None:
+        into[number] = gradient.detach()
+
+
+def _differentiate(
+    model: nn.Module, outputs: list[torch.Tensor], gradients: Mapping[int, torch.Tensor]
+) -> None:
+    """The backward of a forward from where it left the model, adding to no gradient."""
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    pairs = [(outputs[number], gradient) for number, gradient in gradients.items()]
+    if pairs and weights:
+        tensors, given = zip(*pairs, strict=True)
+        torch.autograd.grad(tensors, weights, given, allow_unused=True)

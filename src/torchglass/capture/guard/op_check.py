@@ -1,0 +1,434 @@
+"""Checks the output of every op, and finds the first one that is not finite.
+
+An op is to blame for a NaN that none of its inputs had. Inputs are looked at only then, so a
+healthy pass costs one read of each result that was computed, and none of what was only moved.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from torchglass.capture.autograd import phase_of
+from torchglass.capture.guard.backward_check import Backward
+from torchglass.capture.guard.bad_inputs import Arrivals
+from torchglass.capture.guard.evidence import Exhibit, Spot, argument_names, blame, user_source
+from torchglass.capture.guard.finding_report import Desk, News, discard
+from torchglass.capture.guard.op_dump import Kept, keep
+from torchglass.capture.guard.op_kinds import Nature, nature_of, op_name
+from torchglass.capture.guard.tensor_health import (
+    Health,
+    KnownHealth,
+    is_surely_finite,
+    look,
+    look_again,
+    near_limit,
+)
+from torchglass.capture.hidden_from_modes import is_overheard, quietly
+from torchglass.capture.nested_tensors import tensors_of_call
+from torchglass.capture.torch_functions import iter_tensors
+from torchglass.capture.trace.op_mode import OpEvent
+from torchglass.records.findings import Finding
+from torchglass.records.model import join_path
+from torchglass.records.trace import Phase
+
+
+class Script(NamedTuple):
+    """A scripted module, and what it was called with."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def as_op(self, call: Any, output: Any) -> OpEvent:
+        """The call as if it were one op, to which parameters and buffers are given as well."""
+        held = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        return OpEvent(script, self.args, {**self.kwargs, **held}, output, call, (), 0, 0, (), "")
+
+
+def script(*args: Any, **kwargs: Any) -> Any:
+    """Names what a scripted module does; only its module can run it."""
+    raise NotImplementedError("a script is run by its module")
+
+
+class Running(NamedTuple):
+    """A module call that has not ended."""
+
+    path: str
+    number: int
+    script: Script | None = None
+
+
+class Given(NamedTuple):
+    """A tensor that an op took, and how it was then."""
+
+    place: str
+    tensor: torch.Tensor
+    health: Health
+
+
+class Waiting(NamedTuple):
+    """A finding that is told only if what was found reaches an output."""
+
+    finding: Finding
+    call: Running
+    causes: tuple[str, ...]
+    """What made those of the op's inputs that were not finite before."""
+    news: News | None
+
+
+_OUTSIDE = Running("", 0)
+_PRODUCTS = frozenset({"mul", "__mul__", "__rmul__", "multiply"})
+_SMALL = 1 << 16
+"""The elements of a tensor that is copied before it is written over, so that it can be shown."""
+
+
+class Sentinel:
+    """Watches the ops and the module calls of the thread that made it."""
+
+    def __init__(self, desk: Desk, *, backward: bool) -> None:
+        self.thread = threading.get_ident()
+        self.current: Running = _OUTSIDE
+        """The innermost call that is running."""
+        self.is_updating = False
+        """Whether an optimizer takes its step, whose many writes are not looked at one by one."""
+        self.backward = Backward(desk) if backward else None
+        self._desk = desk
+        self._memory = KnownHealth()
+        self._arrivals = Arrivals(desk, self._memory)
+        self._paths = {id(module): path for path, module in desk.model.named_modules()}
+        self._open: list[Running] = []
+        self._numbers: Counter[str] = Counter()
+        self._before: dict[int, Health] = {}
+        self._copies: dict[int, torch.Tensor] = {}
+        self._waiting: dict[str, Waiting] = {}
+        """By the words for the op that made them."""
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """A call begins; how deep it is."""
+        depth = len(self._open)
+        path = self._paths.get(id(module))
+        if path is None:
+            path = join_path(self.current.path, f"<{type(module).__name__}>")
+        if not depth:
+            self._arrivals.inputs = module, args, kwargs
+            self._desk.factors.clear()
+            self.is_updating = False
+            if self.backward is not None:
+                self.backward.begin()
+        self._numbers[path] += 1
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        script = Script(module, args, kwargs) if scripted else None
+        self.current = Running(path, self._numbers[path], script)
+        self._open.append(self.current)
+        return depth
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """The call at a depth ended, and with it all that are deeper."""
+        call = self._open[depth] if depth < len(self._open) else _OUTSIDE
+        del self._open[depth:]
+        if self.backward is not None and error is None:
+            self._claim_rest(call, output)
+        if self._waiting and error is None:
+            self._report_all(self._left_with(output))
+        self.current = self._open[-1] if depth else _OUTSIDE
+        if call.script is not None and error is None:
+            self.seen(call.script.as_op(call, output))
+        if not depth:
+            self._arrivals.inputs = None
+
+    def missed(self, problem: Exception) -> None:
+        """An error came out of looking; see `Desk.miss`."""
+        self._desk.miss(problem)
+
+    def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
+        """Take note of what an op is about to write over."""
+        if self.is_updating:
+            return
+        try:
+            with quietly():
+                self._before = {id(tensor): self._memory.health(tensor) for tensor in written}
+                keeps_all = self._desk.dumper is not None
+                self._copies = {
+                    id(tensor): tensor.detach().clone()
+                    for tensor in written
+                    if keeps_all or tensor.numel() <= _SMALL
+                }
+        except Exception as problem:  # noqa: BLE001 - see Desk.miss
+            self._desk.miss(problem)
+
+    def seen(self, event: OpEvent) -> Any:
+        """An op ran: look at what it made."""
+        if self.is_updating:
+            return event.output
+        findings: Sequence[Finding] = ()
+        try:
+            if not event.call.number and op_name(event.function) in _PRODUCTS:
+                self._desk.factors += filter(_is_single, event.args)
+            nature = nature_of(event.function)
+            if not self._is_fine(event, nature):
+                with quietly():
+                    findings = self._judge(event, nature)
+            if self.backward is not None and self.backward.has_new:
+                with quietly():
+                    spot = self._spot(event, "backward")
+                    self.backward.claim(event.results, spot, self._keep(event))
+        except Exception as problem:  # noqa: BLE001 - see Desk.miss
+            self._desk.miss(problem)
+        if event.written:
+            self._before, self._copies = {}, {}
+        self._report_all(findings)
+        return event.output
+
+    def failed(self, event: OpEvent, error: BaseException) -> None:
+        """An op raised, which is no matter of ours."""
+        self._before, self._copies = {}, {}
+
+    def _is_fine(self, event: OpEvent, nature: Nature) -> bool:
+        """Whether nothing is to be said of an op, which is so of nearly all, found out quickly."""
+        if nature is Nature.MOVED:
+            return not self._memory.any_bad
+        output = event.output
+        if nature is Nature.UNDEFINED or is_overheard() or not is_surely_finite(output):
+            return False
+        self._memory.remember(output, Health.FINE)
+        return True
+
+    def _report_all(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            self._desk.report(finding)
+
+    def forget_waiting(self) -> None:
+        """What has reached no output by now was discarded."""
+        for waiting in self._waiting.values():
+            discard(waiting.finding)
+        self._waiting.clear()
+
+    def _judge(self, event: OpEvent, nature: Nature) -> Sequence[Finding]:
+        if nature is Nature.MOVED:
+            if self._memory.any_bad:
+                self._pass_on(event)
+            return ()
+        results = event.results
+        if nature is Nature.UNDEFINED:
+            for tensor in results:
+                self._memory.leave_undefined(tensor)
+            return ()
+        health, culprit = Health.FINE, None
+        for tensor in results:
+            found = look(tensor)
+            if found > health:
+                health, culprit = found, tensor
+            elif not found:
+                self._memory.remember(tensor, found)
+        return () if culprit is None else self._find_out(event, nature, health, culprit)
+
+    def _pass_on(self, event: OpEvent) -> None:
+        """What was only moved is as bad as it was, through the fault of the same op."""
+        for given in iter_tensors((event.args, dict(event.kwargs))):
+            if self._memory.recall(given):
+                for tensor in event.results:
+                    self._memory.remember(tensor, look_again(tensor), self._memory.maker(given))
+                return
+
+    def _find_out(
+        self, event: OpEvent, nature: Nature, health: Health, culprit: torch.Tensor
+    ) -> Sequence[Finding]:
+        """Who is to blame for a result, if that is news."""
+        given = self._given(event)
+        ill = self._ill(given, health)
+        spot = self._spot(event, phase_of(event.chain))
+        is_meant = _is_asked_for(event, nature, health, culprit)
+        findings: Sequence[Finding] = ()
+        if self._is_checked_later(event, given):
+            pass
+        elif ill:
+            findings = self._brought(ill, spot, event, culprit)
+        elif not is_meant and self._desk.is_news(health, spot):
+            findings = self._made(event, spot, health, culprit, given)
+        # A mask may be put over what was NaN before: its Inf is then its own.
+        alike = (self._memory.maker(one.tensor) for one in ill if one.health == health)
+        maker = next(filter(None, alike), spot.words if is_meant or not ill else "")
+        for tensor in event.results:
+            self._memory.remember(tensor, look(tensor), maker)
+        return findings
+
+    def _ill(self, given: list[Given], health: Health) -> list[Given]:
+        """What was as bad before; or had Inf of which NaN came, and no op had made that."""
+        ill = [one for one in given if one.health >= health]
+        if ill or health is not Health.NAN:
+            return ill
+        infinite = [one for one in given if one.health is Health.INF and not self._is_gone(one)]
+        return [one for one in infinite if self._arrivals.are_behind(one.tensor)]
+
+    def _brought(
+        self, ill: list[Given], spot: Spot, event: OpEvent, culprit: torch.Tensor
+    ) -> Sequence[Finding]:
+        """What came with the inputs of an op, if that is news."""
+        findings = []
+        for one in ill:
+            waiting = self._waiting.get(self._memory.maker(one.tensor))
+            if waiting is not None and (culprit.requires_grad or waiting.call not in self._open):
+                findings += self._released(self._memory.maker(one.tensor))
+        remaining = (one.tensor for one in ill if not self._is_gone(one))
+        found = self._arrivals.find(remaining, spot)
+        return findings if found is None else [*findings, found]
+
+    def _made(
+        self,
+        event: OpEvent,
+        spot: Spot,
+        health: Health,
+        culprit: torch.Tensor,
+        given: list[Given],
+    ) -> Sequence[Finding]:
+        """What an op made; of what needs no gradient only once it reaches an output."""
+        finding = self._blame(event, spot, health, culprit, given)
+        causes = tuple(filter(None, (self._memory.maker(one.tensor) for one in given)))
+        may_be_discarded = (
+            health is not Health.NEAR
+            and event.call.number > 0
+            and not culprit.requires_grad
+            and not any(map(self._is_held, event.results))
+        )
+        if not may_be_discarded:
+            return [*(each for cause in causes for each in self._released(cause)), finding]
+        waiting = Waiting(finding, event.call, causes, self._desk.take_back())
+        self._desk.has_waiting = True
+        old = self._waiting.get(spot.words)
+        if old is not None:
+            discard(old.finding)
+        self._waiting[spot.words] = waiting
+        return ()
+
+    def _released(self, maker: str) -> list[Finding]:
+        """A finding that waited, after those that led to it; nothing if none did."""
+        waiting = self._waiting.pop(maker, None)
+        if waiting is None:
+            return []
+        self._desk.tell(waiting.news)
+        before = [each for cause in waiting.causes for each in self._released(cause)]
+        return [*before, waiting.finding]
+
+    def _left_with(self, output: Any) -> Sequence[Finding]:
+        """What waited, and is in the output of a call."""
+        findings = []
+        try:
+            with quietly():
+                for tensor in iter_tensors(output):
+                    if self._memory.health(tensor) > Health.NEAR:
+                        maker = self._memory.maker(tensor)
+                        # What was written through a view has no known maker.
+                        for each in [maker] if maker else list(self._waiting):
+                            findings += self._released(each)
+        except Exception as problem:  # noqa: BLE001 - see Desk.miss
+            self._desk.miss(problem)
+        return findings
+
+    def _is_held(self, tensor: torch.Tensor) -> bool:
+        """Whether the model keeps a tensor, so that what is written into it stays."""
+        held = self._desk.held
+        return id(tensor) in held.parameters or id(tensor) in held.buffers
+
+    def _is_checked_later(self, event: OpEvent, given: list[Given]) -> bool:
+        """Whether an op works on scaled gradients outside of the model, as unscaling does."""
+        if event.call.number or not self._desk.scalers():
+            return False
+        scales = {id(scaler._scale) for scaler in self._desk.scalers()}
+        gradients = {id(each.grad) for each in self._desk.model.parameters()}
+        return self._desk.has_unchecked or any(
+            id(one.tensor) in scales or (id(one.tensor) in gradients and one.health > Health.NEAR)
+            for one in given
+        )
+
+    def _given(self, event: OpEvent) -> list[Given]:
+        located = (
+            (place, tensor)
+            for place, tensor in tensors_of_call(event.args, event.kwargs)
+            if tensor.dtype.is_floating_point or tensor.dtype.is_complex
+        )
+        return [
+            Given(
+                place,
+                tensor,
+                self._before[id(tensor)]
+                if id(tensor) in self._before
+                else self._memory.health(tensor),
+            )
+            for place, tensor in located
+        ]
+
+    def _is_gone(self, given: Given) -> bool:
+        """Whether the op has written over what it was given."""
+        return id(given.tensor) in self._before
+
+    def _spot(self, event: OpEvent, phase: Phase) -> Spot:
+        call: Running = event.call
+        source = user_source(sys._getframe(1))
+        return Spot(op_name(event.function), call.path, call.number, source, phase)
+
+    def _blame(
+        self,
+        event: OpEvent,
+        spot: Spot,
+        health: Health,
+        culprit: torch.Tensor,
+        given: list[Given],
+    ) -> Finding:
+        names = argument_names(spot.op, [one.place for one in given])
+        exhibits = [
+            Exhibit(
+                name,
+                "argument",
+                one.tensor,
+                maker=self._memory.maker(one.tensor),
+                before=self._copies.get(id(one.tensor)),
+                is_gone=self._is_gone(one),
+            )
+            for name, one in zip(names, given, strict=True)
+        ]
+        result = Exhibit("result", "result", culprit)
+        finding = blame(spot, health, result, exhibits, self._desk.held)
+        if self._desk.dumper is None or health is Health.NEAR:
+            return finding
+        return self._desk.dumper.dump(finding, self._keep(event), {})
+
+    def _keep(self, event: OpEvent) -> Kept | None:
+        return keep(event, self._copies) if self._desk.dumper is not None else None
+
+    def _claim_rest(self, call: Running, output: Any) -> None:
+        """Claim what an autograd Function made: it is no op, and was not seen when it ran."""
+        try:
+            if self.backward is not None and self.backward.is_open(output):
+                source = user_source(sys._getframe(1))
+                spot = Spot("", call.path, call.number, source, "backward")
+                self.backward.claim(output, spot)
+        except Exception as problem:  # noqa: BLE001 - see Desk.miss
+            self._desk.miss(problem)
+
+
+def _is_single(argument: object) -> bool:
+    """Whether an argument is a tensor of one number without a gradient, as a loss scale is."""
+    return (
+        isinstance(argument, torch.Tensor)
+        and not argument.requires_grad
+        and argument.layout is torch.strided
+        and argument.numel() == 1
+    )
+
+
+def _is_asked_for(event: OpEvent, nature: Nature, health: Health, culprit: torch.Tensor) -> bool:
+    """Whether an Inf, or a number near the end of its type, was written down in the call."""
+    if nature is Nature.GIVEN:
+        return health is not Health.NAN
+    limit = near_limit(culprit.dtype)
+    if health is not Health.NEAR or limit is None:
+        return False
+    numbers = (*event.args, *event.kwargs.values())
+    return any(isinstance(number, (int, float)) and abs(number) > limit for number in numbers)

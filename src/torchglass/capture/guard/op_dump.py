@@ -1,0 +1,411 @@
+"""Dumps the op to blame with its inputs into a file, and replays it without the model.
+
+>>> sheet = Sheet()
+>>> sheet.write((torch.ones(2), 1e-5, None))
+{'is': 'tuple', 'of': [{'is': 'tensor', 'number': 0}, 1e-05, None]}
+>>> sheet.tensors
+[tensor([1., 1.])]
+
+One safetensors file: the tensors, and in its header the call as JSON. Nothing in it is code; the
+function is one of torch's own, by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import get_overridable_functions, resolve_name
+from torch.utils._pytree import tree_map_only
+
+from torchglass.capture.guard.evidence import KINDS, Exhibit, Held, argument_names, evidence, noted
+from torchglass.capture.guard.tensor_health import look_again
+from torchglass.capture.nested_tensors import tensors_of_call
+from torchglass.capture.restore_state import gradients_set, keeping_random_state
+from torchglass.capture.tensor.files import SavedTensors, read_note, write_tensors
+from torchglass.capture.tensor.memory_extent import version_of
+from torchglass.capture.torch_functions import iter_tensors
+from torchglass.capture.trace.op_mode import OpEvent
+from torchglass.errors import (
+    CaptureError,
+    StoreError,
+    TargetError,
+    TorchglassError,
+    UnsafeFileError,
+)
+from torchglass.records.findings import Finding, Replay
+from torchglass.records.json_data import from_plain, to_plain
+from torchglass.records.trace import OpId
+
+_NAMED = {
+    torch.dtype: "dtype",
+    torch.layout: "layout",
+    torch.memory_format: "memory_format",
+}
+
+
+class NotWrittenError(CaptureError):
+    """The call cannot be written down: says what of it."""
+
+
+class Sheet:
+    """Takes down arguments, and apart from them the tensors among them."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._numbers: dict[int, int] = {}
+
+    def write(self, value: Any) -> Any:
+        """A value as JSON; lists stay lists, and all that JSON does not know says what it is."""
+        if isinstance(value, torch.Tensor):
+            return {"is": "tensor", "number": self._number(value)}
+        if isinstance(value, dict):
+            return {"is": "dict", "of": [[self.write(k), self.write(v)] for k, v in value.items()]}
+        if isinstance(value, list):
+            return [self.write(item) for item in value]
+        if isinstance(value, tuple):
+            return {"is": "tuple", "of": [self.write(item) for item in value]}
+        return _write_plain(value)
+
+    def _number(self, tensor: torch.Tensor) -> int:
+        if id(tensor) not in self._numbers:
+            self._numbers[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+        return self._numbers[id(tensor)]
+
+
+def read(written: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """The value that `Sheet.write` took down."""
+    if isinstance(written, list):
+        return [read(item, tensors) for item in written]
+    if not isinstance(written, Mapping):
+        return written
+    what = written["is"]
+    if what == "tensor":
+        return tensors[written["number"]]
+    if what == "tuple":
+        return tuple(read(item, tensors) for item in written["of"])
+    if what == "dict":
+        return {read(k, tensors): read(v, tensors) for k, v in written["of"]}
+    return _READERS[what](written)
+
+
+def function_name(function: Any) -> str:
+    """The name under which `function_of` finds a function again."""
+    if isinstance(function, torch._ops.OpOverload):
+        if not _computes(function):
+            raise NotWrittenError(f"{function} is not an op of torch that only computes")
+        return f"torch.ops.{function}"
+    name: str = resolve_name(function) or ""
+    if name not in _functions():
+        told = getattr(function, "__name__", repr(function))
+        raise NotWrittenError(f"{told} is not among the functions of torch that have a name")
+    return name
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """The function of torch's that has a name, if it computes with tensors and does nothing else.
+
+    No other code can be reached by a name: neither files nor settings can be changed.
+    """
+    if name in _functions():
+        return _functions()[name]
+    parts = name.split(".")
+    if parts[:2] == ["torch", "ops"] and len(parts) == 5 and all(map(str.isidentifier, parts)):
+        if parts[2] not in _LIBRARIES:
+            raise UnsafeFileError(f"{name} is not an op of torch's own, so it is not run")
+        overload: Any = None
+        with contextlib.suppress(AttributeError, RuntimeError):
+            overload = functools.reduce(getattr, parts[2:], torch.ops)
+        if isinstance(overload, torch._ops.OpOverload):
+            if _computes(overload):
+                return overload
+            raise UnsafeFileError(f"{name} does more than compute with tensors, so it is not run")
+        raise NotWrittenError(f"torch has no op {name} here: import what registers it first")
+    if name in _named_functions():
+        raise UnsafeFileError(f"{name} does more than compute with tensors, so it is not run")
+    raise NotWrittenError(f"torch has no function {name!r} here")
+
+
+_LIBRARIES = ("aten", "prims")
+_TOUCHES_MORE = frozenset({"from_file", "share_memory_", "record_stream", "_print"})
+"""Kernels that read or write files, shared memory or streams."""
+_OPERATORS = frozenset(
+    f"__{prefix}{name}__"
+    for prefix in ("", "r", "i")
+    for name in (
+        *("add", "and", "div", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow"),
+        *("rshift", "sub", "truediv", "xor", "abs", "neg", "pos", "invert", "getitem", "setitem"),
+        *("eq", "ne", "lt", "le", "gt", "ge"),
+    )
+)
+_IN_PYTHON = frozenset(
+    {
+        *("half", "bfloat16", "float", "double", "cfloat", "cdouble", "bool", "byte", "char"),
+        *("short", "int", "long", "cpu", "lu", "lobpcg", "spmm", "pca_lowrank", "svd_lowrank"),
+    }
+)
+"""Conversions and compositions that no kernel is named after."""
+_PLACES = ("torch", "torch.Tensor", "torch.functional", "torch.nn.functional", "torch._C._nn")
+_GROUPS = ("linalg", "fft", "special", "sparse", "nested")
+
+
+@functools.cache
+def _functions() -> dict[str, Callable[..., Any]]:
+    """The functions that only compute, by name."""
+    return {name: function for name, function in _named_functions().items() if _only_computes(name)}
+
+
+@functools.cache
+def _named_functions() -> dict[str, Callable[..., Any]]:
+    every = (function for group in get_overridable_functions().values() for function in group)
+    return {name: function for function in every if (name := resolve_name(function))}
+
+
+def _only_computes(name: str) -> bool:
+    """Whether a function of a name is a kernel of torch's, or made of such in Python."""
+    place, _, last = name.rpartition(".")
+    if last in _TOUCHES_MORE:
+        return False
+    if place == "torch.nn.functional" or (place == "torch.Tensor" and last in _OPERATORS):
+        return True
+    group = place.rpartition(".")[2]
+    if place not in _PLACES and group not in _GROUPS:
+        return False
+    if last in _IN_PYTHON:
+        return True
+    packets = (getattr(torch.ops.aten, known, None) for known in (last, f"{group}_{last}"))
+    return any(
+        _computes(getattr(packet, overload))
+        for packet in packets
+        if isinstance(packet, torch._ops.OpOverloadPacket)
+        for overload in packet.overloads()  # type: ignore[no-untyped-call]
+    )
+
+
+def _computes(op: torch._ops.OpOverload[..., Any]) -> bool:
+    """Whether an op is a kernel that gives tensors, or writes into those it is given."""
+    schema = op._schema
+    library, _, name = schema.name.partition("::")
+    if library not in _LIBRARIES or name in _TOUCHES_MORE:
+        return False
+    # What only scripts can call, such as `aten::save`, is in no dispatcher.
+    if not torch._C._dispatch_has_kernel(f"{schema.name}.{schema.overload_name}".rstrip(".")):
+        return False
+    gives = any("Tensor" in str(given.type) for given in schema.returns)
+    return gives or schema.is_mutable
+
+
+def _write_plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"is": "float", "text": str(value)}
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, complex):
+        return {"is": "complex", "text": str(value)}
+    if isinstance(value, slice):
+        return {
+            "is": "slice",
+            "of": [_write_plain(x) for x in (value.start, value.stop, value.step)],
+        }
+    if value is Ellipsis:
+        return {"is": "ellipsis"}
+    if isinstance(value, torch.device):
+        return {"is": "device", "text": str(value)}
+    for kind, name in _NAMED.items():
+        if isinstance(value, kind):
+            return {"is": name, "text": str(value).removeprefix("torch.")}
+    raise NotWrittenError(f"an argument is a {type(value).__name__}, which cannot be written down")
+
+
+def _read_constant(kind: type) -> Callable[[Any], Any]:
+    def read_one(written: Any) -> Any:
+        constant = getattr(torch, written["text"], None)
+        if not isinstance(constant, kind):
+            raise NotWrittenError(f"torch has no {kind.__name__} {written['text']!r}")
+        return constant
+
+    return read_one
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "float": lambda written: float(written["text"]),
+    "complex": lambda written: complex(written["text"]),
+    "slice": lambda written: slice(*written["of"]),
+    "ellipsis": lambda written: ...,
+    "device": lambda written: torch.device(written["text"]),
+    **{name: _read_constant(kind) for kind, name in _NAMED.items()},
+}
+
+NOTE = "torchglass.replay"
+GIVEN, GRADIENTS = "given", "gradients"
+
+Gradients = Mapping[int, torch.Tensor]
+"""The gradients of an op's results, by the number of the result."""
+
+
+class Kept(NamedTuple):
+    """A call whose tensors are held without their graph, so that it can be run again."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    trained: frozenset[int]
+    """The ids of the held tensors whose originals had a gradient to take."""
+    versions: Mapping[int, int]
+    autocast: tuple[tuple[str, torch.dtype], ...]
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """Whether nothing has written into its tensors since."""
+        held = iter_tensors((self.args, dict(self.kwargs)))
+        return all(version_of(tensor) == self.versions[id(tensor)] for tensor in held)
+
+
+def keep(event: OpEvent, copies: Mapping[int, torch.Tensor]) -> Kept:
+    """Hold the call of an op; `copies` are of what it has written over, by the id of that."""
+    trained = set()
+    held: dict[int, torch.Tensor] = {}
+
+    def hold(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in held:
+            held[id(tensor)] = copies.get(id(tensor), tensor).detach()
+            if tensor.requires_grad:
+                trained.add(id(held[id(tensor)]))
+        return held[id(tensor)]
+
+    args, kwargs = tree_map_only(torch.Tensor, hold, (event.args, dict(event.kwargs)))
+    versions = {id(tensor): version_of(tensor) for tensor in held.values()}
+    return Kept(event.function, args, kwargs, frozenset(trained), versions, event.autocast)
+
+
+class Dumper:
+    """Writes culprits into a folder, one file each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def dump(self, finding: Finding, kept: Kept | None, gradients: Gradients) -> Finding:
+        """The finding with the file's path, or with the reason why there is none."""
+        try:
+            if kept is None:
+                raise NotWrittenError("the op was not seen as a call of a function of torch's")
+            if not kept.is_as_it_was:
+                raise NotWrittenError("what it was given has been written over since")
+            return noted(finding, dump=str(self._write(finding, kept, gradients)))
+        except (NotWrittenError, OSError, RuntimeError, TypeError) as problem:
+            return noted(finding, not_dumped=str(problem))
+
+    def _write(self, finding: Finding, kept: Kept, gradients: Gradients) -> Path:
+        sheet = Sheet()
+        call: dict[str, Any] = {
+            "function": function_name(kept.function),
+            "args": sheet.write(kept.args),
+            "kwargs": sheet.write(dict(kept.kwargs)),
+            "autocast": [[device, str(dtype)] for device, dtype in kept.autocast],
+            "trained": [id(tensor) in kept.trained for tensor in sheet.tensors],
+            "finding": to_plain(finding),
+        }
+        for tensor in sheet.tensors:
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+                raise NotWrittenError(f"an argument is a {type(tensor).__name__}")
+        groups = {GIVEN: _keyed(enumerate(sheet.tensors)), GRADIENTS: _keyed(gradients.items())}
+        path = self._next_path(finding)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_tensors(path, groups, {NOTE: json.dumps(call)})
+        return path
+
+    def _next_path(self, finding: Finding) -> Path:
+        """A path that no dump has yet."""
+        where = re.sub(r"[^\w.-]+", "_", finding.path) or "model"
+        back = "-backward" if finding.phase == "backward" else ""
+        name = f"{where}-{finding.op.strip('_')}{back}.safetensors"
+        paths = (self._folder / f"{number:03d}-{name}" for number in count(1))
+        return next(path for path in paths if not path.exists())
+
+
+def _keyed(tensors: Iterable[tuple[int, torch.Tensor]]) -> dict[tuple[OpId, int], torch.Tensor]:
+    return {(OpId(number), 0): tensor for number, tensor in tensors}
+
+
+_NOBODYS = Held({}, {})
+
+
+def replay(path: Path) -> Replay:
+    """Run the op of a dump on what it was given, and say whether it does the same again."""
+    note = read_note(path, NOTE)
+    if note is None:
+        raise TargetError(f"{path} has no operation to rerun: it was not written by tg.guard")
+    try:
+        return _replayed(path, json.loads(note))
+    except TorchglassError:
+        raise
+    except Exception as error:
+        raise StoreError(
+            f"{path} is corrupt, or its op cannot run here: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _replayed(path: Path, call: Mapping[str, Any]) -> Replay:
+    finding = from_plain(Finding, call["finding"])
+    given = _numbered(SavedTensors(path, GIVEN))
+    with keeping_random_state(), gradients_set(True):
+        leaves = [
+            given[number].requires_grad_(trained) for number, trained in enumerate(call["trained"])
+        ]
+        made = _made(call, leaves, _numbered(SavedTensors(path, GRADIENTS)))
+    # An op that writes in place was given copies, so these are as they were.
+    args, kwargs = read(call["args"], leaves), read(call["kwargs"], leaves)
+    located = list(tensors_of_call(args, kwargs))
+    names = argument_names(finding.op, [place for place, _ in located])
+    shown = [
+        *(
+            Exhibit(name, "argument", tensor)
+            for name, (_, tensor) in zip(names, located, strict=True)
+        ),
+        *made,
+    ]
+    kinds = {KINDS.get(look_again(exhibit.tensor)) for exhibit in made}
+    return Replay(
+        finding=finding,
+        tensors=tuple(evidence(exhibit, _NOBODYS) for exhibit in shown),
+        reproduced=finding.kind in kinds,
+    )
+
+
+def _made(
+    call: Mapping[str, Any], leaves: list[torch.Tensor], gradients: Mapping[int, torch.Tensor]
+) -> list[Exhibit]:
+    """What an op makes of tensors: its results or, on the way back, their gradients."""
+    copies = [leaf.clone() for leaf in leaves]
+    args, kwargs = read(call["args"], copies), read(call["kwargs"], copies)
+    with contextlib.ExitStack() as stack:
+        for device, dtype in call["autocast"]:
+            kind = getattr(torch, dtype.removeprefix("torch."))
+            stack.enter_context(torch.autocast(device, kind, cache_enabled=False))
+        output = function_of(call["function"])(*args, **kwargs)
+    # What returns nothing, as `x[0] = 1` does, has changed what it was given.
+    results = list(iter_tensors(output)) or copies
+    if not gradients:
+        return [Exhibit("result", "result", tensor.detach()) for tensor in results]
+    trained = [leaf for leaf in leaves if leaf.requires_grad]
+    pairs = [(results[number], gradient) for number, gradient in gradients.items()]
+    tensors, given = zip(*pairs, strict=True)
+    back = torch.autograd.grad(tensors, trained, given, allow_unused=True)
+    return [Exhibit("gradient made", "gradient", gradient) for gradient in filter(_is_there, back)]
+
+
+def _is_there(gradient: torch.Tensor | None) -> bool:
+    return gradient is not None
+
+
+def _numbered(saved: SavedTensors) -> dict[int, torch.Tensor]:
+    return {int(op): saved[op, output] for op, output in saved}

@@ -1,0 +1,183 @@
+"""Whether a tensor is finite, remembered until somebody writes to it.
+
+A sum is the cheapest read there is, and a finite one proves that no NaN and no Inf is among its
+terms. Only where it is not finite, and for the small float types, is the range looked at. On a GPU
+each look waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+
+from torchglass.capture.tensor.description import measure
+from torchglass.capture.tensor.memory_extent import View, version_of, view_of
+
+
+class Health(IntEnum):
+    """The worst that is to be said of a tensor's numbers."""
+
+    FINE = 0
+    NEAR = 1
+    """Close to the largest number of a small float type."""
+    INF = 2
+    NAN = 3
+
+
+NEAR_SHARE = 0.5
+"""From which share of the largest number on a value is near to it."""
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_SUMMED = frozenset({torch.float32, torch.float64})
+_LIMITS = {dtype: NEAR_SHARE * torch.finfo(dtype).max for dtype in (torch.float16, torch.bfloat16)}
+
+
+def look(tensor: torch.Tensor) -> Health:
+    """The health of a tensor that was just made. Never raises."""
+    dtype = tensor.dtype
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return Health.FINE
+    return _look(tensor)
+
+
+def is_surely_finite(tensor: torch.Tensor) -> bool:
+    """Whether one sum proves a plain tensor finite; it may be so where this is not certain."""
+    if type(tensor) is not torch.Tensor:
+        return False
+    dtype = tensor.dtype
+    if dtype in _SUMMED:
+        return tensor.layout is torch.strided and math.isfinite(tensor.detach().sum().item())
+    return not (dtype.is_floating_point or dtype.is_complex)
+
+
+def look_again(tensor: torch.Tensor) -> Health:
+    """The health of a tensor from elsewhere: it may be expanded, or its memory given back."""
+    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
+        return look(tensor)
+    if not tensor.numel() or not tensor.untyped_storage().nbytes():
+        return Health.FINE
+    tensor = tensor.detach()
+    for dim in range(tensor.dim() - 1, -1, -1):
+        if tensor.stride(dim) == 0:
+            tensor = tensor.select(dim, 0)
+    return look(tensor)
+
+
+def near_limit(dtype: torch.dtype) -> float | None:
+    """From which magnitude on a dtype is near its end; None for the large ones."""
+    return _LIMITS.get(dtype)
+
+
+def _look(tensor: torch.Tensor) -> Health:
+    try:
+        if type(tensor) in _PLAIN:
+            if tensor.dtype in _SUMMED:
+                # A sum may overflow where none of its terms has.
+                if math.isfinite(tensor.detach().sum().item()):
+                    return Health.FINE
+                return _by_range(tensor.detach())
+            if tensor.dtype in _LIMITS:
+                return _by_range(tensor.detach())
+        return _by_count(tensor)
+    except Exception:  # noqa: BLE001 - a tensor that cannot be read so is counted, or left alone
+        return _by_count(tensor)
+
+
+def _by_range(tensor: torch.Tensor) -> Health:
+    if not tensor.numel():
+        return Health.FINE
+    low, high = (bound.item() for bound in torch.aminmax(tensor))
+    if math.isnan(low):
+        return Health.NAN
+    largest = max(-low, high)
+    if math.isinf(largest):
+        return Health.INF
+    return Health.NEAR if largest > _LIMITS.get(tensor.dtype, math.inf) else Health.FINE
+
+
+def _by_count(tensor: torch.Tensor) -> Health:
+    """For the tensors that have no plain range: sparse, nested, complex, float8, subclasses."""
+    stats = measure(tensor)
+    if stats is None:
+        return Health.FINE
+    return Health.NAN if stats.nan else Health.INF if stats.inf else Health.FINE
+
+
+_MOST = 1 << 14
+"""After so many tensors, those that are gone are forgotten."""
+
+
+class _Known(NamedTuple):
+    view: View
+    version: int
+    health: Health
+    maker: str
+
+
+class KnownHealth:
+    """Remembers tensors without holding them, so that none is looked at twice.
+
+    The id of one that was freed may come back as another's: the memory that it shows tells the two
+    apart.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+        self._limit = _MOST
+        self._undefined: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self.any_bad = False
+        """Whether a tensor was remembered that is not fine."""
+
+    def remember(self, tensor: torch.Tensor, health: Health, maker: str = "") -> None:
+        """Keep what was found of a tensor, and what made it so."""
+        if health:
+            self.any_bad = True
+        self._known[id(tensor)] = _Known(view_of(tensor), version_of(tensor), health, maker)
+        if len(self._known) > self._limit:
+            self._forget_the_dead()
+
+    def recall(self, tensor: torch.Tensor) -> Health | None:
+        """What is known of a tensor as it is now."""
+        known = self._of(tensor)
+        return None if known is None else known.health
+
+    def health(self, tensor: torch.Tensor) -> Health:
+        """What is known of a tensor, or what a look at it tells."""
+        known = self.recall(tensor)
+        return look_again(tensor) if known is None else known
+
+    def maker(self, tensor: torch.Tensor) -> str:
+        """What made a tensor's values that are not finite, as far as that is known."""
+        known = self._of(tensor)
+        return "" if known is None else known.maker
+
+    def leave_undefined(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor's memory was not written yet: what stands in it means nothing."""
+        storage = tensor.untyped_storage()
+        self._undefined[id(storage)] = weakref.ref(storage)
+
+    def is_undefined(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in memory that began undefined."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return False
+        noted = self._undefined.get(id(storage))
+        return noted is not None and noted() is storage
+
+    def _of(self, tensor: torch.Tensor) -> _Known | None:
+        known = self._known.get(id(tensor))
+        if known is None or known.version != version_of(tensor) or known.view != view_of(tensor):
+            return None
+        return known
+
+    def _forget_the_dead(self) -> None:
+        self._known = {
+            key: known for key, known in self._known.items() if known.view[0]() is not None
+        }
+        self._undefined = {key: ref for key, ref in self._undefined.items() if ref() is not None}
+        self._limit = 2 * len(self._known) + _MOST

@@ -1,0 +1,1 @@
+"""Browses the attributes of a live model, without running its code."""

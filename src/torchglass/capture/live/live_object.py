@@ -1,0 +1,298 @@
+"""A live model that can be browsed attribute by attribute.
+
+>>> live = LiveObject(nn.Sequential(nn.Linear(3, 4)))
+>>> [attribute.name for attribute in live.open(live.module("0").id).attributes]
+['weight', 'bias', 'training', 'in_features', 'out_features']
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from torchglass.capture.live import tensor_values
+from torchglass.capture.live.attributes import (
+    Held,
+    Words,
+    holdings,
+    one_line,
+    opens,
+    raised,
+    whole_text,
+)
+from torchglass.capture.model.containers import module_parts
+from torchglass.capture.restore_state import keeping_random_state
+from torchglass.capture.tensor.description import describe
+from torchglass.capture.trial_forward import modules_in
+from torchglass.errors import LookupFailedError
+from torchglass.records.attributes import (
+    Attribute,
+    AttributeId,
+    Index,
+    Page,
+    Progress,
+    Spread,
+    TensorFacts,
+)
+from torchglass.records.calls import ForwardStats
+from torchglass.records.findings import Finding
+from torchglass.records.tensors import Stats
+
+Recorded = Mapping[str, Mapping[str, torch.Tensor]]
+"""For the path of a module, what went into and came out of it, by name."""
+RecordedCalls = Mapping[tuple[str, int], Mapping[str, torch.Tensor]]
+"""The same for a path and the number of a call there; those of a path in the order of calls."""
+
+Load = Callable[[], torch.Tensor]
+
+
+class _Known(NamedTuple):
+    """A thing that was described, and how it was reached."""
+
+    held: Held
+    owner: Any
+    above: tuple[int, ...]
+    """The identities of the things that it was reached through."""
+
+
+class LiveObject:
+    """A model, or an object that holds some, with what one of its forwards left behind."""
+
+    def __init__(
+        self,
+        target: object,
+        recorded: Recorded | None = None,
+        calls: RecordedCalls | None = None,
+    ) -> None:
+        """`recorded` are the tensors of the last call of each module, which `calls` has, too."""
+        self._target = target
+        self._calls = calls or {}
+        self._recorded = recorded or {path: seen for (path, _), seen in self._calls.items()}
+        self._known: dict[AttributeId, _Known] = {}
+        self._ids = count()
+        self._root: AttributeId | None = None
+        self._tensors: list[Held] = []
+
+    def module(self, path: str) -> Attribute:
+        """The module at a path, to be opened."""
+        module = self._module_at(path)
+        tensors = self._tensors_at(path)
+        self._known, self._tensors = {}, tensors
+        held = Held(path.rpartition(".")[2], "module", module)
+        (described,) = self._described([held], None, ())
+        self._root = described.id
+        return described
+
+    def open(
+        self, id: AttributeId, *, start: int = 0, most: int = 100, everything: bool = False
+    ) -> Page:
+        """A page of what something holds; `everything` adds what is private, and methods."""
+        known = self._find(id)
+        thing = known.held.value
+        recorded = self._tensors if id == self._root else self._tensors_of_call(thing)
+        first = recorded[start : start + most]
+        held, total = self._holdings(
+            thing, max(start - len(recorded), 0), most - len(first), everything=everything
+        )
+        found = self._described([*first, *held], thing, (*known.above, _identity(thing)))
+        return Page(attributes=found, start=start, total=len(recorded) + total)
+
+    def call(self, id: AttributeId) -> Attribute:
+        """What a property returns; what it raises is the problem of the attribute."""
+        known = self._find(id)
+        name = known.held.name
+        try:
+            with keeping_random_state():
+                value = known.held.value.__get__(known.owner, type(known.owner))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a property is foreign code
+            return Attribute(id=id, name=name, role="property", problem=raised(error))
+        held = Held(name, "attribute", value)
+        self._known[id] = known._replace(held=held)
+        return self._describe(id, held, known.above)
+
+    def text(self, id: AttributeId) -> str:
+        """All that something has to say of itself, but no more than can be read."""
+        with keeping_random_state():
+            return whole_text(self._find(id).held.value)
+
+    def facts(self, id: AttributeId) -> TensorFacts:
+        """How a tensor lies in memory."""
+        return tensor_values.tensor_facts(self._tensor(id))
+
+    def values(
+        self, id: AttributeId, index: Index, rows: range, columns: range
+    ) -> npt.NDArray[Any]:
+        """Numbers of a tensor: two dimensions of it, cut to some rows and columns."""
+        return tensor_values.cut(self._tensor(id), index, rows, columns)
+
+    def image(
+        self, id: AttributeId, index: Index, height: int, width: int
+    ) -> npt.NDArray[np.float32]:
+        """Two dimensions of a tensor made to fit so many pixels."""
+        return tensor_values.image(self._tensor(id), index, height, width)
+
+    def measure(self, id: AttributeId, progress: Progress, part: Index = ()) -> Stats | None:
+        """The numbers of a tensor, or of a part of it, summed up."""
+        return tensor_values.measure_all(tensor_values.part_of(self._tensor(id), part), progress)
+
+    def spread(
+        self, id: AttributeId, stats: Stats, bins: int, progress: Progress, part: Index = ()
+    ) -> Spread | None:
+        """How the finite numbers of what was measured are spread."""
+        return tensor_values.spread(
+            tensor_values.part_of(self._tensor(id), part), stats, bins, progress
+        )
+
+    def check(self, progress: Progress) -> tuple[Finding, ...] | None:
+        """The parameters and buffers that contain NaN or Inf; None without any, or if stopped."""
+        slots = list(self._slots())
+        found = []
+        for done, (path, name, role, load) in enumerate(slots):
+            if not progress(done / len(slots)):
+                return None
+            # A tensor of a foreign class, or of a file that is gone, is not the others' problem.
+            with contextlib.suppress(Exception):
+                problem = tensor_values.not_finite(path, name, role, load())
+                found += [problem] if problem else []
+        return tuple(found) if slots else None
+
+    def _slots(self) -> Iterator[tuple[str, str, Literal["parameter", "buffer"], Load]]:
+        """All parameters and buffers, each tensor once: its module, name and role, and itself."""
+        seen: set[int] = set()
+        for path, module in modules_in(self._target):
+            for name, tensor in module._parameters.items():
+                if tensor is not None and not _is_known(tensor, seen):
+                    yield path, name, "parameter", partial(_itself, tensor)
+            for name, buffer in module._buffers.items():
+                if buffer is not None and not _is_known(buffer, seen):
+                    yield path, name, "buffer", partial(_itself, buffer)
+
+    def _module_at(self, path: str) -> object:
+        return _find(self._target, path)
+
+    def _tensors_at(self, path: str) -> list[Held]:
+        """What there is of a module beside its attributes."""
+        recorded = self._recorded.get(path, {})
+        return [Held(name, "recorded", tensor) for name, tensor in recorded.items()]
+
+    def _tensors_of_call(self, thing: Any) -> list[Held]:
+        """What went through a call whose statistics these are."""
+        if not isinstance(thing, ForwardStats):
+            return []
+        recorded = self._calls.get((thing.path, thing.number), {})
+        return [Held(name, "recorded", tensor) for name, tensor in recorded.items()]
+
+    def _find(self, id: AttributeId) -> _Known:
+        known = self._known.get(id)
+        if known is None:
+            raise LookupFailedError("another module was opened: reload this one")
+        return known
+
+    def _tensor(self, id: AttributeId) -> torch.Tensor:
+        held = self._find(id).held
+        if isinstance(held.value, np.ndarray):
+            return torch.from_numpy(held.value)
+        if not isinstance(held.value, torch.Tensor):
+            raise LookupFailedError(f"{held.name} is not a tensor")
+        return held.value
+
+    def _described(
+        self, held: Sequence[Held], owner: Any, above: tuple[int, ...]
+    ) -> tuple[Attribute, ...]:
+        found = []
+        for one in held:
+            number = AttributeId(next(self._ids))
+            self._known[number] = _Known(one, owner, above)
+            found.append(self._describe(number, one, above))
+        return tuple(found)
+
+    def _holdings(
+        self, thing: Any, start: int, most: int, *, everything: bool
+    ) -> tuple[list[Held], int]:
+        """Some of what a thing holds, from a place on, and how much it holds in all."""
+        return holdings(thing, start, most, everything=everything)
+
+    def _describe(self, id: AttributeId, held: Held, above: tuple[int, ...]) -> Attribute:
+        """What can be said of a thing."""
+        return _describe(id, held, above)
+
+
+def _describe(id: AttributeId, held: Held, above: tuple[int, ...]) -> Attribute:
+    """What can be said of a thing without running its code, but for its repr."""
+    name, role, value = held
+    if role == "property":
+        return Attribute(id=id, name=name, role=role)
+    kind = type(value).__qualname__
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        tensor = _as_tensor(value)
+        if tensor is not None:
+            return Attribute(id=id, name=name, role=role, type_name=kind, spec=describe(tensor))
+    encloses = _identity(value) in above
+    try:
+        words, problem = one_line(value), ""
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a repr is foreign code
+        words, problem = Words(""), f"its repr raised {raised(error)}"
+    return Attribute(
+        id=id,
+        name=name,
+        role=role,
+        type_name=kind,
+        text=words.text,
+        reads=words.is_cut,
+        opens=role != "method" and opens(value),
+        encloses=encloses,
+        problem=problem,
+    )
+
+
+def _as_tensor(value: Any) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        return value
+    try:
+        return torch.from_numpy(value)
+    except (TypeError, ValueError):
+        # Texts, dates and reversed arrays are nothing that torch can hold.
+        return None
+
+
+def _is_known(tensor: torch.Tensor, seen: set[int]) -> bool:
+    """Whether a tensor was seen before; from now on it was. One without values need not be."""
+    known = id(tensor) in seen or is_lazy(tensor) or tensor.is_meta
+    seen.add(id(tensor))
+    return known
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+_identity = id
+
+
+def _find(target: object, path: str) -> object:
+    """The module at a dotted path; names may have dots in them, as the keys of a dict do."""
+    waiting = [(target, path)]
+    while waiting:
+        thing, rest = waiting.pop()
+        if not rest:
+            return thing
+        for name, part in _parts(thing):
+            if rest == name or rest.startswith(f"{name}."):
+                waiting.append((part, rest[len(name) + 1 :]))
+    raise LookupFailedError(f"the model no longer has a module {path!r}")
+
+
+def _parts(thing: Any) -> list[tuple[str, Any]]:
+    if not isinstance(thing, nn.Module):
+        return module_parts(thing)
+    children = object.__getattribute__(thing, "__dict__").get("_modules", {})
+    return [(str(name), part) for name, part in children.items() if part is not None]

@@ -1,0 +1,1 @@
+"""Measures what a model costs to run: time, FLOPs and memory."""

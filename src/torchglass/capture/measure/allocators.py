@@ -1,0 +1,242 @@
+"""How much memory the allocators have handed out: now, and at the peak.
+
+Storages tell who holds what, but not what a kernel takes and frees inside of itself: only the
+allocator knows of that.
+
+On the CPU no allocator can be asked. There a dispatch mode sees every tensor that a forward makes,
+and its storage tells when it goes. In a backward no mode is needed: what lives on after a node are
+the gradients that the node gives out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch._C import DisableTorchFunction
+from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+
+from torchglass.capture.hidden_from_modes import quietly
+from torchglass.capture.measure.clocks import StandingClock
+from torchglass.capture.measure.storage_log import Living, plain_tensors, storage_key
+from torchglass.capture.torch_functions import iter_tensors
+from torchglass.capture.torch_modes import LookingMode, mode_on
+from torchglass.records.measures import Allocation
+
+_autograd: Any = torch._C._autograd
+_CPU = "cpu"
+
+
+class Meter(Protocol):
+    """Reads one allocator."""
+
+    def start(self) -> None:
+        """The run begins."""
+
+    def stop(self) -> Allocation | None:
+        """The run ended; None where the allocator could not be asked."""
+
+
+class CpuMeter:
+    """The reports that torch's allocator for the CPU makes to a profiler."""
+
+    def __init__(self) -> None:
+        self._on = False
+
+    def start(self) -> None:
+        """Have every block reported, unless a profiler of the user's is at work already."""
+        if not hasattr(_autograd, "_enable_profiler_legacy") or _autograd._profiler_enabled():
+            return
+        config = ProfilerConfig(
+            ProfilerState.CPU,
+            False,  # shapes
+            True,  # memory
+            False,  # stacks
+            False,  # FLOPs
+            False,  # modules
+            _ExperimentalConfig(),
+        )
+        _autograd._enable_profiler_legacy(config)
+        self._on = True
+
+    def stop(self) -> Allocation | None:
+        """The peak over all reports of this thread, and the op that it was in."""
+        if not self._on:
+            return None
+        self._on = False
+        threads = _autograd._disable_profiler_legacy()
+        return _peak(event for events in threads for event in events)
+
+
+class DeviceMeter:
+    """The statistics of a device's caching allocator, whose peak starts anew."""
+
+    def __init__(self, device: str, statistics: Any) -> None:
+        self._device = device
+        self._statistics = statistics
+        self._before = 0
+
+    def start(self) -> None:
+        """Forget the peak so far."""
+        self._statistics.reset_peak_memory_stats(self._device)
+        self._before = self._statistics.memory_allocated(self._device)
+
+    def stop(self) -> Allocation | None:
+        """The peak since."""
+        peak = self._statistics.max_memory_allocated(self._device)
+        return Allocation(device=self._device, peak_bytes=peak - self._before)
+
+
+def meters_for(devices: Iterable[str]) -> list[Meter]:
+    """A meter for each device whose allocator can be asked."""
+    meters: list[Meter] = []
+    for name in sorted(set(devices)):
+        if name == _CPU:
+            meters.append(CpuMeter())
+        elif name != "meta":
+            statistics = torch.get_device_module(torch.device(name))
+            if hasattr(statistics, "reset_peak_memory_stats"):
+                meters.append(DeviceMeter(name, statistics))
+    return meters
+
+
+def _peak(events: Iterable[Any]) -> Allocation:
+    live = peak = 0
+    op, running = "", [""]
+    for event in events:
+        kind = event.kind()
+        if kind == "push":
+            running.append(event.name())
+        elif kind == "pop":
+            running.pop()
+        elif kind == "memory_alloc":
+            live += event.cpu_memory_usage()
+            if live > peak:
+                peak, op = live, _kernel(running)
+    return Allocation(device=_CPU, peak_bytes=peak, op=op)
+
+
+def _kernel(running: Sequence[str]) -> str:
+    """The outermost kernel at work: inside of it are but its own parts."""
+    kernels = (name for name in running if name.startswith("aten::"))
+    return next(kernels, running[-1]).removeprefix("aten::")
+
+
+class Gauge(Protocol):
+    """Knows how much memory tensors take."""
+
+    @property
+    def total_bytes(self) -> int:
+        """What they take right now, from some amount on."""
+
+    def meet(self, tensors: Iterable[torch.Tensor | None]) -> None:
+        """Count tensors in that were made while nobody was watching."""
+
+    def watching(self) -> contextlib.AbstractContextManager[object]:
+        """A block of the model's forward."""
+
+
+def gauge_for(tensors: Iterable[torch.Tensor], clock: StandingClock) -> Gauge:
+    """The gauge for the devices that a model is on."""
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+    return Allocator(devices) if devices else Storages(clock)
+
+
+class Allocator:
+    """Asks the allocator of CUDA."""
+
+    def __init__(self, devices: Iterable[torch.device]) -> None:
+        self._devices = tuple(devices)
+
+    @property
+    def total_bytes(self) -> int:
+        """What is allocated on all devices of the model."""
+        return sum(map(torch.cuda.memory_allocated, self._devices))
+
+    def meet(self, tensors: Iterable[torch.Tensor | None]) -> None:
+        """The allocator knows them already."""
+
+    def watching(self) -> contextlib.AbstractContextManager[object]:
+        """The allocator needs no watching."""
+        return contextlib.nullcontext()
+
+
+class Storages:
+    """Counts the storages that came into being, and forgets them when they go."""
+
+    def __init__(self, clock: StandingClock) -> None:
+        self.total_bytes = 0
+        self._clock = clock
+        self._living: Living[int] = Living(self._gone)
+
+    def meet(self, tensors: Iterable[torch.Tensor | None]) -> None:
+        """Count the storages of tensors that are not known yet."""
+        # To see the parts of a sparse tensor takes ops.
+        with quietly():
+            for tensor in tensors:
+                if tensor is not None:
+                    for storage in _storages(tensor):
+                        self._count(storage)
+
+    def watching(self) -> contextlib.AbstractContextManager[object]:
+        """Count all that is made inside."""
+        return mode_on(_Watching(self, self._clock))
+
+    def meet_made(self, output: Any, known: set[int]) -> None:
+        """Count what an op made, and not what it was given: a view of a weight takes nothing."""
+        for tensor in iter_tensors(output):
+            for storage in _storages(tensor):
+                if storage_key(storage) not in known:
+                    self._count(storage)
+
+    def known(self, arguments: Any) -> set[int]:
+        """The storages among the arguments of an op."""
+        tensors = iter_tensors(arguments)
+        return {storage_key(storage) for tensor in tensors for storage in _storages(tensor)}
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        size = storage.nbytes()
+        if size and self._living.find(storage) is None:
+            self._living.know(storage, size)
+            self.total_bytes += size
+
+    def _gone(self, size: int) -> None:
+        self.total_bytes -= size
+
+
+class _Watching(LookingMode):  # type: ignore[no-untyped-call]
+    """Shows a gauge what every op makes."""
+
+    def __init__(self, gauge: Storages, clock: StandingClock) -> None:
+        super().__init__()
+        self._gauge = gauge
+        self._clock = clock
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        known: set[int] = set()
+        # A count that fails must not stop the user's forward.
+        with contextlib.suppress(Exception), self._clock, DisableTorchFunction():
+            known = self._gauge.known((args, kwargs))
+        output = func(*args, **kwargs)
+        with contextlib.suppress(Exception), self._clock, DisableTorchFunction():
+            self._gauge.meet_made(output, known)
+        return output
+
+
+def _storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
+    for part in plain_tensors(tensor):
+        try:
+            storage = part.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            # Those of function transforms have none.
+            continue
+        yield storage

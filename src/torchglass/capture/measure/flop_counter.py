@@ -1,0 +1,327 @@
+"""Counts the FLOPs of every kernel as it is dispatched, per module.
+
+Kernels of a backward belong to the module call whose op they take the gradient of.
+
+tally = Tally(model.named_modules())
+with recording(tally), CountingMode(tally):
+    model(x).sum().backward()
+tally.ops()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from torchglass.blocks import unbroken
+from torchglass.capture.autograd import UNNUMBERED, NodeCreators, running_node
+from torchglass.capture.measure.clocks import Clock
+from torchglass.capture.measure.flop_rules import (
+    Rule,
+    registered_functions,
+    rule_of,
+    rule_of_function,
+)
+from torchglass.capture.torch_modes import LookingMode
+from torchglass.capture.trace.kernel_mode import is_made_of_others
+from torchglass.errors import warn
+from torchglass.records.measures import Nature, OpWork, WorkPlace, WorkStage
+from torchglass.records.model import join_path
+
+
+class _Open(NamedTuple):
+    """A call that has not returned yet."""
+
+    place: int | None
+    again: bool
+    """Whether autograd runs it, as it does when it needs what a checkpoint did not keep."""
+
+
+class _Amount:
+    """What all calls of one op in one place came to."""
+
+    __slots__ = ("bytes", "calls", "flops", "marks")
+
+    def __init__(self) -> None:
+        self.calls = self.flops = self.bytes = 0
+        self.marks: list[Any] = []
+
+
+class Tally:
+    """Adds up the work of ops, and is shown the module calls that they run in."""
+
+    def __init__(
+        self, modules: Iterable[tuple[str, nn.Module]], clock: Clock | None = None
+    ) -> None:
+        # The modules are kept, so that no other object gets the id of one of them.
+        self._modules = {id(module): (path, module) for path, module in modules}
+        self._clock = clock
+        self._places: dict[tuple[int | None, str], int] = {}
+        self._calls: list[int] = []
+        self._last: dict[str, int] = {}
+        self._open: list[_Open] = []
+        self._makers: NodeCreators[int | None] = NodeCreators()
+        self._node_place: int | None = None
+        self._amounts: dict[tuple[str, Nature, int | None, WorkStage], _Amount] = {}
+        self.is_backward = False
+        """Whether the step is in its backward."""
+        self.thread = threading.get_ident()
+
+    @unbroken
+    def inside(self, path: str) -> Iterator[None]:
+        """Take what runs in this block for part of something that is no module."""
+        depth = self._begin(path, again=False)
+        try:
+            yield
+        finally:
+            self.leave(depth)
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """A call begins; how deep it is."""
+        return self._begin(self._path(module), again=running_node() is not None)
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """The call at a depth returned or raised."""
+        del self._open[depth:]
+        self._mark_nodes()
+
+    def add(
+        self,
+        op: str,
+        nature: Nature,
+        *,
+        flops: int = 0,
+        moved: int = 0,
+        marks: Sequence[Any] = (),
+    ) -> None:
+        """An op ran here and now."""
+        place, stage = self._home()
+        key = op, nature, place, stage
+        amount = self._amounts.get(key)
+        if amount is None:
+            amount = self._amounts[key] = _Amount()
+        amount.calls += 1
+        amount.flops += flops
+        amount.bytes += moved
+        amount.marks += marks
+
+    def places(self) -> tuple[WorkPlace, ...]:
+        """All places where modules were called, in the order of their first calls."""
+        return tuple(
+            WorkPlace(path=path, parent=parent, calls=calls)
+            for (parent, path), calls in zip(self._places, self._calls, strict=True)
+        )
+
+    def ops(self) -> tuple[OpWork, ...]:
+        """What was added up; a clock may have to wait for its device."""
+        times = iter(self._read_clock())
+        return tuple(
+            OpWork(
+                op=op,
+                place=place,
+                stage=stage,
+                nature=nature,
+                calls=amount.calls,
+                flops=amount.flops,
+                bytes=amount.bytes,
+                time_ns=None if self._clock is None else _taken(times, len(amount.marks)),
+            )
+            for (op, nature, place, stage), amount in self._amounts.items()
+        )
+
+    def _read_clock(self) -> list[int]:
+        marks = [mark for amount in self._amounts.values() for mark in amount.marks]
+        return [] if self._clock is None else self._clock.nanoseconds(marks)
+
+    def _begin(self, path: str | None, *, again: bool) -> int:
+        depth = len(self._open)
+        self._open.append(_Open(self._place_of(path, again=again), again))
+        self._mark_nodes()
+        return depth
+
+    def _place_of(self, path: str | None, *, again: bool) -> int | None:
+        if path is None:
+            return None
+        caller = self._open[-1] if self._open else None
+        if again and path in self._last and not (caller and caller.again):
+            # It is still part of whoever called it in the forward.
+            return self._last[path]
+        key = (None if caller is None else caller.place), path
+        place = self._places.setdefault(key, len(self._places))
+        if place == len(self._calls):
+            self._calls.append(0)
+        if not again:
+            self._calls[place] += 1
+            self._last[path] = place
+        return place
+
+    def _path(self, module: nn.Module) -> str | None:
+        """Where a module is; one that is not in the model stands below the one that called it."""
+        known = self._modules.get(id(module))
+        if known is not None:
+            return known[0]
+        caller = self._open[-1].place if self._open else None
+        if caller is None:
+            return None
+        return join_path(list(self._places)[caller][1], f"<{type(module).__name__}>")
+
+    def _mark_nodes(self) -> None:
+        self._makers.begin(self._open[-1].place if self._open else None)
+
+    def _home(self) -> tuple[int | None, WorkStage]:
+        """Where what runs now belongs, and in which stage it runs."""
+        node = running_node()
+        innermost = self._open[-1] if self._open else None
+        if node is None:
+            place = None if innermost is None else innermost.place
+            return place, "backward" if self.is_backward else "forward"
+        if innermost is not None and innermost.again:
+            return innermost.place, "recompute" if self.is_backward else "forward"
+        number = node._sequence_nr()
+        if number != UNNUMBERED:
+            # What adds a gradient to its leaf runs right after whoever made it.
+            self._node_place = self._makers.find(number)
+        if not self.is_backward:
+            return self._node_place, "forward"
+        # Gradients are on in a backward only for what is run forward again.
+        return self._node_place, "recompute" if torch.is_grad_enabled() else "backward"
+
+
+def _taken(times: Iterator[int], count: int) -> int:
+    """What the time between pairs of moments adds up to."""
+    return sum(-next(times) + next(times) for _ in range(count // 2))
+
+
+class CountingMode(LookingMode):  # type: ignore[no-untyped-call]
+    """Adds the work of every kernel to a tally, and with a clock the time that it took."""
+
+    def __init__(self, tally: Tally, clock: Clock | None = None) -> None:
+        super().__init__()
+        self._tally = tally
+        self._clock = clock
+        self._rules: dict[Any, Rule] = {}
+        # Whether what runs is part of something that is counted as a whole.
+        self._is_paused = False
+        self._warned = False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            # A tensor made of others: what it does with those comes by next.
+            return NotImplemented
+        rule = self._rules.get(func)
+        if rule is None:
+            rule = self._rules[func] = rule_of(func)
+        if rule.opens and is_made_of_others(func, args, kwargs):
+            with self:
+                return func.decompose(*args, **kwargs)
+        return self._run(rule, func, args, kwargs, args)
+
+    def count_whole(
+        self, rule: Rule, run: Callable[..., Any], args: tuple[Any, ...], given: tuple[Any, ...]
+    ) -> Any:
+        """Run something that is no kernel, and count it by a rule instead of what it runs."""
+        was_paused, self._is_paused = self._is_paused, True
+        try:
+            return self._run(rule, run, args, {}, given, paused=was_paused)
+        finally:
+            self._is_paused = was_paused
+
+    def _run(
+        self,
+        rule: Rule,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        given: tuple[Any, ...],
+        *,
+        paused: bool | None = None,
+    ) -> Any:
+        if self._clock is None:
+            output = func(*args, **kwargs)
+            marks: tuple[Any, ...] = ()
+        else:
+            start = self._clock.mark()
+            output = func(*args, **kwargs)
+            marks = start, self._clock.mark()
+        if not (self._is_paused if paused is None else paused):
+            self._count(rule, given, kwargs, output, marks)
+        return output
+
+    def _count(
+        self,
+        rule: Rule,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        output: Any,
+        marks: tuple[Any, ...],
+    ) -> None:
+        flops: int | None = 0
+        moved, nature = 0, rule.nature
+        try:
+            if rule.moves is not None:
+                moved = rule.moves(args, output)
+            if rule.flops is not None:
+                flops = rule.flops(args, kwargs, output)
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's forward
+            flops = None
+            self._warn(rule.name, problem)
+        if flops is None:
+            flops, nature = 0, "uncounted"
+        self._tally.add(rule.name, nature, flops=flops, moved=moved, marks=marks)
+
+    def _warn(self, name: str, problem: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            warn(f"the formula of {name} failed, so it is not counted: {problem!r}")
+
+
+@unbroken
+def counting_functions(mode: CountingMode) -> Iterator[None]:
+    """Count the registered Functions by their formulas, and nothing that runs inside of them."""
+    with contextlib.ExitStack() as stack:
+        for function, formulas in registered_functions():
+            name = function.__name__
+            if formulas.forward is not None:
+                rule = rule_of_function(name, formulas.forward)
+                stack.enter_context(_counted(mode, rule, function, "forward"))
+            if formulas.backward is not None:
+                rule = rule_of_function(f"{name}Backward", formulas.backward)
+                stack.enter_context(_counted(mode, rule, function, "backward"))
+        yield
+
+
+@unbroken
+def _counted(mode: CountingMode, rule: Rule, owner: Any, name: str) -> Iterator[None]:
+    """Let a Function have a method that is counted until the block ends."""
+    run: Callable[..., Any] = getattr(owner, name)
+    own = vars(owner).get(name)
+    # Autograd hands its context to a backward, and to a forward that saves things itself.
+    has_context = name == "backward" or _saves_in_forward(owner)
+
+    def counted(*args: Any) -> Any:
+        return mode.count_whole(rule, run, args, args[has_context:])
+
+    setattr(owner, name, staticmethod(counted))
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
+
+
+def _saves_in_forward(function: Any) -> bool:
+    return bool(function.setup_context is torch.autograd.Function.setup_context)

@@ -1,0 +1,285 @@
+"""Records the memory of a step, kernel by kernel.
+
+Hooks on saved tensors would tell, but they turn off autograd's own check for tensors that were
+written over, and `torch.func` refuses to run below them. So the nodes are asked, right before the
+backward begins.
+
+Where several gradients come to one tensor, autograd adds each to the sum so far. If nobody else has
+that sum it adds in place; while a mode looks on it never does, and takes a new block that a plain
+run would not take. Such a block is to be counted as the old one.
+
+recorder = MemoryRecorder(model.named_modules())
+with recorder.watching("forward"):
+    model(x)
+recorder.ledger.read()
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import Node
+
+from torchglass.blocks import unbroken
+from torchglass.capture.autograd import BACKWARD, LateNodeCreators, running_node
+from torchglass.capture.measure.storage_log import Ledger, Place
+from torchglass.capture.measure.timer import Reached
+from torchglass.capture.module_calls import CallRecorder, recording
+from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.restore_state import Replace
+from torchglass.capture.tensor.memory_extent import extent_of
+from torchglass.capture.torch_functions import iter_tensors
+from torchglass.capture.torch_modes import LookingMode, mode_on
+from torchglass.capture.trace.kernel_mode import KernelMode
+from torchglass.capture.trace.op_mode import OpEvent
+from torchglass.errors import Fence
+from torchglass.records.measures import BlockKind, Saver, StepPhase
+from torchglass.records.model import join_path
+
+_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+class _Maker(NamedTuple):
+    path: str | None
+    hooked: bool
+    """Whether hooks of the model's own took what was saved, as those of a checkpoint do."""
+
+
+class SavingModules:
+    """Remembers in which module each node was made."""
+
+    def __init__(self) -> None:
+        self._makers: LateNodeCreators[_Maker] = LateNodeCreators()
+
+    def note(self, path: str | None) -> None:
+        """A kernel of a module ran; the nodes made since the last one are that module's."""
+        if self._makers.has_new:
+            self._makers.end(_Maker(path, _saving_hooks(False) is not None))
+
+    def find(self, node: Node) -> _Maker | None:
+        """Where a node was made; None for one that was not made in the step."""
+        return self._makers.find(node._sequence_nr())
+
+
+def saved_tensors(
+    nodes: Iterable[Reached], makers: SavingModules
+) -> Iterator[tuple[torch.Tensor, Saver]]:
+    """The tensors that nodes keep and who keeps them, in the order of the forward."""
+    made = sorted((reached.node for reached in nodes), key=lambda node: node._sequence_nr())
+    for node in made:
+        maker = makers.find(node)
+        # To unpack what hooks have packed may run a part of the model again.
+        if maker is None or maker.hooked:
+            continue
+        saver = Saver(node=node.name().rpartition("::")[2], path=maker.path)
+        for name in _names(type(node)):
+            for tensor in _saved(node, name):
+                yield tensor, saver
+
+
+def _saved(node: Any, name: str) -> Iterator[torch.Tensor]:
+    try:
+        saved = getattr(node, name)
+    except RuntimeError:
+        # Written over since, or freed: the backward itself will say so.
+        return
+    yield from (tensor for _, tensor in named_tensors(saved))
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(kind: type) -> tuple[str, ...]:
+    """Under which names nodes of a class give what they have saved."""
+    return tuple(
+        name for name in dir(kind) if name.startswith("_saved_") or name == "saved_tensors"
+    )
+
+
+_ADD = torch.ops.aten.add.Tensor
+
+
+class _Holders(NamedTuple):
+    """How many hold a tensor, and its storage, while a kernel is being dispatched."""
+
+    tensor: int
+    storage: int
+
+
+class Sums:
+    """Tells sums that a plain run would make in place."""
+
+    def __init__(self) -> None:
+        self._lone = _holders_of_lone_sum()
+
+    def in_place(self, event: OpEvent) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The sum so far and the new one, if a plain run would have written it over the old."""
+        if event.function is not _ADD or event.chain[-2:-1] != (BACKWARD,):
+            return None
+        old, new = event.args[0], event.output
+        if old.layout is not torch.strided or new.layout is not torch.strided:
+            return None
+        return (old, new) if _is_dense(old) and _holders_of(old) == self._lone else None
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill a piece of memory, each at a place of its own."""
+    extent = extent_of(tensor)
+    if extent is None:
+        return False
+    return extent.last + 1 - extent.first == tensor.numel() * extent.item
+
+
+def _holders_of(tensor: torch.Tensor) -> _Holders:
+    storage = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return _Holders(tensor._use_count(), storage)  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _holders_of_lone_sum() -> _Holders:
+    """What is counted of a sum that nobody has but autograd, in this version of torch."""
+    counting = _Counting()
+    with torch.inference_mode(False), torch.enable_grad(), counting:
+        x = torch.zeros(2, requires_grad=True)
+        y = x * 2
+        torch.autograd.backward((y * 3 + y.relu()).sum())
+    return counting.seen
+
+
+class _Counting(LookingMode):  # type: ignore[no-untyped-call]
+    """Counts who holds the sum at the one place where a backward adds."""
+
+    seen: _Holders = _Holders(0, 0)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is _ADD and running_node() is not None:
+            self.seen = _holders_of(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+_MAKES_FROM_DATA = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default})
+"""What `torch.tensor([1, 2])` comes by as: its argument was made right before, out of sight."""
+
+
+class MemoryRecorder(CallRecorder):
+    """Writes into a ledger what each kernel takes, and in which module."""
+
+    def __init__(
+        self, modules: Sequence[tuple[str, nn.Module]], fake: Replace | None = None
+    ) -> None:
+        """`fake` gives the tensor that kernels see instead of a real one, where they see fakes."""
+        super().__init__(modules)
+        self._fake = fake
+        self._located = modules
+        self._slots: dict[int, tuple[str, str]] = {}
+        self._mode = KernelMode(self)
+        self._makers = SavingModules()
+        self._sums = Sums()
+        self._uncounted = Fence("some memory was not counted")
+        self.has_sparse = False
+        """Whether a kernel gave a tensor that is not strided."""
+        self.ledger = Ledger()
+
+    @property
+    def current(self) -> str | None:
+        """The path of the innermost module that is running."""
+        return self._open[-1].path if self._open else None
+
+    @unbroken
+    def watching(self, phase: StepPhase) -> Iterator[None]:
+        """A part of the step runs in this block, and nothing else."""
+        if phase == "forward":
+            self._hold_model()
+        self.ledger.begin(phase)
+        with recording(self), mode_on(self._mode):
+            yield
+        self.ledger.end()
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """A call begins; what the outermost one is given was there before the step."""
+        if not self._open:
+            with self._fence:
+                self._hold_inputs(tensor for _, tensor in tensors_of_call(args, kwargs))
+        return super().enter(module, args, kwargs)
+
+    def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
+        """What a kernel is about to write is none of our business."""
+
+    def failed(self, event: OpEvent, error: BaseException) -> None:
+        """Nor is a kernel that raised: it returned nothing."""
+
+    def seen(self, event: OpEvent) -> Any:
+        """A kernel ran: write down what it took."""
+        try:
+            self._makers.note(event.call)
+            self._take(event)
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's step
+            self.missed(problem)
+        return event.output
+
+    def missed(self, problem: Exception) -> None:
+        """An error of ours: some kernels or calls are missing."""
+        self._uncounted.caught(problem)
+
+    def retain(self, nodes: Iterable[Reached]) -> None:
+        """The backward is about to begin: what is still there is kept for it."""
+        self.ledger.retain("activation")
+        for tensor, saver in saved_tensors(nodes, self._makers):
+            self.ledger.saved(tensor, saver)
+
+    def _take(self, event: OpEvent) -> None:
+        ledger = self.ledger
+        if event.function not in _MAKES_FROM_DATA:
+            self._hold_inputs(iter_tensors((event.args, dict(event.kwargs))))
+        ledger.place = Place(event.call, kernel_name(event.function))
+        in_place = self._sums.in_place(event)
+        if in_place is not None:
+            ledger.replace(*in_place)
+        for tensor in (*iter_tensors(event.output), *event.written):
+            self.has_sparse = self.has_sparse or tensor.layout is not torch.strided
+            ledger.take(tensor)
+
+    def _hold_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            self._hold(tensor, "input")
+
+    def slot_of(self, tensor: torch.Tensor) -> tuple[str | None, str]:
+        """The module that holds a parameter, and its dotted name."""
+        return self._slots.get(id(tensor), (None, ""))
+
+    def _hold_model(self) -> None:
+        for path, module in self._located:
+            self._hold_table(path, module._parameters, "parameter")
+            self._hold_table(path, module._buffers, "buffer")
+
+    def _hold_table(
+        self, path: str, table: Mapping[str, torch.Tensor | None], kind: BlockKind
+    ) -> None:
+        for name, tensor in table.items():
+            if tensor is not None:
+                slot = self._slots.setdefault(id(tensor), (path, join_path(path, name)))
+                self._hold(tensor, kind, *slot)
+
+    def _hold(
+        self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
+    ) -> None:
+        self.ledger.hold(tensor, kind, path, name)
+        # Some reach the kernels as they are: those of scripts, and those from outside of the model.
+        if self._fake is not None and not isinstance(tensor, FakeTensor):
+            self.ledger.stand_in(self._fake(tensor), tensor)
+
+
+def kernel_name(function: Any) -> str:
+    """torch's name of a kernel: "addmm"; with its library if that is another: "mine::nms"."""
+    schema = getattr(function, "_schema", None)
+    name = str(function) if schema is None else str(schema.name)
+    return name.removeprefix("aten::")

@@ -1,0 +1,315 @@
+"""A log of storages: who allocated each, and when it was freed.
+
+No storage is held: a weak reference to each tells when the last tensor has let go of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
+
+from torchglass.capture.tensor.description import describe, inner_tensors
+from torchglass.records.measures import Block, BlockId, BlockKind, Change, Part, Saver, StepPhase
+from torchglass.records.tensors import TensorSpec
+
+K = TypeVar("K")
+
+_COMPRESSED_BY_ROW = (torch.sparse_csr, torch.sparse_bsr)
+_COMPRESSED_BY_COLUMN = (torch.sparse_csc, torch.sparse_bsc)
+
+
+def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors with a storage of their own that a tensor is made of; mostly itself.
+
+    A sparse tensor is made of its indices and values, a wrapper of what it wraps. One that keeps
+    its numbers where torch cannot see them, as those of oneDNN do, is made of none.
+    """
+    if is_lazy(tensor):
+        return
+    if inner := inner_tensors(tensor):
+        for part in inner:
+            yield from plain_tensors(part)
+    elif tensor.layout is torch.strided:
+        yield tensor
+    elif tensor.layout is torch.sparse_coo:
+        yield from (tensor._indices(), tensor._values())
+    elif tensor.layout in _COMPRESSED_BY_ROW:
+        yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+    elif tensor.layout in _COMPRESSED_BY_COLUMN:
+        yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+
+
+def storage_key(storage: Any) -> int:
+    """A number for a storage that no other has while it lives."""
+    key: int = storage._cdata
+    return key
+
+
+class _Living(weakref.ref[torch.UntypedStorage], Generic[K]):
+    """A storage that is not held, and what is known of it."""
+
+    __slots__ = ("key", "known")
+    key: int
+    known: K
+
+
+class Living(Generic[K]):
+    """What is known of storages; when one goes, it is told with what was known of it."""
+
+    def __init__(self, gone: Callable[[K], None]) -> None:
+        self._told = gone
+        self._living: dict[int, _Living[K]] = {}
+
+    def find(self, storage: torch.UntypedStorage) -> K | None:
+        """What is known of a storage; None if nothing is."""
+        found = self._living.get(storage_key(storage))
+        return None if found is None else found.known
+
+    def know(self, storage: torch.UntypedStorage, known: K) -> None:
+        """Remember something of a storage, instead of what was known of it before."""
+        living: _Living[K] = _Living(storage, self._gone)
+        living.key, living.known = storage_key(storage), known
+        self._living[living.key] = living
+
+    def forget(self, storage: torch.UntypedStorage) -> K | None:
+        """Remember a storage no longer; what was known of it."""
+        found = self._living.pop(storage_key(storage), None)
+        return None if found is None else found.known
+
+    def pairs(self) -> Iterator[tuple[torch.UntypedStorage, K]]:
+        """All storages that live, with what is known of them."""
+        for living in list(self._living.values()):
+            storage = living()
+            if storage is not None:
+                yield storage, living.known
+
+    def clear(self) -> None:
+        """Remember none any longer, and tell of none."""
+        self._living.clear()
+
+    def _gone(self, living: Any) -> None:
+        key, known = living.key, living.known
+        if self._living.get(key) is living:
+            del self._living[key]
+            self._told(known)
+
+
+_MADE_ON_THE_WAY = ("forward", "loss")
+_FIXED = ("parameter", "buffer")
+
+
+class Place(NamedTuple):
+    """A module, and a kernel that runs for it."""
+
+    path: str | None = None
+    op: str = ""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A block of which not all is known yet."""
+
+    id: BlockId
+    bytes: int
+    spec: TensorSpec
+    kind: BlockKind
+    phase: StepPhase | None
+    place: Place
+    name: str = ""
+    saved_by: dict[Saver, None] = field(default_factory=dict)
+
+    def block(self) -> Block:
+        return Block(
+            id=self.id,
+            kind=self.kind,
+            bytes=self.bytes,
+            spec=self.spec,
+            phase=self.phase,
+            path=self.place.path,
+            op=self.place.op,
+            name=self.name,
+            saved_by=tuple(self.saved_by),
+        )
+
+
+class Ledger:
+    """Takes down which blocks are there, taken and freed, until it is closed."""
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock = clock
+        self._start_ns = 0
+        self._drafts: list[_Draft] = []
+        self._living: Living[_Draft] = Living(self._gone)
+        self._changes: list[Change] = []
+        self._parts: list[Part] = []
+        self._end = 0
+        self._phase: StepPhase = "forward"
+        self.place = Place()
+        """Where the kernel belongs that runs, or ran last."""
+
+    def begin(self, phase: StepPhase) -> None:
+        """The next part of the step begins."""
+        self._phase = phase
+        self.place = Place()
+        now = self._clock()
+        if not self._parts:
+            self._start_ns = now
+        start_ns = now - self._start_ns
+        self._parts.append(Part(phase=phase, start=len(self._changes), start_ns=start_ns))
+
+    def hold(
+        self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
+    ) -> None:
+        """A tensor was there before the step; one that is known already stays what it is."""
+        for part in plain_tensors(tensor):
+            storage = part.untyped_storage()
+            if self._living.find(storage) is None:
+                self._enter(storage, part, kind, None, Place(path), name)
+
+    def take(self, tensor: torch.Tensor) -> None:
+        """A kernel returned or changed a tensor: memory is taken if it is new, or has grown."""
+        for part in plain_tensors(tensor):
+            storage = part.untyped_storage()
+            known = self._living.find(storage)
+            if known is None:
+                draft = self._enter(storage, part, "temporary", self._phase, self.place)
+                self._change(draft, draft.bytes)
+            elif known.bytes != storage.nbytes():
+                self._resize(storage, known)
+
+    def replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """A tensor stands for another one from here on, in the same block."""
+        for before, after in zip(plain_tensors(old), plain_tensors(new), strict=True):
+            draft = self._living.forget(before.untyped_storage())
+            if draft is not None:
+                self._living.know(after.untyped_storage(), draft)
+
+    def stand_in(self, copy: torch.Tensor, original: torch.Tensor) -> None:
+        """A copy is not counted: the step would have worked on the original."""
+        for ours, theirs in zip(plain_tensors(copy), plain_tensors(original), strict=True):
+            draft = self._living.find(theirs.untyped_storage())
+            if draft is not None:
+                self._living.know(ours.untyped_storage(), draft)
+
+    def own(
+        self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
+    ) -> None:
+        """A tensor turned out to be a gradient, or the state of an optimizer."""
+        self.hold(tensor, kind, path, name)
+        for draft in self._drafts_of(tensor):
+            # State of earlier steps was first seen as what a kernel was given.
+            if draft.phase is not None or draft.kind == "input":
+                draft.kind, draft.name = kind, name
+                draft.place = Place(path, draft.place.op)
+
+    def saved(self, tensor: torch.Tensor, saver: Saver) -> None:
+        """A node of autograd keeps a tensor for the backward."""
+        for draft in self._drafts_of(tensor):
+            if draft.kind not in _FIXED:
+                draft.saved_by[saver] = None
+
+    def retain(self, kind: BlockKind) -> None:
+        """What was made on the way and is still there is more than temporary."""
+        for _, draft in self._living.pairs():
+            if draft.phase in _MADE_ON_THE_WAY:
+                draft.kind = kind
+
+    def end(self) -> None:
+        """The part of the step ends; what is freed after the last one does not count."""
+        for storage, draft in self._living.pairs():
+            # A storage can be resized by itself, which no kernel does.
+            if storage.nbytes() != draft.bytes:
+                self._resize(storage, draft)
+        self._end = len(self._changes)
+
+    def close(self) -> None:
+        """Look at no storage any longer."""
+        self._living.clear()
+
+    def read(self) -> tuple[tuple[Block, ...], tuple[Change, ...], tuple[Part, ...]]:
+        """The blocks and what became of them; the state of an optimizer was there before."""
+        lasting = {draft.id for draft in self._drafts if draft.kind == "optimizer"}
+        for draft in self._drafts:
+            if draft.id in lasting:
+                draft.phase, draft.place = None, Place(draft.place.path)
+        changes = self._changes[: self._end]
+        kept = [number for number, one in enumerate(changes) if one.block not in lasting]
+        parts = [
+            Part(
+                phase=part.phase,
+                start=sum(number < part.start for number in kept),
+                start_ns=part.start_ns,
+            )
+            for part in self._parts
+        ]
+        blocks = tuple(draft.block() for draft in self._drafts)
+        return blocks, tuple(changes[number] for number in kept), tuple(parts)
+
+    def _enter(
+        self,
+        storage: torch.UntypedStorage,
+        tensor: torch.Tensor,
+        kind: BlockKind,
+        phase: StepPhase | None,
+        place: Place,
+        name: str = "",
+    ) -> _Draft:
+        draft = _Draft(
+            BlockId(len(self._drafts)), storage.nbytes(), _spec(tensor), kind, phase, place, name
+        )
+        self._drafts.append(draft)
+        self._living.know(storage, draft)
+        return draft
+
+    def _gone(self, draft: _Draft) -> None:
+        self._change(draft, -draft.bytes)
+
+    def _resize(self, storage: torch.UntypedStorage, old: _Draft) -> None:
+        new = _Draft(
+            BlockId(len(self._drafts)),
+            storage.nbytes(),
+            old.spec,
+            "temporary",
+            self._phase,
+            self.place,
+            old.name,
+        )
+        self._drafts.append(new)
+        # An allocator copies into the new block before it frees the old one.
+        self._change(new, new.bytes)
+        self._change(old, -old.bytes)
+        self._living.know(storage, new)
+
+    def _change(self, draft: _Draft, size: int) -> None:
+        if not size:
+            return
+        self._changes.append(
+            Change(
+                time_ns=self._clock() - self._start_ns,
+                block=draft.id,
+                bytes=size,
+                phase=self._phase,
+                path=self.place.path,
+                op=self.place.op,
+            )
+        )
+
+    def _drafts_of(self, tensor: torch.Tensor) -> Iterator[_Draft]:
+        for part in plain_tensors(tensor):
+            draft = self._living.find(part.untyped_storage())
+            if draft is not None:
+                yield draft
+
+
+def _spec(tensor: torch.Tensor) -> TensorSpec:
+    """What a tensor is, and a fake one what it would be."""
+    spec = describe(tensor)
+    return dataclasses.replace(spec, layout="strided") if isinstance(tensor, FakeTensor) else spec

@@ -1,0 +1,337 @@
+"""Times modules and ops of a forward as they run.
+
+watch = Stopwatch(clock, cpu)
+with recording(ModuleTimer(watch, model.named_modules())), timing_ops(watch):
+    model(x)
+
+A node belongs to the op, or at least to the module call, in which the forward made it. Nothing is
+put around modules: in-place ones, checkpoints and modules that return tuples work as ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.autograd.graph import Node
+from torch.overrides import TorchFunctionMode
+
+from torchglass.blocks import unbroken
+from torchglass.capture.autograd import UNNUMBERED, nodes_made
+from torchglass.capture.measure.clocks import Clock, CpuClock
+from torchglass.capture.nested_tensors import named_tensors
+from torchglass.capture.torch_functions import OPENED, without_guards
+from torchglass.capture.torch_modes import fused_paths_kept, mode_on, run_below
+from torchglass.records.model import join_path
+from torchglass.records.timing import Span, SpanKind
+
+
+class RawSpan:
+    """A span with the marks of its clock still to be read."""
+
+    __slots__ = ("cpu_ns", "end", "kind", "owner", "parent", "start", "subject")
+
+    start: Any
+    end: Any
+    cpu_ns: int
+    """What the CPU's clock said at the start; after the end, how much it went on."""
+
+    def __init__(self, kind: SpanKind, subject: Any, parent: int | None, owner: int | None) -> None:
+        self.kind = kind
+        self.subject = subject
+        self.parent = parent
+        self.owner = owner
+
+
+class Stopwatch:
+    """Takes down when things begin and end, and which of them made which node of autograd.
+
+    Nodes are numbered as they are made, so the numbers at each beginning and end tell it.
+    """
+
+    def __init__(self, clock: Clock, cpu: CpuClock) -> None:
+        self._clock = clock
+        self._mark = clock.mark
+        self._cpu = cpu
+        self.spans: list[RawSpan] = []
+        self._open: list[int] = []
+        self.current: int | None = None
+        """The innermost span that has not ended."""
+        self._nodes: list[int] = []
+        self._makers: list[int | None] = []
+
+    @property
+    def depth(self) -> int:
+        """How many things have begun and not ended."""
+        return len(self._open)
+
+    def begin(self, kind: SpanKind, subject: Any, owner: int | None = None) -> int:
+        """Something begins; how deep it is, which `end` wants to know."""
+        depth, index = len(self._open), len(self.spans)
+        parent = self.current
+        span = RawSpan(kind, subject, parent, parent if owner is None else owner)
+        self.spans.append(span)
+        self._open.append(index)
+        self.current = index
+        self._nodes.append(nodes_made())
+        self._makers.append(index)
+        # The clock is read last here and first at the end: our own work is not in the span.
+        span.cpu_ns = self._cpu()
+        span.start = self._mark()
+        return depth
+
+    def end(self, depth: int) -> None:
+        """What began at a depth ends, and with it all that is deeper."""
+        mark = self._mark()
+        cpu_ns = self._cpu()
+        while len(self._open) > depth:
+            span = self.spans[self._open.pop()]
+            span.end = mark
+            span.cpu_ns = cpu_ns - span.cpu_ns
+        self.current = self._open[-1] if self._open else None
+        self._nodes.append(nodes_made())
+        self._makers.append(self.current)
+
+    def innermost_path(self) -> str | None:
+        """The path of the module that is at work; None outside of all modules."""
+        index = self.current
+        while index is not None:
+            span = self.spans[index]
+            if span.kind == "module":
+                return str(span.subject)
+            index = span.owner
+        return None
+
+    def is_in_node(self) -> bool:
+        """Whether what is at work is a node of autograd, and nothing that it began."""
+        return self.current is not None and self.spans[self.current].kind == "node"
+
+    def maker(self, node: int) -> int | None:
+        """The innermost span in which the node of a number was made."""
+        place = bisect_right(self._nodes, node) - 1
+        return self._makers[place] if place >= 0 else None
+
+    def read(self) -> tuple[Span, ...]:
+        """The spans with their times; the clock may have to wait for its device."""
+        marks = [mark for span in self.spans for mark in (span.start, span.end)]
+        times = self._clock.nanoseconds(marks)
+        return tuple(
+            Span(
+                kind=span.kind,
+                name=_name(span),
+                parent=span.parent,
+                owner=span.owner,
+                start_ns=start,
+                end_ns=end,
+                cpu_ns=span.cpu_ns,
+            )
+            for span, start, end in zip(self.spans, times[::2], times[1::2], strict=True)
+        )
+
+
+def _name(span: RawSpan) -> str:
+    if span.kind == "op":
+        return str(getattr(span.subject, "__name__", type(span.subject).__name__))
+    return str(span.subject)
+
+
+Tag = Callable[[Iterable[torch.Tensor]], None]
+"""Has the nodes that made some tensors timed when autograd comes to them."""
+
+_is_compiling = torch.compiler.is_compiling
+_ASK_ONLY = frozenset(
+    {
+        *("__get__", "__set__", "__delete__", "__len__", "__hash__", "__repr__", "__format__"),
+        *("size", "dim", "ndimension", "stride", "numel", "nelement", "element_size", "is_complex"),
+        *("is_floating_point", "is_contiguous", "storage_offset", "data_ptr", "get_device"),
+        *("untyped_storage", "requires_grad_", "retain_grad", "register_hook", "is_shared"),
+        *("_set_grad_enabled", "set_grad_enabled"),
+    }
+)
+"""Functions that look at a tensor and compute nothing."""
+
+
+class ModuleTimer:
+    """Shows a stopwatch the calls of the modules it is given, and of those that they make.
+
+    A module that is not in the model stands below the one that called it, as "encoder.<Linear>".
+    """
+
+    def __init__(
+        self,
+        watch: Stopwatch,
+        modules: Iterable[tuple[str, nn.Module]],
+        tag: Tag | None = None,
+    ) -> None:
+        self._watch = watch
+        # The modules are kept, so that no other object gets the id of one of them.
+        self._modules = {id(module): (path, module) for path, module in modules}
+        self._callers: dict[str, int | None] = {}
+        self._tag = tag
+        self.thread = threading.get_ident()
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """A call begins; how deep it is."""
+        watch = self._watch
+        path = self._path(module)
+        if path is None:
+            return watch.depth
+        if watch.is_in_node():
+            # Autograd runs it again: it is still part of whoever called it in the forward.
+            return watch.begin("module", path, self._callers.get(path))
+        self._callers[path] = watch.current
+        return watch.begin("module", path)
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """The call at a depth returned or raised."""
+        self._watch.end(depth)
+        if self._tag is not None and self._watch.is_in_node():
+            # A checkpoint that runs its forward again may well run a backward of that right after.
+            self._tag(tensor for _, tensor in named_tensors(output))
+
+    def _path(self, module: nn.Module) -> str | None:
+        known = self._modules.get(id(module))
+        if known is not None:
+            return known[0]
+        caller = self._watch.innermost_path()
+        return None if caller is None else join_path(caller, f"<{type(module).__name__}>")
+
+
+class _OpTimer(TorchFunctionMode):
+    """Shows a stopwatch the torch functions that this thread calls."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        super().__init__()
+        self._watch = watch
+        self._thread = threading.get_ident()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _is_compiling():
+            # Constant while dynamo looks at this method, as it does when `torch.cond` runs.
+            return func(*args, **kwargs)
+        # Autograd hands our mode on to the threads that it has for devices.
+        if not _computes(func) or threading.get_ident() != self._thread:
+            return func(*args, **kwargs)
+        if func in OPENED:
+            return run_below(self, without_guards(func), *args, **kwargs)
+        depth = self._watch.begin("op", func)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._watch.end(depth)
+
+
+@unbroken
+def timing_ops(watch: Stopwatch) -> Iterator[None]:
+    """Show a stopwatch the ops of this thread until the block ends."""
+    with fused_paths_kept(), mode_on(_OpTimer(watch)):
+        yield
+
+
+@functools.lru_cache(maxsize=4096)
+def _computes(func: Any) -> bool:
+    return getattr(func, "__name__", "") not in _ASK_ONLY
+
+
+_ADDS_TO_LEAF = "torch::autograd::AccumulateGrad"
+
+
+class Reached(NamedTuple):
+    """A node of a graph, and the one through which it was reached first."""
+
+    node: Node
+    through: Node | None
+
+
+def nodes_behind(tensors: Iterable[torch.Tensor]) -> Iterator[Reached]:
+    """The nodes that a backward from these tensors comes to, each once, users before makers."""
+    roots = (tensor.grad_fn for tensor in tensors)
+    waiting = [Reached(node, None) for node in roots if node is not None]
+    seen: set[Node] = set()
+    while waiting:
+        reached = waiting.pop()
+        if reached.node in seen:
+            continue
+        seen.add(reached.node)
+        yield reached
+        waiting.extend(
+            Reached(node, reached.node)
+            for node, _ in reached.node.next_functions
+            if node is not None
+        )
+
+
+def leaves_among(nodes: Iterable[Reached]) -> list[torch.Tensor]:
+    """The tensors that a backward through these nodes gives gradients to."""
+    return [
+        reached.node.variable  # type: ignore[attr-defined]
+        for reached in nodes
+        if reached.node.name() == _ADDS_TO_LEAF
+    ]
+
+
+class NodeTimer:
+    """Has a stopwatch time nodes when autograd comes to them, until it is closed."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+        self._owners: dict[Node, int | None] = {}
+        self._handles: list[Any] = []
+
+    def tag(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Time the nodes behind some tensors, and charge them to the spans that made them."""
+        self.tag_nodes(nodes_behind(tensors))
+
+    def tag_nodes(self, nodes: Iterable[Reached]) -> None:
+        """Time these nodes; those that have their timers already keep them."""
+        for reached in nodes:
+            if reached.node not in self._owners:
+                self._tag(reached)
+
+    def close(self) -> None:
+        """Take the hooks off: the node of a leaf may live on with it."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._owners.clear()
+
+    def _tag(self, reached: Reached) -> None:
+        node = reached.node
+        number = node._sequence_nr()
+        if number != UNNUMBERED:
+            owner = self._watch.maker(number)
+        else:
+            owner = None if reached.through is None else self._owners[reached.through]
+        self._owners[node] = owner
+        timer = _Hooks(self._watch, node.name().rpartition("::")[2], owner)
+        self._handles += node.register_prehook(timer.begin), node.register_hook(timer.end)
+
+
+class _Hooks:
+    """What autograd calls right before and right after one node."""
+
+    __slots__ = ("_depths", "_name", "_owner", "_watch")
+
+    def __init__(self, watch: Stopwatch, name: str, owner: int | None) -> None:
+        self._watch = watch
+        self._name = name
+        self._owner = owner
+        self._depths: list[int] = []
+
+    def begin(self, gradients: tuple[torch.Tensor, ...]) -> None:
+        self._depths.append(self._watch.begin("node", self._name, self._owner))
+
+    def end(self, inputs: tuple[torch.Tensor, ...], outputs: tuple[torch.Tensor, ...]) -> None:
+        self._watch.end(self._depths.pop())

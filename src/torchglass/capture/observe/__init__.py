@@ -1,0 +1,1 @@
+"""Records what goes through modules, forward and backward."""

@@ -1,0 +1,413 @@
+"""The backward of module calls: gradients, time and memory, at autograd nodes.
+
+A node belongs to the innermost watched call in which it was made. The gradient of an input is what
+the nodes of the call send to where the input hangs in the graph, whatever else it is used for. What
+lies between two nodes belongs to the innermost call around both, as in a forward.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+from torch.autograd.graph import Node, get_gradient_edge
+
+from torchglass.capture.autograd import UNNUMBERED, NodeCreators, nodes_made
+from torchglass.capture.hidden_from_modes import quietly
+from torchglass.capture.measure.allocators import Gauge
+from torchglass.capture.measure.clocks import StandingClock
+from torchglass.capture.nested_tensors import named_tensors
+from torchglass.capture.observe.module_call import Call, Edge, nearest_around
+from torchglass.capture.observe.tensor_reading import Reader
+from torchglass.capture.tensor.description import describe
+from torchglass.errors import Fence
+
+Gradients = tuple[torch.Tensor | None, ...]
+
+_current_task: Callable[[], int] = torch._C._current_graph_task_id
+_NO_TASK = -1
+
+
+def is_in_backward() -> bool:
+    """Whether this thread runs a node of autograd."""
+    return _current_task() != _NO_TASK
+
+
+class _Open:
+    """A node at work."""
+
+    __slots__ = ("inner_ns", "start_ns")
+
+    def __init__(self) -> None:
+        self.start_ns = 0
+        self.inner_ns = 0
+
+
+class _Lane:
+    """The nodes that one thread runs in a backward, one after the other or inside each other."""
+
+    __slots__ = ("bytes", "last", "last_ns", "open", "task")
+
+    def __init__(self, task: int = _NO_TASK) -> None:
+        self.task = task
+        self.open: list[_Open] = []
+        self.last: Call | None = None
+        """Whose node ran before."""
+        self.last_ns = 0
+        self.bytes: int | None = None
+
+
+class Watch:
+    """Takes down the time, memory and gradients of nodes for the calls that own them."""
+
+    def __init__(
+        self,
+        clock: StandingClock,
+        wait: Callable[[], None],
+        reader: Reader | None,
+        gauge: Gauge | None,
+        fence: Fence,
+    ) -> None:
+        self.is_active = True
+        self.gradient_bytes: dict[int, int] = {}
+        """What the gradient of a parameter took when it came, by the id of the parameter."""
+        self._clock = clock
+        self._wait = wait
+        self._reader = reader
+        self._gauge = gauge
+        self.fence = fence
+        self._lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
+        self._sums: dict[tuple[Call, Edge], tuple[int, torch.Tensor | None]] = {}
+
+    def rest(self) -> None:
+        """No backward is at work: what comes next has nothing to do with what was last."""
+        with self.fence, self._clock:
+            sums, self._sums = self._sums, {}
+            with quietly():
+                for (call, edge), (_, total) in sums.items():
+                    self._take(call, edge, total)
+        self._lanes.clear()
+
+    def begin(self, hooks: NodeHooks, gradients: Gradients) -> None:
+        """A node is about to run."""
+        arrived_ns = self._clock.now()
+        node = _Open()
+        with self._clock:
+            with self.fence:
+                lane = self._lane()
+                self._charge_gap(lane, hooks.owner, arrived_ns)
+                self._weigh(lane, gradients)
+                lane.open.append(node)
+                self.look(hooks, gradients)
+            self._wait()
+        node.start_ns = self._clock.now()
+
+    def end(self, hooks: NodeHooks, made: Gradients) -> None:
+        """The innermost node that this thread runs has ended."""
+        self._wait()
+        end_ns = self._clock.now()
+        lane = self._lanes[threading.get_ident()]
+        with self.fence, self._clock:
+            node = lane.open.pop()
+            total_ns = end_ns - node.start_ns
+            if lane.open:
+                lane.open[-1].inner_ns += total_ns
+            if hooks.owner is not None:
+                hooks.owner.charge_time(total_ns - node.inner_ns)
+            if self._gauge is not None:
+                self._gauge.meet(made)
+            for index, call, edge in hooks.inputs:
+                self._send(call, edge, made[index])
+            lane.last = hooks.owner
+        lane.last_ns = self._clock.now()
+
+    def look(self, hooks: NodeHooks, gradients: Gradients) -> None:
+        """Take the gradients that come to a node."""
+        with self.fence, self._clock:
+            for index, call, place in hooks.outputs:
+                self._receive(call, place, gradients[index])
+            for index, call, edge in hooks.passed:
+                self._send(call, edge, gradients[index])
+
+    def spend_inside(self, ns: int) -> None:
+        """Something that is charged elsewhere took so long inside the node at work."""
+        lane = self._lanes[threading.get_ident()]
+        if lane.open:
+            lane.open[-1].inner_ns += ns
+
+    def _lane(self) -> _Lane:
+        thread, task = threading.get_ident(), _current_task()
+        lane = self._lanes[thread]
+        if task != lane.task and not lane.open:
+            lane = self._lanes[thread] = _Lane(task)
+            # Else a sum that nothing more comes to would be held on to, and what the last node
+            # lets go of would be charged to nobody.
+            Variable._execution_engine.queue_callback(partial(self._ended, lane))
+        return lane
+
+    def _ended(self, lane: _Lane) -> None:
+        with self.fence:
+            with self._clock:
+                self._weigh(lane)
+            self.rest()
+
+    def _charge_gap(self, lane: _Lane, owner: Call | None, arrived_ns: int) -> None:
+        """Charge what lies between two nodes to the call around both."""
+        if lane.open or lane.last is None or owner is None:
+            return
+        around = nearest_around(lane.last, owner)
+        if around is not None:
+            around.charge_time(arrived_ns - lane.last_ns)
+
+    def _weigh(self, lane: _Lane, gradients: Gradients = ()) -> None:
+        """Charge the memory that came and went since the last node began to that node."""
+        if self._gauge is None:
+            return
+        self._gauge.meet(gradients)
+        now = self._gauge.total_bytes
+        if lane.last is not None and lane.bytes is not None:
+            lane.last.charge_bytes(now - lane.bytes)
+        lane.bytes = now
+
+    def _receive(self, call: Call, place: str, gradient: torch.Tensor | None) -> None:
+        """A gradient of a call's output came."""
+        if gradient is None:
+            return
+        # A module that hands on what it is given has no nodes, and a backward that takes nothing.
+        call.backward_ns = call.backward_ns or 0
+        if self._gauge is not None:
+            call.backward_bytes = call.backward_bytes or 0
+        if self._reader is not None:
+            with quietly():
+                call.output_gradients[place] = self._reader.read(gradient.detach())
+
+    def _send(self, call: Call, edge: Edge, gradient: torch.Tensor | None) -> None:
+        """A gradient of a call's input goes on, or one of several that make it up."""
+        if self._reader is None:
+            return
+        with quietly():
+            gradient = None if gradient is None else gradient.detach()
+            count, total = self._sums.pop((call, edge), (0, None))
+            if total is not None:
+                gradient = total if gradient is None else total + gradient
+            if count + 1 < call.partials[edge]:
+                self._sums[call, edge] = count + 1, gradient
+            else:
+                self._take(call, edge, gradient)
+
+    def _take(self, call: Call, edge: Edge, gradient: torch.Tensor | None) -> None:
+        if gradient is None or self._reader is None:
+            return
+        reading = self._reader.read(gradient)
+        for place in call.edges[edge]:
+            call.input_gradients[place] = reading
+
+
+class NodeHooks:
+    """What autograd calls around one node, until the watch has ended."""
+
+    __slots__ = ("_watch", "inputs", "outputs", "owner", "passed")
+
+    def __init__(self, watch: Watch, owner: Call | None) -> None:
+        self._watch = watch
+        self.owner = owner
+        self.outputs: list[tuple[int, Call, str]] = []
+        """Which of the gradients that come are those of calls' outputs."""
+        self.passed: list[tuple[int, Call, Edge]] = []
+        """Which of them go through a call unchanged."""
+        self.inputs: list[tuple[int, Call, Edge]] = []
+        """Which of the gradients that it makes are for calls' inputs."""
+
+    def begin(self, gradients: Gradients) -> None:
+        """The node is about to run."""
+        if self._watch.is_active:
+            with self._watch.fence:
+                self._watch.begin(self, gradients)
+
+    def end(self, made: Gradients, given: Gradients) -> None:
+        """The node has run."""
+        if self._watch.is_active:
+            with self._watch.fence:
+                self._watch.end(self, made)
+
+    def look(self, gradients: Gradients) -> None:
+        """A node that is not timed is about to run."""
+        if self._watch.is_active:
+            with self._watch.fence:
+                self._watch.look(self, gradients)
+
+
+class ParameterHooks(NodeHooks):
+    """The same for the node that adds a gradient to a parameter."""
+
+    __slots__ = ("_parameter",)
+
+    def __init__(
+        self, watch: Watch, owner: Call | None, parameter: weakref.ref[torch.Tensor]
+    ) -> None:
+        super().__init__(watch, owner)
+        self._parameter = parameter
+
+    def end(self, made: Gradients, given: Gradients) -> None:
+        """The gradient has been added."""
+        parameter = self._parameter()
+        if not self._watch.is_active or parameter is None:
+            return
+        with self._watch.fence:
+            # An optimizer that steps in the backward may have taken the gradient away again.
+            gradient = parameter.grad if parameter.grad is not None else given[0]
+            self._watch.end(self, (gradient,))
+            if gradient is not None:
+                self._watch.gradient_bytes[id(parameter)] = describe(gradient).bytes
+
+
+class Graph:
+    """Hooks the nodes that calls make, pass by pass, and holds none of them."""
+
+    def __init__(self, watch: Watch, parameters: Iterable[torch.Tensor]) -> None:
+        self._watch = watch
+        self._parameters = {id(parameter) for parameter in parameters}
+        self._first = 0
+        self._is_open = False
+        self._makers: NodeCreators[Call | None] = NodeCreators()
+        self._hooked: dict[int, NodeHooks] = {}
+        self._leaves: set[int] = set()
+        self._open_edges: dict[Edge, list[Call]] = defaultdict(list)
+        self._handles: list[Any] = []
+        self._leaf_handles: dict[int, list[Any]] = {}
+
+    def enter(self, call: Call, inputs: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """A call begins: see where its inputs hang."""
+        if not self._is_open:
+            self._begin()
+        for place, tensor in inputs:
+            edge = _edge(tensor)
+            if edge is not None:
+                call.edges.setdefault(edge, []).append(place)
+                call.input_gradients[place] = None
+        for edge in call.edges:
+            self._open_edges[edge].append(call)
+        call.first_node = nodes_made()
+        self._makers.begin(call)
+
+    def leave(self, call: Call, outer: Call | None, output: Any) -> None:
+        """A call ends: hook the nodes that were made in it."""
+        self._makers.begin(outer)
+        try:
+            located = [(place, t) for place, t in named_tensors(output) if t.requires_grad]
+            self._claim(tensor.grad_fn for _, tensor in located)
+            for place, tensor in located:
+                self._expect(call, place, tensor)
+        finally:
+            for edge in call.edges:
+                self._open_edges[edge].remove(call)
+            if outer is None:
+                self._end()
+
+    def close(self) -> None:
+        """Take all hooks off, those of graphs that the user still holds among them."""
+        self._end()
+        for handle in (*self._handles, *(h for hs in self._leaf_handles.values() for h in hs)):
+            handle.remove()
+        self._handles.clear()
+        self._leaf_handles.clear()
+
+    def _begin(self) -> None:
+        self._is_open = True
+        self._first = nodes_made()
+        # A handle whose hooks went with their node is of no more use.
+        self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
+
+    def _end(self) -> None:
+        self._is_open = False
+        self._makers = NodeCreators()
+        self._hooked, self._leaves = {}, set()
+        self._open_edges.clear()
+
+    def _claim(self, roots: Iterable[Node | None]) -> None:
+        """Hook the nodes of this pass that some tensors come from, each once."""
+        waiting = [node for node in roots if node is not None]
+        while waiting:
+            node = waiting.pop()
+            number = node._sequence_nr()
+            if not self._is_of_pass(number) or number in self._hooked:
+                continue
+            owner = self._makers.find(number)
+            hooks = self._hook(node, number, owner)
+            for index, (before, place) in enumerate(node.next_functions):
+                if before is not None:
+                    waiting.append(before)
+                    self._feed(hooks, index, number, _edge_to(before, place))
+                    self._claim_parameter(before, owner)
+
+    def _is_of_pass(self, number: int) -> bool:
+        return self._first <= number != UNNUMBERED
+
+    def _hook(self, node: Node, number: int, owner: Call | None) -> NodeHooks:
+        hooks = self._hooked[number] = NodeHooks(self._watch, owner)
+        self._handles += node.register_prehook(hooks.begin), node.register_hook(hooks.end)
+        return hooks
+
+    def _feed(self, hooks: NodeHooks, index: int, number: int, edge: Edge) -> None:
+        """Have a node's gradients for the inputs of calls taken there."""
+        for call in self._open_edges.get(edge, ()):
+            # A node from before the call may use the same tensor.
+            if number >= call.first_node:
+                hooks.inputs.append((index, call, edge))
+                call.partials[edge] += 1
+
+    def _claim_parameter(self, node: Node, owner: Call | None) -> None:
+        """Time the node that adds a gradient to a parameter; it may outlive the graph."""
+        if node._sequence_nr() != UNNUMBERED:
+            return
+        parameter = getattr(node, "variable", None)
+        key = id(parameter)
+        if parameter is None or key not in self._parameters or key in self._leaves:
+            return
+        self._leaves.add(key)
+        for handle in self._leaf_handles.get(key, ()):
+            handle.remove()
+        hooks = ParameterHooks(self._watch, owner, weakref.ref(parameter))
+        self._leaf_handles[key] = [
+            node.register_prehook(hooks.begin),
+            node.register_hook(hooks.end),
+        ]
+
+    def _expect(self, call: Call, place: str, tensor: torch.Tensor) -> None:
+        """Have the gradient of a call's output taken where it arrives."""
+        edge = _edge(tensor)
+        if edge is None:
+            return
+        call.output_gradients[place] = None
+        node, at = get_gradient_edge(tensor)[:2]
+        number = node._sequence_nr()
+        hooks = self._hooked.get(number) if number != UNNUMBERED else None
+        if hooks is None:
+            # It was there before the call, as what an identity returns was.
+            hooks = NodeHooks(self._watch, None)
+            self._handles.append(node.register_prehook(hooks.look))
+            if number != UNNUMBERED:
+                self._hooked[number] = hooks
+        hooks.outputs.append((at, call, place))
+        if edge in call.edges:
+            hooks.passed.append((at, call, edge))
+            call.partials[edge] += 1
+
+
+def _edge(tensor: torch.Tensor) -> Edge | None:
+    if not tensor.requires_grad:
+        return None
+    node = tensor.grad_fn
+    # The numbers of nodes are not negative.
+    return (-1, id(tensor)) if node is None else (node._sequence_nr(), tensor.output_nr)
+
+
+def _edge_to(node: Node, place: int) -> Edge:
+    number = node._sequence_nr()
+    return (number, place) if number != UNNUMBERED else (-1, id(getattr(node, "variable", None)))

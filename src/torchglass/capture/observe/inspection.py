@@ -1,0 +1,262 @@
+"""Inspects a model in runs of our own: warm-up, time, everything else."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchglass.analyse.parameters import count
+from torchglass.capture.isolated_run import NO_BACKWARD, Loss, Step, keeping_parameters, with_shapes
+from torchglass.capture.measure.timer import Reached
+from torchglass.capture.model.structure import read_model
+from torchglass.capture.module_calls import recording
+from torchglass.capture.observe.inspection_recorder import InspectionRecorder, Watched, depth_of
+from torchglass.capture.observe.module_call import Home
+from torchglass.capture.restore_state import retried_with_gradients
+from torchglass.capture.tensor.description import describe
+from torchglass.capture.trial_forward import modules_in
+from torchglass.errors import CaptureError
+from torchglass.records.calls import Effort, InspectedCall, InspectedModel, InspectedModule
+from torchglass.records.model import Model, ModuleId
+from torchglass.records.timing import Stage
+
+_NOT_CALLED = "the model was not called while it was watched"
+_NO_BACKWARD = "no gradient came back while it was watched"
+_NO_MEMORY = "compiled modules were watched whole, and their memory was not"
+_FORGOTTEN = "calls are told one by one only as far as the latest {keep} of each module"
+
+
+def inspected_model(
+    recorder: InspectionRecorder, index: int, model: nn.Module, name: str
+) -> InspectedModel:
+    """The record of one of the models that a recorder watches."""
+    recorder.finish_reading()
+    homes = {path: home for (of, path), home in recorder.homes.items() if of == index}
+    modules = list(_modules(recorder, model, homes))
+    modules += _strays(recorder, modules, homes)
+    return InspectedModel(
+        name=name,
+        modules=tuple(_in_tree_order(modules)),
+        passes=recorder.passes[index],
+        notes=tuple(_notes(recorder, modules, homes)),
+    )
+
+
+def _modules(
+    recorder: InspectionRecorder, model: nn.Module, homes: Mapping[str, Home]
+) -> Iterator[InspectedModule]:
+    structure = read_model(model)
+    counts = count(structure)
+    live = dict(modules_in(model))
+    limit = recorder.watched.depth
+    places: dict[ModuleId, int] = {}
+    for module in structure.modules:
+        if limit is not None and depth_of(module.path) > limit:
+            continue
+        held = counts[module.id].total
+        same_as = _first_path(structure, module.alias_of)
+        home = homes.get(module.path) if same_as is None else None
+        itself = live.get(module.path if same_as is None else same_as)
+        parent = None if module.parent is None else places[module.parent]
+        places[module.id] = len(places)
+        yield InspectedModule(
+            path=module.path,
+            name=module.name,
+            class_name=module.kind,
+            parent=parent,
+            parameters=held.parameters,
+            learnable=held.trainable,
+            parameter_bytes=held.parameter_bytes,
+            gradient_bytes=_gradient_bytes(recorder, itself),
+            same_as=same_as,
+            **_told(recorder, home),
+        )
+
+
+def _strays(
+    recorder: InspectionRecorder, modules: list[InspectedModule], homes: Mapping[str, Home]
+) -> Iterator[InspectedModule]:
+    """Modules that were called and are not in the model, each below its caller."""
+    places = {module.path: index for index, module in enumerate(modules)}
+    for path in sorted(homes.keys() - places.keys(), key=depth_of):
+        above, _, name = path.rpartition(".")
+        parent = places.get(above, 0)
+        places[path] = len(places)
+        home = homes[path]
+        yield InspectedModule(
+            path=path,
+            name=name,
+            class_name=home.class_name,
+            parent=parent,
+            **_told(recorder, home),
+        )
+
+
+def _in_tree_order(modules: Sequence[InspectedModule]) -> Iterator[InspectedModule]:
+    """The modules with all that is below each right after it."""
+    below: dict[int | None, list[int]] = defaultdict(list)
+    for index, module in enumerate(modules):
+        below[module.parent].append(index)
+    places: dict[int | None, int | None] = {None: None}
+    waiting = [0]
+    while waiting:
+        index = waiting.pop()
+        module = modules[index]
+        places[index] = len(places) - 1
+        yield replace(module, parent=places[module.parent])
+        waiting += reversed(below[index])
+
+
+def _first_path(structure: Model, first: ModuleId | None) -> str | None:
+    return None if first is None else structure[first].path
+
+
+def _told(recorder: InspectionRecorder, home: Home | None) -> dict[str, Any]:
+    if home is None:
+        return {}
+    calls = tuple(call.record(times=recorder.watched.forward) for call in home.calls)
+    return {"call_count": home.begun, "calls": calls}
+
+
+def _gradient_bytes(recorder: InspectionRecorder, module: nn.Module | None) -> int:
+    """What the gradients of a module's parameters took when they came, or else take now."""
+    if module is None:
+        return 0
+    seen = recorder.gradient_bytes
+    return sum(
+        seen[id(parameter)] if id(parameter) in seen else _bytes(parameter.grad)
+        for parameter in module.parameters()
+    )
+
+
+def _bytes(gradient: torch.Tensor | None) -> int:
+    return 0 if gradient is None else describe(gradient).bytes
+
+
+def _notes(
+    recorder: InspectionRecorder, modules: list[InspectedModule], homes: Mapping[str, Home]
+) -> Iterator[str]:
+    watched = recorder.watched
+    if not homes:
+        yield _NOT_CALLED
+    elif watched.backward and not any(module.backward for module in modules):
+        yield _NO_BACKWARD
+    if watched.memory and not recorder.weighs:
+        yield _NO_MEMORY
+    if any(home.begun > len(home.calls) for home in homes.values()):
+        yield _FORGOTTEN.format(keep=watched.keep)
+
+
+Progress = Callable[[int, int], None]
+"""Is told how many of how many calls are done."""
+
+
+@retried_with_gradients
+def inspect_run(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    backward: bool,
+    loss: Loss | None = None,
+    depth: int | None = None,
+    progress: Progress | None = None,
+    gradients: bool = False,
+) -> InspectedModel:
+    """Run a model from the same state three times, and put together what was seen."""
+    if not isinstance(model, nn.Module):
+        raise CaptureError(f"an nn.Module is inspected; this is {type(model).__qualname__}")
+    model, located = with_shapes(model, args, kwargs)
+    modules = [module for _, module in located]
+    step = Step(model, modules, args, kwargs, backward=backward, loss=loss, gradients=gradients)
+    usual = Watched(backward=backward, depth=depth)
+    times_only = usual._replace(values=False, memory=False)
+    with keeping_parameters(modules):
+        warm = _run(step, model, times_only)
+        counter = _Counter(progress, 2 * sum(module.call_count for module in warm.modules))
+        timed = _run(step, model, times_only, counter.tick)
+        seen = _run(step, model, usual, counter.tick)
+    notes = list(seen.notes)
+    if backward and not step.went_back:
+        notes = [NO_BACKWARD]
+    return replace(_with_times(seen, timed), notes=tuple(notes))
+
+
+def _run(
+    step: Step, model: nn.Module, watched: Watched, tick: Callable[[], None] | None = None
+) -> InspectedModel:
+    recorder = InspectionRecorder([model], watched, tick=tick)
+    watcher = _Watcher(recorder, model)
+    try:
+        with recording(recorder):
+            step.run(watcher)
+    finally:
+        recorder.close()
+    return watcher.seen
+
+
+class _Watcher:
+    """Takes the record of a run while the gradients that it made are still there."""
+
+    seen: InspectedModel
+
+    def __init__(self, recorder: InspectionRecorder, model: nn.Module) -> None:
+        self._recorder = recorder
+        self._model = model
+
+    @contextlib.contextmanager
+    def stage(self, name: Stage) -> Iterator[None]:
+        yield
+        if name != "loss":
+            kind = type(self._model).__name__
+            self.seen = inspected_model(self._recorder, 0, self._model, kind)
+
+    def before_backward(self, nodes: Sequence[Reached]) -> None:
+        return None
+
+
+class _Counter:
+    """Counts calls, and tells of each."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+
+    def tick(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, max(self._total, self._done))
+
+
+def _with_times(seen: InspectedModel, timed: InspectedModel) -> InspectedModel:
+    """What was seen in one run with the times of another, where both made the same calls."""
+    times = {module.path: module.calls for module in timed.modules}
+    modules = (_module_with_times(module, times.get(module.path, ())) for module in seen.modules)
+    return replace(seen, modules=tuple(modules))
+
+
+def _module_with_times(module: InspectedModule, timed: Sequence[InspectedCall]) -> InspectedModule:
+    if len(timed) != len(module.calls):
+        return module
+    calls = (
+        replace(
+            call,
+            forward=_taken(call.forward, other.forward),
+            backward=_taken(call.backward, other.backward),
+        )
+        for call, other in zip(module.calls, timed, strict=True)
+    )
+    return replace(module, calls=tuple(calls))
+
+
+def _taken(seen: Effort | None, timed: Effort | None) -> Effort | None:
+    if seen is None or timed is None:
+        return seen
+    return replace(timed, added_bytes=seen.added_bytes)

@@ -1,0 +1,410 @@
+"""Context managers that restore the user's state: modules, gradients, random state."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import itertools
+import operator
+import random
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from torchglass.blocks import surely, unbroken
+from torchglass.capture.hidden_from_modes import quietly
+from torchglass.capture.tensor.memory_extent import has_memory, version_of
+from torchglass.errors import warn
+from torchglass.records.model import join_path
+
+Result = TypeVar("Result")
+Replace = Callable[[torch.Tensor], torch.Tensor]
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+_NOT_RESTORED = frozenset((*vars(nn.Module()), "forward_stats"))
+"""Attributes that every module has, and the statistics that we put on modules ourselves."""
+_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
+_MOST_ITEMS = 1000
+"""Of a container with more, the items are restored, and not what they hold."""
+_MOST_NAMES = 5
+_SAMPLE = 64
+"""So many values of a tensor tell whether it was changed out of the sight of its version."""
+
+
+@unbroken
+def keeping_random_state() -> Iterator[None]:
+    """Put the random generators of Python, numpy and torch back, on every device in use."""
+    with random_state():
+        yield
+
+
+def random_state() -> contextlib.ExitStack:
+    """The state of all random generators, which closing it puts back; it need not be closed."""
+    stack = contextlib.ExitStack()
+    stack.callback(random.setstate, random.getstate())
+    stack.callback(np.random.set_state, np.random.get_state())
+    stack.callback(torch.set_rng_state, torch.get_rng_state())
+    for device in (torch.cuda, torch.xpu):
+        if device.is_initialized():
+            stack.callback(device.set_rng_state_all, device.get_rng_state_all())
+    if torch.backends.mps.is_available():
+        stack.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
+    return stack
+
+
+@unbroken
+def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]) -> Iterator[None]:
+    """Let modules run on replaced tensors, and put back what they rebind meanwhile.
+
+    `replace` says what stands in for the tensors of "_parameters" or of "_buffers". Batch norm
+    writes into its buffers without a trace in their version counters, so nothing but a stand-in
+    keeps them as they are.
+    """
+    modules = list(modules)
+    sharded = _ShardedParameters(modules)
+    held = _HeldState(modules)
+    saved: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    scripted: list[tuple[torch.Tensor, torch.Tensor]] = []
+    try:
+        for module in modules:
+            attributes = object.__getattribute__(module, "__dict__")
+            saved.append((attributes, dict(attributes)))
+            if isinstance(module, torch.jit.ScriptModule):
+                # Scripted code reaches its tensors past Python: they can only be written back.
+                scripted += ((buffer, buffer.clone()) for buffer in module.buffers(recurse=False))
+                continue
+            for name in _TABLES:
+                table = attributes.get(name, {})
+                saved.append((table, dict(table)))
+                if name in replace:
+                    _replace(table, replace[name])
+        yield
+    finally:
+        # FSDP knows which weights it has registered, so it has to put them back itself.
+        surely(sharded.restore)
+        for table, before in reversed(saved):
+            surely(_put_back, table, before)
+        for buffer, value in scripted:
+            surely(_write_back, buffer, value)
+        surely(held.restore)
+
+
+def retried_with_gradients(run: Callable[..., Result]) -> Callable[..., Result]:
+    """Call a function that runs a model without gradients once more with `gradients=True`.
+
+    A forward may take gradients itself, as a force field does of its energy. Others run without,
+    as they do for inference: some modules then have faster ways.
+    """
+
+    @functools.wraps(run)
+    def called(*args: Any, **kwargs: Any) -> Result:
+        try:
+            return run(*args, **kwargs)
+        except (RuntimeError, AttributeError) as error:
+            if not torch.is_grad_enabled() or not _misses_gradients(error):
+                raise
+        return run(*args, **kwargs, gradients=True)
+
+    return called
+
+
+def _misses_gradients(error: Exception) -> bool:
+    return any(words in str(error) for words in _MISSES_GRADIENTS)
+
+
+_MISSES_GRADIENTS = (
+    "does not require grad",
+    "doesn't require grad",
+    "requires_grad=False",
+    "'NoneType' object has no attribute 'next_functions'",
+)
+"""What torch says where a forward takes a gradient and there is no graph to take it of."""
+
+
+class KeptGradients(contextlib.AbstractContextManager["KeptGradients"]):
+    """Takes the gradients off tensors, and puts them back at the end."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+
+    def keep(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Take the gradients of leaves off, so that a backward makes new ones."""
+        for tensor in tensors:
+            if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self._before:
+                self._before[id(tensor)] = tensor, tensor.grad
+                tensor.grad = None
+
+    def __exit__(self, *_: object) -> None:
+        for tensor, gradient in self._before.values():
+            tensor.grad = gradient
+
+
+class _HeldState:
+    """What modules hold in attributes of their own, to restore it: generators, lists and dicts.
+
+    The memory that parameters had is part of it, as a forward may give them another one.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._generators: list[tuple[torch.Generator, torch.Tensor]] = []
+        self._containers: list[tuple[Any, Any]] = []
+        for _, _, value in _own_values(modules):
+            if isinstance(value, torch.Generator):
+                self._generators.append((value, value.get_state()))
+            elif type(value) in _CONTAINERS:
+                self._containers.append((value, copy.copy(value)))
+        # FSDP moves its weights to other memory, and knows where they are.
+        own = () if is_sharded(modules) else (module._parameters.values() for module in modules)
+        with torch._C.DisableTorchFunction():
+            self._parameters = [
+                (parameter, parameter.data)
+                for parameter in itertools.chain.from_iterable(own)
+                if type(parameter) is nn.Parameter
+            ]
+
+    def restore(self) -> None:
+        """Put back what was changed."""
+        for generator, state in self._generators:
+            generator.set_state(state)
+        for container, before in self._containers:
+            _refill(container, before)
+        with torch._C.DisableTorchFunction():
+            for parameter, data in self._parameters:
+                if parameter.data_ptr() != data.data_ptr() or parameter.shape != data.shape:
+                    parameter.data = data
+
+
+def _own_values(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, str, Any]]:
+    """What modules hold in attributes of their own, and in lists and dicts there, each once."""
+    seen: set[int] = set()
+    for module in modules:
+        attributes = object.__getattribute__(module, "__dict__")
+        own = [item for item in attributes.items() if item[0] not in _NOT_RESTORED]
+        while own:
+            name, value = own.pop()
+            is_container = type(value) in _CONTAINERS
+            if not is_container and not isinstance(value, (torch.Generator, torch.Tensor)):
+                continue
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            yield module, name, value
+            if is_container and len(value) <= _MOST_ITEMS:
+                items = value.values() if isinstance(value, dict) else value
+                own += ((name, item) for item in items)
+
+
+def _refill(container: Any, before: Any) -> None:
+    """Put into a container what was in it, if that is not in it any more."""
+    if isinstance(container, set):
+        is_same = container == before
+    else:
+        is_same = len(container) == len(before) and all(map(operator.is_, container, before))
+        if isinstance(container, dict):
+            is_same = is_same and all(map(operator.is_, container.values(), before.values()))
+    if not is_same:
+        container.clear()
+        (container.extend if isinstance(container, (list, deque)) else container.update)(before)
+
+
+@unbroken
+def telling_of_changes(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Warn if a run changes parameters or tensors of a model, which nothing restores."""
+    modules = list(modules)
+    # FSDP leaves some weights gathered, in memory of their own.
+    mark: Callable[[torch.Tensor], object] = version_of if is_sharded(modules) else _mark
+    marks = [(module, name, one, mark(one)) for module, name, one in _own_tensors(modules)]
+    yield
+    changed = [(module, name) for module, name, one, before in marks if mark(one) != before]
+    if changed:
+        paths = {id(module): path for path, module in modules[0].named_modules()}
+        names = dict.fromkeys(
+            join_path(paths.get(id(module), type(module).__name__), name)
+            for module, name in changed
+        )
+        what = "parameters" if any(name in m._parameters for m, name in changed) else "tensors"
+        more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+        warn(
+            f"the model changes its own {what} as it runs, and so did these runs of it: "
+            f"{', '.join([*names][:_MOST_NAMES])}{more}"
+        )
+
+
+def _own_tensors(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
+    for module in modules:
+        for name, parameter in module._parameters.items():
+            if parameter is not None and not is_lazy(parameter):
+                yield module, name, parameter
+    for module, name, value in _own_values(modules):
+        # Lists of parameters, as an LSTM has one, are known by the names of those.
+        if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+            yield module, name, value
+
+
+def _mark(tensor: torch.Tensor) -> tuple[int, bytes]:
+    """What is another one after a write: the version, and some values, as `.data` has its own."""
+    version = version_of(tensor)
+    is_plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout is torch.strided
+    if not is_plain or tensor.is_meta or not tensor.numel() or not has_memory(tensor):
+        return version, b""
+    try:
+        with quietly():
+            places = _places(tensor.numel()).to(tensor.device)
+            sample = tensor.detach().take(places).cpu()
+            return version, sample.view(torch.uint8).numpy().tobytes()
+    except RuntimeError:
+        # A dtype that torch can only store.
+        return version, b""
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _places(count: int) -> torch.Tensor:
+    return torch.linspace(0, count - 1, min(count, _SAMPLE), dtype=torch.float64).long()
+
+
+class _ShardedParameters:
+    """Whether the weights of modules under `fully_shard` are sharded or gathered, to restore it.
+
+    A forward without a backward leaves the weights of the root gathered, and one that raises leaves
+    FSDP in the middle of a pass.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        states = {id(state): state for state in map(_sharding_of, modules) if state is not None}
+        self._states = [
+            (state, state._training_state, state._state_ctx.iter_forward_root)
+            for state in states.values()
+        ]
+        self._groups = [
+            (group, group._training_state, group._sharded_state)
+            for state in states.values()
+            for group in _groups_of(state)
+        ]
+
+    def restore(self) -> None:
+        """Shard or gather the weights as before."""
+        for state, training_state, root in self._states:
+            state._training_state = training_state
+            state._state_ctx.iter_forward_root = root
+        for group, training_state, sharded_state in self._groups:
+            group._training_state = training_state
+            if group._all_gather_result is not None:
+                group.wait_for_unshard()
+            if group._sharded_state is not sharded_state:
+                group.unshard() if sharded_state.name == "UNSHARDED" else group._to_sharded()
+                group.wait_for_unshard()
+
+
+def _sharding_of(module: nn.Module) -> Any:
+    """The state that `fully_shard` keeps of a module; None of one that is not sharded."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None or not isinstance(module, getattr(fsdp, "FSDPModule", ())):
+        return None
+    return module._get_fsdp_state()  # type: ignore[operator]
+
+
+def _groups_of(state: Any) -> list[Any]:
+    """The groups of weights that are gathered together; earlier versions of torch have one."""
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        groups = [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+    return list(groups)
+
+
+def is_sharded(modules: Iterable[nn.Module]) -> bool:
+    """Whether FSDP, of either version, gathers the weights of some of the modules."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return False
+    kinds = tuple(
+        kind
+        for name in ("FSDPModule", "FullyShardedDataParallel")
+        if (kind := getattr(fsdp, name, None)) is not None
+    )
+    return any(isinstance(module, kinds) for module in modules)
+
+
+@unbroken
+def gradients_set(enabled: bool) -> Iterator[None]:
+    """`torch.set_grad_enabled`, put back for certain."""
+    before = torch.is_grad_enabled()
+    try:
+        torch._C._set_grad_enabled(enabled)
+        yield
+    finally:
+        torch._C._set_grad_enabled(before)
+
+
+@unbroken
+def running_uncompiled() -> Iterator[None]:
+    """Run compiled models as the Python that they were made of, which calls their modules."""
+    # Without dynamo nothing is compiled yet, and importing it takes a second.
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"), _compiling_parts_of_torch():
+        yield
+
+
+@unbroken
+def _compiling_parts_of_torch() -> Iterator[None]:
+    """Let torch compile its own: `torch.cond` loses its gradients where it is not compiled."""
+    original = torch.compile
+
+    def compile_with_stance(*args: Any, **kwargs: Any) -> Any:
+        compiled: Any = original(*args, **kwargs)
+        if not args or not getattr(args[0], "__module__", "").startswith("torch."):
+            return compiled
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch.compiler.set_stance("default"):
+                return compiled(*args, **kwargs)
+
+        return run
+
+    torch.compile = compile_with_stance
+    try:
+        yield
+    finally:
+        torch.compile = original
+
+
+def _replace(table: dict[str, Any], replace: Replace) -> None:
+    for name, tensor in table.items():
+        if tensor is not None:
+            table[name] = replace(tensor)
+
+
+def has_compiled(modules: Iterable[nn.Module]) -> bool:
+    """Whether one of the modules was compiled."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    from torch._dynamo import OptimizedModule
+
+    return any(
+        isinstance(module, OptimizedModule) or module._compiled_call_impl is not None
+        for module in modules
+    )
+
+
+def _put_back(table: dict[str, Any], before: dict[str, Any]) -> None:
+    if table.keys() != before.keys():
+        table.clear()
+        table.update(before)
+        return
+    for name, value in before.items():
+        if table[name] is not value:
+            table[name] = value
+
+
+def _write_back(buffer: torch.Tensor, value: torch.Tensor) -> None:
+    if not torch.equal(buffer, value):
+        with torch.no_grad():
+            buffer.copy_(value)

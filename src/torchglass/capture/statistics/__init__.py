@@ -1,1 +1,0 @@
-"""What the tensors are that go through modules, call by call."""

@@ -1,0 +1,215 @@
+"""Describes and measures tensors without changing them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from torchglass.capture.tensor.moments import Moments
+from torchglass.records.tensors import Stats, TensorSpec
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_STRIDED = torch.strided
+_ELEMENTS_PER_BYTE = {torch.quint4x2: 2, torch.quint2x4: 4}
+_INDICES = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+
+
+def describe(tensor: torch.Tensor) -> TensorSpec:
+    """What a tensor is, for any tensor there is; what cannot be found out is left open.
+
+    A subclass that wraps tensors has its own shape and the bytes of what it wraps: a DTensor shows
+    the shape of the whole and the bytes that lie on this rank. A nested tensor shows the shape of
+    its packed values, which has the right number of elements.
+    """
+    try:
+        if type(tensor) in _PLAIN and not tensor.is_nested:
+            if tensor.layout is _STRIDED and tensor.is_contiguous():
+                return _dense(tensor.shape, tensor.dtype, tensor.device)
+            return _spec(tensor, tensor.shape, _bytes(tensor), _layout(tensor))
+        return _describe_special(tensor)
+    except Exception:  # noqa: BLE001 - a tensor class is foreign code, and one tensor is only one row
+        return TensorSpec(shape=None, dtype=_dtype(getattr(tensor, "dtype", "unknown")))
+
+
+def measure(tensor: torch.Tensor) -> Stats | None:
+    """The numbers of a tensor summed up; None where there are none to see (empty, meta, fake, …).
+
+    A complex tensor is measured by its magnitudes, a sparse one by the values that it stores, a
+    DTensor by its part on this rank. `std` is the sample's, 0 for a single value.
+    """
+    try:
+        # Neither a subclass nor a tracing mode is to see the operations of the measurement.
+        with torch._C.DisableTorchFunction():
+            values = numbers_of(tensor)
+            return None if values is None else _measured(values)
+    except Exception:  # noqa: BLE001 - what cannot be measured must not stop the run it is part of
+        return None
+
+
+def inner_tensors(tensor: Any) -> list[torch.Tensor]:
+    """What an instance of a wrapper subclass is made of; nothing for all other tensors."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return []
+    names, _ = tensor.__tensor_flatten__()
+    parts = [getattr(tensor, name) for name in names]
+    # A DTensor counts its device mesh among them.
+    return [part for part in parts if isinstance(part, torch.Tensor)]
+
+
+@lru_cache(maxsize=1 << 14)
+def _dense(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> TensorSpec:
+    """One object for all dense tensors of a kind: large models have few kinds."""
+    return TensorSpec(
+        shape=tuple(shape),
+        dtype=_dtype(dtype),
+        device=str(device),
+        bytes=_dense_bytes(shape.numel(), dtype),
+    )
+
+
+def _spec(tensor: torch.Tensor, shape: torch.Size, size: int, layout: str) -> TensorSpec:
+    return TensorSpec(
+        shape=_concrete(shape),
+        dtype=_dtype(tensor.dtype),
+        device=str(tensor.device),
+        bytes=size,
+        layout=layout,
+    )
+
+
+def _describe_special(tensor: torch.Tensor) -> TensorSpec:
+    """A nested tensor, a tensor without a shape yet, or an instance of a subclass."""
+    if is_lazy(tensor):
+        return TensorSpec(shape=None, dtype=_dtype(tensor.dtype), device=str(tensor.device))
+    if tensor.is_nested:
+        layout = "jagged" if tensor.layout is torch.jagged else "nested"
+        return _spec(tensor, tensor.values().shape, _bytes(tensor), layout)
+    return _spec(tensor, tensor.shape, _bytes(tensor), type(tensor).__name__)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    if inner := inner_tensors(tensor):
+        return sum(map(_bytes, inner))
+    if tensor.is_nested:
+        return _bytes(tensor.values())
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices().nbytes + tensor._values().nbytes
+    if tensor.layout in _INDICES:
+        parts = [getattr(tensor, name)() for name in ("values", *_INDICES[tensor.layout])]
+        return sum(part.nbytes for part in parts)
+    elements = tensor.numel()
+    if tensor.layout is torch.strided and elements:
+        # Views that repeat elements, such as expanded ones, take no more than what they span.
+        ends = zip(_concrete(tensor.shape), _concrete(tensor.stride()), strict=True)
+        elements = min(elements, 1 + sum((size - 1) * stride for size, stride in ends))
+    return _dense_bytes(int(elements), tensor.dtype)
+
+
+def _dense_bytes(elements: int, dtype: torch.dtype) -> int:
+    if dtype in _ELEMENTS_PER_BYTE:
+        return -(-elements // _ELEMENTS_PER_BYTE[dtype])
+    return elements * dtype.itemsize
+
+
+def _concrete(sizes: Iterable[Any]) -> tuple[int, ...]:
+    """Sizes as numbers, symbolic ones by the example they were traced with, guarding nothing."""
+    return tuple(size if type(size) is int else int(size.node.hint) for size in sizes)
+
+
+def _layout(tensor: torch.Tensor) -> str:
+    return str(tensor.layout).removeprefix("torch.").removeprefix("_")
+
+
+def _dtype(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def numbers_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The dense tensor that holds the numbers of another, copied only where they are negated."""
+    if isinstance(tensor, FakeTensor) or tensor.is_meta:
+        return None
+    if tensor.is_nested:
+        return numbers_of(tensor.values())
+    if inner := inner_tensors(tensor):
+        # Its own operations could be collectives, for which the other ranks would be missing.
+        return numbers_of(inner[0]) if len(inner) == 1 else None
+    if tensor.layout is torch.sparse_coo:
+        return numbers_of(tensor._values())
+    if tensor.layout in _INDICES:
+        return numbers_of(tensor.values())
+    if tensor.numel() == 0 or tensor.layout is not torch.strided:
+        return None
+    if tensor.is_quantized:
+        return tensor.detach().dequantize()
+    # A storage given back, as FSDP does between passes, must not be read.
+    return tensor.detach().resolve_neg() if tensor.untyped_storage().nbytes() else None
+
+
+def _measured(values: torch.Tensor) -> Stats | None:
+    if values.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None
+    count = values.numel()
+    for dim in range(values.dim() - 1, -1, -1):
+        if values.stride(dim) == 0:
+            values = values.select(dim, 0)
+    return Moments.of(values).stats(repeats=count // values.numel())
+
+
+_CORNER = 5
+_MOST_SAMPLED = 1 << 16
+
+
+def corner(tensor: torch.Tensor) -> str:
+    """The first numbers of the last two dimensions as torch prints them, "..." if there are more.
+
+    "" for a tensor that has no such numbers: sparse, nested, or one that holds no data.
+    """
+    try:
+        # Neither a subclass nor a tracing mode is to see what printing does.
+        with torch._C.DisableTorchFunction():
+            if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
+                return ""
+            shown = tensor.detach()[(0,) * (tensor.dim() - 2)]
+            shown = shown[(slice(_CORNER),) * shown.dim()]
+            return f"{shown!s}{'...' if shown.numel() < tensor.numel() else ''}"
+    except Exception:  # noqa: BLE001 - a tensor class is foreign code, and this is only its picture
+        return ""
+
+
+def histogram(tensor: torch.Tensor, bins: int = 16) -> tuple[float, ...]:
+    """How many numbers lie in each of equal parts of the range, by a sample of a large tensor.
+
+    Empty where there is nothing to tell apart, and for tensors that are not dense.
+    """
+    try:
+        with torch._C.DisableTorchFunction():
+            values = _sample(tensor.detach())
+            values = values.abs() if values.is_complex() else values
+            values = values.to(torch.float32).flatten()
+            values = values[torch.isfinite(values)]
+            low, high = (float(end) for end in torch.aminmax(values))
+            counts = torch.histc(values, bins, low, high).tolist() if low < high else ()
+            return tuple(counts)
+    except Exception:  # noqa: BLE001 - a device or tensor class may lack any of these operations
+        return ()
+
+
+def _sample(values: torch.Tensor) -> torch.Tensor:
+    """A view of a tensor that skips so many of its numbers that few enough remain."""
+    for dim, size in enumerate(values.shape):
+        step = min(math.ceil(values.numel() / _MOST_SAMPLED), size)
+        if step > 1:
+            values = values[(slice(None),) * dim + (slice(None, None, step),)]
+    return values

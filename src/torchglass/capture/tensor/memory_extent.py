@@ -1,0 +1,294 @@
+"""The memory a tensor spans, and which tensors share memory."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+_MOST_COMPARED = 1 << 22
+"""Above so many elements, two interleaved tensors are taken to meet."""
+_weak = weakref.ref
+
+
+_NO_MEMORY = (RuntimeError, AttributeError, ValueError)
+"""What tensors raise that are sparse, nested or not initialised yet."""
+
+
+View = tuple[Any, ...]
+"""What a tensor shows: first what gives its storage for as long as that lives."""
+
+
+class Extent(NamedTuple):
+    """The bytes of a storage that a tensor is made of: a run of them, again once per period.
+
+    A column of a matrix is a run of one element whose period is a row; a matrix is all one run.
+    """
+
+    storage: int
+    first: int
+    """Its first byte."""
+    last: int
+    """Its last byte."""
+    run: int
+    period: int
+    """From one run to the next; 0 where there is but one."""
+    solid: bool
+    """Whether all bytes of the runs are the tensor's; where three strides nest, some are not."""
+    item: int
+    """The bytes of an element."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def meets(self, other: Extent) -> bool:
+        """Whether both have an element in common."""
+        apart = self.last < other.first or other.last < self.first
+        if self.storage != other.storage or apart:
+            return False
+        if self.period and other.period and self.period != other.period:
+            return self._shares_an_element(other)
+        period = self.period or other.period
+        if period:
+            ahead = (other.first - self.first) % period
+            if self.run <= ahead <= period - other.run:
+                return False
+        return (self.solid and other.solid) or self._shares_an_element(other)
+
+    def covers(self, other: Extent) -> bool:
+        """Whether all of the other is known to be here too."""
+        if self == other:
+            return True
+        around = self.first <= other.first and other.last <= self.last
+        return self.solid and not self.period and self.storage == other.storage and around
+
+    def _shares_an_element(self, other: Extent) -> bool:
+        if self.item != other.item:
+            return True
+        first, last = min(self.first, other.first), max(self.last, other.last)
+        count = (last + 1 - first) // self.item
+        if count > _MOST_COMPARED:
+            return True
+        return bool((self._mask(first, count) & other._mask(first, count)).any())
+
+    def _mask(self, first: int, count: int) -> npt.NDArray[np.bool_]:
+        """Of `count` elements from a byte on, which are ours."""
+        mask = np.zeros(count, dtype=np.bool_)
+        ours = mask[(self.first - first) // self.item :]
+        np.lib.stride_tricks.as_strided(ours, self.shape, self.strides)[...] = True
+        return mask
+
+
+def extent_of(tensor: torch.Tensor) -> Extent | None:
+    """The memory of a tensor; None for one that is empty or has no storage."""
+    storage = storage_of(tensor)
+    try:
+        if storage is None:
+            return None
+        offset, shape = int(tensor.storage_offset()), tuple(tensor.shape)
+        return _extent(storage, tensor.element_size(), offset, shape, tensor.stride())
+    except _NO_MEMORY:
+        return None
+
+
+def extent_of_view(view: View) -> Extent | None:
+    """The memory that a tensor showed; None if it had none, or if that is gone."""
+    storage = view[0]()
+    if storage is None or 0 in view[2]:
+        return None
+    _, offset, shape, strides, dtype = view
+    return _extent(storage._cdata, dtype.itemsize, int(offset), tuple(shape), strides)
+
+
+def _extent(
+    storage: int, item: int, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Extent:
+    first = offset * item
+    dims = [(size, step * item) for size, step in zip(shape, strides, strict=True) if size > 1]
+    last = first + sum((size - 1) * step for size, step in dims) + item - 1
+    return Extent(storage, first, last, *_runs(dims, item), item, shape, strides)
+
+
+def storage_of(tensor: torch.Tensor) -> int | None:
+    """A number for a tensor's storage, no other's while it lives; None as in `extent_of`."""
+    try:
+        return tensor.untyped_storage()._cdata if tensor.numel() else None
+    except _NO_MEMORY:
+        return None
+
+
+def view_of(tensor: torch.Tensor) -> View:
+    """Which elements of which memory a tensor shows: equal for two tensors only if both are.
+
+    It holds neither the tensor nor its memory. A weak reference to the tensor itself would tell
+    tensors apart, too, but torch refuses to swap a tensor that has one.
+    """
+    try:
+        storage = _weak(tensor.untyped_storage())
+        return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+    except _NO_MEMORY:
+        return _no_storage, object()
+
+
+def identity_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What tells a tensor from others with its id, which have come after or before it.
+
+    Without a node of autograd it is the `view_of` it.
+    """
+    if tensor.requires_grad and not tensor._is_view():
+        node = tensor.grad_fn
+        if node is not None:
+            return node._sequence_nr(), tensor.output_nr
+    return view_of(tensor)
+
+
+def _no_storage() -> None:
+    return None
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was written into."""
+    # Tensors of inference mode do not count what is written into them.
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether the memory of a tensor is still there.
+
+    Some free it before the tensor, as FSDP does with weights that it has gathered; to look at such
+    a tensor ends the process.
+    """
+    try:
+        return not tensor.numel() or tensor.untyped_storage().nbytes() > 0
+    except _NO_MEMORY:
+        # It lies elsewhere, in tensors of its own.
+        return True
+
+
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that takes no more memory than the tensor does: `x.expand(10**10)` takes one element.
+
+    Its strides are those of the tensor where elements repeat.
+    """
+    memory = repeated_memory(tensor)
+    if memory is None:
+        return tensor.detach().clone()
+    return memory.clone().as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def repeated_memory(tensor: torch.Tensor) -> torch.Tensor | None:
+    """What lies under a tensor that shows some elements of its memory more than once."""
+    if not _is_plain(tensor) or tensor.is_meta:
+        return None
+    span = 1 + sum(
+        (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    if not 0 < span < tensor.numel():
+        return None
+    return tensor.detach().as_strided((span,), (1,), tensor.storage_offset())
+
+
+def each_element_once(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without the repeats that expanding gave it."""
+    if not _is_plain(tensor):
+        return tensor
+    steps = tensor.stride()
+    if 0 not in steps:
+        return tensor
+    shape = [
+        min(size, 1) if step == 0 else size for size, step in zip(tensor.shape, steps, strict=True)
+    ]
+    return tensor.detach().as_strided(shape, steps, tensor.storage_offset())
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in _PLAIN and tensor.layout is torch.strided and not tensor.is_nested
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _runs(dims: Iterable[tuple[int, int]], item: int) -> tuple[int, int, bool]:
+    """The run and the period of a tensor's dimensions, and whether its runs are solid."""
+    run, period, count, solid = item, 0, 1, True
+    for size, step in sorted(dims, key=lambda dim: dim[1]):
+        if not period and step <= run:
+            run += (size - 1) * step
+        elif not period:
+            period, count = step, size
+        elif step == period * count:
+            count *= size
+        else:
+            run, solid = (count - 1) * period + run, False
+            period, count = (step, size) if step > run else (0, 1)
+            run += 0 if period else (size - 1) * step
+    return run, period, solid
+
+
+Thing = TypeVar("Thing")
+
+
+class ByMemory(Generic[Thing]):
+    """Things by the memory that they span in one storage.
+
+    Those at one place are found without a look at all others: things whose runs have the same
+    period and about the same length lie in cells of twice that length, by where in the period they
+    begin.
+    """
+
+    def __init__(self) -> None:
+        self._cells: dict[tuple[int, int], dict[int, list[tuple[Extent, Thing]]]] = {}
+
+    def add(self, extent: Extent, thing: Thing) -> None:
+        """Remember a thing."""
+        length = extent.run.bit_length()
+        start = extent.first % extent.period if extent.period else extent.first
+        cells = self._cells.setdefault((extent.period, length), {})
+        cells.setdefault(start >> length, []).append((extent, thing))
+
+    def meeting(self, extent: Extent) -> list[Thing]:
+        """The things that have an element in common with an extent, in no order."""
+        return [
+            thing
+            for kind, cells in self._cells.items()
+            for cell in _near(extent, *kind, cells)
+            for there, thing in cells[cell]
+            if extent.meets(there)
+        ]
+
+    def take(self, extent: Extent, chosen: Callable[[Extent], bool]) -> list[Thing]:
+        """Forget the things near an extent whose own are chosen, and give them."""
+        taken: list[Thing] = []
+        for kind, cells in self._cells.items():
+            for cell in _near(extent, *kind, cells):
+                left = []
+                for entry in cells.pop(cell):
+                    if chosen(entry[0]):
+                        taken.append(entry[1])
+                    else:
+                        left.append(entry)
+                if left:
+                    cells[cell] = left
+        return taken
+
+
+def _near(extent: Extent, period: int, length: int, cells: Mapping[int, object]) -> list[int]:
+    """The cells of all that an extent may meet among things of a period and a length."""
+    if period and (extent.run >= period or extent.period not in (0, period)):
+        return list(cells)
+    if period:
+        start = extent.first % period
+        # A run may go beyond the end of a period, into the beginning of the next.
+        spans = [(start + turn, start + turn + extent.run - 1) for turn in (-period, 0, period)]
+    else:
+        spans = [(extent.first, extent.last)]
+    near: set[int] = set()
+    for low, high in spans:
+        numbers = range((low >> length) - 1, (high >> length) + 1)
+        if len(numbers) > len(cells):
+            return list(cells)
+        near.update(number for number in numbers if number in cells)
+    return list(near)

@@ -1,0 +1,340 @@
+"""Turns the recorded stream of a pass into records: calls, ops and saved tensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from torchglass.analyse.gc_pause import collector_paused
+from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.trace.op_mode import OpEvent
+from torchglass.capture.trace.overwritten import Key
+from torchglass.capture.trace.pass_recorder import Ended, Event, PassRecorder, Running
+from torchglass.capture.trace.producers import Linker, Located
+from torchglass.capture.trace.saved_tensors import ByOp, Output, Ran, Rerun, Reruns, Saved
+from torchglass.records.model import join_path
+from torchglass.records.trace import Call, CallId, Op, Operand, OpId, Source, Trace, Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captured:
+    """A pass: the record of it, and the tensors that flowed."""
+
+    trace: Trace
+    tensors: Mapping[Output, torch.Tensor]
+    """What each op made, as it was then."""
+    gradients: Mapping[Output, torch.Tensor]
+    """The gradients of what each op made, as far as a backward has come."""
+    events: Sequence[Rerun | None]
+    """What is needed to run each op again; None for one that cannot be or was not asked for."""
+    sources: Mapping[OpId, tuple[torch.Tensor, ...]]
+    """The tensors themselves of the ops that have no event: the inputs."""
+    before_writes: Callable[[torch.Tensor], torch.Tensor]
+    """A tensor from outside the pass, as it was before the pass wrote into it."""
+    out_of_sight: Mapping[int, torch.Tensor]
+    """Gradients that a backward in the pass has added to, which is no op of it, by id."""
+    lazy: Mapping[int, torch.Tensor]
+    """Parameters and buffers of the model that had no shape when the pass began, by id."""
+    random_state: torch.Tensor
+    """torch's, at the beginning of the pass."""
+    held_tensors: Mapping[str, torch.Tensor]
+    """The parameters and buffers of the model, by dotted name."""
+    ran: Sequence[int]
+    """The ops that ran, which are all but inputs, outputs and calls out of sight."""
+
+    @cached_property
+    def ordinals(self) -> Mapping[OpId, int]:
+        """The numbers of the ops among all that ran, by which a recorder's `edits` name them."""
+        return {OpId(op): number for number, op in enumerate(self.ran)}
+
+    def held(self, name: str) -> torch.Tensor | None:
+        """A parameter or buffer, as it was before the pass wrote into it."""
+        tensor = self.held_tensors.get(name)
+        return None if tensor is None else self.before_writes(tensor)
+
+
+class _Place(NamedTuple):
+    """Where a call stands: its record's id, its path, and where in the code it was made.
+
+    Its location is the first call that was made there.
+    """
+
+    call: CallId
+    path: str
+    location: CallId
+    source: Source | None
+
+
+_OUTSIDE = _Place(CallId(-1), "", CallId(-1), None)
+
+
+@collector_paused()
+def assemble(recorder: PassRecorder) -> Captured:
+    """The records of all that a recorder took down, and no longer has then: most is in both."""
+    assembly = Assembly(recorder.model)
+    events = recorder.events
+    events.reverse()
+    for number in range(len(events)):
+        assembly.add(number, events.pop())
+    return finish(assembly, recorder)
+
+
+def finish(assembly: Assembly, recorder: PassRecorder) -> Captured:
+    """What an assembly has made of the events of a recorder."""
+    failed = assembly.failed(recorder.failure) if recorder.failure else None
+    calls, ops = assembly.end()
+    trace = Trace(
+        model=type(recorder.model).__name__,
+        calls=calls,
+        ops=ops,
+        start_ns=recorder.start_ns,
+        end_ns=recorder.end_ns,
+        error=recorder.error,
+        notes=tuple(recorder.notes),
+        failed=failed,
+    )
+    copies = recorder.snapshots.overwritten
+    return Captured(
+        trace=trace,
+        tensors=Saved(
+            trace.ops,
+            assembly.events,
+            {output: copies.get(key, tensor) for output, (key, tensor) in assembly.given.items()},
+            ByOp(copies, assembly.ran),
+        ),
+        gradients=ByOp(recorder.gradients, assembly.ran),
+        events=assembly.events,
+        sources=assembly.sources,
+        before_writes=recorder.snapshots.originals.before_writes,
+        out_of_sight=recorder.added_to,
+        lazy=recorder.snapshots.lazy,
+        random_state=recorder.random_state,
+        held_tensors=assembly.held_tensors,
+        ran=assembly.ran.ops,
+    )
+
+
+class Assembly:
+    """The records of a pass so far. Only the tensors of ops that `wanted` wants are held."""
+
+    def __init__(
+        self, model: nn.Module, wanted: Callable[[Op, Sequence[Call]], bool] | None = None
+    ) -> None:
+        self.ops: list[Op] = []
+        self.calls: list[Call] = []
+        self.events: list[Rerun | None] = []
+        self.given: dict[Output, tuple[Key, torch.Tensor]] = {}
+        """The tensors of the ops that have no event, and by what the recorder knows them."""
+        self.ran = Ran()
+        self.sources: dict[OpId, tuple[torch.Tensor, ...]] = {}
+        self.held_tensors: dict[str, torch.Tensor] = {}
+        self._wanted = wanted
+        self._reruns = Reruns()
+        self._known: dict[int, str | CallId] = {}
+        """The paths of the model's modules by id, which give way to the last call of each."""
+        self._unknown: Counter[str] = Counter()
+        """How often those were called that it does not hold, by the paths they are given."""
+        self._arguments_of: dict[type[nn.Module], Sequence[str]] = {}
+        self._linker = self._linker_for(model, all_kept=wanted is None)
+
+    def add(self, number: int, event: Event) -> bool:
+        """The next event of the stream; whether anything of it is held."""
+        if isinstance(event, OpEvent):
+            return self._add_op(number, event)
+        if isinstance(event, Running):
+            return self._begin(number, event)
+        return isinstance(event, Ended) and self._end(number, event.call)
+
+    def _add_op(self, number: int, event: OpEvent) -> bool:
+        op = self._record(event)
+        self.ran.add(op.id, number)
+        held = self._append(op)
+        if held:
+            self.events[op.id] = self._reruns.of(event)
+        return held
+
+    def end(self) -> tuple[tuple[Call, ...], tuple[Op, ...]]:
+        """All records, once; what was known for the sake of events to come is let go first."""
+        del self._linker, self._known, self._unknown
+        records = tuple(self.calls), tuple(self.ops)
+        self.calls.clear()
+        self.ops.clear()
+        return records
+
+    def failed(self, event: OpEvent) -> Op:
+        """The record of an op that raised."""
+        return self._record(event)
+
+    def _record(self, event: OpEvent) -> Op:
+        place = self._place(event.call)
+        call = place.call if place is not _OUTSIDE else None
+        return self._linker.op(self._next, event, call, place.location, place.source)
+
+    def _begin(self, event: int, call: Running) -> bool:
+        inputs = list(tensors_of_call(call.args, call.kwargs))
+        held = call.parent is None and self._bring_in(event, call, inputs)
+        parent = self._place(call.parent)
+        this = CallId(len(self.calls))
+        path, number = self._next_call(call.module, parent, this)
+        way = self._linker.way(call.chain)
+        location = self._linker.location(parent.location, way.number, path, this)
+        call.place = _Place(this, path, location, way.source or parent.source)
+        self.calls.append(
+            Call(
+                id=this,
+                parent=None if call.parent is None else parent.call,
+                path=path,
+                number=number,
+                inputs=self._arguments(call.module, inputs),
+                start_ns=call.start_ns,
+                end_ns=call.end_ns,
+            )
+        )
+        return held
+
+    def _bring_in(
+        self, number: int, call: Running, inputs: Sequence[tuple[str, torch.Tensor]]
+    ) -> bool:
+        """Make ops of the tensors that the outermost call was given and that are new."""
+        names = _names_of_inputs(call)
+        held = False
+        for result, (place, tensor) in enumerate(inputs):
+            if self._linker.is_input(tensor):
+                op = self._linker.source_op(self._next, names.get(id(tensor), place), tensor)
+                held |= self._append_given(op, [((number, result), tensor)])
+                self.sources[op.id] = (tensor,)
+        return held
+
+    def _end(self, number: int, call: Running) -> bool:
+        outputs = list(named_tensors(call.output))
+        record = self.calls[self._place(call).call]
+        held = self._make_seen(number, call, record.id, outputs)
+        self.calls[record.id] = Call(
+            id=record.id,
+            parent=record.parent,
+            path=record.path,
+            number=record.number,
+            inputs=record.inputs,
+            outputs=self._values(outputs),
+            start_ns=record.start_ns,
+            end_ns=call.end_ns,
+        )
+        if call.parent is None:
+            for result, (address, tensor) in enumerate(outputs):
+                op = self._linker.final_op(self._next, address, tensor)
+                held |= self._append_given(op, [((number, result), tensor)])
+        return held
+
+    def _make_seen(
+        self,
+        number: int,
+        call: Running,
+        record: CallId,
+        outputs: Sequence[tuple[str, torch.Tensor]],
+    ) -> bool:
+        """Let a call whose ops are out of sight, as a scripted module's are, be one op itself."""
+        made = [at for at, (_, tensor) in enumerate(outputs) if not self._linker.knows(tensor)]
+        if not made:
+            return False
+        inputs = tensors_of_call(call.args, call.kwargs)
+        function = getattr(call.module, "original_name", type(call.module).__name__)
+        unseen = [outputs[at] for at in made]
+        op = self._linker.opaque_op(self._next, str(function), record, inputs, unseen)
+        self.sources[op.id] = tuple(tensor for _, tensor in unseen)
+        return self._append_given(op, [((number, at), outputs[at][1]) for at in made])
+
+    def _append(self, op: Op) -> bool:
+        self.ops.append(op)
+        self.events.append(None)
+        return self._wanted is None or self._wanted(op, self.calls)
+
+    def _append_given(self, op: Op, given: Iterable[tuple[Key, torch.Tensor]]) -> bool:
+        """Add an op without an event, and its tensors by what the recorder knows them."""
+        held = self._append(op)
+        if held:
+            self.given.update(((op.id, output), one) for output, one in enumerate(given))
+        return held
+
+    def _place(self, call: Running | None) -> _Place:
+        return call.place if call is not None else _OUTSIDE
+
+    def _linker_for(self, model: nn.Module, *, all_kept: bool) -> Linker:
+        """One that knows the names of all that a model holds, each by the first of its names."""
+        parameters: dict[int, str | Operand] = {}
+        buffers: dict[int, str] = {}
+        for path, module in model.named_modules():
+            self._known[id(module)] = path
+            self._learn(parameters, path, module._parameters)
+            self._learn(buffers, path, module._buffers)
+        return Linker(parameters, buffers, all_kept=all_kept)
+
+    def _learn(
+        self, names: dict[int, Any], path: str, tensors: Mapping[str, torch.Tensor | None]
+    ) -> None:
+        for name, tensor in tensors.items():
+            if tensor is not None and id(tensor) not in names:
+                names[id(tensor)] = full = join_path(path, name)
+                self.held_tensors[full] = tensor
+
+    def _next_call(self, module: nn.Module, parent: _Place, this: CallId) -> tuple[str, int]:
+        """The path of a module, and how many calls of it this one makes."""
+        known = self._known.get(id(module))
+        if known is None:
+            path = join_path(parent.path, f"<{type(module).__name__}>")
+            self._unknown[path] += 1
+            return path, self._unknown[path]
+        self._known[id(module)] = this
+        if isinstance(known, str):
+            return known, 1
+        last = self.calls[known]
+        return last.path, last.number + 1
+
+    @property
+    def _next(self) -> OpId:
+        return OpId(len(self.ops))
+
+    def _arguments(self, module: nn.Module, located: Located) -> tuple[Value, ...]:
+        """The tensors that a module was called with, by their places and their names."""
+        names = self._arguments_of.get(type(module))
+        if names is None or "forward" in module.__dict__:
+            names = argument_names(module)
+            self._arguments_of.setdefault(type(module), names)
+        value = self._linker.value
+        return tuple(value(place, tensor, named(place, names)) for place, tensor in located)
+
+    def _values(self, located: Located) -> tuple[Value, ...]:
+        return tuple(self._linker.value(place, tensor) for place, tensor in located)
+
+
+def argument_names(module: nn.Module) -> list[str]:
+    """What `forward` calls its positional arguments, as far as it names them."""
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [parameter.name for parameter in parameters if parameter.kind in by_place]
+
+
+def named(place: str, names: Sequence[str]) -> str:
+    """The place of an argument with its name for its number: "1.hidden" is "state.hidden"."""
+    first, dot, rest = place.partition(".")
+    if not first.isdecimal() or int(first) >= len(names):
+        return place
+    return f"{names[int(first)]}{dot}{rest}"
+
+
+def _names_of_inputs(call: Running) -> dict[int, str]:
+    """The addresses of a call's tensors by the names that forward gives them: "x", "pair.0"."""
+    try:
+        bound = inspect.signature(call.module.forward).bind(*call.args, **call.kwargs)
+    except (TypeError, ValueError):
+        return {}
+    return {id(tensor): address for address, tensor in named_tensors(dict(bound.arguments))}

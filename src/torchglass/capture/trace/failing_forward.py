@@ -1,0 +1,116 @@
+"""A forward that may raise, and what the exception and the tensors tell about it."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from torchglass.analyse.failure.failure import Clues, is_ours
+from torchglass.blocks import unbroken
+from torchglass.capture.module_calls import CALL_CODE
+from torchglass.capture.nested_tensors import tensors_of_call
+from torchglass.capture.restore_state import (
+    keeping_modules,
+    keeping_random_state,
+    telling_of_changes,
+)
+from torchglass.capture.tensor.description import measure
+from torchglass.capture.trace.assemble import Captured
+from torchglass.capture.trace.op_mode import OpEvent, user_code
+from torchglass.capture.trace.selection import taping
+from torchglass.records.tensors import Stats
+from torchglass.records.trace import Source
+
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
+class Attempt(NamedTuple):
+    """One forward, and the exception that ended it, if one did."""
+
+    captured: Captured
+    output: Any
+    error: Exception | None
+    clues: Clues
+
+
+def attempt(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Attempt:
+    """Run a forward; the model's buffers and the random state are afterwards what they were."""
+    output, error = None, None
+    with _keeping(model):
+        try:
+            with taping(model) as tape:
+                output = model(*args, **kwargs)
+        except Exception as raised:  # noqa: BLE001 - whatever the user's forward raises is the story
+            error = raised
+        # Buffers are known by name only as long as their stand-ins are in the model.
+        captured = tape.captured
+    return Attempt(captured, output, error, clues(error, tape.failure) if error else Clues())
+
+
+@unbroken
+def _keeping(model: nn.Module) -> Iterator[None]:
+    with keeping_random_state():
+        # A lazy module turns into another one as it runs, which cannot be undone in parts.
+        if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
+            yield
+            return
+        with (
+            telling_of_changes(model.modules()),
+            keeping_modules(model.modules(), {"_buffers": _copy}),
+        ):
+            yield
+
+
+def _copy(buffer: torch.Tensor) -> torch.Tensor:
+    return buffer.detach().clone()
+
+
+def clues(error: BaseException, failed: OpEvent | None = None) -> Clues:
+    """What an exception that came out of a recorded pass tells, and the op that raised it."""
+    every = list(_steps(error.__traceback__))
+    steps = [step for step in every if not is_ours(step.tb_frame.f_code.co_filename)]
+    users = [step for step in steps if _is_users(step)]
+    own = [step for step in users if not step.tb_frame.f_code.co_filename.startswith(_LIBRARIES)]
+    innermost = (own or users)[-1:]
+    return Clues(
+        source=_source(innermost[0]) if innermost else None,
+        torch_source=_source(steps[-1]) if steps and not _is_users(steps[-1]) else None,
+        depth=sum(step.tb_frame.f_code is CALL_CODE for step in every),
+        stats=_stats(failed) if failed is not None else {},
+    )
+
+
+def failed_module(error: BaseException) -> nn.Module | None:
+    """The innermost module that an exception came out of."""
+    frames = [step.tb_frame for step in _steps(error.__traceback__)]
+    calls = [frame for frame in frames if frame.f_code is nn.Module._call_impl.__code__]
+    module = calls[-1].f_locals.get("self") if calls else None
+    return module if isinstance(module, nn.Module) else None
+
+
+def _steps(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    """The frames that an exception came through, outermost first."""
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _is_users(step: TracebackType) -> bool:
+    return user_code((step.tb_frame.f_code, step.tb_lasti)) is not None
+
+
+def _source(step: TracebackType) -> Source:
+    code = step.tb_frame.f_code
+    return Source(file=code.co_filename, line=step.tb_lineno, function=code.co_name)
+
+
+def _stats(failed: OpEvent) -> dict[str, Stats]:
+    tensors = tensors_of_call(failed.args, failed.kwargs)
+    measured = ((place, measure(tensor)) for place, tensor in tensors)
+    return {place: stats for place, stats in measured if stats is not None}

@@ -1,0 +1,229 @@
+"""Records every kernel that runs in a with-block.
+
+with KernelMode(listener):
+        model(x).sum().backward()
+
+Below autograd there is no telling modules, scripts and C++ apart: a `linear` is a `t` and an
+`addmm`, a scripted module shows its inside, and a backward is kernels like the forward. Those of a
+backward belong to the module call, and to the place in it, whose op they take the gradient of.
+
+Autograd itself takes note of two things. A gradient that is held by anyone is copied when it comes
+to its parameter: while results are kept, that copy stands in the trace where otherwise a `detach`
+would. And where torch has a formula of its own for tensors that Python handles, any dispatch mode
+makes it take that one: the gradient of `prod` may differ in its last bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+import types
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+import torch
+from torch._C._dynamo import eval_frame
+from torch._ops import OpOverload
+
+from torchglass.capture.autograd import BACKWARD, UNNUMBERED, LateNodeCreators, running_node
+from torchglass.capture.torch_functions import iter_tensors, written_by_schema
+from torchglass.capture.torch_modes import LookingMode
+from torchglass.capture.trace.op_mode import (
+    Chain,
+    OpEvent,
+    OpListener,
+    chain_from,
+    holds_tensor,
+    tell_of_failure,
+)
+
+_clock = time.perf_counter_ns
+
+
+class _Handling(Enum):
+    """What the mode does with a kernel."""
+
+    RECORD = "record it"
+    RECORD_WRITE = "record it; its schema tells what it writes"
+    MAY_UPDATE = "record it; while training it writes into its statistics, and does not declare it"
+    OPEN = "run its parts with the mode on, unless its tensors have a kernel for it"
+
+
+class KernelMode(LookingMode):  # type: ignore[no-untyped-call]
+    """Tells a listener of every kernel that is dispatched while the mode is on.
+
+    An op that takes functions, as `torch.cond` does, and a tensor subclass's own op are one kernel
+    each: torch runs what is inside of them with all modes off.
+    """
+
+    def __init__(self, listener: OpListener) -> None:
+        super().__init__()
+        self._listener = listener
+        self._homes = _Homes(listener)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        try:
+            handling = _handling(func)
+            is_opened = handling is _Handling.OPEN and is_made_of_others(func, args, kwargs)
+            if not is_opened:
+                written = _written(func, handling, args, kwargs)
+                if written:
+                    self._listener.before_write(written)
+                call, chain = self._homes.of_next(sys._getframe().f_back)
+        except Exception as problem:  # noqa: BLE001 - see OpListener.missed
+            self._listener.missed(problem)
+            return func(*args, **kwargs)
+        if is_opened:
+            with self:
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
+        start = _clock()
+        try:
+            output = func(*args, **kwargs)
+        except BaseException as error:
+            event = OpEvent(func, args, kwargs, None, call, chain, start, _clock(), written, "")
+            tell_of_failure(self._listener, event, error)
+            raise
+        end = _clock()
+        try:
+            if written or holds_tensor(output):
+                return self._listener.seen(
+                    OpEvent(func, args, kwargs, output, call, chain, start, end, written, "")
+                )
+        except Exception as problem:  # noqa: BLE001 - see OpListener.missed
+            self._listener.missed(problem)
+        return output
+
+
+class _Home(NamedTuple):
+    """Where in the model a kernel belongs."""
+
+    call: Any
+    chain: tuple[Any, ...]
+
+
+_OUTSIDE = _Home(None, ())
+
+
+class _Homes:
+    """Tells where kernels belong, and remembers it of the autograd nodes that they make.
+
+    A node is made right before the kernel that it is the backward of.
+    """
+
+    def __init__(self, listener: OpListener) -> None:
+        self._listener = listener
+        self._makers: LateNodeCreators[_Home] = LateNodeCreators()
+        self._node = -1
+        self._name = ""
+        self._home = _OUTSIDE
+        self._script: Any = None
+        self._part = 0
+        self._chains: dict[Chain, Chain] = {}
+
+    def of_next(self, frame: types.FrameType | None) -> _Home:
+        """Where the kernel belongs that is about to run, and was called from a frame."""
+        while frame is not None and frame.f_code is _HANDLER:
+            frame = frame.f_back
+        node = running_node()
+        home = self._of_forward(frame) if node is None else self._of_backward(node, frame)
+        self._makers.end(home)
+        return home
+
+    def _of_forward(self, frame: types.FrameType | None) -> _Home:
+        call, chain = self._listener.current, chain_from(frame, self._chains)
+        if chain:
+            return _Home(call, chain)
+        # The forward is no Python but a script: its kernels are told apart by number.
+        if call is not self._script:
+            self._script, self._part = call, 0
+        self._part += 1
+        return _Home(call, (_FORWARD, self._part))
+
+    def _of_backward(self, node: Any, frame: types.FrameType | None) -> _Home:
+        if frame is None or frame.f_code is BACKWARD:
+            return self._of_part(node)
+        home = self._of_forward(frame)
+        if BACKWARD in home.chain:
+            # Python that autograd runs: a hook, or the backward of a user's own Function.
+            return home._replace(call=self._of_part(node).call)
+        return home
+
+    def _of_part(self, node: Any) -> _Home:
+        """Where the next kernel of a running node belongs: its parts are told apart by number."""
+        number = node._sequence_nr()
+        # What adds a gradient to its parameter has no number; it runs right after whoever made it.
+        if number not in (self._node, UNNUMBERED):
+            self._node, self._name, self._part = number, node.name(), 0
+            made = number - (self._name == _MADE_AFTER_ITS_KERNEL)
+            self._home = self._makers.find(made) or _OUTSIDE
+        self._part += 1
+        part = self._name, self._part
+        return _Home(self._home.call, (*self._home.chain, BACKWARD, part))
+
+
+_HANDLER = KernelMode.__torch_dispatch__.__code__
+_FORWARD = torch.nn.Module._call_impl.__code__
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_MADE_AFTER_ITS_KERNEL = "torch::autograd::CopySlices"
+
+# Dynamo compiles whatever Python runs below a compiled function, and that is us when it breaks off.
+if hasattr(eval_frame, "set_code_exec_strategy"):
+    _skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(_HANDLER, eval_frame._FrameExecStrategy(_skip, _skip))
+
+_STATISTICS = slice(3, 5)
+"""Where batch norms take their running statistics; whether they update them comes next."""
+_BATCH_NORMS = frozenset(
+    {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"}
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def _handling(func: Any) -> _Handling:
+    if not isinstance(func, OpOverload):
+        return _Handling.RECORD
+    if func._schema.name in _BATCH_NORMS:
+        return _Handling.MAY_UPDATE
+    if _has_kernel(func, _COMPOSITE):
+        return _Handling.OPEN
+    return _Handling.RECORD_WRITE if func._schema.is_mutable else _Handling.RECORD
+
+
+def _written(
+    func: Any, handling: _Handling, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[torch.Tensor, ...]:
+    if handling is _Handling.RECORD:
+        return ()
+    if handling is _Handling.MAY_UPDATE:
+        training = args[_STATISTICS.stop :][:1]
+        return tuple(iter_tensors(args[_STATISTICS])) if any(training) else ()
+    return tuple(written_by_schema(func, args, kwargs))
+
+
+def is_made_of_others(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an op that is written in terms of others has no kernel for these very tensors."""
+    return all(
+        tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not tensor.is_quantized
+        and not _has_kernel(func, torch._C._dispatch_key_for_device(tensor.device.type))
+        for tensor in iter_tensors((args, dict(kwargs)))
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_kernel(func: Any, key: Any) -> bool:
+    try:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    except RuntimeError:
+        # What asks a tensor for its size comes by as an op too, and no such op exists.
+        return False

@@ -1,0 +1,339 @@
+"""Records every torch operation in a with-block, at the cost of one tuple each.
+
+The mode stands between the caller and torch. It appends what it saw and works nothing out: names,
+parents, shapes and source lines are read off the events after the pass, by `capture.trace.linking`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch._C._functorch import (
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_get_bdim,
+    peek_interpreter_stack,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+from torchglass.capture.hidden_from_modes import quietly
+from torchglass.capture.torch_functions import (
+    Handling,
+    handling_of,
+    iter_tensors,
+    without_guards,
+    written_by,
+)
+from torchglass.capture.torch_modes import run_below
+
+_clock = time.perf_counter_ns
+_any_autocast = torch._C._is_any_autocast_enabled
+_len_torch_function_stack = torch._C._len_torch_function_stack
+_is_compiling = torch.compiler.is_compiling
+_NO_KWARGS: Mapping[str, Any] = {}
+_BACKWARDS = (torch.Tensor.backward, torch.autograd.backward)
+_NOT_THE_USERS = (torch.__file__.rpartition("__init__")[0], str(Path(__file__).parents[2]))
+_FORWARD_BEGINS = torch.nn.Module._call_impl.__code__
+
+
+Chain = tuple[Any, ...]
+"""Code objects and instruction offsets in turns, from the inside out."""
+
+
+class OpEvent(NamedTuple):
+    """One operation, as it was called and what it returned."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: Any
+    call: Any
+    """The module call it ran in, whatever the observer of modules calls that."""
+    chain: Chain
+    """From the op's caller out to its module's forward."""
+    start_ns: int
+    end_ns: int
+    written: tuple[torch.Tensor, ...]
+    """What it changed in place."""
+
+    grad_fn: str
+    """The autograd node that will take its gradient, by class name."""
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
+    """The devices on which it ran in another dtype than its arguments have, and that dtype."""
+
+    @property
+    def results(self) -> tuple[torch.Tensor, ...]:
+        """The tensors it made; for one that returns nothing, as `x[0] = 1` does, what it wrote."""
+        return results_of(self.output, self.written)
+
+
+class UnwrappedEvent(OpEvent):
+    """One inside `vmap`, `grad` or the like, which tell how its arguments are to be taken."""
+
+    __slots__ = ()
+
+
+def results_of(output: Any, written: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """The tensors that an op returned; what it wrote, where it returned none."""
+    if isinstance(output, torch.Tensor):
+        return (output,)
+    return tuple(iter_tensors(output)) or written
+
+
+# Half the price of calling the class, which is paid for every op.
+_event: Callable[[tuple[Any, ...]], OpEvent] = functools.partial(tuple.__new__, OpEvent)
+
+
+# Asked for with every op, and looking into an Enum takes fifteen times as long as a name.
+_RECORD, _OPEN, _PASS = Handling.RECORD, Handling.OPEN, Handling.PASS
+
+
+class OpListener(Protocol):
+    """Who is told of the operations."""
+
+    @property
+    def current(self) -> Any:
+        """The module call that is running."""
+
+    def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
+        """An op is about to change these tensors in place."""
+
+    def seen(self, event: OpEvent) -> Any:
+        """An op ran. What this returns, its caller gets: `event.output`, or something else."""
+
+    def failed(self, event: OpEvent, error: BaseException) -> None:
+        """An op raised, so the event has no output."""
+
+    def missed(self, problem: Exception) -> None:
+        """An error came out of looking at an op, which has run or will run as without us.
+
+        It is a warning; what was raised on purpose is raised again.
+        """
+
+
+class OpMode(TorchFunctionMode):
+    """Tells a listener of every operation that this thread runs while the mode is on."""
+
+    def __init__(
+        self, listener: OpListener, before_backward: Callable[[], None] = lambda: None
+    ) -> None:
+        """`before_backward` is told of each backward, which writes out of our sight."""
+        super().__init__()
+        self._listener = listener
+        self._before_backward = before_backward
+        self._opened: list[Callable[..., Any]] = []
+        self._chains: dict[Chain, Chain] = {}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or _NO_KWARGS
+        if _is_compiling():
+            return func(*args, **kwargs)
+        try:
+            handling = handling_of(func)
+            if handling is _PASS or (handling is _OPEN and func not in self._opened):
+                run = self._unrecorded(func, handling)
+            else:
+                run = None
+                written = self._written(func, handling, args, kwargs)
+                call, chain = self._listener.current, chain_from(sys._getframe(1), self._chains)
+                given = args if CHANGEABLE.isdisjoint(map(type, args)) else unchanging(args)
+                named: Mapping[str, Any] = unchanging(kwargs) if kwargs else kwargs
+        except Exception as problem:  # noqa: BLE001 - see OpListener.missed
+            self._listener.missed(problem)
+            return func(*args, **kwargs)
+        if run is not None:
+            return run(*args, **kwargs)
+        start = _clock()
+        try:
+            output = func(*args, **kwargs)
+        except BaseException as error:
+            event = OpEvent(func, given, named, None, call, chain, start, _clock(), written, "")
+            tell_of_failure(self._listener, event, error)
+            raise
+        end = _clock()
+        try:
+            if not written and not holds_tensor(output):
+                return output
+            grad_fn = _grad_fn(output)
+            autocast = _autocast() if _any_autocast() else ()
+            event = _event(
+                (func, given, named, output, call, chain, start, end, written, grad_fn, autocast)
+            )
+            if peek_interpreter_stack() is None:
+                return self._listener.seen(event)
+            self._listener.seen(_unwrapped_event(event))
+        except Exception as problem:  # noqa: BLE001 - see OpListener.missed
+            self._listener.missed(problem)
+        return output
+
+    def _written(
+        self,
+        func: Callable[..., Any],
+        handling: Handling,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[torch.Tensor, ...]:
+        """What an op is about to change in place, of which the listener has been told."""
+        if handling is _RECORD and "out" not in kwargs:
+            return ()
+        written = written_by(func, handling, args, kwargs)
+        if written:
+            self._listener.before_write(unwrapped(written))
+        return written
+
+    def _unrecorded(self, func: Callable[..., Any], handling: Handling) -> Callable[..., Any]:
+        """What to run instead of a function that is not an op itself."""
+        if handling is _OPEN:
+            return functools.partial(self._run_opened, func, without_guards(func))
+        if func in _BACKWARDS:
+            self._before_backward()
+        return func
+
+    def _run_opened(
+        self, func: Callable[..., Any], inside: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        self._opened.append(func)
+        try:
+            return run_below(self, inside, *args, **kwargs)
+        finally:
+            self._opened.pop()
+
+
+CHANGEABLE = frozenset({list, tuple, dict})
+"""Containers that a model may change after a call, or that may hold such ones."""
+
+
+def unchanging(value: Any, depth: int = 0) -> Any:
+    """An argument whose lists and dicts are copies: the model may append to its own later."""
+    kind = type(value)
+    # Arguments of ops nest twice at the most; in those of modules a list may be inside of itself.
+    if kind not in CHANGEABLE or depth > _DEEPEST:
+        return value
+    if kind is dict:
+        return {key: unchanging(item, depth + 1) for key, item in value.items()}
+    if not CHANGEABLE.isdisjoint(map(type, value)):
+        return kind(unchanging(item, depth + 1) for item in value)
+    return value if kind is tuple else value.copy()
+
+
+_DEEPEST = 4
+
+
+def tell_of_failure(listener: OpListener, event: OpEvent, error: BaseException) -> None:
+    """Tell a listener of an op that raised, whatever comes of that."""
+    try:
+        listener.failed(event, error)
+    except Exception as problem:  # noqa: BLE001 - see OpListener.missed
+        listener.missed(problem)
+
+
+def _unwrapped_event(event: OpEvent) -> UnwrappedEvent:
+    args, kwargs, inner, written = unwrapped(
+        (event.args, event.kwargs, event.output, event.written)
+    )
+    event = event._replace(args=args, kwargs=kwargs, output=inner, written=written)
+    return UnwrappedEvent(*event)
+
+
+def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
+    return tuple(
+        (device, torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+        if torch.is_autocast_enabled(device)
+    )
+
+
+def unwrapped(nest: Any) -> Any:
+    """Tensors as they are below `vmap`, `grad` and the like, whose own do not outlive them."""
+    if peek_interpreter_stack() is None:
+        return nest
+    return tree_map_only(torch.Tensor, _innermost, nest)
+
+
+def _innermost(tensor: torch.Tensor) -> torch.Tensor:
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor
+
+
+def returned(nest: Any) -> Any:
+    """Tensors as the caller of `vmap`, `grad` and the like gets them, with batches in front."""
+    if peek_interpreter_stack() is None:
+        return nest
+    with quietly():
+        return tree_map_only(torch.Tensor, _with_batches_in_front, nest)
+
+
+def _with_batches_in_front(tensor: torch.Tensor) -> torch.Tensor:
+    batches = []
+    while is_functorch_wrapped_tensor(tensor):
+        if is_batchedtensor(tensor):
+            batches.append(maybe_get_bdim(tensor))
+        tensor = get_unwrapped(tensor)
+    # The innermost `vmap` counts its dimensions without those of the others.
+    others = list(range(tensor.dim()))
+    front = [others.pop(batch) for batch in reversed(batches)]
+    order = [*front, *others]
+    # As it is, it is known by its id.
+    return tensor if order == sorted(order) else tensor.permute(order)
+
+
+def holds_tensor(output: Any) -> bool:
+    """Whether an op returned a tensor, alone or among others."""
+    if isinstance(output, torch.Tensor):
+        return True
+    return isinstance(output, (tuple, list)) and any(map(holds_tensor, output))
+
+
+def _grad_fn(output: Any) -> str:
+    tensor = output if isinstance(output, torch.Tensor) else next(iter_tensors(output), None)
+    if tensor is None:
+        return ""
+    if _len_torch_function_stack():
+        # A mode of the user's shall not see us ask.
+        with torch._C.DisableTorchFunction():
+            node = tensor.grad_fn
+    else:
+        node = tensor.grad_fn
+    return "" if node is None else type(node).__name__
+
+
+def chain_from(frame: types.FrameType | None, known: dict[Chain, Chain]) -> Chain:
+    """The way from an op out to the forward it is in: ops of one way are one op, repeated.
+
+    One that is known is given as it was, and becomes known otherwise.
+    """
+    chain: Chain = ()
+    while frame is not None:
+        code = frame.f_code
+        if code is _FORWARD_BEGINS or len(chain) > _LONGEST_CHAIN:
+            break
+        chain += (code, frame.f_lasti)
+        frame = frame.f_back
+    return known.setdefault(chain, chain)
+
+
+_LONGEST_CHAIN = 64
+
+
+def user_code(chain: Chain) -> tuple[types.CodeType, int] | None:
+    """The innermost place of a chain that is neither torch's code nor ours."""
+    for code, offset in zip(chain[::2], chain[1::2], strict=True):
+        if not code.co_filename.startswith(_NOT_THE_USERS):
+            return code, offset
+    return None

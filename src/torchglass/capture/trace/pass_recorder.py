@@ -1,0 +1,418 @@
+"""Records a pass: its module calls, its ops and its tensors.
+
+with tracing(model) as recorder:
+        model(x)
+    captured = assemble(recorder)       # in capture.trace.assembling
+
+While the pass runs, calls and ops are only taken down, in one stream.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch._C._functorch import peek_interpreter_stack
+
+from torchglass.blocks import unbroken
+from torchglass.capture.module_calls import CALL_CODE, recording
+from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.torch_modes import fused_paths_kept, mode_on
+from torchglass.capture.trace.kernel_mode import KernelMode
+from torchglass.capture.trace.op_mode import (
+    CHANGEABLE,
+    Chain,
+    OpEvent,
+    OpMode,
+    chain_from,
+    returned,
+    unchanging,
+    unwrapped,
+)
+from torchglass.capture.trace.overwritten import Key
+from torchglass.capture.trace.saved_tensors import Snapshots
+from torchglass.errors import CaptureError, Fence
+
+Level = Literal["torch", "aten"]
+"""Torch functions as Python calls them, or the kernels that they come down to."""
+
+Edit = Callable[[Any], Any]
+"""What an op returned, to what its caller shall get instead."""
+
+_clock = time.perf_counter_ns
+
+
+class StopTracing(BaseException):
+    """Ends a forward early; no `except Exception` of the model catches it."""
+
+
+class Running:
+    """A module call while the pass goes on."""
+
+    __slots__ = (
+        "args",
+        "chain",
+        "end_ns",
+        "kwargs",
+        "module",
+        "output",
+        "parent",
+        "place",
+        "start_ns",
+    )
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parent: Running | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        chain: Chain,
+    ) -> None:
+        self.module = module
+        self.parent = parent
+        self.args = args
+        self.kwargs = kwargs
+        self.chain = chain
+        self.output: Any = None
+        self.place: Any = None
+        """Where it stands, which `assembling` finds and keeps here, to be freed with the call."""
+        self.end_ns = 0
+        self.start_ns = _clock()
+
+    def let_go(self) -> None:
+        """Hold no tensor any longer."""
+        self.args, self.kwargs, self.output = (), {}, None
+
+    @property
+    def results(self) -> list[torch.Tensor]:
+        """What its beginning brought into the pass: the inputs, if no other call is around it."""
+        if self.parent is not None:
+            return []
+        return [tensor for _, tensor in tensors_of_call(self.args, self.kwargs)]
+
+
+class Dropped:
+    """An event of which nothing is kept."""
+
+    results: tuple[torch.Tensor, ...] = ()
+
+
+class Ended:
+    """The event that a call returned."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Running) -> None:
+        self.call = call
+
+    @property
+    def results(self) -> list[torch.Tensor]:
+        """What it brought out of the pass: the outputs, if no other call is around it."""
+        if self.call.parent is not None:
+            return []
+        return [tensor for _, tensor in named_tensors(self.call.output)]
+
+
+Event = OpEvent | Running | Ended | Dropped
+"""A call that is running is also the event that it began."""
+
+
+_DROPPED = Dropped()
+
+
+class Gradients(dict[Key, torch.Tensor]):
+    """The gradients of a pass by event and result, as far as a backward has come."""
+
+    __slots__ = ("__weakref__",)
+
+
+class GradientHook:
+    """What autograd calls with the gradient of a result.
+
+    Autograd holds it for as long as the result's graph is there, so it must not hold the trace,
+    which holds the results: memory in such a ring is never freed.
+    """
+
+    __slots__ = ("_key", "_taken")
+
+    def __init__(self, taken: Gradients, key: Key) -> None:
+        self._taken = weakref.ref(taken)
+        self._key = key
+
+    def __call__(self, gradient: torch.Tensor | None) -> None:
+        taken = self._taken()
+        # An output of several that nothing used has no gradient.
+        if taken is None or gradient is None:
+            return
+        with _gradient_fence:
+            known = taken.get(self._key)
+            taken[self._key] = gradient.detach() if known is None else known + gradient.detach()
+
+
+_gradient_fence = Fence("some gradients of a trace were not recorded")
+
+
+class PassRecorder:
+    """Takes down calls and ops in the order in which they come. Never raises into the pass."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        gradients: bool = False,
+        edits: Mapping[int, Edit] | None = None,
+        stop_after: int | None = None,
+        keep: Callable[[int, Event], bool] | None = None,
+    ) -> None:
+        """`edits` and `stop_after` name ops by their number among the ops of the pass.
+
+        `keep` is shown each event with its number, and what it does not want is let go at once;
+        without it all is kept until the pass has ended.
+        """
+        self.model = model
+        self.thread = threading.get_ident()
+        self.events: list[Event] = []
+        self.error = ""
+        self.notes: list[str] = []
+        self.failure: OpEvent | None = None
+        self._failed: tuple[OpEvent, BaseException] | None = None
+        self.snapshots = Snapshots(
+            self.events, lambda: _held_by(model), remake=keep is None and not edits
+        )
+        self.gradients = Gradients()
+        self.added_to: dict[int, torch.Tensor] = {}
+        """Gradients of the model that were there when a backward began, by id."""
+        self.random_state = torch.get_rng_state()
+        self.start_ns = _clock()
+        self.end_ns = 0
+        self._take_gradients = gradients
+        self._edits = edits or {}
+        self._last = stop_after
+        self._take_down: Callable[[Event], None] = self.events.append
+        if keep is not None:
+            self._take_down = partial(_take_down_or_drop, self.events, keep)
+        self._ops = 0
+        self._open: list[Running] = []
+        self._chains: dict[Chain, Chain] = {}
+        self.current: Running | None = None
+        """The innermost call that is running."""
+        self._fence = Fence("the trace is not complete")
+        self._raised_by_edit: int | None = None
+
+    def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
+        """Save what an op is about to overwrite."""
+        try:
+            self.snapshots.before_write(written)
+        except Exception as problem:  # noqa: BLE001 - see missed
+            self.missed(problem)
+
+    def before_backward(self) -> None:
+        """Save the gradients that are there, to which a backward is about to add."""
+        try:
+            leaves = (tensor for tensor in _held_by(self.model) if tensor.is_leaf)
+            gradients = tuple(leaf.grad for leaf in leaves if leaf.grad is not None)
+            if gradients:
+                self.before_write(gradients)
+            self.added_to.update((id(gradient), gradient) for gradient in gradients)
+        except Exception as problem:  # noqa: BLE001 - see missed
+            self.missed(problem)
+
+    def seen(self, event: OpEvent) -> Any:
+        """Take down an op, and give what its caller shall get."""
+        number = self._ops
+        self._ops = number + 1
+        if self._edits and number in self._edits:
+            try:
+                event = _edited(event, self._edits[number])
+            except Exception as error:
+                # The edit is the user's: what it raises is theirs.
+                self._raised_by_edit = id(error)
+                raise
+        try:
+            if self._take_gradients:
+                self._ask_for_gradients(len(self.events), event)
+            self._take_down(event)
+        except Exception as problem:  # noqa: BLE001 - see missed
+            self.missed(problem)
+        if number == self._last:
+            raise StopTracing
+        return event.output
+
+    def failed(self, event: OpEvent, error: BaseException) -> None:
+        """Keep the op that raised last; where one op runs inside another, the inner one."""
+        if self._failed is None or self._failed[1] is not error:
+            self._failed = event, error
+
+    def ended_by(self, error: BaseException) -> None:
+        """Note the exception that ended the pass, and the op that it came from, if one did."""
+        self.error = _said_by(error)
+        if self._failed is not None and self._failed[1] in _causes(error):
+            self.failure = self._failed[0]
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """Take down that a call began; how deep it is, which `leave` wants to know."""
+        depth = len(self._open)
+        try:
+            if peek_interpreter_stack() is not None:
+                args, kwargs = unwrapped((args, kwargs))
+            chain = chain_from(_caller(), self._chains)
+            given = args if CHANGEABLE.isdisjoint(map(type, args)) else unchanging(args)
+            named = unchanging(kwargs) if kwargs else kwargs
+            call = Running(module, self.current, given, named, chain)
+            self._take_down(call)
+            self._open.append(call)
+            self.current = call
+        except Exception as problem:  # noqa: BLE001 - see missed
+            self.missed(problem)
+        return depth
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """Take down that the call at a depth ended, and with it all that are deeper."""
+        now = _clock()
+        while len(self._open) > depth:
+            call = self._open.pop()
+            call.end_ns = now
+            if len(self._open) == depth and error is None:
+                try:
+                    call.output = unchanging(unwrapped(output) if depth else returned(output))
+                    self._take_down(Ended(call))
+                except Exception as problem:  # noqa: BLE001 - see missed
+                    self.missed(problem)
+        self.current = self._open[-1] if self._open else None
+
+    def _ask_for_gradients(self, number: int, event: OpEvent) -> None:
+        for result, tensor in enumerate(event.results):
+            if not tensor.requires_grad:
+                continue
+            hook: Callable[[Any], None] = GradientHook(self.gradients, (number, result))
+            base = tensor._base
+            if event.written and base is not None and base.is_contiguous():
+                # What was written into a view is used by way of its base, too.
+                offset = int(tensor.storage_offset() - base.storage_offset())
+                hook = partial(_of_part, hook, tensor.size(), tensor.stride(), offset)
+                tensor = base  # noqa: PLW2901 - the one that has the whole gradient
+            if tensor.is_leaf and event.written:
+                # An update of a parameter: a backward that comes to it is of no op in the pass.
+                continue
+            handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+            if tensor.is_leaf:
+                weakref.finalize(self.gradients, handle.remove)
+
+    def missed(self, problem: Exception) -> None:
+        """Go on without what could not be taken down: no error of ours may stop the user's pass."""
+        if id(problem) == self._raised_by_edit:
+            raise problem
+        self._fence.caught(problem)
+
+
+def _of_part(
+    take: Callable[[Any], None],
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    gradient: torch.Tensor | None,
+) -> None:
+    """Take of a base's gradient the part that a view of it sees."""
+    with _gradient_fence:
+        take(None if gradient is None else gradient.contiguous().as_strided(size, stride, offset))
+
+
+def _take_down_or_drop(
+    events: list[Event], keep: Callable[[int, Event], bool], event: Event
+) -> None:
+    events.append(event)
+    if not keep(len(events) - 1, event):
+        events[-1] = _DROPPED
+        if isinstance(event, Ended):
+            event.call.let_go()
+
+
+@unbroken
+def tracing(model: nn.Module, *, level: Level = "torch", **options: Any) -> Iterator[PassRecorder]:
+    """Record what runs in this thread until the block ends, however it ends.
+
+    The options are those of `PassRecorder`.
+    """
+    if level == "aten" and options.get("gradients"):
+        raise CaptureError(
+            'gradients are taken at level="torch"; "aten" traces the backward itself'
+        )
+    recorder = PassRecorder(model, **options)
+    with recording(recorder), _watching_ops(recorder, level):
+        try:
+            yield recorder
+        except StopTracing:
+            pass
+        except BaseException as error:
+            recorder.ended_by(error)
+            raise
+        finally:
+            recorder.end_ns = _clock()
+
+
+@unbroken
+def _watching_ops(recorder: PassRecorder, level: Level) -> Iterator[None]:
+    if level == "aten":
+        # Below, nobody sees them being given their shapes.
+        recorder.snapshots.note_lazy(_held_by(recorder.model))
+        with mode_on(KernelMode(recorder)):
+            yield
+    else:
+        with fused_paths_kept(), mode_on(OpMode(recorder, recorder.before_backward)):
+            yield
+
+
+def _held_by(model: nn.Module) -> list[torch.Tensor]:
+    """The parameters and buffers of a model, at a tenth of the price of its own iterators."""
+    held: list[torch.Tensor | None] = []
+    seen: set[int] = set()
+    waiting: list[nn.Module | None] = [model]
+    while waiting:
+        module = waiting.pop()
+        if module is not None and id(module) not in seen:
+            seen.add(id(module))
+            held += module._parameters.values()
+            held += module._buffers.values()
+            waiting += module._modules.values()
+    return [tensor for tensor in held if tensor is not None]
+
+
+def _edited(event: OpEvent, edit: Edit) -> OpEvent:
+    """The event with its output replaced; an in-place op's tensor is written into instead."""
+    target = event.results[0]
+    if not any(target is written for written in event.written):
+        return event._replace(output=edit(event.output))
+    with torch.no_grad():
+        target.copy_(edit(target.detach().clone()))
+    return event
+
+
+def _said_by(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a user's exception may not be able to say what it is
+        return type(error).__name__
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, and those that it was raised from or while handling."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _caller() -> types.FrameType | None:
+    """The frame that called the module whose call is being taken down."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not CALL_CODE:
+        frame = frame.f_back
+    return frame.f_back if frame is not None else None

@@ -1,0 +1,371 @@
+"""Which op produced each tensor, through views and in-place writes."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from torchglass.capture.autograd import phase_of
+from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.memory_extent import (
+    ByMemory,
+    Extent,
+    View,
+    extent_of,
+    extent_of_view,
+    storage_of,
+    view_of,
+)
+from torchglass.capture.torch_functions import SETS_DATA, iter_tensors
+from torchglass.capture.trace.op_mode import Chain, OpEvent, user_code
+from torchglass.capture.trace.saved_tensors import Output
+from torchglass.records.tensors import TensorSpec
+from torchglass.records.trace import CallId, Op, Operand, OpId, Phase, Source, Value
+
+_Made = tuple[OpId, int, torch.Tensor | View]
+"""An op, the number of an output, and the output, or what it showed."""
+
+
+class Origins:
+    """Follows tensors through a pass, in order."""
+
+    def __init__(self, *, hold: bool) -> None:
+        """`hold` the tensors, where something else does for as long.
+
+        The id of one that is freed may come back as another's, so where none is held, each is
+        remembered with what it showed, which tells the two apart.
+        """
+        self._makers: dict[int, OpId] = {}
+        self._outputs: dict[int, int] = {}
+        """The numbers of those outputs that are not an op's first."""
+        self._views: dict[int, View] | None = None if hold else {}
+        self._by_storage: dict[int, list[_Made]] = {}
+        self._not_by_storage: list[_Made] = []
+        self._writes: dict[int, ByMemory[OpId]] = {}
+
+    def made(self, op: OpId, tensors: Sequence[torch.Tensor]) -> None:
+        """Note that an op made these tensors."""
+        for output, tensor in enumerate(tensors):
+            key = id(tensor)
+            self._makers[key] = op
+            if output or key in self._outputs:
+                self._outputs[key] = output
+            shown: torch.Tensor | View = tensor
+            if self._views is not None:
+                shown = self._views[key] = view_of(tensor)
+            self._not_by_storage.append((op, output, shown))
+
+    def wrote(self, op: OpId, tensor: torch.Tensor) -> None:
+        """Note that an op changed this tensor in place."""
+        extent = extent_of(tensor)
+        if extent is not None:
+            writes = self._writes.setdefault(extent.storage, ByMemory())
+            # What it wrote over it has read, or can no longer be seen.
+            writes.take(extent, extent.covers)
+            writes.add(extent, op)
+
+    def find(self, tensor: torch.Tensor) -> Output | None:
+        """The op that made a tensor, wrote it last, or made the memory that it is a view of."""
+        # By its memory, if it is a view made out of our sight, as `vmap` makes of what it returns.
+        return self.own(tensor) or self._of_storage(tensor)
+
+    def writers_since(
+        self, op: OpId, tensor: torch.Tensor, views: Sequence[torch.Tensor] = ()
+    ) -> tuple[OpId, ...]:
+        """The ops after one that wrote, through other tensors, into memory that this one sees.
+
+        Of a tensor that is only looked at through views of it, what they see counts.
+        """
+        storage = storage_of(tensor) if self._writes else None
+        writes = self._writes.get(storage) if storage is not None else None
+        if writes is None:
+            return ()
+        if not views or any(storage_of(view) != storage for view in views):
+            views = (tensor,)
+        extents = filter(None, map(extent_of, views))
+        writers = {writer for extent in extents for writer in writes.meeting(extent)}
+        return tuple(sorted(writer for writer in writers if writer > op))
+
+    def own(self, tensor: torch.Tensor) -> Output | None:
+        """The op that made this very tensor, not one that shares its memory."""
+        key = id(tensor)
+        maker = self._makers.get(key)
+        if maker is None or (self._views is not None and self._views[key] != view_of(tensor)):
+            return None
+        return maker, self._outputs.get(key, 0)
+
+    def _of_storage(self, tensor: torch.Tensor) -> Output | None:
+        """What was last made of a tensor's memory. Few passes ask, so the index waits for one."""
+        for made in self._not_by_storage:
+            there = _extent(made)
+            if there is not None:
+                self._by_storage.setdefault(there.storage, []).append(made)
+        self._not_by_storage.clear()
+        extent = extent_of(tensor)
+        if extent is None:
+            return None
+        # A storage may hold several tensors, as slices of one batch: those elsewhere are others.
+        for made in reversed(self._by_storage.get(extent.storage, ())):
+            there = _extent(made)
+            if there is not None and there.meets(extent):
+                return made[:2]
+        return None
+
+
+def _extent(made: _Made) -> Extent | None:
+    shown = made[2]
+    return extent_of(shown) if isinstance(shown, torch.Tensor) else extent_of_view(shown)
+
+
+Located = Iterable[tuple[str, torch.Tensor]]
+Settings = tuple[tuple[str, str], ...]
+Said = TypeVar("Said", str, Settings)
+
+
+class Way(NamedTuple):
+    """What the chain of code that led to an op or a call tells."""
+
+    number: int
+    """The same whenever the pass comes along it again."""
+    source: Source | None
+    """The innermost place of it that is the user's own code."""
+    phase: Phase
+
+
+class Linker:
+    """Turns the events of a pass, one by one and in order, into ops that know their parents.
+
+    A pass says many things again and again, so what is equal is made once.
+    """
+
+    def __init__(
+        self, parameters: dict[int, str | Operand], buffers: Mapping[int, str], *, all_kept: bool
+    ) -> None:
+        """The names of what the model holds, by id. A parameter's gives way to what ops make of it.
+
+        `all_kept` says that no tensor of the pass is freed before the last event has come.
+        """
+        self._parameters = parameters
+        self._buffers = buffers
+        self._origins = Origins(hold=all_kept)
+        self._locations: dict[tuple[CallId, int], dict[str, CallId]] = {}
+        self._ways: dict[Chain, Way] = {}
+        self._alone: dict[TensorSpec, tuple[Value]] = {}
+        self._said: dict[Any, Any] = {}
+        self._inputs: set[OpId] = set()
+
+    def source_op(self, id: OpId, address: str, tensor: torch.Tensor) -> Op:
+        """The record of a tensor that came from outside: an input of the pass."""
+        self._inputs.add(id)
+        return Op(id=id, kind="input", function=address, outputs=self._made(id, (tensor,)))
+
+    def final_op(self, id: OpId, address: str, tensor: torch.Tensor) -> Op:
+        """The record of a tensor that the pass returned."""
+        operand = self._operand(address, tensor)
+        return Op(
+            id=id,
+            kind="output",
+            function=address,
+            operands=(operand,),
+            outputs=(Value(place="", spec=operand.spec),),
+        )
+
+    def op(
+        self,
+        id: OpId,
+        event: OpEvent,
+        call: CallId | None,
+        location: CallId,
+        source: Source | None,
+    ) -> Op:
+        """The record of one event that ran in a call, which was made at a location in a source."""
+        results = event.results
+        # An op that writes has read what it wrote over; one that does not may be a mere view.
+        operands, settings = self._arguments(event, views=() if event.written else results)
+        way = self.way(event.chain)
+        record = Op(
+            id=id,
+            function=self._once(_name(event.function)),
+            call=call,
+            operands=operands,
+            outputs=self._made(id, results),
+            settings=settings,
+            start_ns=event.start_ns,
+            end_ns=event.end_ns,
+            site=_pair(location + 1, way.number),
+            source=way.source or source,
+            grad_fn=event.grad_fn,
+            writes=bool(event.written),
+            phase=way.phase,
+        )
+        if event.written and event.function != SETS_DATA:
+            for tensor in event.written:
+                self._origins.wrote(id, tensor)
+        return record
+
+    def opaque_op(
+        self, id: OpId, function: str, call: CallId, inputs: Located, outputs: Located
+    ) -> Op:
+        """The record of a whole module call whose inside could not be seen."""
+        operands = tuple(self._operand(place, tensor) for place, tensor in inputs)
+        made = self._made(id, [tensor for _, tensor in outputs])
+        return Op(id=id, function=function, call=call, operands=operands, outputs=made)
+
+    def location(self, around: CallId, way: int, path: str, call: CallId) -> CallId:
+        """Of a call and those that were made where it was, whenever the pass came by, the first.
+
+        That is told by where the call around it was made, by which way the code came from there,
+        and by the module.
+        """
+        return self._locations.setdefault((around, way), {}).setdefault(path, call)
+
+    def way(self, chain: Chain) -> Way:
+        """What a chain of code tells."""
+        way = self._ways.get(chain)
+        if way is None:
+            way = Way(len(self._ways), _source(user_code(chain)), phase_of(chain))
+            self._ways[chain] = way
+        return way
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor was made in the pass, or is held by the model."""
+        held = id(tensor) in self._parameters or id(tensor) in self._buffers
+        return held or self._origins.find(tensor) is not None
+
+    def is_input(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor that the outermost call was given is new, though it may be a view.
+
+        Two views of one batch are two inputs.
+        """
+        if not self.knows(tensor):
+            return True
+        return self._origins.own(tensor) is None and self._maker(tensor) in self._inputs
+
+    def _maker(self, tensor: torch.Tensor) -> OpId | None:
+        found = self._origins.find(tensor)
+        return None if found is None else found[0]
+
+    def value(self, place: str, tensor: torch.Tensor, name: str = "") -> Value:
+        """A tensor at a place of a call, which calls it by a name."""
+        op, output = self._origins.find(tensor) or (None, 0)
+        return Value(
+            place=self._once(place),
+            spec=describe(tensor),
+            op=op,
+            output=output,
+            name="" if name == place else self._once(name),
+        )
+
+    def _arguments(
+        self, event: OpEvent, views: Sequence[torch.Tensor]
+    ) -> tuple[tuple[Operand, ...], Settings]:
+        operands: list[Operand] = []
+        settings: list[tuple[str, str]] = []
+        for place, argument in _places(event.args, event.kwargs):
+            if isinstance(argument, torch.Tensor):
+                operands.append(self._operand(place, argument, views))
+            else:
+                settings.append((place, _text(argument)))
+        return tuple(operands), self._once(tuple(settings))
+
+    def _operand(
+        self, place: str, tensor: torch.Tensor, views: Sequence[torch.Tensor] = ()
+    ) -> Operand:
+        if id(tensor) in self._parameters:
+            return self._parameter(place, tensor)
+        op, output = self._origins.find(tensor) or (None, 0)
+        since = OpId(-1) if op is None else op
+        return Operand(
+            place=self._once(place),
+            spec=describe(tensor),
+            op=op,
+            output=output,
+            writers=self._origins.writers_since(since, tensor, views),
+            buffer=self._buffers.get(id(tensor), ""),
+        )
+
+    def _parameter(self, place: str, tensor: torch.Tensor) -> Operand:
+        known = self._parameters[id(tensor)]
+        if isinstance(known, str) or known.place != place:
+            name = known if isinstance(known, str) else known.parameter
+            known = Operand(place=self._once(place), spec=describe(tensor), parameter=name)
+            self._parameters[id(tensor)] = known
+        return known
+
+    def _once(self, said: Said) -> Said:
+        """Of equal things always the same one."""
+        same: Said = self._said.setdefault(said, said)
+        return same
+
+    def _made(self, id: OpId, tensors: Sequence[torch.Tensor]) -> tuple[Value, ...]:
+        """The outputs of an op, which from now on is known to have made them."""
+        self._origins.made(id, tensors)
+        return self._values([describe(tensor) for tensor in tensors])
+
+    def _values(self, specs: Sequence[TensorSpec]) -> tuple[Value, ...]:
+        if len(specs) != 1:
+            return tuple(Value(place=str(index), spec=spec) for index, spec in enumerate(specs))
+        (spec,) = specs
+        if spec not in self._alone:
+            self._alone[spec] = (Value(place="", spec=spec),)
+        return self._alone[spec]
+
+
+def _pair(first: int, second: int) -> int:
+    """A number for two, which no other two have."""
+    total = first + second
+    return total * (total + 1) // 2 + second
+
+
+def _places(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for index, argument in enumerate(args):
+        if isinstance(argument, torch.Tensor):
+            yield str(index), argument
+        else:
+            yield from _leaves(str(index), argument)
+    for name, argument in kwargs.items():
+        # What is in `out` before the op is not read.
+        if name != "out":
+            yield from _leaves(name, argument)
+
+
+def _leaves(place: str, argument: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(argument, (tuple, list)) and next(iter_tensors(argument), None) is not None:
+        for index, item in enumerate(argument):
+            yield from _leaves(f"{place}.{index}", item)
+    else:
+        yield place, argument
+
+
+def _name(function: Any) -> str:
+    """torch's name of a function; of an attribute read or set, the attribute's."""
+    name = getattr(function, "__name__", type(function).__name__)
+    if name in ("__get__", "__set__"):
+        return str(getattr(getattr(function, "__self__", None), "__name__", name))
+    return str(name).partition(".")[0]
+
+
+def _text(argument: Any) -> str:
+    try:
+        text = repr(argument)
+    except Exception as error:  # noqa: BLE001 - a user's repr may raise anything
+        text = f"<{type(argument).__name__}: its repr raised {type(error).__name__}>"
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
+
+
+_LONGEST_TEXT = 200
+
+
+def _source(found: tuple[types.CodeType, int] | None) -> Source | None:
+    if found is None:
+        return None
+    code, offset = found
+    line = code.co_firstlineno
+    for start, end, number in code.co_lines():
+        if start <= offset < end and number is not None:
+            line = number
+            break
+    return Source(file=code.co_filename, line=line, function=code.co_name)

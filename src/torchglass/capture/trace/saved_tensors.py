@@ -1,0 +1,372 @@
+"""The saved tensors of a pass by op, as they were when they were produced.
+
+A tensor is copied only when an op is about to write into memory that it spans, and only if it
+cannot be made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from torchglass.capture.hidden_from_modes import is_overheard, quietly
+from torchglass.capture.tensor.memory_extent import (
+    ByMemory,
+    Extent,
+    copy_of,
+    extent_of,
+    has_memory,
+    storage_of,
+)
+from torchglass.capture.torch_functions import iter_tensors
+from torchglass.capture.trace.op_mode import OpEvent, UnwrappedEvent, results_of
+from torchglass.capture.trace.overwritten import Ingredient, Key, Overwritten, recipe_for
+from torchglass.errors import CaptureError
+from torchglass.records.trace import Op, OpId
+
+
+class Rerun(NamedTuple):
+    """An event without the call that it was in and the code that led there, which hold much."""
+
+    function: Callable[..., Any]
+    """What ran; where autocast was on, that under the same autocast."""
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: Any
+    written: tuple[torch.Tensor, ...]
+
+    @property
+    def results(self) -> tuple[torch.Tensor, ...]:
+        """Those of the event."""
+        return results_of(self.output, self.written)
+
+
+class Reruns:
+    """Makes them of events. What many say, such as `inplace=False`, is kept once."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, Mapping[str, Any]] = {}
+
+    def of(self, event: OpEvent) -> Rerun:
+        """What an event needs to be run again."""
+        function = event.function
+        if isinstance(event, UnwrappedEvent):
+            function = _not_by_itself
+        elif event.autocast:
+            function = partial(_under, event.autocast, function)
+        kwargs = self._once(event.kwargs) if event.kwargs else event.kwargs
+        return Rerun(function, event.args, kwargs, event.output, event.written)
+
+    def _once(self, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not all(type(value) in _TOLD_BY_REPR for value in kwargs.values()):
+            return kwargs
+        return self._said.setdefault(repr(kwargs), kwargs)
+
+
+_TOLD_BY_REPR = (bool, int, float, str, type(None))
+
+
+def _not_by_itself(*args: Any, **kwargs: Any) -> Any:
+    raise CaptureError("it ran under vmap, grad or the like, which tell how to take its arguments")
+
+
+def _under(
+    autocast: tuple[tuple[str, torch.dtype], ...],
+    function: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    with contextlib.ExitStack() as stack:
+        for device, dtype in autocast:
+            stack.enter_context(torch.autocast(device, dtype, cache_enabled=False))
+        return function(*args, **kwargs)
+
+
+Output = tuple[OpId, int]
+"""An op, and which of its outputs."""
+
+
+class Ran:
+    """The ops that ran, and the numbers of their events. Both rise, so either finds the other."""
+
+    def __init__(self) -> None:
+        self.ops = array("i")
+        self._events = array("i")
+
+    def add(self, op: OpId, event: int) -> None:
+        """Note the next op."""
+        self.ops.append(op)
+        self._events.append(event)
+
+    def op(self, event: int) -> OpId:
+        """The op of an event."""
+        return OpId(self.ops[bisect_left(self._events, event)])
+
+    def event(self, op: OpId) -> int:
+        """The event of an op; -1 for one that did not run."""
+        place = bisect_left(self.ops, op)
+        is_there = place < len(self.ops) and self.ops[place] == op
+        return self._events[place] if is_there else -1
+
+
+class ByOp(Mapping[Output, torch.Tensor]):
+    """What a recorder has by event, and may still be given, by op."""
+
+    def __init__(self, by_event: Mapping[Key, torch.Tensor], ran: Ran) -> None:
+        self._by_event = by_event
+        self._ran = ran
+
+    def __getitem__(self, output: Output) -> torch.Tensor:
+        op, result = output
+        return self._by_event[self._ran.event(op), result]
+
+    def __contains__(self, output: object) -> bool:
+        match output:
+            case (int(op), int(result)):
+                return (self._ran.event(OpId(op)), result) in self._by_event
+        return False
+
+    def __iter__(self) -> Iterator[Output]:
+        return ((self._ran.op(event), result) for event, result in self._by_event)
+
+    def __len__(self) -> int:
+        return len(self._by_event)
+
+
+class Saved(Mapping[Output, torch.Tensor]):
+    """The tensors that ops made, where the events hold them; copies of those written over later.
+
+    One whose memory the model has freed meanwhile is none of them.
+    """
+
+    def __init__(
+        self,
+        ops: Sequence[Op],
+        events: Sequence[Rerun | None],
+        given: Mapping[Output, torch.Tensor],
+        copies: Mapping[Output, torch.Tensor],
+    ) -> None:
+        self._ops = ops
+        self._events = events
+        self._given = given
+        self._copies = copies
+        self._latest: tuple[int, tuple[torch.Tensor, ...]] = -1, ()
+        """The op that was asked for last and all its results: an op may have thousands."""
+
+    def __getitem__(self, output: Output) -> torch.Tensor:
+        if output in self._copies:
+            return self._copies[output]
+        tensor = self._uncopied(output)
+        if tensor is None:
+            raise KeyError(output)
+        return tensor
+
+    def __contains__(self, output: object) -> bool:
+        match output:
+            case (int(op), int(result)):
+                at = OpId(op), result
+                return at in self._copies or self._uncopied(at) is not None
+        return False
+
+    def __iter__(self) -> Iterator[Output]:
+        for op in self._ops:
+            outputs = ((op.id, result) for result in range(len(op.outputs)))
+            yield from (at for at in outputs if at in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _uncopied(self, output: Output) -> torch.Tensor | None:
+        op, result = output
+        event = self._events[op] if 0 <= op < len(self._events) else None
+        tensor = self._given.get(output)
+        if event is not None:
+            if self._latest[0] != op:
+                self._latest = op, event.results
+            results = self._latest[1]
+            tensor = results[result] if 0 <= result < len(results) else None
+        return tensor if tensor is not None and has_memory(tensor) else None
+
+
+class _Kept(NamedTuple):
+    key: Key
+    tensor: torch.Tensor
+
+
+class Makes(Protocol):
+    """An event that made tensors."""
+
+    @property
+    def results(self) -> Sequence[torch.Tensor]:
+        """The tensors."""
+
+
+class Originals(dict[int, tuple[torch.Tensor, torch.Tensor]]):
+    """Tensors that were there before the pass, by id, each with a copy from before its writes."""
+
+    def before_writes(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor that was there before the pass, as it was then."""
+        _, copy = self.get(id(tensor), (tensor, None))
+        return tensor if copy is None else copy_of(copy)
+
+
+class Snapshots:
+    """The results of a growing list of events, which hold the tensors themselves.
+
+    The index by memory is made when the first write asks for it. `held` gives the tensors that were
+    there before the pass: the model's own. With `remake` all events are known to be kept, as they
+    were: results may be made again of others.
+    """
+
+    def __init__(
+        self,
+        events: Sequence[Makes],
+        held: Callable[[], Iterable[torch.Tensor]] = tuple,
+        *,
+        remake: bool = False,
+    ) -> None:
+        self._events = events
+        self._held = held
+        self._indexed = 0
+        self._unwritten: dict[int, list[_Kept]] = {}
+        self._written: dict[int, ByMemory[_Kept]] = {}
+        self._remake = remake
+        self._first: dict[int, int] = {}
+        """The first event that had a result in a storage."""
+        self._before: dict[tuple[int, int], Key] = {}
+        """What a tensor was the result of before an event wrote into it, by event and its id."""
+        self._writes: Counter[int] = Counter()
+        """How often each storage was written to, as far as that was seen."""
+        self.overwritten = Overwritten()
+        self.originals = Originals()
+        self.lazy: dict[int, torch.Tensor] = {}
+        """Tensors that had no shape before the pass gave them one, by id."""
+
+    def note_lazy(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Remember those of some tensors that have no shape yet."""
+        self.lazy.update((id(tensor), tensor) for tensor in tensors if is_lazy(tensor))
+
+    def before_write(self, written: Sequence[torch.Tensor]) -> None:
+        """Copy the results that a write into these tensors would change."""
+        if is_overheard():
+            with quietly():
+                self._save(written)
+        else:
+            self._save(written)
+
+    def _save(self, written: Sequence[torch.Tensor]) -> None:
+        self._index()
+        for tensor in written:
+            storage = storage_of(tensor)
+            if storage is not None:
+                self._copy_originals(tensor, storage)
+                if storage in self._unwritten and _fills_its_storage(tensor):
+                    self._copy_all(storage, tensor)
+                elif (extent := extent_of(tensor)) is not None:
+                    self._copy_results(extent)
+                self._writes[storage] += 1
+            else:
+                self.note_lazy((tensor,))
+
+    def _copy_all(self, storage: int, written: torch.Tensor) -> None:
+        for key, tensor in self._unwritten[storage]:
+            recipe = None
+            if self._remake:
+                recipe = recipe_for(self._events[key[0]], partial(self._known, key[0]))
+            self.overwritten.keep(key, tensor, recipe)
+            if tensor is written:
+                self._before[len(self._events), id(tensor)] = key
+        self._unwritten[storage] = []
+
+    def _copy_results(self, extent: Extent) -> None:
+        if extent.storage in self._unwritten:
+            results = self._written[extent.storage] = ByMemory()
+            for kept in self._unwritten.pop(extent.storage):
+                _add(results, kept)
+        if extent.storage in self._written:
+            for kept in self._written[extent.storage].take(extent, extent.meets):
+                self.overwritten.keep(kept.key, kept.tensor)
+
+    def _copy_originals(self, tensor: torch.Tensor, storage: int) -> None:
+        owners = self._held_by_storage.get(storage, ())
+        if not owners and storage not in self._unwritten and storage not in self._written:
+            owners = (tensor,)
+        for owner in owners:
+            if id(owner) not in self.originals and not is_lazy(owner):
+                self.originals[id(owner)] = owner, copy_of(owner)
+
+    def _known(self, event: int, tensor: torch.Tensor) -> Ingredient | torch.Tensor | None:
+        """What `recipe_for` asks: a tensor as an event was given it."""
+        key = self._before.get((event, id(tensor)))
+        if key is None:
+            storage = storage_of(tensor)
+            if storage is None:
+                return None
+            if storage not in self._first:
+                return None if id(tensor) in self.originals else tensor
+            if storage in self._written or not _fills_its_storage(tensor):
+                return None
+            there = self._unwritten[storage]
+            keys = [kept.key for kept in there if kept.tensor is tensor and kept.key[0] < event]
+            if not keys or not self._is_made_here(storage):
+                return None
+            key = keys[-1]
+        if tensor.is_inference() or tensor._version != self._writes[storage_of(tensor) or 0]:
+            # Nobody counts the writes into it, or there was one that nobody showed us.
+            return None
+        return Ingredient(key, tensor, tensor._version, self.overwritten.length(key))
+
+    def _is_made_here(self, storage: int) -> bool:
+        """Whether memory came with the pass; into any other the caller may write afterwards."""
+        maker = self._events[self._first[storage]]
+        if not isinstance(maker, OpEvent):
+            return False
+        return all(
+            storage_of(given) != storage for given in iter_tensors((maker.args, maker.kwargs))
+        )
+
+    @cached_property
+    def _held_by_storage(self) -> dict[int, tuple[torch.Tensor, ...]]:
+        held: dict[int, tuple[torch.Tensor, ...]] = {}
+        for tensor in self._held():
+            storage = storage_of(tensor)
+            if storage is not None:
+                held[storage] = (*held.get(storage, ()), tensor)
+        return held
+
+    def _index(self) -> None:
+        for event in range(self._indexed, len(self._events)):
+            for number, tensor in enumerate(self._events[event].results):
+                storage = storage_of(tensor)
+                if storage is None:
+                    continue
+                kept = _Kept((event, number), tensor)
+                if storage not in self._first:
+                    self._first[storage] = event
+                    self._unwritten[storage] = [kept]
+                elif storage in self._written:
+                    _add(self._written[storage], kept)
+                else:
+                    self._unwritten[storage].append(kept)
+        self._indexed = len(self._events)
+
+
+def _fills_its_storage(tensor: torch.Tensor) -> bool:
+    """Whether what is written into a tensor leaves nothing of its storage as it was."""
+    if tensor.layout is not torch.strided or not tensor.is_contiguous():
+        return False
+    return tensor.nbytes == tensor.untyped_storage().nbytes()
+
+
+def _add(memory: ByMemory[_Kept], kept: _Kept) -> None:
+    extent = extent_of(kept.tensor)
+    if extent is not None:
+        memory.add(extent, kept)

@@ -1,0 +1,157 @@
+"""Tensors and small pictures from inside a forward."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from torchglass.blocks import unbroken
+from torchglass.capture.tensor.description import describe, numbers_of
+from torchglass.errors import Fence
+from torchglass.records.tensors import Activations, FeatureMap
+
+
+class Attaching(Protocol):
+    """Who takes down what is attached, and never raises."""
+
+    def attach(self, tensor: Tensor, module: nn.Module, name: str) -> Tensor:
+        """Take a tensor down, if a pass of the module is recorded; what to go on with."""
+
+
+_fence = Fence("a tensor was not attached")
+_attaching: tuple[Attaching, ...] = ()
+"""Those of the watchers that are on."""
+
+
+def attach(tensor: Any, module: nn.Module, name: str) -> Any:
+    """Take a tensor down in all watchers that are recording a pass of the module."""
+    try:
+        if isinstance(tensor, Tensor):
+            for one in _attaching:
+                tensor = one.attach(tensor, module, name)
+    except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
+        _fence.caught(problem)
+    return tensor
+
+
+def own_way(tensor: Tensor) -> Tensor:
+    """A view of a tensor, whose gradient is the one that comes this way, and not by others.
+
+    It is the tensor itself where a view would be noticed: a leaf would lose its gradient, and what
+    was made without gradients could not be written to.
+    """
+    if not tensor.requires_grad or not torch.is_grad_enabled() or tensor.is_leaf:
+        return tensor
+    try:
+        return tensor.view_as(tensor)
+    except (RuntimeError, NotImplementedError):
+        # Sparse and nested tensors have no views.
+        return tensor
+
+
+def has_view(tensor: Tensor) -> bool:
+    """Whether a tensor can be viewed, which whoever looks at operations has then seen done."""
+    try:
+        tensor.view_as(tensor)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+@unbroken
+def listening(one: Attaching) -> Iterator[None]:
+    """Show someone what is attached until the block ends."""
+    global _attaching  # noqa: PLW0603 - forwards know of no watcher
+    try:
+        _attaching = (*_attaching, one)
+        yield
+    finally:
+        _attaching = tuple(other for other in _attaching if other is not one)
+
+
+MOST_PICTURES = 128
+"""So many outputs of a model are pictured, the first of a pass."""
+_MOST_MAPS = 16
+_MAP_SIDE = 32
+_SIDE = 64
+
+
+class Pictures:
+    """Takes the latest picture of each output."""
+
+    def __init__(self) -> None:
+        self._maps: dict[tuple[str, str], FeatureMap] = {}
+        self._is_new = False
+
+    def take(self, path: str, name: str, step: int, tensor: torch.Tensor) -> None:
+        """Picture an output, if it is made of numbers and there is room for it."""
+        key = (path, name)
+        if key not in self._maps and len(self._maps) >= MOST_PICTURES:
+            return
+        values = numbers_of(tensor)
+        if values is not None and values.is_floating_point():
+            self._maps[key] = _picture(path, name, step, tensor, values.detach())
+            self._is_new = True
+
+    def document(self) -> Activations | None:
+        """All of them; None if there is no new one since the last time."""
+        if not self._is_new:
+            return None
+        self._is_new = False
+        return Activations(maps=tuple(self._maps.values()))
+
+
+def _picture(
+    path: str, name: str, step: int, tensor: torch.Tensor, values: torch.Tensor
+) -> FeatureMap:
+    maps = _maps(values).float()
+    finite = maps[torch.isfinite(maps)]
+    low, high = (finite.min().item(), finite.max().item()) if finite.numel() else (0.0, 0.0)
+    shades = (maps - low) * (255 / (high - low) if high > low else 0.0)
+    tiles = math.ceil(math.sqrt(len(maps)))
+    whole = _side_by_side(shades.nan_to_num(0, 255, 0).clamp(0, 255).to(torch.uint8), tiles)
+    return FeatureMap(
+        path=path,
+        name=name,
+        step=step,
+        spec=describe(tensor),
+        low=low,
+        high=high,
+        rows=whole.shape[0],
+        columns=whole.shape[1],
+        pixels=base64.b64encode(bytes(whole.flatten().tolist())).decode("ascii"),
+        tiles=tiles,
+    )
+
+
+def _maps(values: torch.Tensor) -> torch.Tensor:
+    """Matrices to be shown: channels of the first image, or one matrix of all else."""
+    if values.dim() >= 4:
+        return _shrunk(values[0].flatten(0, -3)[:_MOST_MAPS], _MAP_SIDE)
+    if values.dim() == 3:
+        return _shrunk(values[:1], _SIDE)
+    matrix = values if values.dim() == 2 else values.reshape(1, -1)
+    return _shrunk(matrix[None, :_SIDE], _SIDE)
+
+
+def _shrunk(maps: torch.Tensor, side: int) -> torch.Tensor:
+    """Matrices no larger than a side, of whose parts the means are shown."""
+    height, width = maps.shape[-2:]
+    if height <= side and width <= side:
+        return maps
+    return functional.adaptive_avg_pool2d(maps.float(), (min(height, side), min(width, side)))
+
+
+def _side_by_side(maps: torch.Tensor, tiles: int) -> torch.Tensor:
+    count, height, width = maps.shape
+    rows = math.ceil(count / tiles)
+    filled = torch.zeros(rows * tiles, height, width, dtype=maps.dtype, device="cpu")
+    filled[:count] = maps.cpu()
+    whole = filled.view(rows, tiles, height, width).transpose(1, 2)
+    return whole.reshape(rows * height, tiles * width)

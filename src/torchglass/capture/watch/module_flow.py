@@ -1,0 +1,436 @@
+"""What flows through the modules of a training, and its gradients.
+
+Of a pass that is not recorded only the beginning and the end are looked at. Gradients are asked for
+once a call has returned, so operations in place are welcome; they are those of the loss, whoever
+uses a tensor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+from torchglass.blocks import surely
+from torchglass.capture.hidden_from_modes import is_overheard, quietly
+from torchglass.capture.module_calls import standing_by, start_showing, stop_showing
+from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.watch.activations import has_view, own_way
+from torchglass.capture.watch.gradient_hooks import (
+    GradientReceiver,
+    GradientSource,
+    TensorGradientHook,
+    on_backward,
+)
+from torchglass.capture.watch.step_values import Ledger, Place
+from torchglass.capture.watch.tensor_reader import Gauge
+from torchglass.records.model import join_path
+
+
+class Passes(Protocol):
+    """Who knows of the steps, and is told of passes through the model."""
+
+    def begin(self, *, training: bool) -> Ledger | None:
+        """A pass begins: where it is to be recorded, None if it is not."""
+
+    def end(self) -> None:
+        """The pass that began last is over."""
+
+    def gradient_factor(self) -> float:
+        """What gradients of the running backward are to be multiplied with."""
+
+    def are_gradients_scaled(self) -> bool:
+        """Whether a `GradScaler` has scaled the gradients of the running backward."""
+
+    def backward_begun(self) -> None:
+        """The first gradient of a backward has come."""
+
+    def ledger_of_gradient(self, ledger: Ledger) -> Ledger | None:
+        """Where a gradient of a pass is to be recorded, that once was recorded in a ledger."""
+
+    def wants_backward(self) -> bool:
+        """Whether to be told of a backward even if nothing else is wanted of the pass."""
+
+    def changed(self, model: nn.Module) -> None:
+        """The model has other modules than before."""
+
+    def picture(self, place: Place, output: Tensor) -> None:
+        """A module of a recorded pass put out a tensor."""
+
+    def miss(self, problem: Exception) -> None:
+        """Something could not be recorded."""
+
+
+class Inner(Protocol):
+    """Who else looks at the calls of a recorded pass."""
+
+    def begin(self, *, training: bool, arguments: tuple[str, ...] = ()) -> bool:
+        """A pass begins with tensors at these places; whether its calls are to be shown."""
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """A call begins."""
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """The call at a depth ended."""
+
+    def end(self, shape: tuple[tuple[int, str, tuple[str, ...]], ...] | None) -> None:
+        """The pass ended; its shape is the depth, path and arguments of its calls.
+
+        None if it raised.
+        """
+
+    def stop(self) -> None:
+        """Look at no more of the pass."""
+
+    def attached(self, name: str) -> None:
+        """The tensor that was made last was given a name."""
+
+
+MOST_CALLS = 16
+"""So many calls of one module in a pass have series of their own; the others share theirs."""
+
+_current_backward = torch._C._current_graph_task_id
+_NO_BACKWARD = -1
+_ONE_ARGUMENT = ("0",)
+
+
+class _Open:
+    """A call that has not returned yet."""
+
+    __slots__ = ("inner_depth", "path", "prefix")
+
+    def __init__(self, path: str, prefix: str, inner_depth: int) -> None:
+        self.path = path
+        self.prefix = prefix
+        self.inner_depth = inner_depth
+
+
+class Flow:
+    """An observer of calls (`capture.calls`) that keeps what it sees in the ledger of the step."""
+
+    def __init__(
+        self, model: nn.Module, passes: Passes, gauge: Gauge, log: frozenset[str], inner: Inner
+    ) -> None:
+        self.thread = threading.get_ident()
+        self._staying = contextlib.ExitStack()
+        self._is_away = False
+        """Whether nothing is shown until the pass is over that is going on."""
+        self.compiled: dict[str, None] = {}
+        """The paths of modules that ran compiled, whose inside is out of sight."""
+        self._here: weakref.ref[GradientReceiver] = weakref.ref(self)
+        self._model = weakref.ref(model)
+        self._paths = _paths(model)
+        self._passes = passes
+        self._gauge = gauge
+        self._logs_values = "io" in log
+        self._logs_gradients = "io_grad" in log
+        self._logs_pictures = "activations" in log
+        self._inner = inner
+        self._shows_inner = False
+        self._depth = 0
+        self._start: int | None = None
+        """How deep the outermost call of the pass is that is going on."""
+        self._ledger: Ledger | None = None
+        self._last: Ledger | None = None
+        self._is_again = False
+        """Whether the pass only runs again, in a backward, what ran before."""
+        self._training = True
+        self._numbers: Counter[str] = Counter()
+        self._open: list[_Open] = []
+        self._shape: list[tuple[int, str, tuple[str, ...]]] = []
+        self._spots: dict[tuple[str, str], GradientSource] = {}
+        self._hooks: dict[int, TensorGradientHook] = {}
+        self._handles: list[Any] = []
+        self._backward = _NO_BACKWARD
+        self._factor = 1.0
+        self._is_scaled = False
+
+    @property
+    def is_in_pass(self) -> bool:
+        """Whether a pass is going on."""
+        return self._start is not None
+
+    def open(self) -> None:
+        """Be shown the calls of this thread from now on."""
+        self.thread = threading.get_ident()
+        self._staying.enter_context(standing_by())
+        start_showing(self)
+
+    def close(self) -> None:
+        """Be shown no more calls."""
+        self._is_away = False
+        surely(stop_showing, self)
+        self._inner.stop()
+        self._staying.close()
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """A call begins; how deep it is."""
+        depth = self._depth
+        self._depth = depth + 1
+        try:
+            if self._start is None and self._path(module) is not None:
+                self._begin(module, depth, args, kwargs)
+            if self._ledger is not None:
+                self._enter(module, args, kwargs)
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
+            self._passes.miss(problem)
+        return depth
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """The call at a depth returned or raised."""
+        self._depth = depth
+        start = self._start
+        if start is None:
+            return
+        try:
+            if self._ledger is not None:
+                self._leave(depth - start, output, error)
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
+            self._passes.miss(problem)
+        if depth <= start:
+            self._end_of_pass(output, error)
+
+    def missed(self, problem: Exception) -> None:
+        """An error of ours at a call, which is shown to us no more."""
+        self._passes.miss(problem)
+        self._start = self._ledger = None
+        self._inner.stop()
+
+    def let_go(self) -> None:
+        """Forget the tensors of a step that is over, and take hooks off those that stay."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._hooks.clear()
+        self._gauge.forget()
+
+    def attach(self, tensor: Tensor, module: nn.Module, name: str) -> Tensor:
+        """Take a tensor down at a place of its own in a module, if its pass is recorded."""
+        try:
+            spot = self._attached_spot(module, name)
+            if spot is None:
+                return tensor
+            way = own_way(tensor)
+            if self._shows_inner and (way is not tensor or has_view(tensor)):
+                self._inner.attached(spot.value.name)
+            with quietly():
+                self._take(spot, way)
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
+            self._passes.miss(problem)
+            return tensor
+        return way
+
+    def _attached_spot(self, module: nn.Module, name: str) -> GradientSource | None:
+        path = self._paths.get(id(module))
+        if path is None or self._ledger is None or self.thread != threading.get_ident():
+            return None
+        prefix = next((call.prefix for call in reversed(self._open) if call.path == path), "")
+        return self._spot(path, f"{prefix}{name!s}")
+
+    def _begin(
+        self, module: nn.Module, depth: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        self._start = depth
+        self._numbers.clear()
+        self._open.clear()
+        self._shape.clear()
+        self._is_again = _current_backward() != _NO_BACKWARD
+        self._shows_inner = False
+        if self._is_again:
+            last = self._last
+            self._ledger = last if last is not None and last.is_open else None
+            return
+        self._training = module.training
+        self._ledger = self._passes.begin(training=module.training)
+        if self._ledger is not None:
+            self._last = self._ledger
+            self._learn_modules()
+            with quietly():
+                arguments = tuple(place for place, _ in tensors_of_call(args, kwargs))
+            self._shows_inner = self._inner.begin(training=module.training, arguments=arguments)
+        elif module is self._model():
+            self._is_away = True
+            stop_showing(self)
+
+    def _learn_modules(self) -> None:
+        """Look again which modules there are: some may have been put in or taken out."""
+        model = self._model()
+        paths = _paths(model) if model is not None else {}
+        if paths != self._paths:
+            self._paths = paths
+            if model is not None:
+                self._passes.changed(model)
+
+    def _end_of_pass(self, output: Any, error: BaseException | None) -> None:
+        try:
+            if self._is_away:
+                start_showing(self)
+                self._is_away = False
+            if not self._is_again:
+                self._end(output, error)
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
+            self._passes.miss(problem)
+        finally:
+            if self._is_away:
+                self._is_away = False
+                surely(start_showing, self)
+            self._start = None
+            self._ledger = None
+            self._inner.stop()
+
+    def _end(self, output: Any, error: BaseException | None) -> None:
+        self._passes.end()
+        if self._ledger is not None:
+            self._inner.end(tuple(self._shape) if error is None else None)
+        if self._training and self._passes.wants_backward():
+            with quietly():
+                self._notice_backward_of(output)
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        path = self._path(module)
+        if path is None:
+            above = self._open[-1].path if self._open else ""
+            path = join_path(above, f"<{type(module).__name__}>")
+        if _is_compiled(module):
+            self.compiled.setdefault(path)
+        self._numbers[path] += 1
+        depth = len(self._open)
+        call = _Open(path, _prefix(self._numbers[path], self._training), 0)
+        self._open.append(call)
+        if len(args) == 1 and not kwargs and type(args[0]) is Tensor and not is_overheard():
+            self._shape.append((depth, path, _ONE_ARGUMENT))
+            self._take(self._spot(path, f"{call.prefix}input.0"), args[0])
+        else:
+            with quietly():
+                inputs = list(tensors_of_call(args, kwargs))
+                self._shape.append((depth, path, tuple(place for place, _ in inputs)))
+                for place, tensor in inputs:
+                    self._take(self._spot(path, f"{call.prefix}input.{place}"), tensor)
+        if self._shows_inner:
+            call.inner_depth = self._inner.enter(module, args, kwargs)
+
+    def _leave(self, index: int, output: Any, error: BaseException | None) -> None:
+        if index >= len(self._open):
+            return
+        call = self._open[index]
+        # Whatever is deeper never got to its own end, as when an interrupt came in between.
+        del self._open[index:]
+        if self._shows_inner:
+            self._inner.leave(call.inner_depth, output, error)
+        if error is not None:
+            return
+        if type(output) is Tensor and not is_overheard():
+            self._take_output(self._spot(call.path, f"{call.prefix}output"), output)
+        else:
+            with quietly():
+                for place, tensor in named_tensors(output):
+                    name = join_path(f"{call.prefix}output", place)
+                    self._take_output(self._spot(call.path, name), tensor)
+
+    def _take_output(self, spot: GradientSource, tensor: Tensor) -> None:
+        self._take(spot, tensor)
+        if self._logs_pictures and not self._is_again and not is_functorch_wrapped_tensor(tensor):
+            self._passes.picture(spot.value, tensor)
+
+    def _take(self, spot: GradientSource, tensor: Tensor) -> None:
+        if self._ledger is None or is_functorch_wrapped_tensor(tensor):
+            # Inside vmap or grad a tensor is not what it seems, and only there for a moment.
+            return
+        if self._logs_values and not self._is_again:
+            self._ledger.put(spot.value, self._gauge.read(tensor))
+        if self._logs_gradients and tensor.requires_grad:
+            self._ask_for_gradient(spot, tensor, self._ledger)
+
+    def _ask_for_gradient(self, spot: GradientSource, tensor: Tensor, ledger: Ledger) -> None:
+        """Have the gradient taken down when it comes, once for all the places of a tensor."""
+        known = self._hooks.get(id(tensor))
+        version = tensor._version
+        if known is not None and known.is_of(tensor, version):
+            known.add(spot)
+            return
+        hook = TensorGradientHook(self._here, ledger, spot, tensor, version)
+        handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+        if tensor.is_leaf:
+            # A leaf keeps its hooks for good; what was computed goes with its graph.
+            self._handles.append(handle)
+        self._hooks[id(tensor)] = hook
+
+    def take_gradient(
+        self, ledger: Ledger, spots: Iterable[GradientSource], gradient: Tensor
+    ) -> None:
+        """Take down the gradient of what was at some places."""
+        self._begin_backward()
+        where = self._passes.ledger_of_gradient(ledger)
+        if where is None or is_functorch_wrapped_tensor(gradient):
+            return
+        if type(gradient) is Tensor and not is_overheard():
+            reading = self._gauge.read_once(gradient, norms=True)
+        else:
+            with quietly():
+                reading = self._gauge.read_once(gradient, norms=True)
+        if reading is None:
+            return
+        reading.factor, reading.is_scaled = self._factor, self._is_scaled
+        for spot in spots:
+            where.put(spot.gradient, reading)
+            if reading.norms is not None:
+                reading.norms.factor = reading.factor
+                reading.norms.is_scaled = reading.is_scaled
+                where.put(spot.norms, reading.norms)
+
+    def notice_backward(self) -> None:
+        """A gradient of what a pass put out has come."""
+        self._begin_backward()
+
+    def miss(self, problem: Exception) -> None:
+        """A gradient could not be recorded."""
+        self._passes.miss(problem)
+
+    def _notice_backward_of(self, output: Any) -> None:
+        """Hear of the backward of what a pass put out."""
+        for _, tensor in named_tensors(output):
+            if tensor.requires_grad and not tensor.is_leaf:
+                tensor.register_hook(on_backward(self._here))  # type: ignore[no-untyped-call]
+
+    def _begin_backward(self) -> None:
+        backward = _current_backward()
+        if backward != self._backward:
+            self._backward = backward
+            self._factor = self._passes.gradient_factor()
+            self._is_scaled = self._passes.are_gradients_scaled()
+            self._passes.backward_begun()
+
+    def _path(self, module: nn.Module) -> str | None:
+        path = self._paths.get(id(module))
+        if path is None and type(module).__name__ == "OptimizedModule":
+            # What `torch.compile` returns is a module around the one that was compiled.
+            path = self._paths.get(id(module.__dict__["_modules"].get("_orig_mod")))
+        return path
+
+    def _spot(self, path: str, name: str) -> GradientSource:
+        spot = self._spots.get((path, name))
+        if spot is None:
+            spot = self._spots[path, name] = GradientSource(path, name)
+        return spot
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    is_around = type(module).__name__ == "OptimizedModule"
+    return is_around or module.__dict__.get("_compiled_call_impl") is not None
+
+
+def _paths(model: nn.Module) -> dict[int, str]:
+    return {id(module): path for path, module in model.named_modules()}
+
+
+def _prefix(number: int, training: bool) -> str:
+    """What stands before the names of a call's series: nothing for the first call in training."""
+    which = "" if number == 1 else f"{number}:" if number <= MOST_CALLS else "more:"
+    return which if training else f"eval:{which}"

@@ -1,0 +1,115 @@
+"""Finds the optimizers and gradient scalers of a training, and which steps are running.
+
+An optimizer whose `step` calls that of its parent class runs torch's hooks twice in one step, where
+torch has put its wrapper around both.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim import Optimizer
+
+from torchglass.capture.watch.step_values import Ledger
+
+
+class Living(NamedTuple):
+    """What of a training was found in memory."""
+
+    optimizers: set[Optimizer]
+    scalers: list[torch.amp.GradScaler]
+
+
+def find_living(is_ours: Callable[[Optimizer], bool]) -> Living:
+    """All optimizers that are ours, and all gradient scalers that scale."""
+    found = Living(set(), [])
+    for thing in gc.get_objects():
+        # Asked of its type: a thing may lie about its class, or compute it.
+        kind = type(thing)
+        if issubclass(kind, Optimizer):
+            if hasattr(thing, "param_groups") and is_ours(thing):
+                found.optimizers.add(thing)
+        elif issubclass(kind, torch.amp.GradScaler) and thing.is_enabled():
+            found.scalers.append(thing)
+    return found
+
+
+class Scaling:
+    """Tells what undoes the scale on gradients.
+
+    Without a scaler that was given, one that lives in the process is supposed to be that of the
+    training until an optimizer steps: a scaler knows which optimizers it has to do with.
+    """
+
+    def __init__(self, given: Any = None) -> None:
+        self._is_given = given is not None
+        self._scaler = given
+        self._living: list[Any] = []
+
+    def learn(self, living: Iterable[Any]) -> None:
+        """These scalers are there."""
+        self._living = list(living)
+        if not self._is_given and self._living:
+            self._scaler = self._living[0]
+
+    def factor(self) -> float:
+        """What undoes the scale on the gradients of a backward that is under way."""
+        return _factor(self._scaler)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether gradients of a backward that is under way are scaled, and checked afterwards."""
+        return self._scaler is not None and self._scaler._scale is not None
+
+    def settle(self, optimizer: Optimizer, ledger: Ledger) -> None:
+        """An optimizer is about to step: correct what was supposed of the gradients before it."""
+        own = next((each for each in self._living if _serves(each, optimizer)), None)
+        # One that has not scaled anything yet may still turn out to be that of the training.
+        supposed = own or next((each for each in self._living if each._scale is None), None)
+        if not self._is_given and supposed is not self._scaler:
+            ledger.correct_scale(_factor(own), is_scaled=own is not None)
+            self._scaler = supposed
+
+
+def _serves(scaler: Any, optimizer: Optimizer) -> bool:
+    """Whether a scaler was asked to unscale or to step an optimizer since its last update."""
+    return id(optimizer) in scaler._per_optimizer_states
+
+
+def _factor(scaler: Any) -> float:
+    if scaler is None or scaler._scale is None:
+        return 1.0
+    scale = float(scaler.get_scale())
+    return 1 / scale if scale else 1.0
+
+
+def _code_around_steps() -> CodeType:
+    around = Optimizer.profile_hook_step(_code_around_steps)
+    return around.__code__
+
+
+_AROUND_STEPS = _code_around_steps()
+
+
+def is_within_own(optimizer: Optimizer) -> bool:
+    """Whether the step of an optimizer that runs now is part of another step of its own."""
+    return sum(one is optimizer for one in _under_way()) > 1
+
+
+def is_any_under_way() -> bool:
+    """Whether an optimizer of this thread is in its step."""
+    return next(_under_way(), None) is not None
+
+
+def _under_way() -> Iterator[Optimizer]:
+    """The optimizer of each step that this thread is in, the innermost first."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code is _AROUND_STEPS:
+            yield frame.f_locals["args"][0]

@@ -1,0 +1,234 @@
+"""The values and problems of one step, by series."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple, SupportsIndex
+
+import torch
+from torch import Tensor
+
+from torchglass.analyse.histograms import merged
+from torchglass.analyse.training_health import Judge, Measured, Observation, is_loss, matters
+from torchglass.capture.watch.tensor_reader import ROOM, Reading
+from torchglass.errors import TargetError
+from torchglass.records.findings import Finding, Findings
+from torchglass.records.reader import Sink
+from torchglass.records.series import Point, SeriesId
+from torchglass.records.tensors import Histogram, Stats
+
+Number = float | torch.Tensor
+
+
+class Place(NamedTuple):
+    """Where a series belongs: the module's path, and what is measured there."""
+
+    path: str
+    name: str
+
+
+class Ledger:
+    """The readings of one step. What is read several times in it becomes one histogram."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.numbers: dict[Place, Number] = {}
+        self.is_still: bool | None = None
+        """Whether all that stepped did so at a learning rate of 0; None before one did."""
+        self.rates: dict[int, list[float]] = {}
+        """The learning rates of each optimizer that stepped, by its id."""
+        self._readings: dict[Place, Reading] = {}
+        self._more: list[tuple[Place, Reading]] = []
+        """What was read at a place that had been read before."""
+
+    def put(self, place: Place, reading: Reading | None) -> None:
+        """Add what was read at a place."""
+        if reading is None:
+            return
+        if self._readings.setdefault(place, reading) is not reading:
+            self._more.append((place, reading))
+
+    def take_over(self, later: Ledger) -> None:
+        """Add all of a ledger that turned out to be of the same step."""
+        later.is_open = False
+        self.numbers.update(later.numbers)
+        self.rates.update(later.rates)
+        for place, reading in later.readings():
+            self.put(place, reading)
+
+    def readings(self) -> Iterator[tuple[Place, Reading]]:
+        """All that was read, by its place."""
+        return chain(self._readings.items(), self._more)
+
+    def drop_training(self) -> None:
+        """Forget what was read in training: it was of a step that is not looked at."""
+        kept = [(place, one) for place, one in self.readings() if place.name.startswith("eval:")]
+        self._readings, self._more = {}, []
+        for place, reading in kept:
+            self.put(place, reading)
+
+    def correct_scale(self, factor: float, *, is_scaled: bool) -> None:
+        """Gradients that were taken for scaled are to be multiplied by this and nothing else."""
+        for _, reading in self.readings():
+            if reading.is_scaled:
+                reading.factor, reading.is_scaled = factor, is_scaled
+
+    def observations(self) -> Iterator[Observation]:
+        """What there is to judge a step by; a loss that was logged only where it is not finite."""
+        for place, value in self.numbers.items():
+            number = value if isinstance(value, float) else 0.0
+            if not place.path and not math.isfinite(number) and is_loss(place.name):
+                nan, inf = int(math.isnan(number)), int(math.isinf(number))
+                yield Observation(*place, replace(_NO_NUMBER, nan=nan, inf=inf))
+        for place, reading in self.readings():
+            stats = _stats(reading)
+            if stats is not None and matters(place.name, stats):
+                yield Observation(
+                    *place, stats, reading.dims, reading.needs_grad, reading.is_scaled
+                )
+
+    def measured(self) -> dict[tuple[str, str], list[Stats]]:
+        """The statistics of all that was read, by place."""
+        there: dict[tuple[str, str], list[Stats]] = {}
+        for place, reading in self.readings():
+            stats = _stats(reading)
+            if stats is not None:
+                there.setdefault(place, []).append(stats)
+        return there
+
+    def zeros(self) -> Iterator[tuple[Place, float]]:
+        """The share of zeros at each place, in all that was read there."""
+        found: dict[Place, tuple[float, int]] = {}
+        for place, reading in self.readings():
+            if reading.zeros is not None and reading.stats is not None:
+                zeros, count = found.get(place, (0.0, 0))
+                more = reading.stats.count
+                found[place] = zeros + reading.zeros * more, count + more
+        return ((place, zeros / count) for place, (zeros, count) in found.items() if count)
+
+    def clear(self) -> None:
+        """Let go of all that was read; the ledger has ended."""
+        self._readings.clear()
+        self._more.clear()
+        self.numbers.clear()
+        self.rates.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self.numbers or self._readings or self.rates)
+
+    def points(self, sink: Sink, bins: int) -> dict[SeriesId, Point]:
+        """All of it as points of series, which ends the ledger; the gauge has finished."""
+        self.is_open = False
+        points: dict[SeriesId, Point] = {}
+        for place, reading in self._readings.items():
+            if reading.histogram is not None:
+                points[sink.series(*place, "histogram")] = reading.histogram
+        for place, parts in self._repeated().items():
+            points[sink.series(*place, "histogram")] = merged(parts, bins * ROOM)
+        # Once, as a number on another device is waited for.
+        self.numbers = {place: float(value) for place, value in self.numbers.items()}
+        numbers = chain(self.numbers.items(), self._named_rates())
+        points.update((sink.series(*place), float(value)) for place, value in numbers)
+        return points
+
+    def _named_rates(self) -> Iterator[tuple[Place, float]]:
+        """One rate is the rate; more of them are numbered, on through all optimizers."""
+        sizes = [len(rates) for rates in self.rates.values() if rates]
+        for number, rate in enumerate(chain.from_iterable(self.rates.values())):
+            is_alone = number == 0 and sizes[0] == 1
+            yield Place("", "lr" if is_alone else f"lr.{number}"), rate
+
+    def _repeated(self) -> dict[Place, list[Histogram]]:
+        """All that was read at places that were read more than once."""
+        parts: dict[Place, list[Histogram]] = {}
+        for place, reading in self._more:
+            if place not in parts:
+                first = self._readings[place].histogram
+                parts[place] = [first] if first is not None else []
+            if reading.histogram is not None:
+                parts[place].append(reading.histogram)
+        return {place: histograms for place, histograms in parts.items() if histograms}
+
+
+_NO_NUMBER = Stats(count=1, min=math.nan, max=math.nan, mean=math.nan, std=math.nan)
+
+
+def _stats(reading: Reading) -> Stats | None:
+    """The statistics of a reading without the scale that a `GradScaler` put on it."""
+    return reading.stats if reading.histogram is None else reading.histogram.stats
+
+
+class Problems:
+    """Looks for problems in each step, and keeps those of the run."""
+
+    def __init__(self) -> None:
+        self._judge = Judge()
+        self._findings: list[Finding] = []
+        self._told_compiled = 0
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All problems that were found."""
+        return tuple(self._findings)
+
+    def look(
+        self,
+        step: int,
+        observations: Iterable[Observation],
+        compiled: Collection[str],
+        *,
+        measured: Callable[[], Measured] | None = None,
+        is_still: bool = False,
+    ) -> Findings | None:
+        """All problems of the run, if a step shows new ones; `compiled` are paths out of sight."""
+        new = self._judge.look(step, observations, measured, is_still=is_still)
+        new += [_compiled(path, step) for path in list(compiled)[self._told_compiled :]]
+        self._told_compiled = len(compiled)
+        self._findings += new
+        return Findings(findings=tuple(self._findings)) if new else None
+
+
+def _compiled(path: str, step: int) -> Finding:
+    name = f"`{path}`" if path else "The model"
+    return Finding(
+        severity="note",
+        kind="compiled",
+        message=f"{name} runs compiled: its internals are not recorded",
+        path=path,
+        step=step,
+    )
+
+
+def step_number(number: SupportsIndex) -> int:
+    """The number of a step, which a tensor may tell that counts on."""
+    try:
+        whole = operator.index(number)
+    except (TypeError, ValueError, RuntimeError):
+        whole = -1
+    if whole < 0:
+        raise TargetError(f"step(…) takes a whole number from 0 on, not {number!r}")
+    return whole
+
+
+def logged_number(name: str, value: float | Tensor) -> float | Tensor:
+    """One number of a step; that of another device is read later."""
+    if not isinstance(value, Tensor):
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise _no_number(name, repr(value)) from None
+    if value.numel() != 1:
+        raise _no_number(name, f"{tuple(value.shape)} of them")
+    if value.is_meta or value.is_complex():
+        raise _no_number(name, "a tensor on the meta device" if value.is_meta else "a complex one")
+    # A copy, as the training may change the tensor before it is read. Reading a number that is
+    # still being computed on a GPU would make the training wait for it.
+    return value.detach().clone() if value.device.type != "cpu" else float(value.detach())
+
+
+def _no_number(name: str, what: str) -> TargetError:
+    return TargetError(f"log({name!r}, …) takes one number, not {what}")

@@ -1,0 +1,126 @@
+"""The names of rp's forward statistics."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from torchglass.api import explore
+from torchglass.errors import TargetError
+from torchglass.records.calls import ForwardStats
+from torchglass.results.observation import Recording
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_ATTRIBUTE = "forward_stats"
+
+
+@contextlib.contextmanager
+def record_torch_module_forward_stats(module: object, *, keep: int = 100) -> Iterator[Recording]:
+    """Fill `forward_stats` of every module: a list of its calls in this block, latest last.
+
+    The lists are there during the block and after it, until another one begins; they hold the last
+    `keep` calls, and no tensors.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+    >>> with record_torch_module_forward_stats(model):
+    ...     output = model(torch.ones(3, 4))
+    >>> model[1].forward_stats[-1].in_shape
+    (3, 2)
+    """
+    with _filling(module, keep=keep) as recording:
+        yield recording
+
+
+@contextlib.contextmanager
+def _filling(module: object, *, keep: int = 100, budget_bytes: int = 0) -> Iterator[Recording]:
+    """The same, with copies of the tensors up to so many bytes in the recording."""
+    from torchglass.capture.observe.statistics_recorder import recording_statistics
+    from torchglass.capture.trial_forward import modules_in
+
+    lists: dict[str, list[ForwardStats]] = {}
+    for path, inner in modules_in(module):
+        lists[path] = _attributes(inner)[_ATTRIBUTE] = []
+
+    def fill(calls: list[ForwardStats]) -> None:
+        for call in calls:
+            # A module that is not in the model has no list.
+            if call.path in lists:
+                lists[call.path].append(call)
+                del lists[call.path][:-keep]
+
+    with recording_statistics(module, keep=keep, budget_bytes=budget_bytes, ended=fill) as recorder:
+        yield Recording(recorder, type(module).__name__)
+
+
+class TimingData(dict[str, list[ForwardStats]]):
+    """The recorded calls of modules by path, and the model that they are in."""
+
+    def __init__(self, model: object, calls: Iterable[tuple[str, list[ForwardStats]]]) -> None:
+        super().__init__(calls)
+        self.model = model
+
+
+def get_forward_stats(model: object) -> TimingData:
+    """The recorded calls of the modules that have any, by path, latest last.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.ReLU())
+    >>> with record_torch_module_forward_stats(model):
+    ...     output = model(torch.ones(3, 4))
+    >>> {path: len(calls) for path, calls in get_forward_stats(model).items()}
+    {'': 1, '0': 1}
+    """
+    from torchglass.capture.trial_forward import modules_in
+
+    found = ((path, _attributes(module).get(_ATTRIBUTE)) for path, module in modules_in(model))
+    return TimingData(model, ((path, calls) for path, calls in found if calls))
+
+
+def display_timing_in_explorer(timing_data: TimingData) -> None:
+    """Walk through the model of `get_forward_stats(model)` with the times of its modules shown."""
+    if not isinstance(timing_data, TimingData):
+        raise TargetError("timing data is what get_forward_stats(model) gives")
+    explore.explore(timing_data.model)
+
+
+def explore_torch_module_with_stats(module: Any, /, *inputs: Any, **kwargs: Any) -> None:
+    """Run one forward, recording its statistics, and walk through the model in the terminal.
+
+    The attributes panel (`a`) has `forward_stats` and the tensors themselves. Random state and
+    buffers are afterwards what they were. If the forward raises, the explorer opens with the
+    explanation.
+    """
+    from torch.nn.parameter import is_lazy
+
+    from torchglass.api.explorer_source import TENSORS_BYTES
+    from torchglass.capture.restore_state import keeping_modules, keeping_random_state
+    from torchglass.capture.trial_forward import modules_in, tensors_of
+
+    located = modules_in(module)
+    with contextlib.ExitStack() as stack:
+        recording = stack.enter_context(_filling(module, budget_bytes=TENSORS_BYTES))
+        stack.enter_context(keeping_random_state())
+        # A lazy module gets its tensors from its first forward, and keeps them.
+        if not any(map(is_lazy, tensors_of(located))):
+            inner = (module for _, module in located)
+            copies = {"_buffers": lambda buffer: buffer.detach().clone()}
+            stack.enter_context(keeping_modules(inner, copies))
+        failed = False
+        try:
+            module(*inputs, **kwargs)
+        except Exception:  # noqa: BLE001 - the explorer runs it again to explain what it raises
+            failed = True
+    if failed:
+        explore.walk_through(module, inputs, kwargs)
+    else:
+        explore.walk_through(module, (), {}, tensors=recording.tensors)
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    # Scripted modules refuse new attributes, and others may have a `__setattr__` of their own.
+    attributes: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    return attributes

@@ -1,0 +1,248 @@
+"""The names of TorchLens."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from torchglass.analyse.trace import Selection
+from torchglass.api.trace import trace_forward
+from torchglass.errors import ViewError
+from torchglass.results.trace import Trace
+from torchglass.views.output_paths import without_ending
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from torchglass.views.graph import Direction
+
+ModelHistory = Trace
+
+VisOpt = Literal["none", "rolled", "unrolled"]
+Attributes = Mapping[str, Any] | None
+"""Attributes of Graphviz, with values or with functions of the history and a part."""
+
+PICTURE_ENDINGS = ("bmp", "dot", "gif", "jpeg", "jpg", "pdf", "png", "ps", "svg", "tif", "tiff")
+"""Endings that TorchLens takes off the path of a picture, before its own is put there."""
+
+_DIRECTIONS: dict[str, Direction] = {"bottomup": "up", "topdown": "down", "leftright": "right"}
+
+
+def log_forward_pass(  # noqa: PLR0913, PLR0917 - this is how its users call it
+    model: nn.Module,
+    input_args: Any,
+    input_kwargs: Mapping[str, Any] | None = None,
+    layers_to_save: Selection = "all",
+    keep_unsaved_layers: bool = True,
+    output_device: str = "same",
+    activation_postfunc: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    mark_input_output_distances: bool = False,
+    detach_saved_tensors: bool = False,
+    save_function_args: bool = False,
+    save_gradients: bool = False,
+    vis_opt: VisOpt = "none",
+    vis_nesting_depth: int = 1000,
+    vis_outpath: str = "graph.gv",
+    vis_save_only: bool = False,
+    vis_fileformat: str = "pdf",
+    vis_buffer_layers: bool = False,
+    vis_direction: str = "bottomup",
+    vis_graph_overrides: Attributes = None,
+    vis_node_overrides: Attributes = None,
+    vis_nested_node_overrides: Attributes = None,
+    vis_edge_overrides: Attributes = None,
+    vis_gradient_edge_overrides: Attributes = None,
+    vis_module_overrides: Attributes = None,
+    random_seed: int | None = None,
+) -> Trace:
+    """Run a model once and keep every operation: `trace` under the name that TorchLens gave it.
+
+    A list or tuple of `input_args` is all arguments of forward, anything else is the only one. The
+    pass runs under `random_seed`, or a new one if it is None, which `history.random_seed` tells;
+    the caller's random state is left alone. With `keep_unsaved_layers=False` layers whose tensors
+    were not saved are left out: of print, places and names.
+    Distances from input and output, and the arguments of functions, are always there. A picture
+    has no edges for gradients, so there is nothing for `vis_gradient_edge_overrides` to change.
+
+    >>> import torch
+    >>> history = log_forward_pass(torch.nn.ReLU(), torch.ones(2), layers_to_save=["relu"])
+    >>> history["relu_1_1"].tensor_contents
+    tensor([1., 1.])
+    """
+    if vis_opt not in ("none", "rolled", "unrolled"):
+        raise ViewError(f"vis_opt is 'none', 'rolled' or 'unrolled', not {vis_opt!r}")
+    seed = secrets.randbelow(2**32) if random_seed is None else random_seed
+    with _seeded(seed):
+        history = trace_forward(
+            model,
+            _arguments(input_args),
+            input_kwargs or {},
+            save=layers_to_save,
+            gradients=save_gradients,
+            change=_changing(output_device, activation_postfunc, detach_saved_tensors),
+        )
+    history.random_seed = seed
+    if not keep_unsaved_layers:
+        history.list_saved_only()
+    if vis_opt != "none":
+        from torchglass.views.graph import Overrides
+
+        path = _picture_file(vis_outpath, vis_fileformat)
+        history.draw(
+            path,
+            mode=vis_opt,
+            depth=vis_nesting_depth,
+            direction=_direction(vis_direction),
+            show_buffers=vis_buffer_layers,
+            overrides=Overrides(
+                graph=_told_of(history, vis_graph_overrides),
+                node=_told_of(history, vis_node_overrides),
+                module=_told_of(history, vis_nested_node_overrides),
+                edge=_told_of(history, vis_edge_overrides),
+                box=_told_of(history, vis_module_overrides),
+            ),
+        )
+        if not vis_save_only:
+            _show(path)
+    return history
+
+
+def get_model_metadata(
+    model: nn.Module, input_args: Any, input_kwargs: Mapping[str, Any] | None = None
+) -> Trace:
+    """What a forward does, without the tensors.
+
+    >>> import torch
+    >>> get_model_metadata(torch.nn.ReLU(), torch.ones(2))["relu"].tensor_contents is None
+    True
+    """
+    return log_forward_pass(model, input_args, input_kwargs, layers_to_save=None)
+
+
+def show_model_graph(
+    model: nn.Module,
+    input_args: Any,
+    input_kwargs: Mapping[str, Any] | None = None,
+    vis_opt: VisOpt = "unrolled",
+    *,
+    save_only: bool = False,
+    **options: Any,
+) -> None:
+    """Draw what a forward does into a file; the options are the `vis_…` of `log_forward_pass`.
+
+    >>> import os, torch
+    >>> show_model_graph(
+    ...     torch.nn.ReLU(),
+    ...     torch.ones(2),
+    ...     save_only=True,
+    ...     vis_outpath="relu",
+    ...     vis_fileformat="svg",
+    ... )
+    >>> os.path.exists("relu.svg")
+    True
+    """
+    log_forward_pass(
+        model,
+        input_args,
+        input_kwargs,
+        layers_to_save=None,
+        vis_opt=vis_opt,
+        vis_save_only=save_only,
+        **options,
+    )
+
+
+def validate_saved_activations(
+    model: nn.Module,
+    input_args: Any,
+    input_kwargs: Mapping[str, Any] | None = None,
+    random_seed: int | None = None,
+    verbose: bool = False,
+) -> bool:
+    """Whether replaying each op of a forward from its parents gives what was saved.
+
+    >>> import torch
+    >>> validate_saved_activations(torch.nn.ReLU(), torch.ones(2))
+    True
+    """
+    history = log_forward_pass(model, input_args, input_kwargs, random_seed=random_seed)
+    validation = history.validate()
+    if verbose:
+        import logging
+
+        logging.getLogger("torchglass").warning("%s", validation)
+    return bool(validation)
+
+
+def _arguments(input_args: Any) -> tuple[Any, ...]:
+    if input_args is None:
+        return ()
+    return tuple(input_args) if isinstance(input_args, (list, tuple)) else (input_args,)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    import random
+
+    import numpy as np
+    import torch
+
+    from torchglass.capture.restore_state import keeping_random_state
+
+    with keeping_random_state():
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+        yield
+
+
+def _changing(
+    device: str, postfunc: Callable[[torch.Tensor], torch.Tensor] | None, detach: bool
+) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """What is done to each tensor that is saved."""
+    if device == "same" and postfunc is None and not detach:
+        return None
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        if detach:
+            tensor = tensor.detach()
+        if device != "same":
+            tensor = tensor.to(device)
+        return tensor if postfunc is None else postfunc(tensor)
+
+    return change
+
+
+def _told_of(history: Trace, attributes: Attributes) -> dict[str, Any]:
+    """The attributes, with functions of the history and a part turned into such of the part."""
+    return {
+        name: partial(value, history) if callable(value) else value
+        for name, value in (attributes or {}).items()
+    }
+
+
+def _picture_file(path: str, format: str) -> Path:
+    """Where a picture is written: a name such as "lr0.1" keeps its dots."""
+    start = without_ending(path, "gv", format, *PICTURE_ENDINGS)
+    return start.with_name(f"{start.name}.{format}")
+
+
+def _direction(name: str) -> Direction:
+    if name not in _DIRECTIONS:
+        raise ViewError(f"vis_direction is one of {', '.join(_DIRECTIONS)}, not {name!r}")
+    return _DIRECTIONS[name]
+
+
+def _show(path: Path) -> None:
+    """Open a picture, where there is a screen to open it on."""
+    import os
+    import sys
+    import webbrowser
+
+    if sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(path.absolute().as_uri())

@@ -1,0 +1,80 @@
+"""The values of a step in the form loggers expect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from torchglass.analyse.histograms import grid_of, merged
+from torchglass.records.series import Frame, Point, Series, SeriesId
+from torchglass.records.tensors import Histogram, Stats
+
+Counts = npt.NDArray[np.int64]
+Edges = npt.NDArray[np.float64]
+
+
+class Measured(NamedTuple):
+    """A frame whose series are known."""
+
+    step: int
+    time_ns: int
+    points: list[tuple[Series, Point]]
+
+    @classmethod
+    def of(cls, frame: Frame, series: Mapping[SeriesId, Series]) -> Measured:
+        """A frame, with its series looked up."""
+        points = [(series[each], point) for each, point in frame.points.items()]
+        return cls(frame.step, frame.time_ns, points)
+
+
+class Thinned:
+    """Frames of a training of unknown length, evenly spaced and in bounded memory, and the last."""
+
+    def __init__(self, most_points: int) -> None:
+        self._most_points = most_points
+        self._all: list[Measured] = []
+        self._points = 0
+        self._every = 1
+        self._last: Measured | None = None
+        self.seen = 0
+
+    def add(self, measured: Measured) -> None:
+        """Keep a frame, or not."""
+        if self.seen % self._every == 0:
+            self._all.append(measured)
+            self._points += len(measured.points)
+        self.seen += 1
+        self._last = measured
+        while self._points > self._most_points and len(self._all) > 1:
+            self._all = self._all[::2]
+            self._every *= 2
+            self._points = sum(len(each.points) for each in self._all)
+
+    def __iter__(self) -> Iterator[Measured]:
+        yield from self._all
+        if self._last is not None and self._last is not self._all[-1]:
+            yield self._last
+
+
+def bins_of(histogram: Histogram, most: int) -> tuple[Counts, Edges]:
+    """As `numpy.histogram` gives them: counts, and one edge more; bins are joined to be so few."""
+    if len(histogram.counts) > most:
+        histogram = merged([histogram], most)
+    return np.array(histogram.counts, np.int64), grid_of(histogram).edges
+
+
+def numbers_of(name: str, point: Point) -> dict[str, float]:
+    """What a point tells in plain numbers, by name: of a histogram, what is in none of its bins.
+
+    >>> numbers_of("loss", 0.5)
+    {'loss': 0.5}
+    """
+    if isinstance(point, Histogram):
+        beyond = {"nan": point.stats.nan, "inf": point.stats.inf}
+        return {f"{name}.{what}": float(count) for what, count in beyond.items() if count}
+    if isinstance(point, Stats):
+        return {f"{name}.{what}": getattr(point, what) for what in ("min", "max", "mean", "std")}
+    return {name: point}

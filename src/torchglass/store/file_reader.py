@@ -1,0 +1,318 @@
+"""Reads a run file while it is being written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import threading
+import time
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast, final
+
+import numpy as np
+import numpy.typing as npt
+
+from torchglass.errors import StoreError
+from torchglass.records.json_data import from_plain
+from torchglass.records.model import Model
+from torchglass.records.reader import NAMES, D
+from torchglass.records.run import Ending, Run, RunStatus, Session, ended
+from torchglass.records.series import Points, Series, SeriesId
+from torchglass.records.tensors import Histograms
+from torchglass.store import schema
+from torchglass.store.packing import unpack, unpack_document, unpack_histograms
+from torchglass.store.run_file import is_there, read_meta, read_series
+from torchglass.store.writer import FileSink
+
+__all__ = ["FileReader", "FileSink"]
+
+R = TypeVar("R")
+
+_FRAMES = """frames WHERE step > :after AND session <= :session AND NOT EXISTS (
+    SELECT 1 FROM sessions AS later
+    WHERE later.id > frames.session AND later.id <= :session AND later.first_step <= frames.step
+)"""
+"""The frames of a session and those before it that it has not taken back by beginning earlier."""
+
+_SESSIONS = """SELECT
+    id, run, first_step,
+    (SELECT max(step) FROM frames WHERE frames.session = sessions.id),
+    (
+        SELECT min(first_step) FROM sessions AS later
+        WHERE later.id > sessions.id AND later.id <= :session
+    )
+FROM sessions WHERE id <= :session ORDER BY id"""
+
+_LATEST = 1 << 62
+
+LOST_SECONDS = 30.0
+"""A writer on another machine that says nothing for so long is gone."""
+STALLED_SECONDS = 30.0
+"""A run stalls when no step comes for so long, and for much longer than one took before."""
+_STALLED_STEPS = 5
+
+_UNREADABLE = (
+    *(sqlite3.Error, zlib.error, ValueError, LookupError, TypeError, ArithmeticError),
+    *(AttributeError, RecursionError, MemoryError),
+)
+"""What comes of bytes that no writer of ours has written."""
+
+
+class Times(NamedTuple):
+    """When the steps of a run were measured."""
+
+    steps: npt.NDArray[np.int64]
+    times_ns: npt.NDArray[np.int64]
+    """Since the epoch."""
+
+
+@final
+class FileReader:
+    """Reads a run file from any thread, while it is written and after its writer was killed.
+
+    A run that was resumed is read as it is now, or with `session` as it was at the end of that one.
+    """
+
+    def __init__(self, path: Path, *, session: int = _LATEST) -> None:
+        self.path = Path(path)
+        self._session = session
+        self._connection = schema.open_read_only(self.path)
+        # Who only asks for a curve (`tg.open(path)["loss"]`) closes nothing.
+        self._let_go = weakref.finalize(self, _let_go, self._connection, self.path.absolute())
+        self._lock = threading.Lock()
+        self._decoded: dict[str, tuple[int, Any]] = {}
+
+    def run(self) -> Run:
+        """Who recorded this, where and when."""
+        with self._reading() as connection:
+            return from_plain(Run, read_meta(connection, "run"))
+
+    def model(self) -> Model:
+        """The structure of the model."""
+        model = self._document(Model, "model")
+        if model is None:
+            raise StoreError(f"{self.path} holds no model yet")
+        return model
+
+    def document(self, kind: type[D]) -> D | None:
+        """The record of this class that the run keeps, if there is one."""
+        return self._document(kind, NAMES[kind])
+
+    def revision(self) -> int:
+        """A number that goes up when the model or a document changes, or the run is resumed."""
+        with self._reading() as connection:
+            ((documents, sessions),) = connection.execute(
+                "SELECT (SELECT ifnull(max(id), 0) FROM documents), "
+                "(SELECT ifnull(max(id), 0) FROM sessions)"
+            )
+        return int(documents + sessions)
+
+    def series(self) -> Sequence[Series]:
+        """What was measured, in the order in which it was first seen."""
+        with self._reading() as connection:
+            return read_series(connection)
+
+    def points(self, series: SeriesId, *, after: int = -1) -> Points:
+        """The points of one series at steps above `after`."""
+        (points,) = self.points_of([series], after=after)
+        return points
+
+    def points_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]:
+        """The points of several series, for the price of reading the file once."""
+        if not ids:
+            return []
+        with self._reading() as connection:
+            wanted, known = self._find(connection, ids)
+            frames = connection.execute(
+                f"SELECT step, blob FROM {_FRAMES} ORDER BY id", self._line(after)
+            )
+            return unpack(frames, wanted, known)
+
+    def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
+        """The bins of one series of histograms at steps above `after`; none of any other kind."""
+        (histograms,) = self.histograms_of([series], after=after)
+        return histograms
+
+    def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]:
+        """The bins of several series, for the price of reading the file once."""
+        with self._reading() as connection:
+            wanted, known = self._find(connection, ids)
+            frames = connection.execute(
+                f"SELECT step, blob, bins FROM {_FRAMES} AND bins IS NOT NULL ORDER BY id",
+                self._line(after),
+            )
+            return unpack_histograms(frames, wanted, known)
+
+    def last_step(self) -> int:
+        """The latest step there is, -1 before the first."""
+        with self._reading() as connection:
+            row = connection.execute(
+                f"SELECT step FROM {_FRAMES} ORDER BY step DESC LIMIT 1", self._line(-1)
+            ).fetchone()
+        return -1 if row is None else int(row[0])
+
+    def last_time_ns(self) -> int:
+        """When the latest step was measured, since the epoch; 0 before the first."""
+        with self._reading() as connection:
+            row = connection.execute(
+                "SELECT time_ns FROM frames ORDER BY id DESC LIMIT 1"
+            ).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def times(self) -> Times:
+        """When each step was measured."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                f"SELECT step, time_ns FROM {_FRAMES} ORDER BY id", self._line(-1)
+            ).fetchall()
+        steps, times = np.array(rows, np.int64).reshape(-1, 2).T
+        return Times(steps, times)
+
+    def sessions(self) -> tuple[Session, ...]:
+        """The processes that wrote to the run, one after the other."""
+        with self._reading() as connection:
+            rows = connection.execute(_SESSIONS, {"session": self._session}).fetchall()
+            return tuple(
+                Session(
+                    number=number,
+                    run=from_plain(Run, json.loads(run)),
+                    first_step=first,
+                    last_step=last,
+                    abandoned_from=later if None not in (last, later) and later <= last else None,
+                )
+                for number, run, first, last, later in rows
+            )
+
+    def is_empty(self) -> bool:
+        """Whether its writer has put nothing into it, as ranks do whose numbers go to the first."""
+        with self._reading() as connection:
+            ((any_there,),) = connection.execute(
+                "SELECT EXISTS (SELECT 1 FROM documents) OR EXISTS (SELECT 1 FROM frames)"
+            )
+        return not any_there
+
+    def finished(self) -> bool:
+        """Whether the writer closed the run; False while it goes on, or if it was killed."""
+        return self._meta("finished_ns") is not None
+
+    def status(self) -> RunStatus:
+        """How the run is doing, or how it ended."""
+        ending, step = self.document(Ending), self.last_step()
+        if ending is not None:
+            return ended(ending)
+        if self.finished():
+            return RunStatus("finished", step=step)
+        now, writer, (last_ns, interval) = time.time(), self._meta("writer"), self._pace()
+        silent = now - last_ns if last_ns else 0.0
+        if writer is None:
+            # Older versions did not say who writes.
+            return _alive(step, silent, interval)
+        said = max(now - writer["time_ns"] / 1e9, 0.0)
+        exists = is_there(writer)
+        if exists is False or (exists is None and said > LOST_SECONDS):
+            return RunStatus("killed", step=step)
+        # A process that is held says nothing.
+        return _alive(step, max(silent, said), interval)
+
+    def _pace(self) -> tuple[float, float]:
+        """When the last step was measured, since the epoch, and how long one takes; 0 before."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT time_ns FROM frames ORDER BY id DESC LIMIT 10"
+            ).fetchall()
+        times = [row[0] / 1e9 for row in rows]
+        between = [later - earlier for later, earlier in pairwise(times)]
+        return (times[0] if times else 0.0), max(between, default=0.0)
+
+    def dropped(self) -> int:
+        """How many frames the writer could not keep up with, or found no room for."""
+        return self._meta("dropped") or 0
+
+    def thinned(self) -> int:
+        """How many frames were taken out again, because the file was not to grow further."""
+        return self._meta("thinned") or 0
+
+    def random_seed(self) -> int | None:
+        """That of the trace, if the run holds one and its seed is known."""
+        seed: int | None = self._meta("random_seed")
+        return seed
+
+    def lists_saved_only(self) -> bool:
+        """Whether the trace, if the run holds one, lists only ops whose tensors were saved."""
+        return bool(self._meta("saved_only"))
+
+    def close(self) -> None:
+        """Let go of the file; the last reader of a finished run removes its write-ahead log."""
+        with self._lock:
+            self._let_go()
+
+    def __enter__(self) -> FileReader:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _document(self, cls: type[R], kind: str) -> R | None:
+        with self._reading() as connection:
+            ((version,),) = connection.execute(
+                "SELECT max(id) FROM documents WHERE kind = ?", [kind]
+            )
+            if version is None:
+                return None
+            if kind not in self._decoded or self._decoded[kind][0] != version:
+                ((packed,),) = connection.execute(
+                    "SELECT json FROM documents WHERE id = ?", [version]
+                )
+                self._decoded[kind] = version, unpack_document(cls, packed)
+            return cast(R, self._decoded[kind][1])
+
+    def _find(
+        self, connection: sqlite3.Connection, ids: Sequence[SeriesId]
+    ) -> tuple[list[Series], list[Series]]:
+        """The series with these ids, and all there are."""
+        known = read_series(connection)
+        by_id = {series.id: series for series in known}
+        if missing := [each for each in ids if each not in by_id]:
+            raise StoreError(f"{self.path} has no series with the id {missing[0]}")
+        return [by_id[each] for each in ids], known
+
+    def _line(self, after: int) -> dict[str, int]:
+        return {"after": after, "session": self._session}
+
+    def _meta(self, key: str) -> Any:
+        with self._reading() as connection:
+            return read_meta(connection, key)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """The connection for one caller, who sees the file as it is at the first query."""
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN")
+                try:
+                    yield self._connection
+                finally:
+                    self._connection.execute("COMMIT")
+            except _UNREADABLE as error:
+                raise StoreError(f"cannot read {self.path}: {error}") from error
+
+
+def _let_go(connection: sqlite3.Connection, path: Path) -> None:
+    try:
+        is_finished = read_meta(connection, "finished_ns") is not None
+    except _UNREADABLE:
+        is_finished = False
+    connection.close()
+    if is_finished:
+        schema.remove_log(path)
+
+
+def _alive(step: int, silent: float, interval: float) -> RunStatus:
+    if silent > max(STALLED_SECONDS, _STALLED_STEPS * interval):
+        return RunStatus("stalled", step=step, seconds=silent)
+    return RunStatus("running", step=step)

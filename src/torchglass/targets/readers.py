@@ -1,0 +1,91 @@
+"""Any target as the record of a model, or as a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TypeGuard
+
+from torchglass.records.model import Model
+from torchglass.records.reader import Reader
+from torchglass.targets.names import RUN_SUFFIX, resolve
+
+_DATABASE = b"SQLite format 3\0"
+
+
+def is_reader(target: object) -> TypeGuard[Reader]:
+    """Whether a target can be looked through as it is."""
+    # By its class: asking the instance would run the properties of a user's module.
+    return issubclass(type(target), Reader)
+
+
+def is_live(target: object) -> bool:
+    """Whether a target is an object of the user's, and not a file, a record or a reader."""
+    kept = isinstance(target, (str, PathLike, Model)) or is_reader(target)
+    return not (kept or is_state(target))
+
+
+def is_state(target: object) -> TypeGuard[Mapping[object, object]]:
+    """Whether a target is what was saved of a model, such as a dict of tensors."""
+    if not isinstance(target, Mapping):
+        return False
+    from torchglass.capture.model.containers import module_parts
+
+    return not module_parts(target)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run file, or a folder with those of all ranks of a run."""
+    if path.is_dir():
+        return any(path.glob(f"*{RUN_SUFFIX}"))
+    return path.suffix == RUN_SUFFIX or _is_database(path)
+
+
+def _is_database(path: Path) -> bool:
+    """Whether a file is one of SQLite's, as runs are under any name."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_DATABASE)) == _DATABASE
+    except OSError:
+        return False
+
+
+def read(target: object, *, unsafe: bool = False) -> Model:
+    """The structure of any target: a live model, a name, a checkpoint, a run or a record."""
+    target = resolve(target)
+    if isinstance(target, Model):
+        return target
+    if is_reader(target):
+        return target.model()
+    if is_state(target):
+        from torchglass.capture.model.checkpoint_files import read_contents
+
+        name = type(target).__name__
+        return replace(read_contents([target], f"this {name}"), name=name)
+    if not isinstance(target, Path):
+        from torchglass.capture.model.structure import read_model
+
+        return read_model(target)
+    if is_run(target):
+        with closing(open_reader(target)) as reader:
+            return reader.model()
+    from torchglass.capture.model.checkpoints import read_checkpoint
+
+    return read_checkpoint(target, unsafe=unsafe)
+
+
+def open_reader(target: object, *, unsafe: bool = False) -> Reader:
+    """A reader of any target; a model that no run was made of is read into memory."""
+    target = resolve(target)
+    if is_reader(target):
+        return target
+    if isinstance(target, Path) and is_run(target):
+        from torchglass.results.run import open_run
+
+        return open_run(target).reader
+    from torchglass.targets.in_memory import hold
+
+    return hold(read(target, unsafe=unsafe))

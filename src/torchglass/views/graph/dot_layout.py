@@ -1,0 +1,146 @@
+"""Positions found by Graphviz' dot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torchglass.analyse.graph.parts import Graph
+from torchglass.views.graph.graphviz import POINTS, Drawing, Graphviz
+from torchglass.views.graph.layout import Area, Corners, Frame, Heading, Layout, Point, Route, union
+from torchglass.views.graph.style import Style
+
+Placed = Mapping[str, Any]
+"""A part with its place, in the words of Graphviz' JSON."""
+
+_LINE = 11.0
+"""The height of a line of an edge's label."""
+_ABOVE_BASELINE = 3.0
+"""The middle of a line of it."""
+_MITER = 1.66
+"""By how much an arrow is drawn short of its end, so that the outline of its tip fits in."""
+
+
+def arrange(style: Style, heading: Heading, graphviz: Graphviz) -> Layout:
+    """The layout of a graph as one flow, however long."""
+    graph = style.graph
+    attributes = {
+        "rankdir": heading.rank,
+        "ranksep": "0.3",
+        "nodesep": "0.2",
+        **style.of_graph(),
+    }
+    # What dot writes as positions has five digits, too few for a long picture; what it draws
+    # is exact.
+    drawn = graphviz.layout(_drawing(style, attributes))
+    placed = {
+        part["comment"]: part for part in (*drawn.get("objects", ()), *drawn.get("edges", ()))
+    }
+    nodes = {
+        node.name: heading.flow_area(_node_corners(placed[f"node {number}"]))
+        for number, node in enumerate(graph.nodes)
+    }
+    routes = [_route(placed[f"edge {number}"], heading) for number, _ in enumerate(graph.edges)]
+    frames = _frames(graph, placed, cores(graph, nodes), heading)
+    return Layout(nodes=nodes, routes=tuple(routes), frames=tuple(frames))
+
+
+def _drawing(style: Style, attributes: Mapping[str, str]) -> Drawing:
+    """All parts of a graph, each with a comment to know it again by."""
+    drawing = Drawing(attributes)
+    clusters: dict[str | None, str | None] = {None: None}
+    for number, box in enumerate(style.graph.boxes):
+        clusters[box.name] = f"cluster_{number}"
+        shown = {"comment": f"box {number}", "label": style.title_of(box), **style.of_box(box)}
+        drawing.add_box(f"cluster_{number}", clusters[box.parent], shown)
+    for number, node in enumerate(style.graph.nodes):
+        shown = {"comment": f"node {number}", **style.of_node(node)}
+        drawing.add_node(style.names[node.name], clusters[node.box], shown)
+    for number, edge in enumerate(style.graph.edges):
+        ends = style.names[edge.source], style.names[edge.target]
+        drawing.add_edge(*ends, {"comment": f"edge {number}", **style.of_edge(edge)})
+    return drawing
+
+
+def _node_corners(part: Placed) -> Corners:
+    corners = list(_outline(part))
+    # A shape without an outline is nowhere drawn; its position will do.
+    x, y = _middle(corners) if corners else _pair(part["pos"])
+    width, height = float(part["width"]) * POINTS, float(part["height"]) * POINTS
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+
+
+def _route(part: Placed, heading: Heading) -> Route:
+    [curve] = [stroke["points"] for stroke in part["_draw_"] if stroke["op"] == "b"]
+    flowing = [heading.into_flow(x, y) for x, y in curve]
+    tips = [stroke["points"][1] for stroke in part.get("_hdraw_", ()) if stroke["op"] == "P"]
+    lines = [stroke for stroke in part.get("_ldraw_", ()) if stroke["op"] == "T"]
+    return Route(
+        curve=tuple(flowing),
+        tip=heading.into_flow(*_beyond(curve[-1], tips[0])) if tips else flowing[-1],
+        label=heading.flow_area(_label_corners(lines)) if lines else None,
+    )
+
+
+def _beyond(base: Point, tip: Point) -> Point:
+    """Where the arrow that is drawn up to a tip was meant to end."""
+    length = math.dist(base, tip) or 1.0
+    share = 1 + _MITER / length
+    return base[0] + (tip[0] - base[0]) * share, base[1] + (tip[1] - base[1]) * share
+
+
+def _label_corners(lines: list[Placed]) -> Corners:
+    x, y = _middle([line["pt"] for line in lines])
+    y += _ABOVE_BASELINE
+    width = max(line["width"] for line in lines) / 2
+    height = len(lines) * _LINE / 2
+    return x - width, y - height, x + width, y + height
+
+
+def _frames(
+    graph: Graph, placed: Mapping[str, Placed], cores: Mapping[str, Area], heading: Heading
+) -> Iterator[Frame]:
+    for number, box in enumerate(graph.boxes):
+        part = placed[f"box {number}"]
+        outline = list(_outline(part))
+        xs, ys = [x for x, _ in outline], [y for _, y in outline]
+        height = float(part["lheight"]) * POINTS
+        yield Frame(
+            name=box.name,
+            area=heading.flow_area((min(xs), min(ys), max(xs), max(ys))),
+            core=cores[box.name],
+            title_room=0.0 if heading.titles_beside else height,
+        )
+
+
+def cores(graph: Graph, nodes: Mapping[str, Area]) -> dict[str, Area]:
+    """The areas of the nodes in each box, inner boxes included."""
+    inside: dict[str | None, list[Area]] = {}
+    for node in graph.nodes:
+        inside.setdefault(node.box, []).append(nodes[node.name])
+    found: dict[str, Area] = {}
+    for box in reversed(graph.boxes):
+        found[box.name] = union(inside[box.name])
+        inside.setdefault(box.parent, []).append(found[box.name])
+    return found
+
+
+def _outline(part: Placed) -> Iterator[Point]:
+    """Points of what is drawn of a node or a box, those furthest out among them."""
+    for stroke in part.get("_draw_", ()):
+        if "rect" in stroke:
+            x, y, width, height = stroke["rect"]
+            yield x - width, y - height
+            yield x + width, y + height
+        yield from stroke.get("points", ())
+
+
+def _middle(points: list[Point]) -> Point:
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    return (min(xs) + max(xs)) / 2, (min(ys) + max(ys)) / 2
+
+
+def _pair(text: str) -> Point:
+    x, y = text.split(",")
+    return float(x), float(y)

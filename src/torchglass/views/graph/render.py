@@ -1,0 +1,289 @@
+"""Draws a graph.
+
+draw(fold(trace, model), Path("model.svg"))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from torchglass.analyse.graph.parts import Graph, Node
+from torchglass.errors import ViewError
+from torchglass.views.graph.columns import wrap
+from torchglass.views.graph.dot_layout import arrange
+from torchglass.views.graph.graphviz import POINTS, Drawing, Graphviz, graphviz
+from torchglass.views.graph.layout import HEADINGS, Corners, Direction, Heading, Layout, Point
+from torchglass.views.graph.row_layout import arrange_in_rows, is_too_much_for_dot
+from torchglass.views.graph.style import (
+    DARK,
+    LIGHT,
+    Attributes,
+    ColorBy,
+    Ink,
+    Overrides,
+    Style,
+    mix,
+    words_only,
+)
+from torchglass.views.output_paths import in_its_folder
+
+_INSET = 6.0
+"""Of a title from the corner of its box."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words on the page that are no node of the graph."""
+
+    attributes: Attributes
+    middle: Point
+    """On the page."""
+
+
+def paint(
+    layout: Layout,
+    style: Style,
+    heading: Heading,
+    texts: Iterable[Text],
+    graphviz: Graphviz,
+    *,
+    format: str,
+    dpi: float,
+) -> bytes:
+    """The picture as a file of a format."""
+    titles = _titles(layout, style, heading, graphviz)
+    drawing = Drawing({**style.of_graph(), "pad": "0.25", "dpi": f"{dpi:.0f}"})
+    for number, (frame, lines) in enumerate(zip(layout.frames, titles, strict=True)):
+        corners = ",".join(f"{side:.2f}" for side in heading.page_corners(frame.area))
+        attributes = style.of_box(style.boxes[frame.name])
+        if frame.continued:
+            attributes["id"] += f" {number}"
+        drawing.add_box(f"cluster_{number}", None, {"bb": corners, **attributes})
+        _add_text(drawing, lines, f"cluster_{number}")
+    _add_text(drawing, texts, None)
+    for node in style.graph.nodes:
+        middle = heading.onto_page(*layout.nodes[node.name].centre)
+        shown = {"pos": _place(middle), **style.of_node(node)}
+        drawing.add_node(style.names[node.name], None, shown)
+    _add_edges(drawing, layout, style, heading)
+    # Everything has its place; Graphviz is not to look for another.
+    return graphviz.draw(drawing, format, engine="nop2")
+
+
+def _add_text(drawing: Drawing, texts: Iterable[Text], box: str | None) -> None:
+    """Add words as nodes, since nodes are drawn over edges, and labels are not."""
+    for text in texts:
+        # Begins with a space of no width, as no name of a node does.
+        name = f"\u200b{text.middle}"
+        drawing.add_node(name, box, {"pos": _place(text.middle), **text.attributes})
+
+
+def _add_edges(drawing: Drawing, layout: Layout, style: Style, heading: Heading) -> None:
+    for edge, route in zip(style.graph.edges, layout.routes, strict=True):
+        attributes = style.of_edge(edge)
+        way = " ".join(_place(heading.onto_page(*point)) for point in route.curve)
+        attributes["pos"] = f"e,{_place(heading.onto_page(*route.tip))} {way}"
+        if route.label is not None:
+            attributes["lp"] = _place(heading.onto_page(*route.label.centre))
+        drawing.add_edge(style.names[edge.source], style.names[edge.target], attributes)
+
+
+def _titles(layout: Layout, style: Style, heading: Heading, graphviz: Graphviz) -> list[list[Text]]:
+    """The lines of the titles of all boxes, each in the corner where the flow comes in."""
+    titles = [
+        style.of_title(style.boxes[frame.name], continued=frame.continued)
+        for frame in layout.frames
+    ]
+    sizes = iter(graphviz.measure([line for lines in titles for line in lines]))
+    placed: list[list[Text]] = []
+    for frame, lines in zip(layout.frames, titles, strict=True):
+        left, bottom, _, top = heading.page_corners(frame.area)
+        measured = [next(sizes) for _ in lines]
+        height = sum(size[1] for size in measured)
+        y = top - _INSET if heading.title_edge == "t" else bottom + _INSET + height
+        placed.append([])
+        for attributes, (width, line) in zip(lines, measured, strict=True):
+            placed[-1].append(Text(attributes, (left + _INSET + width / 2, y - line / 2)))
+            y -= line
+    return placed
+
+
+def _place(point: Point) -> str:
+    return f"{point[0]:.2f},{point[1]:.2f}"
+
+
+_ENTRY_WIDTH = 120
+_SWATCH_WIDTH = 20
+_GAP = 6
+_RAMP_STEPS = 5
+
+
+def legend(style: Style, width: float) -> Attributes | None:
+    """The attributes of the legend, as a node of about a width in points, if there is a need."""
+    cells = list(_cells(style))
+    if not cells:
+        return None
+    per_row = math.ceil(len(cells) / math.ceil(len(cells) * _ENTRY_WIDTH / width))
+    rows = "".join(
+        f"<tr>{''.join(cells[start : start + per_row])}</tr>"
+        for start in range(0, len(cells), per_row)
+    )
+    dim = style.palette.dim
+    label = (
+        f'<<font point-size="9" color="{dim}">'
+        f'<table border="0" cellspacing="5" cellpadding="2">{rows}</table></font>>'
+    )
+    return words_only(label)
+
+
+def _cells(style: Style) -> Iterator[str]:
+    palette, nodes = style.palette, style.graph.nodes
+    for ink, line, text in _entries(style, nodes):
+        yield _entry(_swatch(ink, line), text)
+    folded = [*(box.again for box in style.graph.boxes), *(node.again for node in nodes)]
+    if any(again.times > 1 for again in folded):
+        ink = Ink(fill=palette.boxes[0], line=palette.repeat)
+        yield _entry(_swatch(ink, "rounded", border=2), "drawn once, runs n ×")
+    if style.color_by is not None:
+        width = _SWATCH_WIDTH // _RAMP_STEPS
+        steps = "".join(
+            f'<td bgcolor="{mix(palette, step / (_RAMP_STEPS - 1))}" width="{width}"></td>'
+            for step in range(_RAMP_STEPS)
+        )
+        ramp = (
+            '<td cellpadding="0"><table border="0" cellspacing="0" cellborder="0" cellpadding="0">'
+            f"<tr>{steps}</tr></table></td>"
+        )
+        most = f", up to {style.amount(style.most)}" if style.most else ": not known"
+        yield _entry(ramp, f"{style.color_by}{most}")
+
+
+def _entry(sign: str, text: str) -> str:
+    return f'{sign}<td align="left">{text}</td><td width="{_GAP}"></td>'
+
+
+def _entries(style: Style, nodes: Iterable[Node]) -> Iterator[tuple[Ink, str, str]]:
+    """Fill and outline, style of the outline, and meaning of what occurs."""
+    palette = style.palette
+    ramped = style.color_by is not None
+    plain = Ink(fill=palette.ground, line=palette.op.line)
+    found = list(nodes)
+    ops = [node for node in found if node.kind in ("op", "module")]
+    candidates = (
+        (any(node.kind == "input" for node in found), palette.input, "rounded", "input"),
+        (any(node.kind == "output" for node in found), palette.output, "rounded", "output"),
+        (
+            not ramped and any(node.parameters for node in ops),
+            palette.parameters,
+            "",
+            "has parameters",
+        ),
+        (any(node.module and node.kind == "op" for node in ops), plain, "", "square: a module"),
+        (any(not node.module for node in ops), plain, "rounded", "round: an op"),
+        (any(node.kind == "module" for node in ops), plain, "", "solid: a closed module"),
+        (any(not node.from_input for node in ops), plain, "dashed", "not from the input"),
+        (any(node.kind == "buffer" for node in found), palette.buffer, "", "buffer"),
+        (any(node.kind == "stub" for node in found), plain, "dotted", "outside the module"),
+        (any(node.failed for node in found), palette.failure, "", "raised"),
+    )
+    return ((ink, line, text) for occurs, ink, line, text in candidates if occurs)
+
+
+def _swatch(ink: Ink, line: str, border: int = 1) -> str:
+    style = f' style="{line}"' if line else ""
+    return (
+        f'<td width="{_SWATCH_WIDTH}" height="12" fixedsize="true" border="{border}"'
+        f' bgcolor="{ink.fill}" color="{ink.line}"{style}></td>'
+    )
+
+
+FORMATS = ("svg", "png", "pdf", "jpg", "dot")
+_PIXELS = ("png", "jpg")
+
+_PAGE_SHAPE = 1.0
+"""Width to height that long pictures are wrapped towards, between a sheet's two ways up."""
+_DPI = 144.0
+_MOST_PIXELS = 40e6
+_LONGEST_SIDE = 30_000
+"""Pixels; cairo draws no image that is longer."""
+_APART = 14.0
+_NARROWEST_LEGEND = 270.0
+
+
+def draw(
+    graph: Graph,
+    path: Path | None = None,
+    *,
+    format: str | None = None,
+    direction: Direction = "down",
+    color_by: ColorBy | None = None,
+    dark: bool = False,
+    overrides: Overrides | None = None,
+) -> bytes:
+    """The picture of a graph as the bytes of a file, written to a path if there is one.
+
+    The format is that of the path's ending unless it is given, and SVG without either.
+    """
+    kind = _format(path, format)
+    _check("direction", direction, get_args(Direction))
+    if color_by is not None:
+        _check("color_by", color_by, get_args(ColorBy))
+    style = Style(graph, DARK if dark else LIGHT, color_by, overrides or Overrides())
+    heading = HEADINGS[direction]
+    with graphviz(f"{len(graph.nodes):,} nodes") as drawer:
+        layout = wrap(_laid_out(style, heading, drawer), shape=_PAGE_SHAPE)
+        corners = heading.page_corners(layout.area)
+        texts = [_headline(style, corners, drawer), *_legend(style, corners, drawer)]
+        dpi = _dpi(corners) if kind in _PIXELS else POINTS
+        picture = paint(layout, style, heading, texts, drawer, format=kind, dpi=dpi)
+    if path is not None:
+        in_its_folder(path).write_bytes(picture)
+    return picture
+
+
+def _laid_out(style: Style, heading: Heading, drawer: Graphviz) -> Layout:
+    """The layout of dot, and where that would take long, one node a row."""
+    if is_too_much_for_dot(style.graph) and not style.chooses_layout:
+        return arrange_in_rows(style, heading, drawer)
+    return arrange(style, heading, drawer)
+
+
+def _format(path: Path | None, format: str | None) -> str:
+    kind = (format or (path.suffix.lstrip(".") if path is not None else "") or "svg").lower()
+    _check("format", kind, FORMATS)
+    return kind
+
+
+def _check(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ViewError(f"{name} is one of {', '.join(known)}, not {value!r}")
+
+
+def _headline(style: Style, corners: Corners, drawer: Graphviz) -> Text:
+    left, _, _, top = corners
+    attributes = style.of_headline()
+    [(width, height)] = drawer.measure([attributes])
+    return Text(attributes, (left + width / 2, top + _APART + height / 2))
+
+
+def _legend(style: Style, corners: Corners, drawer: Graphviz) -> Iterator[Text]:
+    left, bottom, right, _ = corners
+    attributes = legend(style, max(right - left, _NARROWEST_LEGEND))
+    if attributes is not None:
+        [(width, height)] = drawer.measure([attributes])
+        yield Text(attributes, (left + width / 2, bottom - _APART - height / 2))
+
+
+def _dpi(corners: Corners) -> float:
+    """Dots per inch, fewer where the picture is so large that a program could not open it."""
+    left, bottom, right, top = corners
+    width, height = max(1.0, (right - left) / POINTS), max(1.0, (top - bottom) / POINTS)
+    return min(
+        _DPI,
+        math.sqrt(_MOST_PIXELS / (width * height)),
+        _LONGEST_SIDE / max(width, height),
+    )

@@ -1,0 +1,285 @@
+"""The layout of a large graph: one node per row, long edges in lanes beside.
+
+It takes time in proportion to the graph, where dot takes minutes. Edges that leave the same node
+share a lane, as the wires of a bus do.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from torchglass.analyse.graph.parts import Box, Edge, Graph, Node
+from torchglass.views.graph import labels
+from torchglass.views.graph.dot_layout import cores
+from torchglass.views.graph.graphviz import Graphviz
+from torchglass.views.graph.layout import Area, Frame, Heading, Layout, Point, Route, rounded
+from torchglass.views.graph.style import Style, words_only
+
+_MOST_NODES = 400
+_LONGEST_EDGES = 1500
+"""Ranks that all edges of a graph reach over together: dot takes seconds for so many."""
+_GAP = 20.0
+"""Between two rows."""
+_LANE = 9.0
+_PAD = 8.0
+_BEND = 6.0
+_ARROW = 6.0
+_LABEL_LINE = 11.0
+_ENTRIES = (0.15, 0.7)
+"""The part of a node's side at which edges come in, from its beginning."""
+_EXIT = 0.85
+"""Where at a node's side edges leave for their lanes."""
+
+
+def is_too_much_for_dot(graph: Graph) -> bool:
+    """Whether dot would take more than a few seconds."""
+    if len(graph.nodes) > _MOST_NODES:
+        return True
+    ranks = {node.name: 0 for node in graph.nodes}
+    places = {node.name: place for place, node in enumerate(graph.nodes)}
+    edges = sorted(graph.edges, key=lambda edge: places[edge.source])
+    for edge in edges:
+        if places[edge.source] < places[edge.target]:
+            ranks[edge.target] = max(ranks[edge.target], ranks[edge.source] + 1)
+    reach = sum(abs(ranks[edge.target] - ranks[edge.source]) for edge in edges)
+    return reach > _LONGEST_EDGES
+
+
+def arrange_in_rows(style: Style, heading: Heading, graphviz: Graphviz) -> Layout:
+    """The layout of a graph as one column of nodes."""
+    return _Rows(style, heading, graphviz).layout()
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    along: float
+    across: float
+
+
+class _Rows:
+    """The rows of one graph while their places are found."""
+
+    def __init__(self, style: Style, heading: Heading, graphviz: Graphviz) -> None:
+        graph = style.graph
+        self._graph = graph
+        self._beside = heading.titles_beside
+        measured = graphviz.measure(
+            [style.of_node(node) for node in graph.nodes]
+            + [words_only(style.title_of(box)) for box in graph.boxes]
+            + [_label(style, edge) for edge in graph.edges]
+        )
+        sizes = [_Size(w, h) if self._beside else _Size(h, w) for w, h in measured]
+        boxes = len(graph.nodes) + len(graph.boxes)
+        self._sizes = dict(zip((node.name for node in graph.nodes), sizes, strict=False))
+        names = (box.name for box in graph.boxes)
+        self._titles = dict(zip(names, sizes[len(graph.nodes) :], strict=False))
+        self._labels = [
+            size if any(labels.edge_lines(edge)) else None
+            for edge, size in zip(graph.edges, sizes[boxes:], strict=True)
+        ]
+        self._order = list(_in_boxes(graph))
+        self._row = {
+            part.name: row
+            for row, part in enumerate(part for part in self._order if isinstance(part, Node))
+        }
+        self._nodes: dict[str, Area] = {}
+        self._spans: dict[str, tuple[float, float]] = {}
+        """From the beginning to the end of each box."""
+        self._place_rows()
+        self._lanes, self._borders = _slots(self._lane_spans(), self._spans)
+        self._first_lane = self._room_for_labels()
+
+    def layout(self) -> Layout:
+        """Where everything lies."""
+        entries = self._entries()
+        routes = [self._route(number, entries.get(number)) for number in range(len(self._labels))]
+        inner = cores(self._graph, self._nodes)
+        frames = [self._frame(box, inner[box.name]) for box in self._graph.boxes]
+        return Layout(nodes=self._nodes, routes=tuple(routes), frames=tuple(frames))
+
+    def _place_rows(self) -> None:
+        """Places along the flow: boxes open with room for their title, and close with room."""
+        extra = self._room_above()
+        begins: dict[str, float] = {}
+        along = 0.0
+        for part in self._order:
+            if isinstance(part, Node):
+                size = self._sizes[part.name]
+                along += extra.get(part.name, 0.0)
+                half = size.across / 2
+                self._nodes[part.name] = Area(along, along + size.along, -half, half)
+                along += size.along + _GAP
+            elif part.name in begins:
+                end = along - _GAP + _PAD
+                self._spans[part.name] = begins[part.name], end
+                along = end + _GAP
+            else:
+                begins[part.name] = along
+                along += _PAD + (0.0 if self._beside else self._titles[part.name].along)
+
+    def _room_above(self) -> dict[str, float]:
+        """What the label of the edge from the row above needs more than the gap."""
+        room: dict[str, float] = {}
+        for edge, size in zip(self._graph.edges, self._labels, strict=True):
+            if size is not None and self._is_next(edge):
+                more = size.along + 2 * _ARROW - _GAP
+                room[edge.target] = max(room.get(edge.target, 0.0), more)
+        return room
+
+    def _is_next(self, edge: Edge) -> bool:
+        return self._row[edge.target] == self._row[edge.source] + 1
+
+    def _lane_spans(self) -> dict[str, tuple[float, float]]:
+        """How far the lane of each node reaches that has edges to further than the next row."""
+        spans: dict[str, tuple[float, float]] = {}
+        for edge in self._graph.edges:
+            if not self._is_next(edge):
+                ends = self._nodes[edge.source].centre[0], self._nodes[edge.target].centre[0]
+                known = spans.get(edge.source, ends)
+                spans[edge.source] = min(*known, *ends), max(*known, *ends)
+        return spans
+
+    def _room_for_labels(self) -> float:
+        """Where the lanes begin: right of all nodes and of what stands beside them."""
+        room = {name: area.right for name, area in self._nodes.items()}
+        for edge, size in zip(self._graph.edges, self._labels, strict=True):
+            if size is not None and not self._is_next(edge):
+                reach = self._nodes[edge.target].right + _ARROW + size.across
+                room[edge.target] = max(room[edge.target], reach)
+        titles = (title.across / 2 for title in self._titles.values())
+        return max((*room.values(), *titles), default=0.0) + 2 * _PAD
+
+    def _entries(self) -> dict[int, float]:
+        """Where along the flow each edge from a lane comes in, spread over the side of its node."""
+        coming: dict[str, list[int]] = {}
+        for number, edge in enumerate(self._graph.edges):
+            if not self._is_next(edge):
+                coming.setdefault(edge.target, []).append(number)
+        places: dict[int, float] = {}
+        for target, numbers in coming.items():
+            area = self._nodes[target]
+            low, high = (area.begin + area.length * share for share in _ENTRIES)
+            step = min(_LABEL_LINE, (high - low) / len(numbers))
+            for place, number in enumerate(numbers):
+                places[number] = low + step * (place + 0.5)
+        return places
+
+    def _route(self, number: int, entry: float | None) -> Route:
+        edge, label = self._graph.edges[number], self._labels[number]
+        source, target = self._nodes[edge.source], self._nodes[edge.target]
+        if entry is None:
+            tip: Point = (target.begin, 0.0)
+            corners: list[Point] = [(source.end, 0.0), (target.begin - _ARROW, 0.0)]
+            begin = (source.end + target.begin - _ARROW) / 2
+            corner = begin - (label.along / 2 if label else 0.0), _PAD / 2
+        else:
+            leave = source.begin + source.length * _EXIT
+            lane = self._lane_place(self._lanes[edge.source])
+            tip = (entry, target.right)
+            corners = [
+                (leave, source.right),
+                (leave, lane),
+                (entry, lane),
+                (entry, target.right + _ARROW),
+            ]
+            corner = entry - (label.along if label else 0.0), target.right + _ARROW
+        area = None
+        if label is not None:
+            area = Area(corner[0], corner[0] + label.along, corner[1], corner[1] + label.across)
+        return Route(curve=rounded(corners, _BEND), tip=tip, label=area)
+
+    def _frame(self, box: Box, core: Area) -> Frame:
+        begin, end = self._spans[box.name]
+        left = min(core.left, -self._titles[box.name].across / 2) - _PAD * self._heights[box.name]
+        right = self._lane_place(self._borders[box.name])
+        title = 0.0 if self._beside else self._titles[box.name].along
+        return Frame(name=box.name, area=Area(begin, end, left, right), core=core, title_room=title)
+
+    @property
+    def _heights(self) -> Mapping[str, int]:
+        """How many levels of boxes are at most inside each one, itself counted."""
+        heights: dict[str | None, int] = {}
+        for box in reversed(self._graph.boxes):
+            heights[box.name] = heights.get(box.name, 0) + 1
+            heights[box.parent] = max(heights.get(box.parent, 0), heights[box.name])
+        return {name: height for name, height in heights.items() if name is not None}
+
+    def _lane_place(self, slot: int) -> float:
+        return self._first_lane + _LANE * slot
+
+
+def _label(style: Style, edge: Edge) -> Mapping[str, str]:
+    shown = style.of_edge(edge)
+    return {
+        "shape": "plain",
+        "label": shown.get("label", ""),
+        "fontname": shown["fontname"],
+        "fontsize": shown["fontsize"],
+    }
+
+
+def _in_boxes(graph: Graph) -> Iterator[Node | Box]:
+    """All nodes in order, each box once before and once after what is in it."""
+    inside: dict[str | None, list[Node | Box]] = {}
+    boxes = {box.name: box for box in graph.boxes}
+    seen: set[str] = set()
+    for node in graph.nodes:
+        part: Node | Box = node
+        parent = node.box
+        while parent is not None and parent not in seen:
+            seen.add(parent)
+            inside.setdefault(parent, []).append(part)
+            part, parent = boxes[parent], boxes[parent].parent
+        inside.setdefault(parent, []).append(part)
+    waiting: list[tuple[Node | Box, bool]] = [(part, False) for part in inside.get(None, ())][::-1]
+    while waiting:
+        part, opened = waiting.pop()
+        yield part
+        if isinstance(part, Box) and not opened:
+            waiting.append((part, True))
+            waiting += [(inner, False) for inner in reversed(inside[part.name])]
+
+
+def _slots(
+    lanes: Mapping[str, tuple[float, float]], boxes: Mapping[str, tuple[float, float]]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The slot beside the nodes of each lane and of each box's border, the shortest innermost.
+
+    What reaches further is set later, and so further out: no border cuts through a lane inside
+    of its box.
+    """
+    waiting = [(end - begin, False, name, begin, end) for name, (begin, end) in lanes.items()]
+    waiting += [(end - begin, True, name, begin, end) for name, (begin, end) in boxes.items()]
+    taken: list[_Taken] = []
+    found: tuple[dict[str, int], dict[str, int]] = {}, {}
+    for _, is_box, name, begin, end in sorted(waiting):
+        slot = 0
+        if is_box:
+            used = [number for number, one in enumerate(taken) if not one.is_free(begin, end)]
+            slot = max(used, default=-1) + 1
+        else:
+            while slot < len(taken) and not taken[slot].is_free(begin, end):
+                slot += 1
+        if slot == len(taken):
+            taken.append(_Taken())
+        taken[slot].take(begin, end)
+        found[is_box][name] = slot
+    return found
+
+
+class _Taken:
+    """The stretches of one slot that are taken, none over another."""
+
+    def __init__(self) -> None:
+        self._begins: list[float] = []
+        self._ends: list[float] = []
+
+    def is_free(self, begin: float, end: float) -> bool:
+        return bisect_left(self._ends, begin) == bisect_left(self._begins, end)
+
+    def take(self, begin: float, end: float) -> None:
+        place = bisect_left(self._begins, begin)
+        self._begins.insert(place, begin)
+        self._ends.insert(place, end)

@@ -1,0 +1,201 @@
+"""What a summary or a trace says about the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torchglass.analyse.summary import SummaryReport
+from torchglass.analyse.trace import Anatomy, parameters_of
+from torchglass.records.model import FilePart, Model
+from torchglass.records.tensors import TensorSpec
+from torchglass.records.trace import OpId
+from torchglass.views.formats import format_bytes, format_count, harmless
+
+_MOST_NOTES = 10
+_FEW_PARTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One quantity of the whole model."""
+
+    label: str
+    text: str
+    meaning: str = ""
+    """What is in it, where the label cannot say."""
+
+
+def facts(report: SummaryReport) -> list[Fact]:
+    """Parameters, bytes and memory; what would say nothing is left out."""
+    return [*_parameter_facts(report), *_memory_facts(report)]
+
+
+def notes(report: SummaryReport) -> list[str]:
+    """What is not to be overlooked: what else a file has, shared tensors, folds, problems."""
+    return [
+        *also_in_file(report.model),
+        *_few(_tied(report), "tied weights"),
+        *_few(_aliases(report), "aliases"),
+        *_folds(report),
+        *_signs(report),
+        *_few(_problems(report), "problems"),
+    ]
+
+
+def also_in_file(model: Model) -> list[str]:
+    """One sentence on what a checkpoint holds beside the model, if anything."""
+    parts = model.also_in_file
+    told = [part_text(part) for part in parts[:_FEW_PARTS]]
+    more = [f"{len(parts) - _FEW_PARTS:,} more"] if len(parts) > _FEW_PARTS else []
+    return [f"Also in this file: {', '.join((*told, *more))}"] if told else []
+
+
+def part_text(part: FilePart) -> str:
+    """A part of a file: "epoch=3", "optimizer (state of Adam, 12 tensors, 3.4 MB)"."""
+    name = harmless(part.name)
+    if not part.tensors:
+        return f"{name}={harmless(part.text)}"
+    count = f"{part.tensors:,} tensor{'s' * (part.tensors != 1)}"
+    told = [harmless(part.text), count, format_bytes(part.bytes)]
+    return f"{name} ({', '.join(filter(None, told))})"
+
+
+def _parameter_facts(report: SummaryReport) -> Iterator[Fact]:
+    total, per_use = report.counts.total, report.counts.per_use
+    yield Fact("Parameters", _number(total.parameters))
+    if total.frozen:
+        yield Fact("  trainable", _part(total.trainable, total.parameters))
+        yield Fact("  frozen", _part(total.frozen, total.parameters))
+    elif total.parameters:
+        yield Fact("  trainable", "all")
+    if per_use.parameters != total.parameters:
+        yield Fact(
+            "  per use",
+            _number(per_use.parameters),
+            "counting shared parameters once per module",
+        )
+    if total.buffers:
+        yield Fact("Buffers", _number(total.buffers))
+    yield Fact("Bytes", format_bytes(total.bytes), "parameters and buffers")
+
+
+def _memory_facts(report: SummaryReport) -> Iterator[Fact]:
+    memory = report.memory
+    if report.ran:
+        yield Fact(
+            "Inference",
+            f"≈ {format_bytes(memory.inference_bytes)}",
+            "weights + largest input and output",
+        )
+    if not report.counts.total.trainable:
+        return
+    kept = memory.activation_bytes
+    activations = "" if kept is None else f" + {format_bytes(kept)} of module outputs"
+    without = ", without activations" if kept is None else ""
+    yield Fact(
+        "Training",
+        f"≈ {format_bytes(memory.training_bytes)}",
+        f"weights + gradients + Adam's two moments{activations}{without}",
+    )
+
+
+def _number(count: int) -> str:
+    return f"{count:,} ({format_count(count)})" if count >= 1_000 else f"{count}"
+
+
+def _part(count: int, whole: int) -> str:
+    """A number of parameters and its share, exact where little of a large model trains."""
+    percent = 100 * count / whole
+    share = f"{percent:.0f}%" if percent >= 10 or not count else f"{percent:.2g}%"
+    return f"{_number(count)}, {share}"
+
+
+def _tied(report: SummaryReport) -> Iterator[str]:
+    for first, *others in report.model.tied.values():
+        yield f"tied: {harmless(first)} = {harmless(' = '.join(others))}"
+
+
+def _aliases(report: SummaryReport) -> Iterator[str]:
+    model = report.model
+    for module in model.modules:
+        if module.alias_of is not None:
+            first = model[module.alias_of].path or "the model itself"
+            yield f"alias: {harmless(module.path)} is {harmless(first)}"
+
+
+def _folds(report: SummaryReport) -> Iterator[str]:
+    folded = (row for row in report.rows if len(row.members) > 1)
+    if any(row.module.children for row in folded):
+        yield "folded: a row of several modules shows the inside of the first one"
+
+
+def _signs(report: SummaryReport) -> Iterator[str]:
+    """What the signs in the rows mean, of those that are there."""
+    if report.ran and any(not row.calls and row.module.alias_of is None for row in report.rows):
+        yield "–: not called in this forward"
+    if any(row.calls and len(row.calls[0].outputs) > 1 for row in report.rows):
+        yield "+1: one more output tensor"
+
+
+def _problems(report: SummaryReport) -> Iterator[str]:
+    for module in report.model.modules:
+        if module.problem:
+            where = harmless(module.path or report.model.name)
+            yield f"problem: {where}: {harmless(module.problem)}"
+
+
+def _few(lines: Iterable[str], what: str) -> list[str]:
+    every = list(lines)
+    if len(every) <= _MOST_NOTES:
+        return every
+    return [*every[:_MOST_NOTES], f"… and {len(every) - _MOST_NOTES} more {what}"]
+
+
+T = TypeVar("T")
+
+Saved = Collection[tuple[OpId, int]]
+"""The tensors that were saved, by number of the op and of its output."""
+
+
+def structure(anatomy: Anatomy, model: Model) -> str:
+    """The shape of the graph, and how many modules the model has."""
+    loops = anatomy.loops
+    kind = f"recurrent (at most {loops} loops)" if loops > 1 else "purely feedforward"
+    branching = "with branching" if anatomy.is_branching else "without branching"
+    modules = sum(module.alias_of is None for module in model.modules) - 1
+    return f"{kind}, {branching}; {modules} total modules"
+
+
+def tensors(anatomy: Anatomy, saved: Saved) -> str:
+    """How many tensors the pass made, and how many of them are here."""
+    specs = {
+        (op.id, index): value.spec
+        for op in anatomy.record.ops
+        for index, value in enumerate(op.outputs)
+    }
+    kept = [specs[key] for key in saved if key in specs]
+    return f"{_sum(specs.values())} computed in forward pass; {_sum(kept)} saved"
+
+
+def parameters(anatomy: Anatomy) -> str:
+    """How many ops used parameters, and how much those are, each counted once."""
+    operations = sum(bool(parameters_of(op)) for op in anatomy.record.ops)
+    specs = anatomy.parameters.values()
+    elements = sum(spec.elements for spec in specs)
+    size = format_bytes(sum(spec.bytes for spec in specs))
+    return f"{operations} parameter operations ({elements} params total; {size})"
+
+
+def ends(items: Sequence[T], most: int) -> tuple[Sequence[T], int, Sequence[T]]:
+    """The beginning of a long list, how many are left out of its middle, and its end."""
+    if len(items) <= most:
+        return items, 0, ()
+    half = most // 2
+    return items[:half], len(items) - 2 * half, items[-half:]
+
+
+def _sum(specs: Collection[TensorSpec]) -> str:
+    size = format_bytes(sum(spec.bytes for spec in specs))
+    return f"{len(specs)} tensor{'s' * (len(specs) != 1)} ({size})"

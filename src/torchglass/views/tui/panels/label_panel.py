@@ -1,0 +1,120 @@
+"""The panel that chooses the columns of the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.style import Style
+from textual.message import Message
+
+from torchglass.views.tui.cells import fit
+from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.keys import KEYS, bindings
+from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.panels.text_rows import Row
+from torchglass.views.tui.tree.columns import Column, Group
+from torchglass.views.tui.tree.label_choice import NAME, Labels
+from torchglass.views.tui.tree.lines import INKS, written
+
+_NAMES = 20
+_KEYS: dict[Group, str] = {
+    key.action[len("column('") : -len("')")]: key.keys[0]  # type: ignore[misc]
+    for key in KEYS
+    if key.action.startswith("column(")
+}
+
+
+class LabelPanel(Panel):
+    """All components of the labels, those that are shown ticked, in their order."""
+
+    key: ClassVar[str] = "L"
+    title: ClassVar[str] = "Labels"
+    has_cursor = True
+    BINDINGS: ClassVar = bindings("labels")
+
+    class Changed(Message):
+        """The user chose other labels."""
+
+        def __init__(self, labels: Labels) -> None:
+            super().__init__()
+            self.labels = labels
+
+    def __init__(self, subject: Subject, labels: Labels) -> None:
+        super().__init__(subject)
+        self.labels = labels
+
+    def take(self, labels: Labels) -> None:
+        """Show labels that were changed elsewhere."""
+        self.labels = labels
+        self.follow(False)
+
+    def follow(self, moved: bool) -> None:
+        """Draw the list, below the label of the module under the cursor."""
+        self.put(
+            [self._row(column) for column in self.labels.all],
+            [Row(list(self._preview())), Row([])],
+        )
+
+    def _style(self, tone: str, style: str) -> Style:
+        """The colours of the tree, before those of a panel."""
+        if style not in INKS:
+            return super()._style(tone, style)
+        focused = "glass-cursor" if self.has_focus else "glass-resting"
+        ground = "panel" if self.has_focus else "surface"
+        return written(self.app.theme_variables, style, focused if tone == "cursor" else ground)
+
+    def _row(self, column: Column) -> Row:
+        ticked = column.id in self.labels.shown
+        useful = column.applies(self.subject)
+        key = _KEYS.get(column.group, "")
+        return Row(
+            [
+                ("● " if ticked else "○ ", "mark" if ticked else "faint"),
+                (fit(column.name, _NAMES), "plain" if useful else "faint"),
+                (f"{key:2}", "key"),
+                *(self._value(column) if useful else [("not recorded", "faint")]),
+            ]
+        )
+
+    def _value(self, column: Column) -> list[tuple[str, str]]:
+        """What a component says of the module under the tree's cursor."""
+        if column is NAME and self.module.parent is None:
+            return [(self.subject.model.name, "name")]
+        return list(column.draw(self.subject, [self.module]))
+
+    def _preview(self) -> Iterator[tuple[str, str]]:
+        """The label of the module under the cursor."""
+        room = self.room
+        columns = [column for column in self.labels.all if column.id in self.labels.shown]
+        for column in columns:
+            pieces = self._value(column)
+            for text, style in pieces:
+                if room > 0:
+                    yield fit(text, min(cell_len(text), room)), style
+                    room -= cell_len(text)
+            if pieces:
+                yield "  ", "plain"
+                room -= 2
+
+    def action_move(self, by: int) -> None:
+        """Go some lines down."""
+        self.go(self.row + by)
+
+    def choose(self, row: Row) -> None:
+        """Show or hide the component under the cursor."""
+        self._change(self.labels.toggled(self.labels.all[self.row].id))
+
+    def action_shift(self, by: int) -> None:
+        """Move the component under the cursor up or down in the labels; the name stays first."""
+        column = self.labels.all[self.row]
+        if column is NAME:
+            return
+        place = self.labels.order.index(column.id) + by
+        self._change(self.labels.moved(column.id, place))
+        self.go(self.labels.order.index(column.id) + 1)
+
+    def _change(self, labels: Labels) -> None:
+        self.take(labels)
+        self.post_message(self.Changed(labels))

@@ -1,0 +1,357 @@
+"""The panel of the ops that ran inside a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+from rich.cells import cell_len
+
+from torchglass.analyse.failure.failure import code_at
+from torchglass.analyse.signatures import argument_name, settings_text, signature
+from torchglass.analyse.trace import Anatomy
+from torchglass.records.model import Module
+from torchglass.records.trace import Call, Op, Operand, OpId, Trace, Value
+from torchglass.views.formats import format_bytes, format_time, harmless
+from torchglass.views.summary_columns import shape_text
+from torchglass.views.tui.cells import fit
+from torchglass.views.tui.explorer_state import SHARED, Subject
+from torchglass.views.tui.panel_keys import panel_bindings
+from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.panels.text_rows import (
+    Cell,
+    LazyRows,
+    Row,
+    heading,
+    paragraph,
+    sections,
+    table,
+    wrap,
+)
+
+
+class Pass:
+    """One pass: its anatomy, and its ops by the module that they ran in."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.anatomy = Anatomy(trace)
+
+    @property
+    def trace(self) -> Trace:
+        """The record."""
+        return self.anatomy.record
+
+    def op(self, id: OpId) -> Op:
+        """One op."""
+        return self.trace.ops[id]
+
+    def name(self, id: OpId) -> str:
+        """What an op is called."""
+        return str(self.anatomy.labels[id])
+
+    @cached_property
+    def calls(self) -> Mapping[str, tuple[Call, ...]]:
+        """The calls of each module, by its path."""
+        found: dict[str, list[Call]] = {}
+        for call in self.trace.calls:
+            found.setdefault(call.path, []).append(call)
+        return {path: tuple(calls) for path, calls in found.items()}
+
+    def ops(self, path: str) -> list[OpId]:
+        """The ops that ran in a module, inner modules included, in the order of the pass."""
+        calls = self.calls.get(path, ())
+        if not path:
+            return [op.id for op in self.trace.ops]
+        return sorted({op for call in calls for op in self.anatomy.ops_of_call[call.id]})
+
+    def path(self, id: OpId) -> str:
+        """The module that an op ran in."""
+        call = self.op(id).call
+        return "" if call is None else self.trace.calls[call].path
+
+
+def shared_note(subject: Subject, module: Module, width: int) -> Iterator[Row]:
+    """Where the calls of a module that stands in several places are recorded."""
+    if module.alias_of is not None:
+        first = harmless(subject.path_of_calls(module)) or "the model"
+        words = f"{SHARED} The same module as {first}: all calls of both are recorded there."
+        yield from paragraph(words, width, "note")
+
+
+_KNOWN: WeakKeyDictionary[Subject, Pass] = WeakKeyDictionary()
+
+
+def pass_of(subject: Subject) -> Pass | None:
+    """The pass that a run keeps; the same object as long as the trace is the same."""
+    trace = subject.document(Trace)
+    if trace is None:
+        return None
+    known = _KNOWN.get(subject)
+    if known is None or known.trace is not trace:
+        known = _KNOWN[subject] = Pass(trace)
+    return known
+
+
+_NAME, _SHAPE, _TIME = 32, 16, 9
+_MOST_RELATIVES = 200
+
+
+class TensorFlow(Panel):
+    """A list of ops; an opened one with the ops that it comes from and those that it goes to."""
+
+    key: ClassVar[str] = "w"
+    title: ClassVar[str] = "Tensor flow"
+    missing: ClassVar[str] = "No traced forward: use tg.explore(model, *inputs) or --input"
+    has_cursor = True
+    BINDINGS: ClassVar = panel_bindings("panel:tensor flow")
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._pass: Pass | None = None
+        self._ops: Sequence[OpId] = ()
+        self._walked: list[OpId] = []
+        """The ops that were walked along; the last one is open, without any the list is shown."""
+
+    @classmethod
+    def available(cls, subject: Subject) -> bool:
+        """Whether a pass was traced."""
+        return subject.document(Trace) is not None
+
+    def follow(self, moved: bool) -> None:
+        """List the ops of the module."""
+        trace = pass_of(self.subject)
+        if trace is None:
+            self.say(f"{self.missing[:1].upper()}{self.missing[1:]}.")
+            return
+        if not moved and trace is self._pass:
+            self._draw()
+            return
+        path = self.subject.path_of_calls(self.module)
+        self._walked = []
+        self.work("Naming ops", lambda _: (trace, _named(trace, path)), self._take_ops)
+
+    def pick(self, op: OpId) -> None:
+        """Go to an op that was picked in another panel."""
+        if op in self._ops and not self._walked:
+            self.row = self._ops.index(op)
+            super().go(self.row)
+
+    def stood(self) -> None:
+        """Tell the other panels which op the cursor is on."""
+        op = self._op()
+        if op is not None and not self._walked:
+            self.post_message(self.Picked(op))
+
+    def choose(self, row: Row) -> None:
+        """Walk to the op of a row, or go to the module that holds a parameter."""
+        if isinstance(row.target, int):
+            self._walk(OpId(row.target))
+        else:
+            super().choose(row)
+
+    def action_relative(self, direction: int) -> None:
+        """Walk to the first op that this one comes from, or goes to."""
+        op = self._op()
+        if op is None or self._pass is None:
+            return
+        relatives = self._pass.op(op).parents if direction < 0 else self._pass.anatomy.children[op]
+        if relatives:
+            self._walk(relatives[0])
+
+    def action_return(self) -> None:
+        """Go back to the op before, to the list, or to the tree."""
+        self.action_back()
+
+    def action_module(self) -> None:
+        """Go to the module that the op ran in."""
+        op = self._op()
+        if op is not None and self._pass is not None:
+            self.post_message(self.Jump(self._pass.path(op)))
+
+    def close_inner(self) -> bool:
+        """Go back to the op before, or to the list."""
+        if not self._walked:
+            return False
+        left = self._walked.pop()
+        self.row = 0
+        self._draw()
+        if not self._walked and left in self._ops:
+            self.go(self._ops.index(left))
+        elif self._walked:
+            self.post_message(self.Picked(self._walked[-1]))
+        return True
+
+    def _op(self) -> OpId | None:
+        """The op that is open, or the one under the cursor of the list."""
+        if self._walked:
+            return self._walked[-1]
+        return self._ops[self.row] if self.row < len(self._ops) else None
+
+    def _walk(self, op: OpId) -> None:
+        self._walked.append(op)
+        self.row = 0
+        self.turn_to(y=0)
+        self._draw()
+        self.post_message(self.Picked(op))
+
+    def _take_ops(self, found: tuple[Pass, Sequence[OpId]]) -> None:
+        self._pass, self._ops = found
+        self._draw()
+
+    def _draw(self) -> None:
+        trace = self._pass
+        if trace is None:
+            return
+        if self._walked:
+            self.subtitle = f"{len(self._walked)} walked"
+            rows = _opened(trace, self._walked[-1], self.room)
+            self.put(rows)
+            # The cursor begins where there is somewhere to go.
+            if self.row == 0:
+                self.row = next((at for at, row in enumerate(rows) if row.target is not None), 0)
+            return
+        count = len(self._ops)
+        # Where they do not fit, it is told at which one of them one is.
+        self.subtitle = "" if count > self.window else f"{count:,} op{'s' * (count != 1)}"
+        if not self._ops:
+            self.say(f"{harmless(self.module.path)} did not run in the traced forward.")
+            return
+        path = self.subject.path_of_calls(self.module)
+        # Names grow with their numbers, so the longest are among the last.
+        near = [*self._ops[:_MOST_RELATIVES], *self._ops[-_MOST_RELATIVES:]]
+        names = max(cell_len(trace.name(op)) for op in near)
+        width = min(names, _NAME, max(self.room // 3, 8))
+        self.put(
+            LazyRows(len(self._ops), lambda at: _listed(trace, self._ops[at], path, width)),
+            list(shared_note(self.subject, self.module, self.room)),
+        )
+
+
+def _named(trace: Pass, path: str) -> Sequence[OpId]:
+    """The ops of a module, after all that is shown of them was worked out."""
+    _ = trace.anatomy.labels, trace.anatomy.children
+    return trace.ops(path)
+
+
+def _listed(trace: Pass, id: OpId, path: str, width: int) -> Row:
+    """An op in one line: its name in so many cells, what it made, how long it took, and where."""
+    op = trace.op(id)
+    name = fit(harmless(trace.name(id)), width)
+    made = fit(_made(op), _SHAPE)
+    where = trace.path(id)
+    inner = where[len(path) :].lstrip(".") if where.startswith(path) else where
+    style = "muted" if op.kind != "op" else "extra"
+    return Row(
+        [
+            (f"{name}  ", style),
+            (f"{made} ", "shape"),
+            (f"{_time(op):>{_TIME}}  ", "number"),
+            (harmless(inner), "muted"),
+        ],
+        id,
+    )
+
+
+def _made(op: Op) -> str:
+    more = f" +{len(op.outputs) - 1}" if len(op.outputs) > 1 else ""
+    return (shape_text(op.outputs[0].spec) if op.outputs else "nothing") + more
+
+
+def _time(op: Op) -> str:
+    return "" if op.kind != "op" else format_time((op.end_ns - op.start_ns) / 1e9)
+
+
+def _opened(trace: Pass, id: OpId, width: int) -> list[Row]:
+    """An op with all that it comes from and goes to."""
+    op = trace.op(id)
+    children = trace.anatomy.children[id][:_MOST_RELATIVES]
+    return sections(
+        list(_about(trace, op, width)),
+        [heading("inputs"), *_sources(trace, op)] if op.operands else [],
+        [heading("used by"), *_uses(trace, children)] if children else [],
+    )
+
+
+def _about(trace: Pass, op: Op, width: int) -> Iterator[Row]:
+    where = trace.path(op.id) or "the model itself"
+    yield from map(
+        Row,
+        wrap(
+            [(harmless(trace.name(op.id)), "class"), (f"  in {harmless(where)}", "muted")],
+            width,
+            "  ",
+        ),
+    )
+    if op.kind == "op":
+        settings = f"({harmless(settings_text(op))})" if op.settings else "()"
+        yield from map(
+            Row, wrap([(harmless(op.function), "definition"), (settings, "plain")], width, "  ")
+        )
+    for value in op.outputs:
+        yield _value(value)
+    facts = [_time(op), "in place" if op.writes else "", op.grad_fn]
+    told = " · ".join(harmless(fact) for fact in facts if fact)
+    if told:
+        yield from paragraph(told, width, "muted")
+    if op.source is not None:
+        place = f"{op.source.file}:{op.source.line} in {op.source.function}"
+        yield from paragraph(harmless(place), width, "muted")
+        if code := code_at(op.source):
+            yield Row([(f"  {harmless(code)}", "string")])
+
+
+def _value(value: Value) -> Row:
+    spec = value.spec
+    return Row(
+        [
+            (f"{harmless(value.place)} " if value.place else "", "muted"),
+            (f"{shape_text(spec)} ", "shape"),
+            (f"{harmless(spec.dtype)} ", "dtype"),
+            (format_bytes(spec.bytes), "bytes"),
+        ]
+    )
+
+
+def _sources(trace: Pass, op: Op) -> Iterator[Row]:
+    names = signature(op.function)
+    cells, targets = [], []
+    for operand in op.operands[:_MOST_RELATIVES]:
+        for source, target, style in _origins(trace, operand):
+            cells.append(
+                [
+                    Cell("←", "mark"),
+                    Cell(harmless(source), style),
+                    Cell(shape_text(operand.spec), "shape"),
+                    Cell(harmless(argument_name(operand.place, names)), "muted"),
+                ]
+            )
+            targets.append(target)
+    for line, target in zip(table(cells), targets, strict=True):
+        yield Row(line, target)
+
+
+def _origins(trace: Pass, operand: Operand) -> Iterator[tuple[str, int | str | None, str]]:
+    """Whence a tensor came: its name, where to go for it, and its style."""
+    for parent in operand.parents:
+        yield trace.name(parent), parent, "extra"
+    held = operand.parameter or operand.buffer
+    if held:
+        yield held, held.rpartition(".")[0], "name"
+    elif not operand.parents:
+        yield "not from this forward", None, "muted"
+
+
+def _uses(trace: Pass, children: Sequence[OpId]) -> Iterator[Row]:
+    cells = [
+        [
+            Cell("→", "mark"),
+            Cell(harmless(trace.name(child)), "extra"),
+            Cell(_made(trace.op(child)), "shape"),
+            Cell(harmless(trace.path(child)), "muted"),
+        ]
+        for child in children
+    ]
+    for line, child in zip(table(cells), children, strict=True):
+        yield Row(line, child)

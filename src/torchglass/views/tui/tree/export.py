@@ -1,0 +1,151 @@
+"""The tree as text, JSON, CSV or HTML."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from torchglass.views.formats import harmless, pad, width
+from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.tree.columns import Column, Row
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 14px/1.5 ui-sans-serif, system-ui, sans-serif; margin: 2rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .15rem .75rem; white-space: pre; }
+th { border-bottom: 1px solid; } .right { text-align: right; }
+tr:hover { background: color-mix(in srgb, currentColor 8%, transparent); }
+"""
+
+
+class TreeLine(NamedTuple):
+    """A row of the tree and how far it is below the root."""
+
+    row: Row
+    depth: int
+
+
+class TreeTable(NamedTuple):
+    """What the tree shows."""
+
+    subject: Subject
+    columns: Sequence[Column]
+    lines: Sequence[TreeLine]
+
+
+def to_text(table: TreeTable) -> str:
+    """Names with their indentation and the columns below their titles."""
+    cells = [["name", *(column.title for column in table.columns)], *_texts(table)]
+    widths = [max(map(width, column)) for column in zip(*cells, strict=True)]
+    right = [False, *(column.right for column in table.columns)]
+    lines = (
+        "  ".join(pad(text, cells, right=at_right) for text, cells, at_right in cells_of)
+        for cells_of in (zip(line, widths, right, strict=True) for line in cells)
+    )
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def to_json(table: TreeTable) -> str:
+    """The path and class of each row, and its numbers in the units that their names tell."""
+    titles = _headings(table)
+    rows = [dict(zip(titles, values, strict=True)) for values in _values(table)]
+    model = table.subject.model
+    return json.dumps({"model": model.name, "modules": rows}, indent=1) + "\n"
+
+
+def to_csv(table: TreeTable) -> str:
+    """The same, a line for each row."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_headings(table))
+    writer.writerows(_values(table))
+    return text.getvalue()
+
+
+def to_html(table: TreeTable) -> str:
+    """One page that needs nothing else."""
+    model = escape(harmless(table.subject.model.name))
+    heads = ["<th>name</th>", *(_cell("th", c.title, c.right) for c in table.columns)]
+    body = "\n".join(
+        f"<tr>{_cell('td', texts[0], False)}"
+        + "".join(
+            _cell("td", text, column.right)
+            for text, column in zip(texts[1:], table.columns, strict=True)
+        )
+        + "</tr>"
+        for texts in _texts(table)
+    )
+    return (
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{model}</title>\n'
+        f"<style>{_STYLE}</style>\n<h1>{model}</h1>\n<table>\n<thead><tr>{''.join(heads)}</tr>"
+        f"</thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</html>\n"
+    )
+
+
+FORMATS: Mapping[str, tuple[str, Callable[[TreeTable], str]]] = {
+    "text": (".txt", to_text),
+    "JSON": (".json", to_json),
+    "CSV": (".csv", to_csv),
+    "HTML": (".html", to_html),
+}
+
+
+def new_file(folder: Path, name: str, suffix: str) -> Path:
+    """A file in a folder that is not there yet."""
+    stem = "".join(char if char.isalnum() or char in "-_." else "_" for char in name) or "model"
+    names = (f"{stem}-{number}" if number > 1 else stem for number in count(1))
+    return next(path for each in names if not (path := folder / f"{each}{suffix}").exists())
+
+
+def _headings(table: TreeTable) -> list[str]:
+    """The titles of a file, with units."""
+    beside = [column.file_heading for column in table.columns if column.id != "class"]
+    return ["path", "class", *beside]
+
+
+def _texts(table: TreeTable) -> list[list[str]]:
+    return [
+        [
+            "  " * line.depth + _name(table, line.row),
+            *(column.text(table.subject, line.row).strip() for column in table.columns),
+        ]
+        for line in table.lines
+    ]
+
+
+def _name(table: TreeTable, row: Row) -> str:
+    module = row[0]
+    if module.parent is None:
+        return harmless(table.subject.model.name)
+    repeats = f"{len(row)} × " if len(row) > 1 else ""
+    return repeats + harmless(module.name)
+
+
+def _values(table: TreeTable) -> list[list[float | str | None]]:
+    return [
+        [
+            line.row[0].path,
+            line.row[0].class_name,
+            *(
+                column.value(table.subject, line.row)
+                for column in table.columns
+                if column.id != "class"
+            ),
+        ]
+        for line in table.lines
+    ]
+
+
+def _cell(tag: str, text: str, right: bool) -> str:
+    return (
+        f'<{tag} class="right">{escape(text)}</{tag}>'
+        if right
+        else f"<{tag}>{escape(text)}</{tag}>"
+    )

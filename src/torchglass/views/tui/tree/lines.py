@@ -1,0 +1,407 @@
+"""Draws the lines of the tree: names, widths, columns and colours.
+
+They are not component classes of the style sheet: applying forty of these to a widget takes longer
+than drawing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.cache import LRUCache
+from textual.color import Color
+from textual.strip import Strip
+
+from torchglass.records.model import Module, ModuleId
+from torchglass.views.formats import harmless
+from torchglass.views.tui.cells import Piece, fit, fit_pieces
+from torchglass.views.tui.explorer_state import FOUND, LOST, Subject
+from torchglass.views.tui.tree.columns import Column, Group, Row
+from torchglass.views.tui.tree.label_choice import NAME, Labels
+from torchglass.views.tui.tree.row_order import Arrangement, Sorting
+
+
+@dataclass(frozen=True, slots=True)
+class Ink:
+    """A colour of the theme, and how it is written."""
+
+    colour: str
+    """A variable of the theme."""
+    opacity: float = 1.0
+    bold: bool = False
+    italic: bool = False
+    underline: bool = False
+    strike: bool = False
+
+
+_PALE = Ink("foreground", 0.6)
+
+INKS: Mapping[str, Ink] = {
+    "plain": Ink("foreground"),
+    "header": Ink("foreground", 0.6, bold=True),
+    "sorted": Ink("text-accent", bold=True),
+    "guide": Ink("foreground", 0.35),
+    "gutter": Ink("glass-gutter"),
+    "name": Ink("glass-name", bold=True),
+    "match": Ink("text-accent", bold=True, underline=True),
+    "mark": Ink("text-success"),
+    "class": Ink("glass-class", bold=True),
+    "args": Ink("glass-args", italic=True),
+    "count": Ink("glass-count"),
+    "own": Ink("glass-own"),
+    "share": _PALE,
+    "value": _PALE,
+    "slot": _PALE,
+    "shared": _PALE,
+    "bytes": Ink("glass-bytes"),
+    "time": Ink("glass-time"),
+    "flops": Ink("glass-flops"),
+    "in": Ink("glass-in", italic=True),
+    "out": Ink("glass-out"),
+    "calls": Ink("glass-calls", italic=True),
+    "spark": Ink("glass-spark"),
+    "device": Ink("glass-device", bold=True),
+    "dtype": Ink("glass-dtype", italic=True),
+    "shape": Ink("glass-shape"),
+    "note": Ink("text-success"),
+    "problem": Ink("text-error"),
+    "added": Ink("text-success", bold=True),
+    "removed": Ink("text-error", bold=True, strike=True),
+    "changed": Ink("text-warning", bold=True),
+    "heat0": Ink("glass-heat0"),
+    "heat1": Ink("glass-heat1"),
+    "heat2": Ink("glass-heat2"),
+    "heat3": Ink("glass-heat3"),
+    "heat4": Ink("glass-heat4"),
+}
+TONES: Mapping[str, str] = {
+    "plain": "background",
+    "header": "surface",
+    "same": "glass-same",
+    "cursor": "glass-cursor",
+    "resting": "glass-resting",
+}
+"""What lies behind a line, by variables of the theme."""
+
+
+def written(variables: Mapping[str, str], ink: str, behind: str) -> Style:
+    """The style of an ink before a colour of the theme."""
+    how = INKS[ink]
+    return _style(variables[how.colour], variables[behind], how)
+
+
+@lru_cache(maxsize=1 << 10)
+def _style(colour: str, behind: str, how: Ink) -> Style:
+    ground = Color.parse(behind)
+    front = ground.blend(Color.parse(colour), how.opacity)
+    return Style(
+        color=front.rich_color,
+        bgcolor=ground.rich_color,
+        bold=how.bold,
+        italic=how.italic,
+        underline=how.underline,
+        strike=how.strike,
+    )
+
+
+_LEAST_NAME = 12
+_NAME_PERCENT = 45
+_BETWEEN = 2
+"""Cells between two components that have no columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns that are shown, where each begins, and the room of the names."""
+
+    columns: tuple[Column, ...] = ()
+    widths: tuple[int, ...] = ()
+    gap: int = 1
+    """Empty cells before each column."""
+    name_width: int = _LEAST_NAME
+    aligned: bool = True
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """Where each column begins, its gap included, and where the last one ends."""
+        return [0, *accumulate(self.gap + width for width in self.widths)]
+
+    @property
+    def columns_width(self) -> int:
+        """What all columns take together."""
+        return self.starts[-1]
+
+    def header(self, marked: str = "", mark: str = "") -> list[Piece]:
+        """The titles above the columns, with a mark at one of them."""
+        pieces: list[Piece] = []
+        for column, width in zip(self.columns, self.widths, strict=True):
+            sorted_by = column.id == marked
+            title = f"{column.title}{mark}" if sorted_by else column.title
+            style = "sorted" if sorted_by else "header"
+            if self.aligned:
+                cell = fit(title, width, right=column.right)
+                pieces.append((" " * self.gap + cell, style))
+            else:
+                pieces.append((" " * _BETWEEN + title, style))
+        return pieces
+
+    def cells(self, subject: Subject, row: Row) -> list[Piece]:
+        """What the columns say of a row."""
+        pieces: list[Piece] = []
+        for column, width in zip(self.columns, self.widths, strict=True):
+            drawn = column.draw(subject, row)
+            if self.aligned:
+                pieces.append((" " * self.gap, "plain"))
+                pieces += fit_pieces(drawn, width, right=column.right)
+            elif any(text.strip() for text, _ in drawn):
+                pieces.append((" " * _BETWEEN, "plain"))
+                pieces.append((column.prefix, "share"))
+                pieces += fit_pieces(drawn, width, fill=False)
+        return pieces
+
+    def uncut(self, left: int, room: int) -> int:
+        """The cells from `left` on that can be filled without cutting a number at their end."""
+        ends = self.starts[1:] if self.aligned else ()
+        for column, start, end in zip(self.columns, self.starts, ends, strict=False):
+            if left < start < left + room < end and column.number is not None:
+                return start - left
+        return room
+
+    def column_at(self, x: int) -> Column | None:
+        """The column at a place beside the names."""
+        places = zip(self.columns, self.starts[1:], strict=True)
+        return next((column for column, end in places if x < end), None)
+
+    def beside(self, left: int, direction: int) -> int:
+        """Where the next column begins, to the right or to the left of a place."""
+        if direction > 0:
+            return min((start for start in self.starts if start > left), default=left)
+        return max((start for start in self.starts if start < left), default=left)
+
+    def showing(self, group: Group, left: int, room: int) -> int:
+        """The place nearest to `left` from which the columns of a group fit into the room."""
+        for column, start, width in zip(self.columns, self.starts, self.widths, strict=False):
+            end = start + self.gap + width
+            if column.group == group and not left <= start <= end <= left + room:
+                left = min([start, *(place for place in self.starts if place >= end - room)])
+        return left
+
+
+def lay_out(
+    columns: Sequence[Column], widths: Sequence[int], names: int, width: int, *, aligned: bool
+) -> Layout:
+    """Share a width out among names, of which the longest takes `names` cells, and columns."""
+    gap = 2 if names + sum(widths) + 2 * len(columns) <= width else 1
+    left_over = width - sum(widths) - gap * len(columns)
+    return Layout(
+        columns=tuple(columns),
+        widths=tuple(widths),
+        gap=gap,
+        name_width=min(names, max(left_over, width * _NAME_PERCENT // 100, _LEAST_NAME)),
+        aligned=aligned,
+    )
+
+
+BESIDE = 5
+"""Cells a name needs besides itself and its lines: the cursor's, and two on each of its sides."""
+
+_LINE = "│ "
+_OPEN, _CLOSED, _LEAF = "▾ ", "▸ ", "  "
+_GUTTERS = {"cursor": "▌", "resting": "▌", "same": "▏"}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a row stands in the tree now."""
+
+    tone: str = "plain"
+    is_open: bool = False
+    is_match: bool = False
+
+
+class Names:
+    """The names of a model's modules, as they stand in the tree."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+
+    @cached_property
+    def widths(self) -> npt.NDArray[np.int64]:
+        """The cells that each module's name takes with the lines before it."""
+        modules, depths = self.subject.model.modules, self.subject.outline.depths
+        lengths = {name: cell_len(_label(name)) for name in {module.name for module in modules}}
+        own = np.fromiter((lengths[module.name] for module in modules), np.int64, len(modules))
+        own[0] = cell_len(self._label([self.subject.model.root]))
+        return own + len(_LINE) * np.array(depths, np.int64)
+
+    def width(self, row: Row) -> int:
+        """The cells of one row, which may stand for several modules."""
+        own = cell_len(self._label(row))
+        return own + len(_LINE) * self.subject.outline.depths[row[0].id]
+
+    def draw(self, row: Row, width: int, standing: Standing, *, named: bool = True) -> list[Piece]:
+        """A row's name in `width` cells, or what stands before it alone."""
+        module = row[0]
+        levels = self._levels(row, width)
+        guides = _LINE * levels
+        if levels < self.subject.outline.depths[module.id]:
+            guides = "…" + guides[1:]
+        marker = (_OPEN if standing.is_open else _CLOSED) if module.children else _LEAF
+        mark = next((mark for one in row if (mark := self.subject.note(one)[:1])), "")
+        label = self._label(row) if named else ""
+        pieces = [
+            (guides + marker, "guide"),
+            (label, "match" if standing.is_match else self._tone(module)),
+            (f" {mark}" if mark else "", "problem" if mark in (LOST, FOUND) else "mark"),
+        ]
+        return [(_GUTTERS.get(standing.tone, " "), "gutter"), *fit_pieces(pieces, width - 1)]
+
+    def is_marker(self, row: Row, width: int, x: int) -> bool:
+        """Whether a place in the line is where the fold is opened and closed."""
+        start = 1 + len(_LINE) * self._levels(row, width)
+        return start <= x < start + len(_LEAF)
+
+    def _tone(self, module: Module) -> str:
+        comparison = self.subject.comparison
+        change = comparison.changes.get(module.path) if comparison else None
+        return change.verdict if change else "name"
+
+    def _levels(self, row: Row, width: int) -> int:
+        """How many levels above a module are drawn: a deep row gives up lines, not its name."""
+        room = width - 1 - len(_LEAF)
+        drawn = max(room - cell_len(self._label(row)) - 2, room // 2) // len(_LINE)
+        return min(self.subject.outline.depths[row[0].id], drawn)
+
+    def _label(self, row: Row) -> str:
+        first, last = row[0], row[-1]
+        if first.parent is None:
+            return harmless(self.subject.model.name) or "model"
+        if first is not last:
+            places = f"{_label(first.name)}–{_label(last.name)}"
+            return f"{len(row)} × {harmless(first.kind)} ({places})"
+        return _label(first.name)
+
+
+def _label(name: str) -> str:
+    return harmless(name) or '""'
+
+
+_LINES_KEPT = 1_000
+
+
+class Sheet:
+    """What the tree is drawn on. The names stay where they are, the columns move sideways."""
+
+    def __init__(self, subject: Subject, style: Callable[[str, str], Style]) -> None:
+        self.subject = subject
+        self.layout = Layout()
+        self._style = style
+        self._names = Names(subject)
+        self._widest_name = int(self._names.widths[subject.model.root.id])
+        self._column_widths: dict[str, int] = {}
+        self._line_width = 0
+        self._is_named = True
+        self._lines: LRUCache[tuple[ModuleId, Standing, int], Strip] = LRUCache(_LINES_KEPT)
+
+    def learn(self) -> None:
+        """Forget how wide the columns are, because more is known now."""
+        self._column_widths.clear()
+
+    def draw_anew(self) -> None:
+        """Forget what was drawn."""
+        self._lines.clear()
+
+    def take_rows(self, arrangement: Arrangement) -> None:
+        """See how much room the names of these rows need."""
+        shown = arrangement.rows
+        self._widest_name = int(self._names.widths[shown].max())
+        if arrangement.repeats_folded:
+            runs = self.subject.repeats.keys() & set(shown.tolist())
+            rows = (arrangement.row(self.subject.model[run]) for run in runs)
+            self._widest_name = max([self._widest_name, *map(self._names.width, rows)])
+
+    def fit(self, labels: Labels, line_width: int) -> None:
+        """Share the width of a line out among the names and the columns of some labels."""
+        columns = labels.columns(self.subject)
+        self._line_width = line_width
+        self._is_named = NAME.id in labels.shown
+        self.layout = lay_out(
+            columns,
+            [self._column_width(column) for column in columns],
+            self._widest_name + BESIDE,
+            line_width,
+            aligned=labels.aligned,
+        )
+
+    def _column_width(self, column: Column) -> int:
+        if column.id not in self._column_widths:
+            self._column_widths[column.id] = column.width(self.subject)
+        return self._column_widths[column.id]
+
+    @property
+    def width(self) -> int:
+        """What names and columns take together, which may be more than a line has."""
+        return self.layout.name_width + self.layout.columns_width
+
+    def showing(self, group: Group, left: int) -> int:
+        """How far the columns have to move from `left` for those of a group to be seen."""
+        return self.layout.showing(group, left, self._line_width - self.layout.name_width)
+
+    def column_at(self, x: int, left: int) -> Column | None:
+        """The column at a place of a line, which may be that of the names."""
+        beside = x - self.layout.name_width
+        return NAME if beside < 0 else self.layout.column_at(beside + left)
+
+    def is_marker(self, row: Row, x: int) -> bool:
+        """Whether a place in the line is where the fold is opened and closed."""
+        return self._names.is_marker(row, self._name_width(row), x)
+
+    def header(self, sorting: Sorting, left: int, most_left: int) -> Strip:
+        """The titles, with arrows at the ends where there are more columns."""
+        arrow = "▴" if sorting.upwards else "▾"
+        by_name = sorting.column == NAME.id
+        name = f" name{arrow}" if by_name else " name"
+        width = self.layout.name_width - 1 if self.layout.aligned else len(name)
+        title = [
+            (fit(name, width), "sorted" if by_name else "header"),
+            ("‹" if left else " ", "match"),
+        ]
+        strip = self._strip(title, self.layout.header(sorting.column, arrow), "header", left)
+        if left < most_left:
+            more = Segment("›", self._style("header", "match"))
+            strip = Strip([*strip.crop(0, self._line_width - 1), more])
+        return strip
+
+    def line(self, row: Row, standing: Standing, left: int) -> Strip:
+        """A row as it stands in the tree now."""
+        key = row[0].id, standing, left
+        line = self._lines.get(key)
+        if line is None:
+            name = self._names.draw(row, self._name_width(row), standing, named=self._is_named)
+            cells = self.layout.cells(self.subject, row)
+            line = self._lines[key] = self._strip(name, cells, standing.tone, left)
+        return line
+
+    def _name_width(self, row: Row) -> int:
+        """The cells of a name: as many as all have, or where nothing is aligned its own."""
+        width = self.layout.name_width
+        return width if self.layout.aligned else min(self._names.width(row) + BESIDE, width)
+
+    def _strip(
+        self, name: Sequence[Piece], columns: Sequence[Piece], tone: str, left: int
+    ) -> Strip:
+        drawn = self._drawn(name, tone)
+        room = self.layout.uncut(left, max(self._line_width - drawn.cell_length, 0))
+        strip = Strip.join([drawn, self._drawn(columns, tone).crop(left, left + room)])
+        return strip.adjust_cell_length(self._line_width, self._style(tone, "plain"))
+
+    def _drawn(self, pieces: Sequence[Piece], tone: str) -> Strip:
+        return Strip([Segment(text, self._style(tone, style)) for text, style in pieces if text])

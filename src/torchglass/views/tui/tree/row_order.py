@@ -1,0 +1,165 @@
+"""Folds, filter, sort order and grouped repeats of the tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchglass.records.model import Module, ModuleId
+from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.tree import rows
+from torchglass.views.tui.tree.columns import Column, Row
+from torchglass.views.tui.tree.label_choice import BY_ID, NAME
+from torchglass.views.tui.tree.rows import Folds, Ids, Mask, Order
+
+
+@dataclass(frozen=True, slots=True)
+class Sorting:
+    """By which column siblings are ordered."""
+
+    column: str = ""
+    """"" for the order of the model."""
+    upwards: bool = False
+    """Whether the smallest comes first, or of texts the last in the alphabet."""
+
+    def then(self, column: str) -> Sorting:
+        """What asking for a column leads to: the largest first, the smallest first, no sorting."""
+        if column != self.column:
+            return Sorting(column)
+        return Sorting() if self.upwards else Sorting(column, upwards=True)
+
+    @property
+    def words(self) -> str:
+        """What to tell the user of it."""
+        column = BY_ID.get(self.column)
+        if column is None:
+            return "Model order"
+        ways = ("largest first", "smallest first") if column.number else ("A to Z", "Z to A")
+        return f"Sorted by {column.name.lower()}, {ways[self.upwards]}"
+
+
+class Arrangement:
+    """The rows of the tree."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self._folds: Folds = frozenset()
+        self.sorting = Sorting()
+        self.repeats_folded = False
+        self.order: Order = subject.outline.order
+        self._filter: Mask | None = None
+        self._opened: Mask | None = None
+        """What a filter opened beside the folds."""
+        self.rows: Ids = subject.outline.order.ids[:1]
+
+    @property
+    def folds(self) -> Folds:
+        """The modules that are open."""
+        # Only now: a set of as many as a large model has takes longer than all else of a search.
+        if self._opened is not None:
+            self._folds |= frozenset(np.flatnonzero(self._opened).tolist())
+            self._opened = None
+        return self._folds
+
+    def is_open(self, id: ModuleId) -> bool:
+        """Whether the children of a module have rows."""
+        return id in self._folds or (self._opened is not None and bool(self._opened[id]))
+
+    @property
+    def filtered(self) -> bool:
+        """Whether only what a search found has rows."""
+        return self._filter is not None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def module(self, place: int) -> Module:
+        """The module of a row."""
+        return self.subject.model[ModuleId(int(self.rows[place]))]
+
+    def row(self, module: Module) -> Row:
+        """The module of a row, with those that share it."""
+        if not self.repeats_folded:
+            return (module,)
+        members = self.subject.repeats.get(module.id, (module.id,))
+        return [self.subject.model[member] for member in members]
+
+    def place_of(self, id: ModuleId) -> int:
+        """The row of a module, or of the lowest above it that has one."""
+        for candidate in (id, *self.subject.outline.ancestors(id)):
+            found = np.flatnonzero(self.rows == candidate)
+            if len(found):
+                return int(found[0])
+        return 0
+
+    def fold(self, folds: Folds) -> None:
+        """Open these folds and no others."""
+        self._folds, self._opened = folds, None
+        self._lay_out()
+
+    def show(self, id: ModuleId) -> None:
+        """Open what is above a module, and give up what else hides it."""
+        outline = self.subject.outline
+        if self.repeats_folded and self._repeated()[id]:
+            self.repeats_folded = False
+        if self._filter is not None and not self._filter[id]:
+            self._filter = None
+        self.fold(rows.reveal(outline, self.folds, [id]))
+
+    def arrange(self, folds: Folds, matches: Ids | None = None) -> None:
+        """Open these folds; with matches, give rows to them and to those above them alone."""
+        outline = self.subject.outline
+        self._folds, self._filter, self._opened = folds, None, None
+        if matches is not None:
+            self._opened = outline.above(matches)
+            self._filter = self._opened.copy()
+            self._filter[matches] = True
+        self._lay_out()
+
+    def fold_repeats(self, folded: bool) -> None:
+        """Let neighbours that are built alike share a row, or not."""
+        self.repeats_folded = folded
+        self._lay_out()
+
+    def sort(self, sorting: Sorting) -> None:
+        """Order siblings by a column."""
+        self.sorting = sorting
+        column = BY_ID.get(sorting.column)
+        outline = self.subject.outline
+        self.order = (
+            outline.order
+            if column is None
+            else outline.ordered(_ranks(self.subject, column, sorting.upwards))
+        )
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        keep = self._filter
+        if self.repeats_folded:
+            alone = ~self._repeated()
+            keep = alone if keep is None else keep & alone
+        self.rows = rows.visible(self.order, self._folds, keep, self._opened)
+
+    def _repeated(self) -> Mask:
+        """What stands in a row with another module, and all below it."""
+        runs = self.subject.repeats.values()
+        return self.subject.outline.branches(one for run in runs for one in run[1:])
+
+
+def _ranks(subject: Subject, column: Column, upwards: bool) -> list[float]:
+    """For each module a number by which siblings are ordered, what says nothing last."""
+    modules = subject.model.modules
+    if column.number is not None:
+        sign = 1.0 if upwards else -1.0
+        numbers = (column.number(subject, module) for module in modules)
+        return [np.inf if number is None else sign * number for number in numbers]
+    texts = [_natural(column, subject, module) for module in modules]
+    _, ranks = np.unique(np.array(texts), return_inverse=True)
+    return list(-ranks if upwards else ranks)
+
+
+def _natural(column: Column, subject: Subject, module: Module) -> str:
+    """A text under which "9" comes before "10"."""
+    text = module.name if column is NAME else column.text(subject, [module])
+    return text.zfill(12) if text.isdecimal() else text or "\U0010ffff"

@@ -1,0 +1,286 @@
+"""Windows in front of the explorer: lists, files, help, loading."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import Container, Vertical, VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Input, OptionList, ProgressBar, Static
+from textual.widgets.option_list import Option
+
+from torchglass.views.formats import harmless
+from torchglass.views.tui.explorer_state import FOUND, LOST, SHARED, TIED
+from torchglass.views.tui.keys import Key, Place, sections
+from torchglass.views.tui.panel_tabs import all_keys
+from torchglass.views.tui.tree.export import FORMATS, TreeLine, TreeTable, new_file
+from torchglass.views.tui.tree.tree import ModuleTree
+
+
+class Pick(ModalScreen["str | None"]):
+    """A list of things; the id of the one that is picked, or None."""
+
+    BINDINGS: ClassVar = [
+        Binding("escape,q", "dismiss(None)", "close", show=False),
+        Binding("j", "cursor(1)", "down", show=False),
+        Binding("k", "cursor(-1)", "up", show=False),
+    ]
+
+    def __init__(self, title: str, things: Sequence[tuple[str, str]], footer: str = "") -> None:
+        super().__init__()
+        self._title = title
+        self._things = things
+        self._footer = footer
+
+    def compose(self) -> ComposeResult:
+        """The list."""
+        options = [Option(Content(harmless(text)), id=name) for name, text in self._things]
+        listed = OptionList(*options, id="pick")
+        listed.border_title = self._title
+        listed.border_subtitle = self._footer or "Enter select · Esc close"
+        yield listed
+
+    @on(OptionList.OptionSelected)
+    def _picked(self, message: OptionList.OptionSelected) -> None:
+        self.dismiss(message.option.id)
+
+    def action_cursor(self, direction: int) -> None:
+        """Go down or up."""
+        listed = self.query_one(OptionList)
+        listed.action_cursor_down() if direction > 0 else listed.action_cursor_up()
+
+
+_KEYS, _BETWEEN = 13, 2
+_COLUMN, _MOST_COLUMNS = 36, 4
+_MOST_WIDTH, _AROUND = 190, 5
+"""The cells of the window as the style sheet has it, and what its border and its edges take."""
+MARKS: tuple[tuple[str, str], ...] = (
+    (FOUND, "A problem was found here"),
+    (SHARED, "The same module as another one"),
+    (TIED, "Shares a tensor with another module"),
+    (LOST, "Could not be read"),
+    ("▏", "Same class as the selected module"),
+)
+"""What stands beside the names in the tree."""
+
+Line = tuple[str, str]
+
+
+class Help(ModalScreen[None]):
+    """All keys under the headings of the table, those of the focused pane first."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"help--heading", "help--key", "help--does"}
+    AUTO_FOCUS = ""
+    BINDINGS: ClassVar = [
+        Binding("escape,enter,q,question_mark", "close", "close the help", show=False),
+        Binding("slash", "filter", "filter", show=False),
+        Binding("down,j", "scroll(1)", "scroll down", show=False),
+        Binding("up,k", "scroll(-1)", "scroll up", show=False),
+        Binding("pagedown,space", "page(1)", "scroll down a page", show=False),
+        Binding("pageup", "page(-1)", "scroll up a page", show=False),
+    ]
+
+    def __init__(self, focused: Collection[Place] = ()) -> None:
+        """`focused` are the places whose keys act now."""
+        super().__init__()
+        self._focused = focused
+
+    def compose(self) -> ComposeResult:
+        """One page, of several columns where there is room."""
+        with VerticalScroll(id="help", can_focus=False) as page:
+            page.border_title = "Keys"
+            page.border_subtitle = "/ filter · Esc close"
+            yield Input(placeholder="filter", compact=True)
+            with Container():
+                width = min(self.app.size.width, _MOST_WIDTH) - _AROUND
+                count = min(max(width // _COLUMN, 1), _MOST_COLUMNS)
+                for column in self._columns("", count, width // count):
+                    yield Static(column)
+
+    def on_mount(self) -> None:
+        """Hide the filter until it is asked for."""
+        self.query_one(Input).display = False
+
+    def action_filter(self) -> None:
+        """Type what the keys are to be about."""
+        line = self.query_one(Input)
+        line.display = True
+        self.set_focus(line)
+
+    @on(Input.Changed)
+    def _narrow(self, message: Input.Changed) -> None:
+        columns = list(self.query(Static))
+        width = min(self.app.size.width, _MOST_WIDTH) - _AROUND
+        texts = self._columns(message.value, len(columns), width // len(columns))
+        for column, content in zip(columns, texts, strict=True):
+            column.update(content)
+
+    @on(Input.Submitted)
+    def _keep_filter(self) -> None:
+        self.set_focus(None)
+
+    def action_close(self) -> None:
+        """Leave the filter, or the page."""
+        line = self.query_one(Input)
+        if line.has_focus:
+            line.value = ""
+            line.display = False
+            self.set_focus(None)
+        else:
+            self.dismiss()
+
+    def action_scroll(self, direction: int) -> None:
+        """Move the page one line."""
+        self.query_one(VerticalScroll).scroll_relative(y=direction, animate=False)
+
+    def action_page(self, direction: int) -> None:
+        """Move the page by what can be seen of it."""
+        page = self.query_one(VerticalScroll)
+        page.scroll_relative(y=direction * max(page.size.height - 1, 1), animate=False)
+
+    def _columns(self, wanted: str, count: int, width: int) -> list[Content]:
+        """The table as texts of about the same length, with no section torn apart."""
+        blocks = [
+            [
+                Content.styled(title, ".help--heading"),
+                *(line for key, does in lines for line in _lines(key, does, width)),
+                Content(""),
+            ]
+            for title, lines in _wanted(self._sections(), wanted.strip().lower())
+        ]
+        room = max(sum(map(len, blocks)) / count, 1)
+        columns: list[list[Content]] = [[] for _ in range(count)]
+        done = 0
+        for block in blocks:
+            columns[min(int((done + len(block) / 2) / room), count - 1)].extend(block)
+            done += len(block)
+        return [Content("\n").join(column) for column in columns]
+
+    def _sections(self) -> Iterator[tuple[str, Sequence[Line]]]:
+        """Headings and lines: what acts in the focused panel, all else, and the marks."""
+        own: list[Key] = [key for key in all_keys() if key.place in self._focused]
+        first = {key.section for key in own} if self._in_panel else set()
+        found = sections(all_keys())
+        ordered = sorted(found, key=lambda title: title not in first)
+        for title in ordered:
+            yield title, [(key.label, key.does) for key in found[title]]
+        yield "Marks in the tree", MARKS
+
+    @property
+    def _in_panel(self) -> bool:
+        return any(place.startswith(("panel", "labels")) for place in self._focused)
+
+
+def _wanted(
+    blocks: Iterator[tuple[str, Sequence[Line]]], text: str
+) -> Iterator[tuple[str, Sequence[Line]]]:
+    """The sections and lines that have a text in them."""
+    for title, lines in blocks:
+        kept = [line for line in lines if text in f"{title} {line[0]} {line[1]}".lower()]
+        if kept:
+            yield title, kept
+
+
+def _lines(label: str, does: str, width: int) -> Iterator[Content]:
+    """A key and what it does, which goes on below itself where it is long."""
+    for words in textwrap.wrap(does, max(width - _KEYS - _BETWEEN, 1)):
+        yield Content.assemble((f"{label:<{_KEYS}}", ".help--key"), (words, ".help--does"))
+        label = ""
+
+
+_TICK_SECONDS = 0.2
+
+
+class Opening(Screen[None]):
+    """Does something in a thread, and tells how long it has been at it; it can be left any time."""
+
+    BINDINGS: ClassVar = [Binding("escape,q", "app.quit", "give up", show=False)]
+
+    class Opened(Message):
+        """It is done, or it raised."""
+
+        def __init__(self, result: object, error: BaseException | None) -> None:
+            super().__init__()
+            self.result = result
+            self.error = error
+
+    def __init__(self, work: Callable[[], object], says: str = "Loading") -> None:
+        super().__init__()
+        self._work = work
+        self._says = says
+        self._start = time.monotonic()
+
+    def compose(self) -> ComposeResult:
+        """A bar, and words below it."""
+        with Vertical(id="opening"):
+            yield ProgressBar(show_eta=False, show_percentage=False)
+            yield Static(id="elapsed")
+
+    def on_mount(self) -> None:
+        """Begin. A thread of our own, which nobody waits for when the user leaves."""
+        threading.Thread(target=self._run, daemon=True).start()
+        self._ticking = self.set_interval(_TICK_SECONDS, self._tick)
+        self._tick()
+
+    async def on_opening_opened(self) -> None:
+        """Move no more: each time all of the screen above would be drawn anew, too."""
+        self._ticking.stop()
+        await self.query_one("#opening").remove()
+
+    def _run(self) -> None:
+        try:
+            result = self._work()
+        except BaseException as error:  # noqa: BLE001 - the app raises it again where it was called
+            self.post_message(self.Opened(None, error))
+        else:
+            self.post_message(self.Opened(result, None))
+
+    def _tick(self) -> None:
+        seconds = time.monotonic() - self._start
+        self.query_one("#elapsed", Static).update(f"{self._says}… {seconds:.0f} s (q to cancel)")
+
+
+def screenshot(app: App[Any], *, simplify: bool = False) -> str:
+    """What is on the screen as SVG."""
+    svg = app.export_screenshot(simplify=simplify)
+    # The picture would load its font from another host.
+    return re.sub(r"@font-face\s*{.*?}", "", svg, flags=re.DOTALL)
+
+
+_PICTURE = "SVG"
+
+
+def choices() -> list[tuple[str, str]]:
+    """The formats, each with a word on what is written."""
+    tables = [(name, f"{name:5} rows and columns of the tree") for name in FORMATS]
+    return [*tables, (_PICTURE, f"{_PICTURE:5} screenshot")]
+
+
+def save(app: App[Any], tree: ModuleTree, format: str) -> str:
+    """Write what is shown in a format; what to tell the user of it."""
+    suffix, write = FORMATS.get(format, (f".{_PICTURE.lower()}", None))
+    path = new_file(Path.cwd(), tree.subject.model.name, suffix)
+    try:
+        text = write(_table(tree)) if write else screenshot(app)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        return f"Cannot write {path}: {error.strerror}"
+    return f"Wrote {path.name}"
+
+
+def _table(tree: ModuleTree) -> TreeTable:
+    model, depths = tree.subject.model, tree.subject.outline.depths
+    modules = (model[row] for row in tree.arrangement.rows.tolist())
+    lines = [TreeLine(tree.arrangement.row(module), depths[module.id]) for module in modules]
+    return TreeTable(tree.subject, tree.columns, lines)

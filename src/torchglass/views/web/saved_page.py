@@ -1,0 +1,123 @@
+"""The page as one file that opens without a server."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import itertools
+from functools import cache
+from pathlib import Path
+
+from torchglass.errors import ViewError
+from torchglass.records.reader import Reader
+from torchglass.views.output_paths import in_its_folder
+from torchglass.views.web.open_runs import Shelf
+from torchglass.views.web.payloads import distances_payload, snapshot, to_json
+
+MEDIA_TYPES = {
+    "index.html": "text/html",
+    "page.js": "text/javascript",
+    "layout.js": "text/javascript",
+    "page.css": "text/css",
+    "icon.svg": "image/svg+xml",
+    "THIRD_PARTY.txt": "text/plain",
+}
+"""All that can be asked for: a path in a request is looked up here and never opened."""
+
+_FOLDER = Path(__file__).parent / "page"
+
+
+@cache
+def read(name: str) -> bytes:
+    """The content of one file of the page."""
+    try:
+        return (_FOLDER / name).read_bytes()
+    except FileNotFoundError as error:
+        raise ViewError(
+            "the page was not built: install the package anew, or run `python hatch_build.py` in "
+            "its checkout"
+        ) from error
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
+script-src 'unsafe-inline' blob:; worker-src blob:; style-src 'unsafe-inline'; \
+img-src data: blob:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<link rel="icon" href="data:image/svg+xml;base64,{icon}">
+<style>{style}</style>
+</head>
+<body>
+<div id="page"></div>
+<noscript>This page draws the model with JavaScript, which is turned off here.</noscript>
+<script type="text/plain" id="third-party-licences">{licences}</script>
+<script type="text/plain" id="torchglass-data">{data}</script>
+<script type="text/plain" id="torchglass-layout">{layout}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def render_page(*readers: Reader) -> str:
+    """All that the readers have, and the page that shows it, as one HTML text."""
+    return render_shelf(Shelf(readers))
+
+
+def render_shelf(shelf: Shelf) -> str:
+    """The same, with what is known of the runs beside each other."""
+    readers = shelf.readers
+    data = {
+        "runs": [snapshot(reader) for reader in readers],
+        "compare": list(shelf.compared),
+        "distances": {
+            f"{one},{other}": distances_payload(shelf, one, other)
+            for one, other in itertools.permutations(range(len(readers)), 2)
+            if 0 in (one, other) and shelf.distances(one, other) is not None
+        },
+    }
+    packed = gzip.compress(to_json(data).encode("ascii"), 6, mtime=0)
+    title = f"{readers[0].run().name} – Torchglass"
+    return _render(title, base64.b64encode(packed).decode("ascii"))
+
+
+def render_shell() -> str:
+    """The page as one HTML text without data: it asks the frame that it stands in."""
+    return _render("Torchglass", "")
+
+
+def _render(title: str, data: str) -> str:
+    return _PAGE.format(
+        title=html.escape(title),
+        icon=base64.b64encode(read("icon.svg")).decode("ascii"),
+        style=_text("page.css").replace("</style", "<\\/style"),
+        licences=_text("THIRD_PARTY.txt").replace("</script", "<\\/script"),
+        data=data,
+        layout=_script("layout.js"),
+        script=_script("page.js"),
+    )
+
+
+def write_page(reader: Reader, path: Path, *others: Reader) -> None:
+    """Save the page of a run, and of others to compare it with, as one HTML file."""
+    write_shelf(Shelf((reader, *others)), path)
+
+
+def write_shelf(shelf: Shelf, path: Path) -> None:
+    """The same, with what is known of the runs beside each other."""
+    page = render_shelf(shelf)
+    in_its_folder(path).write_text(page, encoding="utf-8", errors="replace")
+
+
+def _script(name: str) -> str:
+    return _text(name).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _text(name: str) -> str:
+    return read(name).decode("utf-8")
