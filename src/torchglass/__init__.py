@@ -68,11 +68,13 @@ if TYPE_CHECKING:
     )
     from torchglass.errors import TorchglassError, TorchglassWarning
     from torchglass.results.guard import NonFiniteError
+    from torchglass.results.observation import Inspection
     from torchglass.results.trace import Trace
 
 __version__ = "0.1.0"
 __all__ = [
     "ExplorerConfig",
+    "Inspection",
     "InspectorGadgets",
     "ModelHistory",
     "ModuleInfo",
@@ -214,6 +216,7 @@ _HOMES = {
         "TorchglassWarning",
     ),
     "torchglass.results.guard": ("NonFiniteError",),
+    "torchglass.results.observation": ("Inspection",),
     "torchglass.results.trace": ("Trace",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -240,6 +243,6 @@ def __dir__() -> list[str]:
 def load_ipython_extension(shell: Any) -> None:
     """Add `%explore` to IPython: `%load_ext torchglass`."""
     from torchglass.api.explore import explore
-    from torchglass.integrations.notebook import install
+    from torchglass.integrations.jupyter import install
 
     install(shell, explore)

@@ -22,7 +22,7 @@ TRAIN = """
 import sys
 from pathlib import Path
 from tests.browser.runs import RUN, graph, put_training, transformer
-from torchglass.store.file import FileSink
+from torchglass.store.file_reader import FileSink
 
 sink = FileSink(Path(sys.argv[1]), RUN)
 sink.put_model(transformer())

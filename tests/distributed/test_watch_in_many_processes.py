@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from tests.distributed.processes import gather
-from torchglass.api.training import watch
+from torchglass.api.watch import watch
 from torchglass.results.run import tg.open
 
 rank = gather()
@@ -56,7 +56,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from tests.distributed.processes import gather
-from torchglass.api.training import watch
+from torchglass.api.watch import watch
 
 rank = gather()
 torch.manual_seed(0)
@@ -81,7 +81,7 @@ import sys
 import torch
 from torch import nn
 from tests.distributed.processes import gather
-from torchglass.api.training import watch
+from torchglass.api.watch import watch
 
 rank = gather()
 model = nn.Linear(4, 1)
@@ -102,7 +102,7 @@ import sys
 import torch
 from torch import nn
 from tests.distributed.processes import gather
-from torchglass.api.training import watch
+from torchglass.api.watch import watch
 
 rank = gather()
 folder, *reduce = sys.argv[1:]

@@ -467,7 +467,7 @@ def test_how_histograms_were_made_and_are_to_be_shown_is_in_the_run(
 def test_setup_lets_a_process_open_more_files(tmp_path: Path) -> None:
     code = """
 import resource
-from torchglass.api.training import setup
+from torchglass.api.watch import setup
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 2000))
 setup()
 print(resource.getrlimit(resource.RLIMIT_NOFILE))

@@ -20,11 +20,12 @@ from tests.hard.faults import flat, is_below_an_entry, left_behind, run_traced, 
 
 # Where blocks begin and end: everything else of ours changes nothing.
 FILES = (
-    *("torchglass/blocks.py", "torchglass/capture/calls.py", "torchglass/analyse/garbage.py"),
-    *("trace/overrides.py", "trace/dispatch.py", "forward/keeping.py", "timing/steps.py"),
-    *("guard/guarding.py", "guard/updates.py", "guard/rerunning.py", "statistics/recording.py"),
-    *("watch/attached.py", "trace/taping.py", "flops/functions.py", "forward/looking.py"),
-    *("contextlib.py", "classic/gadgets.py", "watch/watcher.py", "watch/flow.py", "api/passes.py"),
+    *("torchglass/blocks.py", "capture/module_calls.py", "analyse/gc_pause.py"),
+    *("capture/torch_modes.py", "capture/restore_state.py", "capture/isolated_run.py"),
+    *("guard/guard.py", "guard/optimizer_check.py", "observe/statistics_recorder.py"),
+    *("watch/activations.py", "trace/selection.py", "measure/flop_counter.py"),
+    *("capture/trial_forward.py", "classic/inspector_gadgets.py", "watch/watcher.py"),
+    *("watch/module_flow.py", "api/trace.py", "contextlib.py"),
 )
 # Python looks for signals when a function begins, after calls and at the end of loops.
 CHECKED_AFTER = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD"}

@@ -11,7 +11,7 @@ from IPython.testing.globalipapp import start_ipython
 from torch import nn
 
 import torchglass as tg
-from torchglass.integrations.notebook import install
+from torchglass.integrations.jupyter import install
 
 
 @pytest.fixture(scope="module")

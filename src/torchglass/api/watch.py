@@ -286,7 +286,7 @@ def _watcher_of_nothing(run: Run) -> Watcher:
 def _page(opened: Opened, backends: Sequence[Backend]) -> str:
     """The page of a run for a notebook: live where it is served, and otherwise as it is now."""
     # By its name, as the integrations are built on this layer.
-    frames = importlib.import_module("torchglass.integrations.notebook")
+    frames = importlib.import_module("torchglass.integrations.jupyter")
     for backend in backends:
         if isinstance(backend, Standalone):
             return str(frames.live_frame(backend.url))

@@ -345,7 +345,7 @@ def test_an_error_of_python_code_is_placed_by_how_deep_it_was() -> None:
 
 
 def test_our_own_lines_are_not_shown_as_the_users() -> None:
-    import torchglass.analyse.failure.story as ours
+    import torchglass.analyse.failure.failure as ours
 
     source = Source(file=ours.__file__, line=1, function="f")
     op = failed("relu", given("0", 2), source=source)

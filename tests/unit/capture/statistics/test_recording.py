@@ -347,7 +347,7 @@ def test_an_error_of_ours_is_a_warning_and_the_forward_goes_on(
         places: dict[str, Any] = {}
         yield places["planted"]
 
-    monkeypatch.setattr("torchglass.capture.observe.statistics_recorder.tensors_in", broken)
+    monkeypatch.setattr("torchglass.capture.observe.statistics_recorder.named_tensors", broken)
     model = nn.LSTM(2, 2)
 
     with pytest.warns(RuntimeWarning, match="planted"):

@@ -322,7 +322,7 @@ def test_gradients_are_the_business_of_the_other_level() -> None:
 FIRST_COMPILED_IN_THE_BLOCK = """
 import sys, torch
 from torch import nn
-from torchglass.capture.trace.recording import tracing
+from torchglass.capture.trace.pass_recorder import tracing
 
 class Branch(nn.Linear):
     def forward(self, x):
