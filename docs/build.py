@@ -1,4 +1,4 @@
-"""Makes the pictures in docs/images: `make docs`."""
+"""Renews the pictures, tables, outputs and notebooks of the documentation: `make docs`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.console import Console
 
 import torchglass as tg
 from benchmarks.models import GPT2
+from docs import examples, notebooks
 from docs.explorer_keys import PAGE, renewed
 from docs.page_pictures import photographs
 from tests.zoo_trace import AlexNet, Recurrent
@@ -29,11 +30,13 @@ IMAGES = Path(__file__).parent / "images"
 
 
 def main() -> None:
-    """Make every picture anew, and say which."""
+    """Renew everything that is generated, and say what."""
     IMAGES.mkdir(exist_ok=True)
     torch.manual_seed(0)
     for path in (*_of_a_training(), *_of_traces(), *_of_the_explorer()):
         sys.stderr.write(f"wrote {path.relative_to(Path.cwd())}\n")
+    examples.renew()
+    notebooks.renew()
 
 
 def _of_a_training() -> Iterator[Path]:

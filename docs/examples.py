@@ -19,7 +19,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class Block:
         if self.printed is None or not self.varies:
             return self.printed in (None, self.body)
         # A busy machine may add a note, so more words than shown are fine.
-        return bool(self.body) and _words(self.body) <= _words(self.printed)
+        return bool(self.body) and words_of(self.body) <= words_of(self.printed)
 
 
 @dataclass
@@ -137,7 +137,8 @@ def _run_commands(commands: str) -> None:
         main(words[1:])
 
 
-def _words(text: str) -> set[str]:
+def words_of(text: str) -> set[str]:
+    """The words of an output, without numbers, units and drawn lines."""
     return set(_DRAWN.sub(" ", _NUMBER.sub(" # ", text)).split())
 
 
@@ -163,9 +164,9 @@ def in_empty_folder() -> Iterator[None]:
             os.chdir(before)
 
 
-def main() -> None:
-    """Renew the outputs on the pages that are named, or on all."""
-    for page in [Path(name).resolve() for name in sys.argv[1:]] or PAGES:
+def renew(pages: Iterable[Path] = PAGES) -> None:
+    """Renew the outputs on these pages."""
+    for page in pages:
         text = page.read_text(encoding="utf-8")
         with in_empty_folder():
             new = renewed(text)
@@ -175,4 +176,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    renew([Path(name).resolve() for name in sys.argv[1:]] or PAGES)

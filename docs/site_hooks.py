@@ -54,7 +54,7 @@ def notebook_page(notebook: dict[str, Any], name: str) -> str:
             parts += [_fenced("python", source), *map(_output, cell["outputs"])]
     # After the title, which the first cell has.
     title, _, rest = "\n\n".join(filter(None, parts)).partition("\n")
-    return f"{title}\n\n[Download this notebook]({name}.ipynb){{ .md-button }}\n{rest}\n"
+    return f"{title}\n\n[Download this notebook]({name}.ipynb)\n{rest}\n"
 
 
 def _output(output: dict[str, Any]) -> str:
