@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import inspect
 import pkgutil
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -50,3 +51,15 @@ def test_an_example_prints_what_it_says(
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - NEEDS_A_TERMINAL))
 def test_a_public_verb_has_an_example(verb: str) -> None:
     assert ">>> " in (getattr(tg, verb).__doc__ or "")
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_a_public_verb_explains_each_parameter_and_its_result(verb: str) -> None:
+    function = getattr(tg, verb)
+    text = inspect.getdoc(function) or ""
+    arguments = text.partition("Args:")[2].partition("\n\n")[0]
+
+    for parameter in inspect.signature(function).parameters.values():
+        assert re.search(rf"^    \*{{0,2}}{parameter.name}: ", arguments, re.MULTILINE)
+    gives_nothing = inspect.signature(function).return_annotation in ("None", None)
+    assert gives_nothing or "\nReturns:\n" in text

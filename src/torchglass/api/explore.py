@@ -33,16 +33,35 @@ def explore(
     unsafe: bool = False,
     **kwargs: Any,
 ) -> Server | None:
-    """Walk through a target in the terminal, until `q`; `?` shows the keys.
+    """Browse a target in the terminal. Press `?` for the keys and `q` to quit.
 
-    With inputs the model is run first, and shapes, times, FLOPs, memory and every operation are
-    there to be looked at; gradients, buffers and random state are afterwards what they were. If
-    that forward raises, the explorer opens with the explanation and with what ran before.
-    `against` is another target, from which changes are marked. Without a target the runs and
-    checkpoints of the current folder are offered. `config` says what is shown, for this time. All
-    other names are arguments of forward; one that has the name of an option is given by position.
+    With inputs, the model runs first; the explorer then also shows shapes, times, FLOPs, memory and
+    every op. Gradients, buffers and random state are unchanged afterwards. If the forward raises,
+    the explorer opens with an explanation and with everything that ran before the error.
 
-    Where an event loop runs already, as in a notebook, the page is opened instead and given back.
+    In a notebook, or wherever an event loop is running, the web page opens instead.
+
+    Args:
+        target: A model, a checkpoint or run file, a result of another verb, or a name such as
+            "net.py:Net". None lists the runs and checkpoints in the current folder.
+        *inputs: Positional arguments of the model's forward.
+        against: Another target. The explorer marks what differs from it.
+        config: What to show in this session, as an `ExplorerConfig`.
+        unsafe: Allow a checkpoint to run the code it contains (pickle).
+        **kwargs: Keyword arguments of the model's forward. Pass an argument that has the name of an
+            option by position.
+
+    Returns:
+        None, or the `Server` of the page where an event loop is running.
+
+    Raises:
+        TargetError: The target cannot be read, or a keyword could mean an option or an argument of
+            the forward.
+        ViewError: There is no terminal.
+
+    Example:
+        >>> from torch import nn
+        >>> explore(nn.Linear(4, 2))  # doctest: +SKIP
     """
     from torchglass.classic.module_explorer import ExplorerConfig
 
@@ -64,7 +83,7 @@ def walk_through(
     unsafe: bool = False,
     tensors: Mapping[tuple[str, int, str], torch.Tensor] | None = None,
 ) -> Server | None:
-    """The same, for any names of arguments; `tensors` are those of a recording of the model."""
+    """Explore a target whose forward arguments are passed separately from the options."""
     from torchglass.api.explorer_source import exhibit
 
     if target is None and (inputs or kwargs):

@@ -27,29 +27,43 @@ def guard(
     allow: str | Iterable[str] = (),
     dump: str | PathLike[str] | None = None,
 ) -> contextlib.AbstractContextManager[Guard]:
-    """Find the op that makes the first NaN or Inf in a with-block, forward or backward.
+    """Find the op that produces the first NaN or Inf in a with-block, forward or backward.
 
-    Use it in a with-block: called without `with`, it looks at nothing.
+    Without `with`, nothing is checked. An op is blamed if its output is not finite and all its
+    inputs were. These are not findings:
 
-    An op is to blame for what is not finite in its result and was so in none of its inputs. `on`
-    says whether that raises `NonFiniteError` right there, warns once for each place, or is only
-    kept in `.findings`. −Inf that is written down, as in masks, is nobody's fault; `allow` names
-    further ops ("log") or modules that may. What needs no gradient is told when it leaves its
-    module, and an overflow that a `GradScaler` checks only if an optimizer uses it all the same.
-    float16 and bfloat16 are warned of when half of what they hold is reached. With `dump`, a
-    folder, the culprit and its inputs are written to a file that `replay` runs again; until then
-    the guard holds what ops were given.
+    - −Inf that is written on purpose, as in attention masks.
+    - An overflow that a `GradScaler` handles, unless an optimizer uses it anyway.
 
-    `cheap` looks only at what the model returns and at the gradients before an optimizer's step,
-    and runs a bad batch again under guard, with the same random numbers and buffers. It is the one
-    for GPUs, where each look waits for the device.
+    Values that need no gradient are checked when they leave their module. float16 and bfloat16
+    tensors cause a warning at half of their range.
 
-    >>> import torch
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Softmax(-1))
-    >>> with guard(model, on="record") as watched:
-    ...     loss = (model(torch.ones(2, 4)) - 1).log().sum()
-    >>> watched.first.op, watched.first.facts["nan"]
-    ('log', 8)
+    Args:
+        model: The model to check.
+        on: What to do with a finding: "raise" `NonFiniteError` at once, "warn" once per position,
+            or only "record" it in `.findings`.
+        backward: Also check the backward.
+        cheap: Check only the model's outputs, and gradients before an optimizer step; rerun a bad
+            batch with all checks, the same random state and the same buffers. Use this on GPUs,
+            where every check waits for the device.
+        allow: Names of ops ("log") or modules that may produce NaN or Inf.
+        dump: Folder for a file with the blamed op and its inputs, which `replay` runs again. The
+            inputs of ops are kept alive until then.
+
+    Returns:
+        A context manager that gives a `Guard` with `.findings` and `.first`.
+
+    Raises:
+        TargetError: `model` is not a module, or `on` is unknown.
+        NonFiniteError: In the block, with `on="raise"`, where the first NaN or Inf appears.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Softmax(-1))
+        >>> with guard(model, on="record") as checked:
+        ...     loss = (model(torch.ones(2, 4)) - 1).log().sum()
+        >>> checked.first.op, checked.first.facts["nan"]
+        ('log', 8)
     """
     expect_module(model, "guard")
     if on not in ("raise", "warn", "record"):
@@ -99,17 +113,29 @@ def _guarding(
 
 
 def replay(path: str | PathLike[str]) -> Replay:
-    """Run the op that a guard wrote to a file again, alone, and say what comes of it.
+    """Run an op again that `guard(..., dump=...)` wrote to a file, without the model.
 
-    The file holds no code: the op is one of torch's own, called by its name.
+    The file contains no code: the op is one of torch's own, called by name.
 
-    >>> import torch
-    >>> model = torch.nn.Sequential(torch.nn.ReLU())
-    >>> with guard(model, on="record", dump="dumps") as watched:
-    ...     loss = model(torch.tensor([-1.0, 2.0])).log().sum()
-    >>> again = replay(watched.first.facts["dump"])
-    >>> again.finding.op, again.reproduced
-    ('log', True)
+    Args:
+        path: The file. A finding has its path in `facts["dump"]`.
+
+    Returns:
+        A `Replay`: whether the problem was reproduced, and the outputs.
+
+    Raises:
+        TargetError: The file was not written by `guard`.
+        StoreError: The file is missing or corrupt.
+        UnsafeFileError: The file names an op that does more than compute.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.ReLU())
+        >>> with guard(model, on="record", dump="dumps") as checked:
+        ...     loss = model(torch.tensor([-1.0, 2.0])).log().sum()
+        >>> again = replay(checked.first.facts["dump"])
+        >>> again.finding.op, again.reproduced
+        ('log', True)
     """
     from torchglass.capture.guard.op_dump import replay as replayed
     from torchglass.results.guard import Replay

@@ -30,18 +30,31 @@ def flops(
     timed: bool = False,
     **kwargs: Any,
 ) -> Flops:
-    """Run a model once, and tell how many floating-point operations each module and op takes.
+    """Count the floating-point operations (FLOPs) of each module and op.
 
-    A multiplication and the addition of its product count as two. The backward starts from
-    `loss(output)`, or from the sum of the outputs. `fake` computes nothing and takes no memory.
-    With `timed` the model is run a few times more, to tell how many operations a second it does.
-    Gradients, buffers and random state are afterwards what they were.
+    1 multiply-add = 2 FLOPs. Gradients, buffers and random state are unchanged afterwards.
 
-    >>> import torch
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
-    >>> counted = flops(model, torch.ones(3, 4), backward=True)
-    >>> counted.forward_flops, counted.backward_flops, counted["0"].self_flops
-    (48, 48, 96)
+    Args:
+        model: A module, or any function of tensors.
+        *inputs: Positional arguments of the forward.
+        backward: Also run and count the backward.
+        loss: Called with the output; backward starts from its result. None: the sum of the outputs.
+        fake: Count without allocating memory or computing values.
+        timed: Run the model a few more times to report FLOPs per second.
+        **kwargs: Keyword arguments of the forward.
+
+    Returns:
+        A `Flops`: print it, index it by module path, or export it.
+
+    Raises:
+        CaptureError: The model cannot be run this way.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+        >>> counted = flops(model, torch.ones(3, 4), backward=True)
+        >>> counted.forward_flops, counted.backward_flops, counted["0"].self_flops
+        (48, 48, 96)
     """
     from torchglass.capture.measure.flops import count
     from torchglass.results.measurement import Flops
@@ -67,22 +80,30 @@ def flops(
 
 
 def register_flops(op: Any, *, backward: bool = False) -> Callable[[F], F]:
-    """Count an op of your own by a formula, which stands for all that runs inside of it.
+    """Register a FLOP formula for a custom op. It replaces the count of everything inside the op.
 
-    The op is one of `torch.ops`, its name "mylib::mix", what `torch.library.custom_op` made, or an
-    autograd Function, whose backward has a formula of its own, with `backward=True`. The formula is
-    called as the op is, with the shape of each tensor in the tensor's stead, and with `out_shape`,
-    the shape of the result or a list of those of several.
+    Args:
+        op: An op of `torch.ops`, its name ("mylib::mix"), the result of `torch.library.custom_op`,
+            or an autograd Function.
+        backward: The formula counts the backward of an autograd Function.
 
-    >>> import torch
-    >>> @torch.library.custom_op("doctest::mix", mutates_args=())
-    ... def mix(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    ...     return x @ weight
-    >>> @register_flops(mix)
-    ... def mix_flops(x, weight, *, out_shape):
-    ...     return 2 * x[0] * x[1] * weight[1]
-    >>> flops(mix, torch.ones(3, 4), torch.ones(4, 5)).total_flops
-    120
+    Returns:
+        A decorator. The formula is called like the op, with shapes instead of tensors, plus
+        `out_shape`: the shape of the result, or a list of shapes.
+
+    Raises:
+        CaptureError: `op` is not an op.
+
+    Example:
+        >>> import torch
+        >>> @torch.library.custom_op("doctest::mix", mutates_args=())
+        ... def mix(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ...     return x @ weight
+        >>> @register_flops(mix)
+        ... def mix_flops(x, weight, *, out_shape):
+        ...     return 2 * x[0] * x[1] * weight[1]
+        >>> flops(mix, torch.ones(3, 4), torch.ones(4, 5)).total_flops
+        120
     """
     from torchglass.capture.measure.flop_rules import register_flops
 
@@ -90,15 +111,22 @@ def register_flops(op: Any, *, backward: bool = False) -> Callable[[F], F]:
 
 
 def unregister_flops(op: Any) -> None:
-    """Forget the formulas that were registered for an op; without any, nothing happens.
+    """Remove the FLOP formulas registered for an op. Does nothing if there are none.
 
-    >>> import torch
-    >>> _ = register_flops(torch.ops.aten.exp)(lambda x, *, out_shape: 1000)
-    >>> flops(torch.exp, torch.ones(3)).total_flops
-    1000
-    >>> unregister_flops(torch.ops.aten.exp)
-    >>> flops(torch.exp, torch.ones(3)).total_flops
-    0
+    Args:
+        op: The op, in any form that `register_flops` accepts.
+
+    Raises:
+        CaptureError: `op` is not an op.
+
+    Example:
+        >>> import torch
+        >>> _ = register_flops(torch.ops.aten.exp)(lambda x, *, out_shape: 1000)
+        >>> flops(torch.exp, torch.ones(3)).total_flops
+        1000
+        >>> unregister_flops(torch.ops.aten.exp)
+        >>> flops(torch.exp, torch.ones(3)).total_flops
+        0
     """
     from torchglass.capture.measure.flop_rules import unregister_flops
 
@@ -114,23 +142,36 @@ def memory(
     fake: bool = False,
     **kwargs: Any,
 ) -> Memory:
-    """Run a step of a model, and tell which memory it takes, who takes it and who holds it.
+    """Measure the memory of one step: the peak, what it consists of, and which module keeps it.
 
-    The backward starts from `loss(output)`, or from the sum of the outputs; without `backward` no
-    gradients are computed at all. An `optimizer` is a name such as "adamw", a class, a function
-    that makes one of parameters, or one of yours; it steps on copies. Parameters, gradients,
-    buffers and random state are afterwards what they were.
+    Parameters, gradients, buffers and random state are unchanged afterwards.
 
-    With `fake=True` nothing is allocated or computed: the same is predicted, for models of any
-    size. A model on "meta" or made of fakes is always run so.
+    Args:
+        model: A module, or any function of tensors.
+        *inputs: Positional arguments of the forward.
+        backward: Also run the backward. False computes no gradients at all.
+        optimizer: Also run an optimizer step, on copies: a name such as "adamw", a class, a
+            function that takes parameters, or your optimizer.
+        loss: Called with the output; backward starts from its result. None: the sum of the outputs.
+        fake: Predict the memory without allocating or computing, for models of any size. Models on
+            "meta" are always predicted.
+        **kwargs: Keyword arguments of the forward.
 
-    >>> import torch
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
-    >>> taken = memory(model, torch.ones(3, 4), optimizer="adam")
-    >>> taken.parameters_bytes, taken.gradients_bytes, taken.rows["1"].total.activation_bytes
-    (40, 40, 24)
-    >>> memory(model, torch.ones(3, 4), optimizer="adam", fake=True).peak_bytes == taken.peak_bytes
-    True
+    Returns:
+        A `Memory`: print it, index it by module path, or export it.
+
+    Raises:
+        CaptureError: The model cannot be run this way, or `optimizer` cannot be used.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+        >>> taken = memory(model, torch.ones(3, 4), optimizer="adam")
+        >>> taken.parameters_bytes, taken.gradients_bytes, taken.rows["1"].total.activation_bytes
+        (40, 40, 24)
+        >>> predicted = memory(model, torch.ones(3, 4), optimizer="adam", fake=True)
+        >>> predicted.peak_bytes == taken.peak_bytes
+        True
     """
     from torchglass.capture.measure.memory import measure
     from torchglass.results.memory import Memory
@@ -151,7 +192,7 @@ def memory(
 
 
 def _expect_optimizer(optimizer: Any) -> None:
-    """Refuse what is no optimizer, and one that cannot step after a backward."""
+    """Reject what is not an optimizer, and LBFGS, which needs a closure."""
     from torch.optim import LBFGS, Optimizer
 
     from torchglass.capture.measure.optimizer_copy import optimizer_named
@@ -179,20 +220,36 @@ def profile(
     ops: bool = True,
     **kwargs: Any,
 ) -> Profile:
-    """Time each module and op of a model, forward and backward.
+    """Time each module and op, forward and backward.
 
-    Backward starts from `loss(output)`, or from the sum of the outputs; without `backward` no
-    gradients are computed. Every run gets the same random values. Gradients, buffers and random
-    state are restored afterwards. `ops=False` times modules only and has less overhead.
+    Every run gets the same random values. Gradients, buffers and random state are unchanged
+    afterwards.
 
-    >>> import torch
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
-    >>> taken = profile(model, torch.ones(3, 4), warmup=1, repeats=2)
-    >>> list(taken.rows), [op.op for op in taken.ops if op.path == "1" and op.op]
-    (['', '0', '1'], ['relu'])
-    >>> every = [*taken.rows.values(), taken.unattributed]
-    >>> sum(row.self_ns for row in every) == taken.root.total_ns
-    True
+    Args:
+        model: A module, or any function of tensors.
+        *inputs: Positional arguments of the forward.
+        backward: Also time the backward. False computes no gradients.
+        warmup: Number of runs before the timed ones.
+        repeats: Number of timed runs. Times are medians over them.
+        loss: Called with the output; backward starts from its result. None: the sum of the outputs.
+        ops: Time ops too. False times modules only, with less overhead.
+        **kwargs: Keyword arguments of the forward.
+
+    Returns:
+        A `Profile`: print it, index it by module path, or export it.
+
+    Raises:
+        CaptureError: `warmup` is negative, `repeats` is less than 1, or the model cannot be run.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+        >>> taken = profile(model, torch.ones(3, 4), warmup=1, repeats=2)
+        >>> list(taken.rows), [op.op for op in taken.ops if op.path == "1" and op.op]
+        (['', '0', '1'], ['relu'])
+        >>> every = [*taken.rows.values(), taken.unattributed]
+        >>> sum(row.self_ns for row in every) == taken.root.total_ns
+        True
     """
     from torchglass.capture.measure.profile import measure
     from torchglass.results.measurement import Profile

@@ -27,19 +27,34 @@ def inspect(
     progress: Callable[[int, int], None] | None = None,
     **kwargs: Any,
 ) -> Inspection:
-    """Tell shapes, gradients, NaN and Inf, time and memory of each module.
+    """Inspect each module in one call: shapes, gradients, NaN and Inf, time and memory.
 
-    The model runs three times from the same state: to warm up, for the time alone, and for all
-    else. Gradients, buffers and random state are afterwards what they were. The backward starts
-    from `loss(output)`, or from the sum of the outputs. `save` writes Inspector Gadgets' JSON;
-    `depth` is how many levels below the model are looked at. `progress` is told how many of how
-    many module calls are done.
+    The model runs three times from the same state: warm-up, time, everything else. Gradients,
+    buffers and random state are unchanged afterwards.
 
-    >>> import torch
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
-    >>> found = inspect(model, torch.ones(3, 4), backward=True)
-    >>> found["0"].info["output_shapes"], found["0"].info["gradient_memory_usage"]
-    ([[3, 2]], 4e-05)
+    Args:
+        model: A module, or an object that contains modules.
+        *inputs: Positional arguments of the forward.
+        backward: Also run the backward.
+        save: Write the result as Inspector Gadgets' JSON to this file.
+        loss: Called with the output; backward starts from its result. None: the sum of the outputs.
+        depth: Number of levels inspected below the model. None: all.
+        progress: Called with the number of module calls done and the total.
+        **kwargs: Keyword arguments of the forward.
+
+    Returns:
+        An `Inspection`: print it, index it by module path, or save it.
+
+    Raises:
+        ViewError: `depth` is negative.
+        CaptureError: The model cannot be run this way.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+        >>> found = inspect(model, torch.ones(3, 4), backward=True)
+        >>> found["0"].info["output_shapes"], found["0"].info["gradient_memory_usage"]
+        ([[3, 2]], 4e-05)
     """
     from torchglass.capture.observe.inspection import inspect_run
     from torchglass.results.observation import Inspection
@@ -61,24 +76,30 @@ _BUDGET_BYTES = 1 << 30
 def record(
     model: object, *, level: Level = "full", keep: int = 100, tensors: bool | int = False
 ) -> contextlib.AbstractContextManager[Recording]:
-    """Take down what goes into and comes out of each module, and how long it takes, in a block.
+    """Record the inputs, outputs and time of every module call in a with-block.
 
-    Use it in a with-block: called without `with`, it records nothing.
+    Without `with`, nothing is recorded. Times exclude our own measuring. At level "shapes" nothing
+    waits for a GPU, so times there are launch times.
 
-    `model` may also be an object that holds modules, such as a pipeline, or a list of models. At
-    the level "cheap" statistics are of at most 4,096 numbers of each tensor, at "shapes" there are
-    none. The last `keep` calls of each module are kept, totals are of all. `tensors` keeps copies
-    of the tensors, too: the latest ones, up to so many bytes (True: 1 GB).
+    Args:
+        model: A module, an object that contains modules (a pipeline), or a list of models.
+        level: "full" reads all values of each tensor, "cheap" at most 4,096 of them, "shapes" none.
+        keep: Number of latest calls kept per module. Totals cover all calls.
+        tensors: Also keep copies of the latest tensors, up to this many bytes. True: 1 GB.
 
-    Times leave out the work of measuring. At "shapes" nothing waits for a GPU: there they say how
-    long it took to hand it the work.
+    Returns:
+        A context manager that gives a `Recording`: index it by module path.
 
-    >>> import torch
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
-    >>> with record(model) as recording:
-    ...     output = model(torch.ones(3, 4))
-    >>> recording["1"][-1].in_shape, recording["1"].totals.calls
-    ((3, 2), 1)
+    Raises:
+        CaptureError: An argument is out of range.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+        >>> with record(model) as recording:
+        ...     output = model(torch.ones(3, 4))
+        >>> recording["1"][-1].in_shape, recording["1"].totals.calls
+        ((3, 2), 1)
     """
     expect_one_of("level", level, get_args(Level))
     expect_at_least(1, "keep", keep)

@@ -32,20 +32,42 @@ def summary(
     unsafe: bool = False,
     **kwargs: Any,
 ) -> Summary:
-    """What a target is made of, as a table to print and as JSON, HTML and CSV.
+    """Summarize a model: modules, parameters, sizes, and shapes if inputs are given.
 
-    With inputs (those of forward, or torchinfo's `input_size` and `input_data`) one forward is run
-    and shapes are shown, too; with `fake` it takes no memory. `depth`, `col_names`, `sort` and
-    `fold` choose what is shown. `unsafe` lets a checkpoint run the code that it carries.
+    With inputs, one forward runs and the table also shows shapes and times. The model, its buffers
+    and the random state are unchanged afterwards.
 
-    >>> from torch import nn
-    >>> model = nn.Sequential(nn.Conv2d(3, 8, 5), nn.BatchNorm2d(8), nn.ReLU())
-    >>> print(summary(model, input_size=(1, 3, 32, 32)).tree())
-    Sequential(
-    ├── 624 parameters
-    ├── 0: Conv2d(3→8, 5×5) → 1×8×28×28 [608 params]
-    ├── 1: BatchNorm2d(8) → 1×8×28×28 [16 params]
-    └── 2: ReLU → 1×8×28×28 [0 params]
+    Args:
+        model: A model, a checkpoint or run file, a result of another verb, or a name such as
+            "net.py:Net".
+        *inputs: Positional arguments of the model's forward.
+        input_size: Shape of one input, or shapes of several, as torchinfo takes them. Inputs of
+            that shape are created.
+        input_data: The inputs themselves, as torchinfo takes them: a tensor, a list or a dict.
+        dtypes: Dtype of the inputs created from `input_size`: one, or one per input.
+        fake: Run without allocating memory or computing values. Works for models of any size.
+        depth: Number of levels shown below the model. None shows all.
+        col_names: Names of the columns to show, in order. None chooses them.
+        sort: Order of the modules within their parent. None keeps the model's order.
+        fold: Show repeated blocks once, with their count.
+        unsafe: Allow a checkpoint to run the code it contains (pickle).
+        **kwargs: Keyword arguments of the model's forward.
+
+    Returns:
+        A `Summary`. Print it, or use `.tree()`, `.to_json()`, `.to_html()` and `.to_csv()`.
+
+    Raises:
+        TargetError: The target cannot be read, or inputs were given for a target that cannot run.
+
+    Example:
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 5), nn.BatchNorm2d(8), nn.ReLU())
+        >>> print(summary(model, input_size=(1, 3, 32, 32)).tree())
+        Sequential(
+        ├── 624 parameters
+        ├── 0: Conv2d(3→8, 5×5) → 1×8×28×28 [608 params]
+        ├── 1: BatchNorm2d(8) → 1×8×28×28 [16 params]
+        └── 2: ReLU → 1×8×28×28 [0 params]
     """
     from torchglass.results.summary import Summary
 

@@ -33,21 +33,38 @@ def trace(
     level: Level = "torch",
     **kwargs: Any,
 ) -> Trace:
-    """Run a model once and keep every operation, with its tensor, its parents and its source line.
+    """Run a model once and record every op: its output, its parents and its source line.
 
-    `save` says which tensors are kept: names, modules, ordinals, parts of names, a test of an op, a
-    list of these, or None. With `gradients` a later backward fills in the gradient of each op.
-    `edit` replaces the output of selected ops. `stop_after` ends the forward early. Both take op
-    names; resolving a name runs the model once more. With `level="aten"` the ops are aten kernels.
-    Use `tracing` for a forward whose own arguments have these names.
+    Use `tracing` for a forward whose own arguments have the names of these options.
 
-    >>> import torch
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
-    >>> passed = trace(model, torch.ones(3, 4))
-    >>> passed.layer_labels
-    ['input_1_0', 'linear_1_1', 'relu_1_2', 'output_1_3']
-    >>> passed["relu"].tensor.shape
-    torch.Size([3, 2])
+    Args:
+        model: The model to run.
+        *args: Positional arguments of the forward.
+        save: Which outputs to keep: "all", None, op names, module paths, indices, parts of names, a
+            predicate on an op, or a list of these.
+        gradients: Also collect the gradient of each op when you run a backward later.
+        edit: Functions by op name; each replaces the output of its op. Resolving a name runs the
+            model once more.
+        stop_after: End the forward after this op. Resolving a name runs the model once more.
+        level: "torch" records the functions you call, "aten" the kernels they run.
+        **kwargs: Keyword arguments of the forward.
+
+    Returns:
+        A `Trace`: index it by op name, print it, draw it, save it.
+
+    Raises:
+        TargetError: `model` is not a module.
+        CaptureError: `level` is unknown.
+        LookupFailedError: A name does not match any op.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+        >>> traced = trace(model, torch.ones(3, 4))
+        >>> traced.layer_labels
+        ['input_1_0', 'linear_1_1', 'relu_1_2', 'output_1_3']
+        >>> traced["relu"].tensor.shape
+        torch.Size([3, 2])
     """
     return trace_forward(
         model,
@@ -71,7 +88,7 @@ def trace_forward(
     level: Level = "torch",
     **options: Any,
 ) -> Trace:
-    """`trace`, with the arguments of forward kept apart from the options."""
+    """`trace`, with the arguments of the forward passed separately from the options."""
     from torchglass.capture.trace.selection import numbered
     from torchglass.results.trace import Trace
 
@@ -95,17 +112,31 @@ def tracing(
     gradients: bool = False,
     level: Level = "torch",
 ) -> contextlib.AbstractContextManager[Trace]:
-    """Trace whatever runs in a with-block: a training step, `generate()`, several forwards.
+    """Trace everything that runs in a with-block: a training step, `generate()`, several forwards.
 
-    The trace can be read when the block has ended. With `level="aten"` it lists every kernel,
-    those of a backward in the block included.
+    Read the trace after the block has ended.
 
-    >>> import torch
-    >>> model = torch.nn.Linear(4, 2)
-    >>> with tracing(model) as passed:
-    ...     loss = model(torch.ones(3, 4)).sum()
-    >>> passed.layer_labels
-    ['ones_1_0', 'linear_1_1', 'output_1_2', 'sum_1_3']
+    Args:
+        model: The model whose modules the ops are assigned to.
+        save: Which outputs to keep, as in `trace`.
+        gradients: Also collect the gradient of each op when you run a backward later.
+        level: "torch" records the functions you call; "aten" records every kernel, those of a
+            backward in the block included.
+
+    Returns:
+        A context manager that gives a `Trace`.
+
+    Raises:
+        TargetError: `model` is not a module.
+        CaptureError: `level` is unknown.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> with tracing(model) as traced:
+        ...     loss = model(torch.ones(3, 4)).sum()
+        >>> traced.layer_labels
+        ['ones_1_0', 'linear_1_1', 'output_1_2', 'sum_1_3']
     """
     expect_module(model, "tracing")
     _expect_level(level)
@@ -140,11 +171,24 @@ def _expect_level(level: object) -> None:
 
 
 def pluck(model: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """The tensor that one op of a forward makes; its name comes last: `pluck(model, x, "relu_1")`.
+    """Run a model once and return the output of one op.
 
-    >>> import torch
-    >>> pluck(torch.nn.Sequential(torch.nn.ReLU()), torch.tensor([-1.0, 2.0]), "relu")
-    tensor([0., 2.])
+    Args:
+        model: The model to run.
+        *args: Positional arguments of the forward, then the name or index of the op.
+        **kwargs: Keyword arguments of the forward.
+
+    Returns:
+        The output of that op.
+
+    Raises:
+        TargetError: The last argument is not a name or an index.
+        LookupFailedError: The name does not match any op.
+
+    Example:
+        >>> import torch
+        >>> pluck(torch.nn.Sequential(torch.nn.ReLU()), torch.tensor([-1.0, 2.0]), "relu")
+        tensor([0., 2.])
     """
     *inputs, key = args or (None,)
     if not isinstance(key, (str, int)):
@@ -154,15 +198,28 @@ def pluck(model: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def explain(model: nn.Module, /, *args: Any, **kwargs: Any) -> Explanation:
-    """Run one forward and tell what happened: where it failed, which shapes met, what would fit.
+    """Run one forward and explain why it fails: the op, the shapes, where they come from, what
+    fits.
 
-    The forward's own exception is in the story and does not come out. Buffers and random state are
-    afterwards what they were.
+    The exception of the forward is not raised; it is in `.error`. Buffers and random state are
+    unchanged afterwards.
 
-    >>> import torch
-    >>> story = explain(torch.nn.Linear(8, 2), torch.ones(3, 4))
-    >>> story.ok, type(story.error).__name__
-    (False, 'RuntimeError')
+    Args:
+        model: The model to run.
+        *args: Positional arguments of the forward.
+        **kwargs: Keyword arguments of the forward.
+
+    Returns:
+        An `Explanation`: print it. `.ok` is True if the forward did not raise.
+
+    Raises:
+        TargetError: `model` is not a module.
+
+    Example:
+        >>> import torch
+        >>> explanation = explain(torch.nn.Linear(8, 2), torch.ones(3, 4))
+        >>> explanation.ok, type(explanation.error).__name__
+        (False, 'RuntimeError')
     """
     from torchglass.results.explanation import explain as explained
 
@@ -171,12 +228,22 @@ def explain(model: nn.Module, /, *args: Any, **kwargs: Any) -> Explanation:
 
 
 def load(path: str | PathLike[str]) -> Trace:
-    """Read a trace that `Trace.save` wrote; neither the model nor its code is needed.
+    """Load a trace that `Trace.save` wrote. The model and its code are not needed.
 
-    >>> import torch
-    >>> file = trace(torch.nn.ReLU(), torch.tensor([-1.0, 2.0])).save("pass.glass")
-    >>> load(file)["relu"].tensor
-    tensor([0., 2.])
+    Args:
+        path: The file.
+
+    Returns:
+        The `Trace`, with the tensors that were saved.
+
+    Raises:
+        StoreError: The file is missing, corrupt or not a trace.
+
+    Example:
+        >>> import torch
+        >>> file = trace(torch.nn.ReLU(), torch.tensor([-1.0, 2.0])).save("pass.glass")
+        >>> load(file)["relu"].tensor
+        tensor([0., 2.])
     """
     from torchglass.results.trace import load_trace
 
@@ -185,7 +252,7 @@ def load(path: str | PathLike[str]) -> Trace:
 
 @contextlib.contextmanager
 def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[Tape]:
-    """Tape a pass, and let an exception that comes out of it say where it was."""
+    """Record a pass; add where it failed to an exception that leaves it."""
     from torchglass.capture.trace.selection import taping
     from torchglass.results.trace import Trace
 
@@ -207,7 +274,7 @@ def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[Tape]:
 
 
 def _trace_of_error(trace: Trace) -> Trace:
-    """A trace that is left out where the exception that has it is pickled, with all its tensors."""
+    """A trace that is not pickled together with the exception it belongs to."""
     trace.is_left_out_of_pickles = True
     return trace
 

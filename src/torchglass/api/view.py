@@ -71,19 +71,36 @@ def view(
     root_path: str = "",
     **kwargs: Any,
 ) -> Server | Path | NotebookPage:
-    """Show a target as a page: served until `.close()`, or saved as one file that needs no server.
+    """Show a target as a web page: served until `.close()`, or saved as one file.
 
-    A target is a model, a trace, a run, a checkpoint or a folder of runs, which is served with the
-    runs that come into it later, even if it has none yet. A model that is given inputs is run once,
-    and its graph is shown down to its operations. `against` is another target, or a list of them:
-    the page opens with both beside each other, and weights are compared by value. A server's
-    `.url` says where it is, and `.wait()` stays until Ctrl-C; `root_path` is the prefix under which
-    a proxy shows it. In a notebook the page is shown below the cell instead, unless `notebook` is
-    False.
+    In a notebook the page appears below the cell.
 
-    >>> from torch import nn
-    >>> view(nn.Linear(2, 3), save="linear.html").name
-    'linear.html'
+    Args:
+        target: A model, a trace, a run, a checkpoint, or a folder of runs. A folder is served with
+            the runs that appear in it later.
+        *inputs: Positional arguments of the model's forward. With inputs, the model runs once and
+            the graph shows its ops.
+        against: Another target, or a list of them. The page opens with both side by side and
+            compares weights by value.
+        save: Write the page to this file instead of serving it.
+        notebook: Show the page below the cell. None: if this is a notebook.
+        port: Port of the server. 0: any free port.
+        open_browser: Open the page in a browser.
+        unsafe: Allow a checkpoint to run the code it contains (pickle).
+        root_path: Path prefix under which a proxy serves the page.
+        **kwargs: Keyword arguments of the model's forward.
+
+    Returns:
+        A `Server` (`.url`, `.wait()`, `.close()`), the path of the saved file, or a `NotebookPage`.
+
+    Raises:
+        TargetError: The target cannot be read or run.
+        StoreError: A run file cannot be read.
+
+    Example:
+        >>> from torch import nn
+        >>> view(nn.Linear(2, 3), save="linear.html").name
+        'linear.html'
     """
     others = against if isinstance(against, (list, tuple)) else [against] * (against is not None)
     targets = [_traced(target, inputs, kwargs) if inputs or kwargs else target, *others]

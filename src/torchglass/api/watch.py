@@ -67,35 +67,64 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
     wait: bool | None = None,
     verbose: bool = True,
 ) -> Watcher:
-    """Record a training from inside into a run file, until `.close()`, and show it meanwhile.
+    """Record a training into a run file until `.close()`, and show it while it runs.
 
-    `log` says what of it: "io" and "io_grad" of every module, "params" and "params_grad"; also
-    "stats" (shares of zeros), "updates" (sizes of steps relative to weights), "activations" (small
-    pictures) and "optimizer" (its state). Every `log_freq`-th step is looked at. Histograms have
-    about `bins` bins over the bulk of a tensor and are made of `sample_n` of its numbers (None: of
-    all); minimum, maximum, mean and deviation are always those of all numbers. Views begin with the
-    most extreme `reject_outlier_proportion` of them out of sight; none of them is lost.
+    Nothing is added to the model. Steps are the steps of its optimizers. Statistics (minimum,
+    maximum, mean, standard deviation, NaN and Inf) always cover all values.
 
-    The file is `save`, or a new one in `run_dir` (":memory:" for none), or `resume`, which goes on
-    with the file of an earlier training. `backend` is "none", "standalone", which serves the page
-    at `standalone_port`, "wandb", "tensorboard", or several of them. A standalone page stays after
-    a program that ends without an error at a terminal, until Ctrl-C; `wait` or the environment
-    variable TORCHGLASS_WAIT (1 or 0) says otherwise. Under torch.distributed each
-    rank writes its own file; with `reduce="all"` the first one has the numbers of all.
+    Args:
+        model: The model that is trained.
+        log: What to record: "io" and "io_grad" (inputs and outputs of every module, and their
+            gradients), "params" and "params_grad"; also "stats" (share of zeros), "updates" (size
+            of updates relative to weights), "activations" (small pictures) and "optimizer" (its
+            state).
+        log_freq: Record every n-th step.
+        backend: Where to show the run: "none", "standalone" (the web page), "wandb", "tensorboard",
+            or several of them.
+        bins: Number of histogram bins over the bulk of a tensor.
+        sample_n: Number of values that histograms are filled from. None: all.
+        reject_outlier_proportion: Share of extreme values hidden at first in views. None is lost.
+        reject_outlier_propertion: The same, in TorchExplorer's spelling.
+        time_log: Name and value of another time axis, such as
+            `("epoch", lambda model, step: step / 100)`.
+        disable_inplace: Accepted for TorchExplorer; not needed here.
+        ignore_io_grad_classes: Accepted for TorchExplorer; not needed here.
+        delay_log_multibackward: Accepted for TorchExplorer; not needed here.
+        delay_log_multi_backward: The same, in TorchExplorer's other spelling.
+        standalone_dir: Folder of the run file, in TorchExplorer's spelling.
+        standalone_port: Port of the page. 0: any free port.
+        run_dir: Folder for a new run file. ":memory:" writes no file.
+        save: Path of a new run file.
+        resume: Path of a run file of an earlier training, which is continued.
+        max_bytes: Largest size of the file. Older steps are thinned out beyond it.
+        reduce: "all" adds up the values of all ranks on rank 0. None: each rank writes its own
+            file.
+        unit: What counts as a step: "optimizer" or "backward". None: optimizer steps if there
+            are any.
+        scaler: The `GradScaler` of the training, if it cannot be found.
+        wait: Keep the page after the program has ended, until Ctrl-C. None: if it ended without an
+            error in a terminal. TORCHGLASS_WAIT=1 or 0 overrides it.
+        verbose: Print where the run is, the first NaN or Inf, and the findings at the end.
 
-    `verbose` prints where the run is, the first NaN or Inf, and at the end what was found.
+    Returns:
+        A `Watcher`, also a context manager. `.log(name, value)` records values of your own.
 
-    >>> import torch
-    >>> model = torch.nn.Linear(2, 1)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> with watch(model, save="training.glass") as watcher:
-    ...     for _ in range(3):
-    ...         loss = model(torch.ones(4, 2)).square().mean()
-    ...         loss.backward()
-    ...         optimizer.step()
-    ...         watcher.log("loss", loss)
-    >>> open("training.glass")["loss"].steps
-    array([0, 1, 2])
+    Raises:
+        TargetError: An argument is not usable.
+        StoreError: The run file cannot be created or continued.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with watch(model, save="training.glass") as watcher:
+        ...     for _ in range(3):
+        ...         loss = model(torch.ones(4, 2)).square().mean()
+        ...         loss.backward()
+        ...         optimizer.step()
+        ...         watcher.log("loss", loss)
+        >>> open("training.glass")["loss"].steps
+        array([0, 1, 2])
     """
     from torch import nn
 
@@ -157,20 +186,29 @@ def watch(  # noqa: PLR0913 - these are the names that users of TorchExplorer ty
 
 
 def attach(tensor: Thing, parent: nn.Module, name: str) -> Thing:
-    """Log a tensor inside `parent`'s forward, and its gradient, wherever the model is watched.
+    """Record a tensor inside `parent`'s forward, and its gradient, while the model is watched.
 
-    It gives the tensor back, and does nothing else where nobody watches, the step is not logged, or
-    the forward runs compiled.
+    It does nothing if the model is not watched, the step is not recorded, or the forward is
+    compiled.
 
-    >>> import torch
-    >>> class Scores(torch.nn.Module):
-    ...     def forward(self, x):
-    ...         return attach(x @ x.T, self, "scores").softmax(-1)
-    >>> model = Scores()
-    >>> with watch(model, save="scores.glass"):
-    ...     model(torch.ones(3, 2, requires_grad=True)).sum().backward()
-    >>> open("scores.glass")["scores"].column("mean")
-    array([2.])
+    Args:
+        tensor: The tensor to record.
+        parent: The module whose forward this is.
+        name: Name of the series.
+
+    Returns:
+        The tensor, unchanged.
+
+    Example:
+        >>> import torch
+        >>> class Scores(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         return attach(x @ x.T, self, "scores").softmax(-1)
+        >>> model = Scores()
+        >>> with watch(model, save="scores.glass"):
+        ...     model(torch.ones(3, 2, requires_grad=True)).sum().backward()
+        >>> open("scores.glass")["scores"].column("mean")
+        array([2.])
     """
     import torch
 
@@ -183,9 +221,13 @@ def attach(tensor: Thing, parent: nn.Module, name: str) -> Thing:
 
 
 def setup(ulimit: int = 50_000) -> None:
-    """Let this process open more files at once, as wandb needs where it uploads many tables.
+    """Raise the limit of open files of this process, which wandb needs to upload many tables.
 
-    >>> setup(ulimit=1_000)
+    Args:
+        ulimit: The limit to set, up to what the system allows.
+
+    Example:
+        >>> setup(ulimit=1_000)
     """
     try:
         import resource
@@ -200,16 +242,26 @@ def setup(ulimit: int = 50_000) -> None:
 
 
 def open(path: str | os.PathLike[str]) -> SavedRun:  # noqa: A001 - as gzip.open is
-    """Open a run file, finished or still being written, to read its numbers.
+    """Open a run file, finished or still being written.
 
-    >>> import torch
-    >>> with watch(torch.nn.ReLU(), save="run.glass") as watcher:
-    ...     for loss in (2.0, 1.0):
-    ...         watcher.log("loss", loss)
-    ...         watcher.step()
-    >>> with open("run.glass") as run:
-    ...     run["loss"].values
-    array([2., 1.])
+    Args:
+        path: A run file, a folder of the ranks of one run, or a pattern.
+
+    Returns:
+        A `SavedRun`: print it, or index it by series name.
+
+    Raises:
+        StoreError: The file is missing, corrupt or not a run file.
+
+    Example:
+        >>> import torch
+        >>> with watch(torch.nn.ReLU(), save="run.glass") as watcher:
+        ...     for loss in (2.0, 1.0):
+        ...         watcher.log("loss", loss)
+        ...         watcher.step()
+        >>> with open("run.glass") as run:
+        ...     run["loss"].values
+        array([2., 1.])
     """
     from torchglass.results.run import open_run
 
@@ -271,7 +323,7 @@ def _started(
 
 
 def _watcher_of_nothing(run: Run) -> Watcher:
-    """What a training has instead of a watcher that could not begin."""
+    """A closed watcher, for a training that cannot be watched."""
     from torch import nn
 
     from torchglass.capture.watch import Watcher
@@ -284,8 +336,8 @@ def _watcher_of_nothing(run: Run) -> Watcher:
 
 
 def _page(opened: Opened, backends: Sequence[Backend]) -> str:
-    """The page of a run for a notebook: live where it is served, and otherwise as it is now."""
-    # By its name, as the integrations are built on this layer.
+    """The page of a run for a notebook: live if it is served, otherwise a copy of its current
+    state."""  # By its name, as the integrations are built on this layer.
     frames = importlib.import_module("torchglass.integrations.jupyter")
     for backend in backends:
         if isinstance(backend, Standalone):
@@ -294,7 +346,7 @@ def _page(opened: Opened, backends: Sequence[Backend]) -> str:
 
 
 def _begin(backends: Sequence[Backend], opened: Opened, watcher: Watcher) -> None:
-    """Show a run to its backends, each of which has a reader for as long as it likes."""
+    """Start the backends, each with a reader of its own."""
     training = _training(opened, weakref.ref(watcher))
     with ExitStack() as undo:
         for backend in backends:

@@ -19,17 +19,24 @@ _ATTRIBUTE = "forward_stats"
 
 @contextlib.contextmanager
 def record_torch_module_forward_stats(module: object, *, keep: int = 100) -> Iterator[Recording]:
-    """Fill `forward_stats` of every module: a list of its calls in this block, latest last.
+    """Fill `forward_stats` of every module with its calls in a with-block, latest last.
 
-    The lists are there during the block and after it, until another one begins; they hold the last
-    `keep` calls, and no tensors.
+    The lists stay after the block, until the next one begins. They contain no tensors.
 
-    >>> import torch
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
-    >>> with record_torch_module_forward_stats(model):
-    ...     output = model(torch.ones(3, 4))
-    >>> model[1].forward_stats[-1].in_shape
-    (3, 2)
+    Args:
+        module: A module, an object that contains modules, or a list of models.
+        keep: Number of latest calls kept per module.
+
+    Returns:
+        A context manager that gives a `Recording`.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+        >>> with record_torch_module_forward_stats(model):
+        ...     output = model(torch.ones(3, 4))
+        >>> model[1].forward_stats[-1].in_shape
+        (3, 2)
     """
     with _filling(module, keep=keep) as recording:
         yield recording
@@ -37,7 +44,7 @@ def record_torch_module_forward_stats(module: object, *, keep: int = 100) -> Ite
 
 @contextlib.contextmanager
 def _filling(module: object, *, keep: int = 100, budget_bytes: int = 0) -> Iterator[Recording]:
-    """The same, with copies of the tensors up to so many bytes in the recording."""
+    """The same, also keeping copies of tensors up to `budget_bytes`."""
     from torchglass.capture.observe.statistics_recorder import recording_statistics
     from torchglass.capture.trial_forward import modules_in
 
@@ -57,7 +64,7 @@ def _filling(module: object, *, keep: int = 100, budget_bytes: int = 0) -> Itera
 
 
 class TimingData(dict[str, list[ForwardStats]]):
-    """The recorded calls of modules by path, and the model that they are in."""
+    """The recorded calls of modules by path, and their model."""
 
     def __init__(self, model: object, calls: Iterable[tuple[str, list[ForwardStats]]]) -> None:
         super().__init__(calls)
@@ -65,14 +72,21 @@ class TimingData(dict[str, list[ForwardStats]]):
 
 
 def get_forward_stats(model: object) -> TimingData:
-    """The recorded calls of the modules that have any, by path, latest last.
+    """The recorded calls of a model's modules by path, latest last.
 
-    >>> import torch
-    >>> model = torch.nn.Sequential(torch.nn.ReLU())
-    >>> with record_torch_module_forward_stats(model):
-    ...     output = model(torch.ones(3, 4))
-    >>> {path: len(calls) for path, calls in get_forward_stats(model).items()}
-    {'': 1, '0': 1}
+    Args:
+        model: A model that ran in `record_torch_module_forward_stats`.
+
+    Returns:
+        A dict from module path to calls, for the modules that were called.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.ReLU())
+        >>> with record_torch_module_forward_stats(model):
+        ...     output = model(torch.ones(3, 4))
+        >>> {path: len(calls) for path, calls in get_forward_stats(model).items()}
+        {'': 1, '0': 1}
     """
     from torchglass.capture.trial_forward import modules_in
 
@@ -81,18 +95,32 @@ def get_forward_stats(model: object) -> TimingData:
 
 
 def display_timing_in_explorer(timing_data: TimingData) -> None:
-    """Walk through the model of `get_forward_stats(model)` with the times of its modules shown."""
+    """Explore a model with the recorded times of its modules.
+
+    Args:
+        timing_data: The result of `get_forward_stats(model)`.
+
+    Raises:
+        TargetError: `timing_data` is something else.
+    """
     if not isinstance(timing_data, TimingData):
         raise TargetError("timing data is what get_forward_stats(model) gives")
     explore.explore(timing_data.model)
 
 
 def explore_torch_module_with_stats(module: Any, /, *inputs: Any, **kwargs: Any) -> None:
-    """Run one forward, recording its statistics, and walk through the model in the terminal.
+    """Run one forward, record its statistics, and explore the model in the terminal.
 
-    The attributes panel (`a`) has `forward_stats` and the tensors themselves. Random state and
-    buffers are afterwards what they were. If the forward raises, the explorer opens with the
-    explanation.
+    The attributes panel (`a`) shows `forward_stats` and the tensors. Random state and buffers are
+    unchanged afterwards. If the forward raises, the explorer opens with an explanation.
+
+    Args:
+        module: The model to run.
+        *inputs: Positional arguments of the forward.
+        **kwargs: Keyword arguments of the forward.
+
+    Raises:
+        ViewError: There is no terminal.
     """
     from torch.nn.parameter import is_lazy
 

@@ -32,21 +32,29 @@ if TYPE_CHECKING:
 
 @final
 class InspectorGadgets:
-    """Watches models in the user's own loop, from `start()` to `finish()` or in a with-block.
+    """Inspects models in your own loop, from `start()` to `finish()` or in a with-block.
 
-    `finish` writes `<save_file>_<Class>.json` for each model; `results` has the same as objects,
-    by the names of the models. `watch_depth` is how many levels below the model are looked at: all
-    of them if None. `watch_memory=False` leaves out the additional memory, which on a CPU takes a
-    look at every operation.
+    `finish` writes `<save_file>_<Class>.json` per model. `results` has the same as objects, by
+    model name.
 
-    >>> import torch
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
-    >>> with InspectorGadgets(model) as inspector:
-    ...     output = model(torch.ones(3, 4))
-    ...     inspector.backward_mode()
-    ...     output.sum().backward()
-    >>> inspector.results["Sequential"]["0"].info["grad_out_shape"]
-    [[3, 2]]
+    Args:
+        model: A model, or several.
+        watch_forward: Record forwards.
+        watch_backward: Record backwards.
+        watch_depth: Number of levels inspected below the model. None or -1: all.
+        save_file: Prefix of the JSON files. None writes no file.
+        watch_memory: Measure additional memory. On a CPU this observes every op, so it takes
+            longer.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+        >>> with InspectorGadgets(model) as inspector:
+        ...     output = model(torch.ones(3, 4))
+        ...     inspector.backward_mode()
+        ...     output.sum().backward()
+        >>> inspector.results["Sequential"]["0"].info["grad_out_shape"]
+        [[3, 2]]
     """
 
     def __init__(

@@ -26,37 +26,58 @@ _AT_ONCE = 100
 
 @dataclass(kw_only=True)
 class ModuleInfo:
-    """What is known of one module."""
+    """Facts about one module.
+
+    Attributes:
+        name: Its name or path.
+        module_type: Its class.
+        parameter_count: Parameters in it and below. A tied parameter counts once.
+        shapes: Shapes of its own parameters and buffers, by name.
+        timing_stats: Seconds of its recorded forwards (last, mean, total). None if none were
+            recorded.
+        memory_usage: Bytes of all parameters in it and below.
+    """
 
     name: str
     module_type: str
     parameter_count: int
-    """Of all that is in it; a tied parameter counts once."""
     shapes: dict[str, tuple[int, ...]]
-    """Of its own parameters and buffers, by name."""
     timing_stats: dict[str, float] | None = None
-    """Seconds of its recorded forwards: last, mean, total; None where none were recorded."""
     memory_usage: int | None = None
-    """Bytes of all parameters in it."""
 
 
 def analyze_module(name: str, module: Any) -> ModuleInfo:
-    """What a module is and holds, and what its recorded forwards took.
+    """Describe one module: class, parameters, shapes, and the time of recorded forwards.
 
-    >>> import torch
-    >>> analyze_module("fc", torch.nn.Linear(2, 3)).shapes
-    {'weight': (3, 2), 'bias': (3,)}
+    Args:
+        name: Name for the result.
+        module: The module.
+
+    Returns:
+        A `ModuleInfo`.
+
+    Example:
+        >>> import torch
+        >>> analyze_module("fc", torch.nn.Linear(2, 3)).shapes
+        {'weight': (3, 2), 'bias': (3,)}
     """
     record = read(module)
     return _told(name, record.root, count(record)[0], _timing(module).get(""))
 
 
 def analyze_module_detailed(module: Any) -> ModuleInfo:
-    """The same with the shapes of all that is inside of it, by dotted name.
+    """Describe one module with the shapes of everything below it, by dotted name.
 
-    >>> import torch
-    >>> list(analyze_module_detailed(torch.nn.Sequential(torch.nn.Linear(2, 3))).shapes)
-    ['0.weight', '0.bias']
+    Args:
+        module: The module.
+
+    Returns:
+        A `ModuleInfo`.
+
+    Example:
+        >>> import torch
+        >>> list(analyze_module_detailed(torch.nn.Sequential(torch.nn.Linear(2, 3))).shapes)
+        ['0.weight', '0.bias']
     """
     record = read(module)
     found = analyze_module(record.name, module)
@@ -69,11 +90,18 @@ def analyze_module_detailed(module: Any) -> ModuleInfo:
 
 
 async def analyze_model_async(model: Any) -> dict[str, ModuleInfo]:
-    """All modules by path, worked out while other tasks of the event loop go on.
+    """Describe all modules without blocking the event loop.
 
-    >>> import torch
-    >>> list(asyncio.run(analyze_model_async(torch.nn.Sequential(torch.nn.ReLU()))))
-    ['', '0']
+    Args:
+        model: The model.
+
+    Returns:
+        A dict from module path to `ModuleInfo`.
+
+    Example:
+        >>> import torch
+        >>> list(asyncio.run(analyze_model_async(torch.nn.Sequential(torch.nn.ReLU()))))
+        ['', '0']
     """
     record, counts = await asyncio.to_thread(_read, model)
     timing = _timing(model)
@@ -87,13 +115,20 @@ async def analyze_model_async(model: Any) -> dict[str, ModuleInfo]:
 
 
 def lazy_parameter_analysis(model: Any) -> Callable[[str], ModuleInfo]:
-    """A function from the path of a module to what there is to know of it, worked out then.
+    """A function that describes the module at a path on demand.
 
-    >>> import torch
-    >>> get_module_info = lazy_parameter_analysis(torch.nn.Sequential(torch.nn.Linear(2, 3)))
-    >>> info = get_module_info("0")
-    >>> info.name, info.parameter_count
-    ('0', 9)
+    Args:
+        model: The model.
+
+    Returns:
+        A function from module path to `ModuleInfo`.
+
+    Example:
+        >>> import torch
+        >>> get_module_info = lazy_parameter_analysis(torch.nn.Sequential(torch.nn.Linear(2, 3)))
+        >>> info = get_module_info("0")
+        >>> info.name, info.parameter_count
+        ('0', 9)
     """
 
     def get_module_info(module_path: str) -> ModuleInfo:
@@ -104,11 +139,22 @@ def lazy_parameter_analysis(model: Any) -> Callable[[str], ModuleInfo]:
 
 
 def get_module_by_path(model: Any, path: str) -> Any:
-    """The module at a dotted path; "" is the model itself.
+    """The module at a dotted path.
 
-    >>> import torch
-    >>> get_module_by_path(torch.nn.Sequential(torch.nn.ReLU()), "0")
-    ReLU()
+    Args:
+        model: The model.
+        path: Dotted path. "" is the model itself.
+
+    Returns:
+        The module.
+
+    Raises:
+        LookupFailedError: The model has no such module.
+
+    Example:
+        >>> import torch
+        >>> get_module_by_path(torch.nn.Sequential(torch.nn.ReLU()), "0")
+        ReLU()
     """
     from torchglass.capture.trial_forward import modules_in
 
@@ -154,14 +200,21 @@ Graph = dict[str, list[Any]]
 
 
 def extract_model_graph(model: object) -> Graph:
-    """How the modules of a model are nested, as plain lists of nodes and edges.
+    """How the modules of a model are nested, as lists of nodes and edges.
 
-    Neighbours that are built alike are one node, with how many they are and the last one's name.
+    Equal neighbours are one node, with their count and the name of the last one.
 
-    >>> import torch
-    >>> graph = extract_model_graph(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(2, 3)))
-    >>> [(node["id"], node["parameters"]) for node in graph["nodes"]], graph["edges"]
-    ([('', 9), ('0', 0), ('1', 9)], [('', '0'), ('', '1')])
+    Args:
+        model: The model.
+
+    Returns:
+        A dict with "nodes" and "edges".
+
+    Example:
+        >>> import torch
+        >>> graph = extract_model_graph(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(2, 3)))
+        >>> [(node["id"], node["parameters"]) for node in graph["nodes"]], graph["edges"]
+        ([('', 9), ('0', 0), ('1', 9)], [('', '0'), ('', '1')])
     """
     record = read(model)
     counts = count(record)
@@ -187,11 +240,22 @@ def extract_model_graph(model: object) -> Graph:
 def plot_network_graph(
     graph: Mapping[str, list[Any]], path: str | os.PathLike[str] | None = None
 ) -> str:
-    """A picture of nodes and edges as SVG, also written to a file if there is a path for it.
+    """Draw nodes and edges as SVG.
 
-    >>> import torch
-    >>> plot_network_graph(extract_model_graph(torch.nn.ReLU())).startswith("<?xml")
-    True
+    Args:
+        graph: The result of `extract_model_graph`.
+        path: Also write the SVG to this file.
+
+    Returns:
+        The SVG text.
+
+    Raises:
+        ViewError: `graph` has no nodes and edges, or Graphviz is not installed.
+
+    Example:
+        >>> import torch
+        >>> plot_network_graph(extract_model_graph(torch.nn.ReLU())).startswith("<?xml")
+        True
     """
     from torchglass.views.graph.graphviz import Drawing, graphviz
     from torchglass.views.graph.style import LIGHT
@@ -218,17 +282,24 @@ def plot_network_graph(
 
 
 def generate_architecture_diagram(model: object) -> str:
-    """A picture of how the modules of a model are nested, as SVG.
+    """Draw how the modules of a model are nested, as SVG.
 
-    >>> import torch
-    >>> "ReLU" in generate_architecture_diagram(torch.nn.Sequential(torch.nn.ReLU()))
-    True
+    Args:
+        model: The model.
+
+    Returns:
+        The SVG text.
+
+    Example:
+        >>> import torch
+        >>> "ReLU" in generate_architecture_diagram(torch.nn.Sequential(torch.nn.ReLU()))
+        True
     """
     return plot_network_graph(extract_model_graph(model))
 
 
 def _runs(record: Model) -> Iterator[tuple[ModuleId, ...]]:
-    """The modules from the root on, of neighbours that are alike the first with all others."""
+    """The modules from the root down; of equal neighbours, the first stands for all."""
     build = builds(record)
     waiting: list[tuple[ModuleId, ...]] = [(record.root.id,)]
     while waiting:
@@ -256,19 +327,33 @@ def _escaped(text: str) -> str:
 def generate_model_summary(model: object) -> str:
     """The summary of a model as text.
 
-    >>> import torch
-    >>> print(generate_model_summary(torch.nn.ReLU()).splitlines()[3])
-    ReLU    ReLU            0
+    Args:
+        model: The model.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> import torch
+        >>> print(generate_model_summary(torch.nn.ReLU()).splitlines()[3])
+        ReLU    ReLU            0
     """
     return str(summary(model))
 
 
 def generate_text_summary(model: object) -> str:
-    """The summary of a model as text: another name of the same.
+    """The summary of a model as text. Same as `generate_model_summary`.
 
-    >>> import torch
-    >>> print(generate_text_summary(torch.nn.ReLU()).splitlines()[3])
-    ReLU    ReLU            0
+    Args:
+        model: The model.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> import torch
+        >>> print(generate_text_summary(torch.nn.ReLU()).splitlines()[3])
+        ReLU    ReLU            0
     """
     return generate_model_summary(model)
 
@@ -276,18 +361,32 @@ def generate_text_summary(model: object) -> str:
 def generate_json_summary(model: object) -> str:
     """The summary of a model as JSON.
 
-    >>> import json, torch
-    >>> json.loads(generate_json_summary(torch.nn.Linear(2, 3)))["totals"]["parameters"]
-    9
+    Args:
+        model: The model.
+
+    Returns:
+        The JSON text.
+
+    Example:
+        >>> import json, torch
+        >>> json.loads(generate_json_summary(torch.nn.Linear(2, 3)))["totals"]["parameters"]
+        9
     """
     return summary(model).to_json()
 
 
 def generate_html_summary(model: object) -> str:
-    """The summary of a model as one HTML page.
+    """The summary of a model as an HTML page.
 
-    >>> import torch
-    >>> generate_html_summary(torch.nn.ReLU())[:15]
-    '<!doctype html>'
+    Args:
+        model: The model.
+
+    Returns:
+        The HTML text.
+
+    Example:
+        >>> import torch
+        >>> generate_html_summary(torch.nn.ReLU())[:15]
+        '<!doctype html>'
     """
     return summary(model).to_html()

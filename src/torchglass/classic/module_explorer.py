@@ -35,12 +35,25 @@ format_time = formats.format_time
 
 @dataclass(kw_only=True)
 class ExplorerConfig:
-    """What of a model is shown.
+    """What the explorer and the summary show.
 
-    >>> import torch
-    >>> config = ExplorerConfig(show_memory=False, max_depth=0)
-    >>> print(export_model_summary(torch.nn.ReLU(), config=config).splitlines()[1])
-    Module  Class  Shapes  Parameters  Share
+    Args:
+        show_parameter_counts: Show parameter counts and shares.
+        show_shapes: Show the shapes of tensors, inputs and outputs.
+        show_timing: Show recorded times.
+        show_memory: Show sizes in bytes.
+        compact_view: Show repeated blocks once, with their count.
+        color_scheme: "dark" or "light".
+        max_depth: Number of open levels below the model. None: all.
+
+    Raises:
+        ViewError: A value is not allowed.
+
+    Example:
+        >>> import torch
+        >>> config = ExplorerConfig(show_memory=False, max_depth=0)
+        >>> print(export_model_summary(torch.nn.ReLU(), config=config).splitlines()[1])
+        Module  Class  Shapes  Parameters  Share
     """
 
     show_parameter_counts: bool = True
@@ -49,9 +62,7 @@ class ExplorerConfig:
     show_memory: bool = True
     compact_view: bool = False
     color_scheme: str = "dark"
-    """"dark" or "light"."""
     max_depth: int | None = None
-    """How many levels below the model are open; None for all."""
 
     def __post_init__(self) -> None:
         if self.color_scheme not in ("dark", "light"):
@@ -60,7 +71,7 @@ class ExplorerConfig:
             raise ViewError(f"max_depth is 0 or more, not {self.max_depth}")
 
     def summary_options(self, *, ran: bool = False) -> dict[str, Any]:
-        """The same wishes as arguments of `summary`; `ran` where a forward was recorded."""
+        """The same choices as arguments of `summary`; `ran` if a forward was recorded."""
         wishes = (
             (True, ["class"]),
             (self.show_shapes, ["shapes", *(["output_size"] if ran else [])]),
@@ -72,7 +83,7 @@ class ExplorerConfig:
         return {"depth": self.max_depth, "fold": self.compact_view, "col_names": columns}
 
     def memory(self) -> Memory:
-        """The same wishes for the explorer, beside what the user chose there before."""
+        """The same choices as preferences of the explorer, on top of the user's own."""
         from torchglass.views.tui.preferences import Forgetful, PreferenceFile
 
         chosen = PreferenceFile().load()
@@ -98,12 +109,28 @@ class ExplorerConfig:
 
 
 def explore_torch_module(module: object, *, config: ExplorerConfig | None = None) -> None:
-    """Walk through a model in the terminal: `explore` under the name that rp gave it."""
+    """Explore a model in the terminal. rp's name for `explore`.
+
+    Args:
+        module: Any target of `explore`.
+        config: What to show.
+
+    Raises:
+        ViewError: There is no terminal.
+    """
     explore.explore(module, config=config)
 
 
 def explore_model(model: object, *, config: ExplorerConfig | None = None) -> None:
-    """Walk through a model in the terminal: another name for `explore`."""
+    """Explore a model in the terminal. Another name for `explore`.
+
+    Args:
+        model: Any target of `explore`.
+        config: What to show.
+
+    Raises:
+        ViewError: There is no terminal.
+    """
     explore.explore(model, config=config)
 
 
@@ -113,14 +140,25 @@ def export_model_summary(
     *,
     config: ExplorerConfig | None = None,
 ) -> str:
-    """The summary of a model as text, as JSON or as one HTML page.
+    """The summary of a model as text, JSON or HTML.
 
-    With a config it shows what the config asks for. Output shapes and times are those of forwards
-    that `record_torch_module_forward_stats` recorded.
+    Output shapes and times come from forwards in `record_torch_module_forward_stats`.
 
-    >>> import torch
-    >>> print(export_model_summary(torch.nn.ReLU()).splitlines()[3])
-    ReLU    ReLU            0
+    Args:
+        model: The model.
+        format: "text", "json" or "html".
+        config: What to show. None shows the usual columns.
+
+    Returns:
+        The text of the summary.
+
+    Raises:
+        ViewError: `format` is unknown.
+
+    Example:
+        >>> import torch
+        >>> print(export_model_summary(torch.nn.ReLU()).splitlines()[3])
+        ReLU    ReLU            0
     """
     summary = summarize(model) if config is None else _summary(model, config)
     if format == "text":
@@ -161,11 +199,18 @@ def _values(measured: Iterable[Measured]) -> tuple[Value, ...]:
 
 
 def get_parameter_statistics(model: object) -> dict[str, int]:
-    """How many parameters a model has, and their bytes; a tied one counts once.
+    """Count the parameters of a model, and their bytes. A tied parameter counts once.
 
-    >>> import torch
-    >>> get_parameter_statistics(torch.nn.Linear(2, 3))
-    {'total_params': 9, 'trainable_params': 9, 'non_trainable_params': 0, 'memory_usage': 36}
+    Args:
+        model: The model.
+
+    Returns:
+        Counts by name.
+
+    Example:
+        >>> import torch
+        >>> get_parameter_statistics(torch.nn.Linear(2, 3))
+        {'total_params': 9, 'trainable_params': 9, 'non_trainable_params': 0, 'memory_usage': 36}
     """
     total = count(read(model))[0].total
     return {
@@ -177,11 +222,18 @@ def get_parameter_statistics(model: object) -> dict[str, int]:
 
 
 def analyze_memory_usage(model: object) -> dict[str, int]:
-    """The bytes of each parameter by its dotted name; a tied one stands under its first name.
+    """The bytes of each parameter, by dotted name. A tied parameter is listed under its first name.
 
-    >>> import torch
-    >>> analyze_memory_usage(torch.nn.Linear(2, 3))
-    {'weight': 24, 'bias': 12}
+    Args:
+        model: The model.
+
+    Returns:
+        Bytes by parameter name.
+
+    Example:
+        >>> import torch
+        >>> analyze_memory_usage(torch.nn.Linear(2, 3))
+        {'weight': 24, 'bias': 12}
     """
     record = read(model)
     seen = set()
@@ -195,10 +247,15 @@ def analyze_memory_usage(model: object) -> dict[str, int]:
 
 
 def select_torch_device() -> torch.device:
-    """The best device there is: the GPU with the most free memory, another accelerator, the CPU.
+    """The best available device: the GPU with the most free memory, another accelerator, or the
+    CPU.
 
-    >>> select_torch_device().type in ("cuda", "mps", "xpu", "cpu")
-    True
+    Returns:
+        The device.
+
+    Example:
+        >>> select_torch_device().type in ("cuda", "mps", "xpu", "cpu")
+        True
     """
     import torch
 
@@ -212,9 +269,18 @@ def select_torch_device() -> torch.device:
 def input_select_file(
     root: str | os.PathLike[str] = ".", *, extension_filter: str | Iterable[str] | None = None
 ) -> str:
-    """Let the user pick a file of a folder and of the ones in it, the latest first; its path.
+    """Ask the user to pick a file below a folder, latest first.
 
-    `extension_filter` is an ending such as "pth", or several; without it all files are offered.
+    Args:
+        root: The folder.
+        extension_filter: One file ending such as "pth", or several. None offers all files.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        TargetError: There is no such file, or none was picked.
+        ViewError: There is no terminal.
     """
     endings = [extension_filter] if isinstance(extension_filter, str) else extension_filter
     wanted = None if endings is None else tuple("." + ending.lstrip(".") for ending in endings)
@@ -234,12 +300,20 @@ def input_select_file(
 
 
 def save_text_file(text: str, path: str | os.PathLike[str]) -> str:
-    """Write a text to a file in UTF-8; the whole path of the file.
+    """Write text to a file as UTF-8.
 
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     Path(save_text_file("glass", folder + "/note.txt")).read_text()
-    'glass'
+    Args:
+        text: The text.
+        path: The file. Missing folders are created.
+
+    Returns:
+        The absolute path of the file.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Path(save_text_file("glass", folder + "/note.txt")).read_text()
+        'glass'
     """
     file = in_its_folder(Path(path).expanduser())
     file.write_text(text, encoding="utf-8")

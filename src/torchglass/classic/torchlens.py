@@ -60,19 +60,50 @@ def log_forward_pass(  # noqa: PLR0913, PLR0917 - this is how its users call it
     vis_module_overrides: Attributes = None,
     random_seed: int | None = None,
 ) -> Trace:
-    """Run a model once and keep every operation: `trace` under the name that TorchLens gave it.
+    """Run a model once and record every op. TorchLens' name for `trace`.
 
-    A list or tuple of `input_args` is all arguments of forward, anything else is the only one. The
-    pass runs under `random_seed`, or a new one if it is None, which `history.random_seed` tells;
-    the caller's random state is left alone. With `keep_unsaved_layers=False` layers whose tensors
-    were not saved are left out: of print, places and names.
-    Distances from input and output, and the arguments of functions, are always there. A picture
-    has no edges for gradients, so there is nothing for `vis_gradient_edge_overrides` to change.
+    Your random state is unchanged. Distances from input and output and the arguments of functions
+    are always recorded.
 
-    >>> import torch
-    >>> history = log_forward_pass(torch.nn.ReLU(), torch.ones(2), layers_to_save=["relu"])
-    >>> history["relu_1_1"].tensor_contents
-    tensor([1., 1.])
+    Args:
+        model: The model to run.
+        input_args: Arguments of the forward: a list or tuple of all of them, or the only one.
+        input_kwargs: Keyword arguments of the forward.
+        layers_to_save: Which outputs to keep, as `save` of `trace`.
+        keep_unsaved_layers: Also list layers whose tensors were not kept.
+        output_device: Device that kept tensors are moved to. "same" leaves them.
+        activation_postfunc: Applied to each tensor before it is kept.
+        mark_input_output_distances: Accepted for TorchLens; distances are always there.
+        detach_saved_tensors: Keep tensors detached from the graph.
+        save_function_args: Accepted for TorchLens; arguments are always there.
+        save_gradients: Also collect gradients when you run a backward later.
+        vis_opt: Draw the graph: "none", "rolled" (loops as one node) or "unrolled".
+        vis_nesting_depth: Number of module levels that are drawn open.
+        vis_outpath: Path of the drawing.
+        vis_save_only: Do not open the drawing.
+        vis_fileformat: Format of the drawing: "pdf", "svg", "png", …
+        vis_buffer_layers: Draw buffers.
+        vis_direction: "bottomup", "topdown" or "leftright".
+        vis_graph_overrides: Graphviz attributes of the graph: values, or functions of the history.
+        vis_node_overrides: The same for nodes.
+        vis_nested_node_overrides: The same for collapsed modules.
+        vis_edge_overrides: The same for edges.
+        vis_gradient_edge_overrides: Accepted for TorchLens; gradient edges are not drawn.
+        vis_module_overrides: The same for module boxes.
+        random_seed: Seed of the pass. None draws one; `history.random_seed` tells it.
+
+    Returns:
+        A `Trace` (TorchLens: `ModelHistory`).
+
+    Raises:
+        ViewError: A `vis_…` option is not allowed.
+        LookupFailedError: A name in `layers_to_save` does not match any op.
+
+    Example:
+        >>> import torch
+        >>> history = log_forward_pass(torch.nn.ReLU(), torch.ones(2), layers_to_save=["relu"])
+        >>> history["relu_1_1"].tensor_contents
+        tensor([1., 1.])
     """
     if vis_opt not in ("none", "rolled", "unrolled"):
         raise ViewError(f"vis_opt is 'none', 'rolled' or 'unrolled', not {vis_opt!r}")
@@ -115,11 +146,20 @@ def log_forward_pass(  # noqa: PLR0913, PLR0917 - this is how its users call it
 def get_model_metadata(
     model: nn.Module, input_args: Any, input_kwargs: Mapping[str, Any] | None = None
 ) -> Trace:
-    """What a forward does, without the tensors.
+    """Record a forward without its tensors.
 
-    >>> import torch
-    >>> get_model_metadata(torch.nn.ReLU(), torch.ones(2))["relu"].tensor_contents is None
-    True
+    Args:
+        model: The model to run.
+        input_args: Arguments of the forward: a list or tuple of all of them, or the only one.
+        input_kwargs: Keyword arguments of the forward.
+
+    Returns:
+        A `Trace`.
+
+    Example:
+        >>> import torch
+        >>> get_model_metadata(torch.nn.ReLU(), torch.ones(2))["relu"].tensor_contents is None
+        True
     """
     return log_forward_pass(model, input_args, input_kwargs, layers_to_save=None)
 
@@ -133,18 +173,30 @@ def show_model_graph(
     save_only: bool = False,
     **options: Any,
 ) -> None:
-    """Draw what a forward does into a file; the options are the `vis_…` of `log_forward_pass`.
+    """Draw the ops of a forward into a file.
 
-    >>> import os, torch
-    >>> show_model_graph(
-    ...     torch.nn.ReLU(),
-    ...     torch.ones(2),
-    ...     save_only=True,
-    ...     vis_outpath="relu",
-    ...     vis_fileformat="svg",
-    ... )
-    >>> os.path.exists("relu.svg")
-    True
+    Args:
+        model: The model to run.
+        input_args: Arguments of the forward: a list or tuple of all of them, or the only one.
+        input_kwargs: Keyword arguments of the forward.
+        vis_opt: "rolled" (loops as one node) or "unrolled".
+        save_only: Do not open the drawing.
+        **options: The other `vis_…` options of `log_forward_pass`.
+
+    Raises:
+        ViewError: A `vis_…` option is not allowed, or Graphviz is not installed.
+
+    Example:
+        >>> import os, torch
+        >>> show_model_graph(
+        ...     torch.nn.ReLU(),
+        ...     torch.ones(2),
+        ...     save_only=True,
+        ...     vis_outpath="relu",
+        ...     vis_fileformat="svg",
+        ... )
+        >>> os.path.exists("relu.svg")
+        True
     """
     log_forward_pass(
         model,
@@ -164,11 +216,22 @@ def validate_saved_activations(
     random_seed: int | None = None,
     verbose: bool = False,
 ) -> bool:
-    """Whether replaying each op of a forward from its parents gives what was saved.
+    """Check that replaying each op of a forward reproduces what was recorded.
 
-    >>> import torch
-    >>> validate_saved_activations(torch.nn.ReLU(), torch.ones(2))
-    True
+    Args:
+        model: The model to run.
+        input_args: Arguments of the forward: a list or tuple of all of them, or the only one.
+        input_kwargs: Keyword arguments of the forward.
+        random_seed: Seed of the pass. None draws one.
+        verbose: Also log the result.
+
+    Returns:
+        True if every op was reproduced.
+
+    Example:
+        >>> import torch
+        >>> validate_saved_activations(torch.nn.ReLU(), torch.ones(2))
+        True
     """
     history = log_forward_pass(model, input_args, input_kwargs, random_seed=random_seed)
     validation = history.validate()

@@ -62,11 +62,17 @@ class _Alive:
 
 
 class Trace(Sequence[Op]):
-    """All operations of one pass through a model, in the order in which they ran.
+    """All ops of one pass through a model, in the order they ran.
 
-    An op is found by any of its names: its label ("conv2d_3_7", "conv2d_3"), the module that
-    returned it ("features.6"), its place (7, -17), an input or output ("input.x"), or a part of
-    such a name that no other op has. A dotted name of a parameter or buffer finds that.
+    Find an op by any of its names: its label ("conv2d_3_7", "conv2d_3"), the module that returned
+    it ("features.6"), its index (7, -17), an input or output ("input.x"), or an unambiguous part of
+    such a name. The dotted name of a parameter or buffer finds that tensor.
+
+    Args:
+        load: Gives the recorded pass on first use.
+        model: Gives the structure of the model on first use.
+        output: What the forward returned.
+        random_seed: The seed of the pass, if it was seeded.
     """
 
     _saved_only = False

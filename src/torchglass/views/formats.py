@@ -15,19 +15,33 @@ _ONE_CELL_EACH = re.compile(r"[ -~─-╿×·–…→↗≈]*")
 
 
 def format_shape(shape: Iterable[int] | None) -> str:
-    """Dimensions with a multiplication sign.
+    """A shape with multiplication signs.
 
-    >>> format_shape((3, 224, 224))
-    '3×224×224'
+    Args:
+        shape: The sizes. None or an empty shape gives "".
+
+    Returns:
+        The text.
+
+    Example:
+        >>> format_shape((3, 224, 224))
+        '3×224×224'
     """
     return "×".join(str(size) for size in shape) if shape else ""
 
 
 def format_count(count: int) -> str:
-    """A number of things.
+    """A count in K, M or B.
 
-    >>> format_count(1_700_000)
-    '1.7M'
+    Args:
+        count: The count.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> format_count(1_700_000)
+        '1.7M'
     """
     if count < 1_000:
         return f"{count}"
@@ -51,8 +65,15 @@ def format_bytes(count: float, *, step: int = 1024) -> str:
 def format_time(seconds: float) -> str:
     """A duration in the unit that suits it.
 
-    >>> format_time(0.00123)
-    '1.23ms'
+    Args:
+        seconds: The duration.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> format_time(0.00123)
+        '1.23ms'
     """
     if seconds < 1e-6:
         return f"{seconds * 1e9:.1f}ns"
