@@ -225,13 +225,15 @@ _WITH_RP = (OURS, RP, TEXTUAL)
 TOPIC = Topic(
     name="explorer",
     title="Explorer",
-    about="A live model opened in the terminal explorer on a screen of 150×45 without a terminal, "
-    "driven by Textual's pilot, whose own share of a key is some milliseconds; beside it rp's "
-    "explorer and Textual's own tree with names and classes alone. CPU time. First paint is "
-    "that of a record of the model: reading the model, which the table of the structure times, is "
-    "done in a thread meanwhile. The longest wait is the longest stretch in which no key is heard "
-    "while `re:(\\d)\\.\\1` is asked of all paths, which goes on between the keys. rp is left out "
-    "where all is unfolded: at 20,000 modules it was still at work after 390 s.",
+    about=(
+        "CPU time for a live model in the terminal explorer on a screen of 150×45 without a "
+        "terminal, driven by Textual's pilot, which itself takes some milliseconds per key. "
+        "Beside it are rp's explorer and Textual's own tree with names and classes only. "
+        "First paint is that of a recorded model: a live one is read in a thread meanwhile "
+        "(see Structure). The longest wait is the longest time in which no key is handled "
+        "while `re:(\\d)\\.\\1` is searched in all paths. rp is left out where everything is "
+        "unfolded: at 20,000 modules it had not finished after 390 s."
+    ),
     cases=[
         each_alone("20,000 modules, first paint", "s", first_paint, MANY, _WITH_RP, goal=0.3),
         each_alone("20,000 modules, parameters on", "ms", parameters, MANY, (OURS, RP), goal=50),

@@ -90,11 +90,13 @@ def _case(name: str, scale: Scale, goal: float | None) -> Case:
 TOPIC = Topic(
     name="flops",
     title="FLOPs",
-    about="How many times the CPU time of a step of forward and backward alone. An empty mode is "
-    "shown every kernel and counts nothing: what any counter takes. FlopCounterMode counts by "
-    "module, too, and moves no bytes; on the CPU it counts nothing of attention, LSTMs and fused "
-    "layers. malloc keeps what is freed here, without which a step of ResNet-18 takes 10 % more or "
-    "less by chance.",
+    about=(
+        "CPU time as a multiple of a plain step of forward and backward. An empty mode sees "
+        "every kernel and counts nothing: the floor of any counter. FlopCounterMode counts by "
+        "module too, without bytes; on the CPU it does not count attention, LSTMs and fused "
+        "layers. malloc keeps freed memory here, because otherwise a step of ResNet-18 varies "
+        "by 10 %."
+    ),
     cases=[
         _case("FLOPs, train step, ResNet-18", RESNET18, 1.10),
         _case("FLOPs, train step, GPT-2-small-like", GPT_2, 1.15),

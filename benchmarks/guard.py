@@ -95,10 +95,12 @@ _TRAINING = (OURS, _ANOMALY)
 TOPIC = Topic(
     name="guard",
     title="NaN guard",
-    about="How many times the CPU time of the run alone: a forward under `no_grad`, and a forward "
-    "with its backward, each in a block of its own. The hooks call `isfinite().all()` on what each "
-    "module returns, and find a module; the guard finds the op. `detect_anomaly` looks at the "
-    "backward only.",
+    about=(
+        "CPU time as a multiple of the plain run: a forward under `no_grad`, and a forward "
+        "with its backward, each in its own block. The hooks call `isfinite().all()` on what "
+        "each module returns and find a module; the guard finds the op. `detect_anomaly` "
+        "checks the backward only."
+    ),
     cases=[
         _case("forward, ResNet-18, 1×3×224×224", RESNET18, time_forward, _FORWARD, 1.15),
         _case("forward, GPT-2-small-like, seq 128", GPT_2, time_forward, _FORWARD, 1.25),

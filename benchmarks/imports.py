@@ -74,8 +74,10 @@ def _measure_help(effort: Effort) -> dict[str, Reading]:
 TOPIC = Topic(
     name="imports",
     title="Imports",
-    about="CPU time over `import torch`, each round in an interpreter just started, with bytecode "
-    "as pip leaves it; `--help` over an interpreter that does nothing.",
+    about=(
+        "CPU time over `import torch`, each round in a new interpreter with compiled "
+        "bytecode. `--help` is over an interpreter that does nothing."
+    ),
     cases=[
         at_start("import", "ms", import_cost, (OURS, *PEERS), goal=50),
         at_start("import and a first summary", "ms", first_summary_cost, (OURS, TORCHINFO)),

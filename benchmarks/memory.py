@@ -218,10 +218,12 @@ def _llama_case(name: str, key: str, unit: str, scale: float, goal: float) -> Ca
 TOPIC = Topic(
     name="memory",
     title="Memory",
-    about="How many times the CPU time of a step of forward and backward alone it takes to see who "
-    "takes which memory in it; then what it takes to build a Llama of 70 billion parameters "
-    "without memory and to predict a step of its training with AdamW. torch.profiler takes down "
-    "allocations and knows of no modules, MemTracker is torch.distributed's.",
+    about=(
+        "CPU time as a multiple of a plain step of forward and backward, to attribute its "
+        "memory; then the cost of building a 70B Llama without memory and predicting a "
+        "training step with AdamW. torch.profiler records allocations and does not know "
+        "modules. MemTracker is torch.distributed's."
+    ),
     cases=[
         _step_case("ResNet-18", RESNET18),
         _step_case("GPT-2-small-like", GPT_2),

@@ -233,9 +233,11 @@ def _case(
 TOPIC = Topic(
     name="page",
     title="Page",
-    about="CPU time of the main thread of a headless Chromium without a GPU. In a study before "
-    "this page was written, 2,000 boxes took xyflow 1456 ms to mount and 85 ms a move, and "
-    "Cytoscape 2547 ms and 538 ms; a heat map of 10,000 × 32 took ECharts 2008 ms.",
+    about=(
+        "CPU time of the main thread of a headless Chromium without a GPU. In a study before "
+        "this page was written, 2,000 boxes took xyflow 1456 ms to mount and 85 ms per move, "
+        "and Cytoscape 2547 ms and 538 ms; a heat map of 10,000 × 32 took ECharts 2008 ms."
+    ),
     cases=[
         _case("2,000 ops in view, mount", "ms", time_many, "mount", 200, layers=(111, 6)),
         _case("2,000 ops in view, one move", "ms", time_many, "pan", 8, layers=(111, 6)),

@@ -116,10 +116,12 @@ _WIDE_PAIRS = _Work("1000 Linear(64) + ReLU, batch 256", *MLP, batch=256)
 TOPIC = Topic(
     name="statistics",
     title="Forward statistics",
-    about=f"{_FORWARDS} forwards in one with-block under `no_grad`: how many times the CPU time of "
-    "the forwards alone. “shapes + time” is the level `shapes`. “statistics” are minimum, maximum, "
-    "mean, standard deviation, NaN and Inf of all tensors that go into and come out of each "
-    "module; rp takes the first four, of one tensor each way.",
+    about=(
+        f"{_FORWARDS} forwards in one with-block under `no_grad`: CPU time as a multiple of "
+        "the plain forwards. “shapes + time” is the level `shapes`. “statistics” are min, "
+        "max, mean, standard deviation, NaN and Inf of all inputs and outputs of each "
+        "module; rp computes the first four, of one input and one output."
+    ),
     cases=[
         _RESNET.case("shapes + time", "shapes", 1.05),
         _LINEARS.case("shapes + time", "shapes", 1.7),

@@ -111,9 +111,11 @@ def _case(
 TOPIC = Topic(
     name="store",
     title="The run file",
-    about=f"CPU time, that of the writing thread included, for a step of {SERIES} series, "
-    f"{STEPS_A_FLUSH} steps a flush; kilobytes a step; and the CPU time to read one series back. "
-    f"Histograms have {BINS} bins, and are of 100 numbers, as `watch` has it, or of 10,000.",
+    about=(
+        f"CPU time, with that of the writer thread, for a step of {SERIES} series at "
+        f"{STEPS_A_FLUSH} steps per flush; kilobytes per step; and the CPU time to read one "
+        f"series. Histograms have {BINS} bins, of 100 values, as in `watch`, or of 10,000."
+    ),
     cases=[
         _case("write numbers", "ms", write_cost, kind="scalar", sample=100),
         _case("write statistics", "ms", write_cost, 0.3, kind="stats", sample=100),

@@ -50,8 +50,10 @@ _CONTENDERS = (OURS, TORCHINFO)
 TOPIC = Topic(
     name="structure",
     title="Structure",
-    about="A model read into records and its parameters counted; for torchinfo, `summary` without "
-    "an input and not printed. Memory is the peak over the model itself.",
+    about=(
+        "CPU time to read a model and count its parameters; for torchinfo, `summary` without "
+        "an input, not printed. Memory is the peak over that of the model."
+    ),
     cases=[
         each_alone("100,000 modules", "s", time_reading, VERY_MANY, _CONTENDERS, goal=1.5),
         each_alone(

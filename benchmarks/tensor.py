@@ -41,9 +41,11 @@ def _case(name: str, elements: int, goal: float | None) -> Case:
 TOPIC = Topic(
     name="tensor",
     title="One tensor",
-    about="Minimum, maximum, mean, standard deviation, NaN and Inf of one float32 tensor: how many "
-    "times the CPU time of its sum. The eight calls are `min`, `max`, `mean`, `std`, counts of "
-    "NaN, Inf and zeros, and the largest magnitude.",
+    about=(
+        "Min, max, mean, standard deviation, NaN and Inf of one float32 tensor: CPU time as a "
+        "multiple of its sum. The eight calls are `min`, `max`, `mean`, `std`, counts of NaN, "
+        "Inf and zeros, and the largest magnitude."
+    ),
     cases=[
         _case("statistics of 10,000,000 numbers", 10_000_000, 6),
         _case("statistics of 100,000 numbers", 100_000, None),

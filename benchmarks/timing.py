@@ -106,9 +106,11 @@ _MODELS = {"ResNet-18": RESNET18, "GPT-2-small-like": GPT_2, "MLP of 1000": MLP}
 TOPIC = Topic(
     name="timing",
     title="Timing",
-    about="How many times the CPU time of the model alone: a forward without gradients, or a step "
-    "of forward and backward, on the models of the rows above. torch.profiler takes the times of "
-    "kernels, and knows of no modules.",
+    about=(
+        "CPU time as a multiple of the plain model: a forward without gradients, or a step of "
+        "forward and backward, on the models of the rows above. torch.profiler times kernels "
+        "and does not know modules."
+    ),
     cases=[
         *(
             _case(f"time of modules, {name}", scale, time_forward, (OURS,), ops=False)

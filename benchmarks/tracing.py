@@ -156,12 +156,14 @@ _BOTH = (OURS, TORCHLENS)
 TOPIC = Topic(
     name="tracing",
     title="Tracing",
-    about="Everything saved, default options, under `no_grad`: how many times the CPU time of the "
-    "forward alone. A trace works out labels, loops and lookups on first use; "
-    f"“{_WORKED_OUT}” has them found at once, as TorchLens does. “{_KEPT}” and “{_COPIED}” of "
-    "what in-place ops overwrite are the floor: the new memory alone. Memory per op is the "
-    "peak over the process before, without the saved tensors; saved bytes are held against "
-    "the distinct storages plus what in-place ops overwrote.",
+    about=(
+        "CPU time as a multiple of the plain forward, with everything saved, default "
+        "options, under `no_grad`. A trace computes labels, loops and lookups on first use; "
+        f"“{_WORKED_OUT}” computes them at once, as TorchLens does. “{_KEPT}” and “{_COPIED}” "
+        "of what in-place ops overwrite are the floor: the new memory alone. Memory per op "
+        "is the peak over the process before, without the saved tensors. Saved bytes are "
+        "relative to the distinct storages plus what in-place ops overwrote."
+    ),
     cases=[
         _speed("ResNet-18, 1×3×224×224", RESNET18, goal=1.1),
         _speed("… where malloc keeps what is freed", RESNET18, pages_at_hand=True),

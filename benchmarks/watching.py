@@ -302,13 +302,15 @@ _FEW_CALLS = [*_MODELS][:2]
 TOPIC = Topic(
     name="watching",
     title="Watching a training",
-    about="How many times the CPU time of a training step alone, with inputs, outputs, their "
-    "gradients, parameters and their gradients logged, writing included, where every step, every "
-    "10th or every 100th is logged. Steps are timed where every 10th is logged, of GPT-2 every "
-    "third, in turns with plain ones. wandb logs parameters and their gradients only, and writes "
-    "in a process of its own, which is not counted; torchexplorer needs the program dot "
-    "(`apt install graphviz`). The soak is of a small MLP: the time of late steps over that of "
-    "early ones, and what the process has grown by.",
+    about=(
+        "CPU time as a multiple of a plain training step, with inputs, outputs, parameters "
+        "and all their gradients logged, writing included, at every step, every 10th or every "
+        "100th. Steps are timed where every 10th is logged, of GPT-2 every third, in turns "
+        "with plain ones. wandb logs parameters and their gradients only, and writes in "
+        "another process, which is not counted. torchexplorer needs the program dot (`apt "
+        "install graphviz`). The soak trains a small MLP: the time of late steps over that of "
+        "early ones, and the growth of the process."
+    ),
     cases=[
         *(
             _every(log_freq, model, goal)
