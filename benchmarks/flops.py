@@ -37,8 +37,8 @@ def time_step(spec: Spec, rounds: int, pages_at_hand: bool = False) -> Times:
 
     With `pages_at_hand` the system is not asked for memory while they run.
     """
-    from torchglass.capture.measure.flop_counter import CountingMode, Tally
-    from torchglass.capture.module_calls import recording
+    from torchglass.capture.measure.flop_counter import FlopCounter, FlopMode
+    from torchglass.capture.module_calls import observe_calls
 
     if pages_at_hand:
         keep_freed_memory()
@@ -49,12 +49,12 @@ def time_step(spec: Spec, rounds: int, pages_at_hand: bool = False) -> Times:
         torch.autograd.backward(subject.forward().sum())
 
     def counted() -> None:
-        tally = Tally(modules)
-        with recording(tally), CountingMode(tally):
+        counter = FlopCounter(modules)
+        with observe_calls(counter), FlopMode(counter):
             loss = subject.forward().sum()
-            tally.is_backward = True
+            counter.is_backward = True
             torch.autograd.backward(loss)
-        tally.ops()
+        counter.ops()
 
     def in_empty_mode() -> None:
         with _EmptyMode():  # type: ignore[no-untyped-call]

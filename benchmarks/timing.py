@@ -71,11 +71,11 @@ def _timed_forward(
 ) -> tuple[Stopwatch, torch.Tensor]:
     from torchglass.capture.measure.clocks import HostClock, cpu_clock
     from torchglass.capture.measure.timer import ModuleTimer, Stopwatch, timing_ops
-    from torchglass.capture.module_calls import recording
+    from torchglass.capture.module_calls import observe_calls
 
     clock = HostClock()
     watch = Stopwatch(clock, cpu_clock(clock))
-    with recording(ModuleTimer(watch, modules)):
+    with observe_calls(ModuleTimer(watch, modules)):
         if not ops:
             return watch, subject.forward()
         with timing_ops(watch):

@@ -1,11 +1,54 @@
-"""Observes the calls of a model's modules at `nn.Module.__call__`, for the length of a with-block.
+"""Module calls: shows `nn.Module.__call__` to observers for the length of a with-block.
 
-with recording(CallRecorder(model.named_modules())) as recorder:
+    with observe_calls(CallRecorder(model.named_modules())) as recorder:
         model(x)
     recorder.calls
 
-Nothing is put on the model: fused kernels, scripted modules and pickling work as ever. Only calls
-in the thread that made the recorder are seen, and none while torch compiles, exports or traces.
+**What it is.** `observe_calls` replaces `nn.Module.__call__` while the block lasts. Nothing is put
+on the model: no hook, no wrapper, no attribute, so fused kernels, scripted modules and pickling
+work as without it. While no thread is observed the code object of our function is torch's own,
+so blocks that stay open (`intercept_calls`) cost nothing between the passes they look at.
+
+**How an observer is written.** Derive from `ModuleStack`, which keeps the stack of running calls,
+and write two methods:
+
+    class Running(NamedTuple):
+        path: str
+
+    class Depths(ModuleStack[Running]):
+        def __init__(self, model):
+            super().__init__(model.named_modules(), "some depths were not recorded")
+            self.depths = {}
+
+        def begin(self, module, args, kwargs):       # a call begins
+            path = self.locate(module)
+            if path is None:
+                return None                          # not observed
+            self.depths[path] = len(self.running)
+            return Running(path)                     # goes on the stack
+
+        def end(self, call, output, error):          # it returned, or raised `error`
+            ...
+
+| tool | what it gives |
+|---|---|
+| `running`, `current` | the calls that have not returned, outermost first; the innermost one |
+| `locate(module)` | path in the model; a module that is not in it is "caller.<Class>" |
+| `count(path)` | the number of the call: 1 for the first one at this path |
+| `is_recomputation()` | whether autograd runs the call (activation checkpointing) |
+| `missed(problem)` | an error of ours: a warning, each one once |
+
+**What is guaranteed.**
+
+- Only calls of the thread that made the observer are shown, and none while torch compiles,
+  exports or traces.
+- `end` runs once for each call that `begin` put on the stack, also if the forward raises. Calls
+  that never got to their own end (an interrupt came in between) are dropped with their caller.
+- An error in `begin` or `end` never reaches the user's forward: it goes to `missed`, and the
+  observer goes on with the next call. What an observer raises on purpose (`tg.guard` stopping at
+  a NaN) its `missed` raises again.
+- Observers may be nested and may be several: each has its own stack.
+- The end of the block restores `nn.Module.__call__`, the recursion limit and dynamo's copy.
 """
 
 from __future__ import annotations
@@ -18,7 +61,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import nn
@@ -30,29 +73,102 @@ from torchglass.errors import Fence
 from torchglass.records.model import join_path
 from torchglass.records.trace import Call, CallId, Value
 
-Seer = TypeVar("Seer", bound="Observer")
-
-Located = Iterable[tuple[str, torch.Tensor]]
+AnyObserver = TypeVar("AnyObserver", bound="Observer")
+OpenCall = TypeVar("OpenCall")
+"""What a kind of observer remembers of a running call; its `path` names stray modules below it."""
 
 _clock = time.perf_counter_ns
+_backward_id = torch._C._current_graph_task_id
+_NO_BACKWARD = -1
 
 
 class Observer(Protocol):
-    """What can be shown the calls of a thread.
-
-    One that raises is shown no more; its `missed(problem)`, if it has one, is told why.
-    """
+    """What `nn.Module.__call__` needs of an observer; `ModuleStack` is its implementation."""
 
     thread: int
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-        """A call begins; how deep it is, which `leave` wants to know."""
+        """A call begins. Returns its depth, which `leave` is given."""
 
     def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
         """The call at a depth returned or raised."""
 
 
-class _Open(NamedTuple):
+class ModuleStack(Generic[OpenCall]):
+    """The base of all observers of module calls; see the top of this file."""
+
+    def __init__(self, modules: Iterable[tuple[str, nn.Module]], lost: str) -> None:
+        """`lost` says what the user goes without if this observer fails."""
+        self.thread = threading.get_ident()
+        self.running: list[OpenCall] = []
+        self.current: OpenCall | None = None
+        # The modules are kept, so that no other object gets the id of one of them.
+        self._located = {id(module): (path, module) for path, module in modules}
+        self._numbers: Counter[str] = Counter()
+        self._fence = Fence(lost)
+
+    def begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> OpenCall | None:
+        """A call begins: what goes on the stack, None if it is not observed."""
+        raise NotImplementedError
+
+    def end(self, call: OpenCall, output: Any, error: BaseException | None) -> None:
+        """A call, which is no longer on the stack, returned or raised."""
+
+    def missed(self, problem: Exception) -> None:
+        """Warn of an error of ours, and go on."""
+        self._fence.caught(problem)
+
+    def locate(self, module: nn.Module) -> str | None:
+        """The path of a module; None for one that is not in the model and not called by it."""
+        known = self._located.get(id(module))
+        if known is not None:
+            return known[0]
+        caller = self.caller_path()
+        return None if caller is None else join_path(caller, f"<{type(module).__name__}>")
+
+    def caller_path(self) -> str | None:
+        """The path of the innermost running call; None outside of all calls."""
+        return getattr(self.current, "path", None)
+
+    def count(self, path: str) -> int:
+        """Count a call, and give its number."""
+        number = self._numbers[path] = self._numbers[path] + 1
+        return number
+
+    def is_recomputation(self) -> bool:
+        """Whether autograd runs what runs now, as it does when a checkpoint runs a part again."""
+        return _backward_id() != _NO_BACKWARD
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        """A call begins. Returns its depth, which `leave` is given."""
+        depth = len(self.running)
+        try:
+            call = self.begin(module, args, kwargs)
+            if call is not None:
+                self.running.append(call)
+                self.current = call
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's forward
+            self.missed(problem)
+        return depth
+
+    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
+        """The call at a depth returned or raised."""
+        running = self.running
+        if len(running) <= depth:
+            return
+        call = running[depth]
+        # Whatever is deeper never got to its own end, as when an interrupt came in between.
+        del running[depth:]
+        self.current = running[-1] if depth else None
+        try:
+            self.end(call, output, error)
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's forward
+            self.missed(problem)
+
+
+class RecordedCall(NamedTuple):
     """A call that has not returned yet."""
 
     id: CallId
@@ -63,22 +179,18 @@ class _Open(NamedTuple):
     start_ns: int
 
 
-class CallRecorder:
-    """Collects the calls of the modules it is given, and of those that they make as they run.
+class CallRecorder(ModuleStack[RecordedCall]):
+    """Collects the calls of the modules it is given, and of those that they make as they run."""
 
-    A module that is not in the model is shown below the one that called it, as "encoder.<Linear>".
-    """
-
-    def __init__(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
-        # The modules are kept, so that no other object gets the id of one of them.
-        self._modules = {id(module): (path, module) for path, module in modules}
+    def __init__(
+        self,
+        modules: Iterable[tuple[str, nn.Module]],
+        lost: str = "some module calls were not recorded",
+    ) -> None:
+        super().__init__(modules, lost)
         self._memories = _Memories()
         self._calls: list[Call | None] = []
-        self._open: list[_Open] = []
-        self._numbers: Counter[str] = Counter()
         self._failed: tuple[int, str] | None = None
-        self._fence = Fence("some module calls were not recorded")
-        self.thread = threading.get_ident()
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -89,54 +201,33 @@ class CallRecorder:
         """The path of the innermost module that an exception came out of."""
         return self._failed[1] if self._failed and self._failed[0] == id(error) else None
 
-    def missed(self, problem: Exception) -> None:
-        """An error of ours: some calls are missing."""
-        self._fence.caught(problem)
-
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-        """Take down that a call begins, and how deep it is."""
-        depth = len(self._open)
-        with self._fence:
-            path = self._path(module)
-            if path is not None:
-                inputs = self._values(tensors_of_call(args, kwargs))
-                self._numbers[path] += 1
-                self._calls.append(None)
-                self._open.append(
-                    _Open(
-                        id=CallId(len(self._calls) - 1),
-                        parent=self._open[-1].id if self._open else None,
-                        path=path,
-                        number=self._numbers[path],
-                        inputs=inputs,
-                        start_ns=_clock(),
-                    )
-                )
-        return depth
-
-    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
-        """Take down that the call at a depth returned or raised."""
-        end_ns = _clock()
-        if len(self._open) <= depth:
-            return
-        call = self._open[depth]
-        # Whatever is deeper never got to its own end, as when an interrupt came in between.
-        del self._open[depth:]
-        with self._fence:
-            if error is not None and self.where_failed(error) is None:
-                self._failed = id(error), call.path
-            outputs = self._values(named_tensors(output))
-            self._calls[call.id] = Call(**call._asdict(), outputs=outputs, end_ns=end_ns)
-
-    def _path(self, module: nn.Module) -> str | None:
-        known = self._modules.get(id(module))
-        if known is not None:
-            return known[0]
-        if not self._open:
+    def begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> RecordedCall | None:
+        """Describe the inputs of a call."""
+        path = self.locate(module)
+        if path is None:
             return None
-        return join_path(self._open[-1].path, f"<{type(module).__name__}>")
+        inputs = self._values(tensors_of_call(args, kwargs))
+        self._calls.append(None)
+        return RecordedCall(
+            id=CallId(len(self._calls) - 1),
+            parent=None if self.current is None else self.current.id,
+            path=path,
+            number=self.count(path),
+            inputs=inputs,
+            start_ns=_clock(),
+        )
 
-    def _values(self, located: Located) -> tuple[Value, ...]:
+    def end(self, call: RecordedCall, output: Any, error: BaseException | None) -> None:
+        """Describe the outputs of a call; the innermost one that an error came from is noted."""
+        end_ns = _clock()
+        if error is not None and self.where_failed(error) is None:
+            self._failed = id(error), call.path
+        outputs = self._values(named_tensors(output))
+        self._calls[call.id] = Call(**call._asdict(), outputs=outputs, end_ns=end_ns)
+
+    def _values(self, located: Iterable[tuple[str, torch.Tensor]]) -> tuple[Value, ...]:
         # A user's function mode would see us read shapes as operations of the model.
         with torch._C.DisableTorchFunction():
             return tuple(
@@ -167,31 +258,31 @@ class _Memories:
 
 
 @unbroken
-def recording(observer: Seer) -> Iterator[Seer]:
+def observe_calls(observer: AnyObserver) -> Iterator[AnyObserver]:
     """Show an observer the calls of its thread until the block ends, however it ends."""
-    with standing_by():
+    with intercept_calls():
         try:
-            start_showing(observer)
+            add_observer(observer)
             yield observer
         finally:
-            surely(stop_showing, observer)
+            surely(remove_observer, observer)
 
 
 @unbroken
-def standing_by() -> Iterator[None]:
-    """Let observers come and go in the block without changing a class; alone it shows nothing.
+def intercept_calls() -> Iterator[None]:
+    """Replace `nn.Module.__call__` in the block, in which observers may be added and removed.
 
-    Python has faster ways to call the modules of a class that does not change all the time.
+    Python calls modules faster if their class does not change all the time.
     """
     block = object()
     try:
-        _stand_in(block)
+        _install(block)
         yield
     finally:
-        surely(_step_back, block)
+        surely(_uninstall, block)
 
 
-class _Several:
+class _SeveralObservers:
     """Several observers of one thread, as one."""
 
     def __init__(self, observers: tuple[Observer, ...]) -> None:
@@ -234,10 +325,10 @@ _observers: dict[int, Observer] = {}
 _original: Callable[..., Any] = nn.Module.__call__
 _is_torchs = True
 """Whether that is torch's own function, not another's in its place."""
-_standing: set[object] = set()
+_blocks: set[object] = set()
 """The blocks that need our function in the place of torch's."""
 _limits = (0, 0)
-"""The recursion limit before, and while we stand in between."""
+"""The recursion limit before, and while our function is installed."""
 _fence = Fence("Torchglass sees no more calls of this block")
 _DYNAMO_KEEPS_CALL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
 _thread = threading.get_ident
@@ -247,7 +338,7 @@ _tracing_state = torch._C._get_tracing_state
 
 def _renew_lock() -> None:
     """In a forked child nobody releases a lock that another thread of the parent held."""
-    global _lock  # noqa: PLW0603 - see _stand_in
+    global _lock  # noqa: PLW0603 - see _install
     _lock = threading.RLock()
 
 
@@ -255,48 +346,48 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def _stand_in(block: object) -> None:
+def _install(block: object) -> None:
     global _original, _is_torchs, _limits  # noqa: PLW0603 - torch has one such method
     with _lock:
-        _standing.add(block)
+        _blocks.add(block)
         if nn.Module.__call__ is not _call:
             _original = nn.Module.__call__
             _is_torchs = _is_plain(_original)
             limit = sys.getrecursionlimit()
-            # Each level of a model takes four frames instead of three while we stand in between.
+            # Each level of a model takes four frames instead of three while ours is installed.
             _limits = limit, limit + limit // 3
             sys.setrecursionlimit(_limits[1])
             _call.__code__ = _code()
             nn.Module.__call__ = _call  # type: ignore[method-assign]
 
 
-def _step_back(block: object) -> None:
+def _uninstall(block: object) -> None:
     with _lock:
-        _standing.discard(block)
-        if _standing:
+        _blocks.discard(block)
+        if _blocks:
             return
         if nn.Module.__call__ is _call:
             nn.Module.__call__ = _original  # type: ignore[method-assign]
         if sys.getrecursionlimit() == _limits[1]:
             sys.setrecursionlimit(_limits[0])
-        # Imported while we stood in for it, dynamo took our function for torch's own.
+        # Imported while ours was installed, dynamo took our function for torch's own.
         for module in filter(None, map(sys.modules.get, _DYNAMO_KEEPS_CALL)):
             if module.__dict__.get("unpatched_nn_module_call") is _call:
                 module.__dict__["unpatched_nn_module_call"] = _original
 
 
-def start_showing(observer: Observer) -> None:
-    """Show an observer the calls of its thread from now on; someone is standing by."""
+def add_observer(observer: Observer) -> None:
+    """Show an observer the calls of its thread from now on, within `intercept_calls`."""
     with _lock:
-        others = tuple(other for other in _shown(observer.thread) if other is not observer)
-        _show(observer.thread, (*others, observer))
+        others = tuple(other for other in _observers_of(observer.thread) if other is not observer)
+        _set_observers(observer.thread, (*others, observer))
 
 
-def stop_showing(observer: Observer) -> None:
+def remove_observer(observer: Observer) -> None:
     """Show an observer nothing more."""
     with _lock:
-        others = tuple(other for other in _shown(observer.thread) if other is not observer)
-        _show(observer.thread, others)
+        others = tuple(other for other in _observers_of(observer.thread) if other is not observer)
+        _set_observers(observer.thread, others)
 
 
 def _give_up(observer: Observer, problem: Exception) -> None:
@@ -307,7 +398,7 @@ def _give_up(observer: Observer, problem: Exception) -> None:
     missed = getattr(observer, "missed", _fence.caught)
     missed(problem)
     with _fence:
-        stop_showing(observer)
+        remove_observer(observer)
 
 
 def _leave(observer: Observer, depth: int, output: Any, error: BaseException | None) -> None:
@@ -317,16 +408,16 @@ def _leave(observer: Observer, depth: int, output: Any, error: BaseException | N
         _give_up(observer, problem)
 
 
-def _shown(thread: int) -> tuple[Observer, ...]:
+def _observers_of(thread: int) -> tuple[Observer, ...]:
     shown = _observers.get(thread)
     if shown is None:
         return ()
-    return shown.observers if isinstance(shown, _Several) else (shown,)
+    return shown.observers if isinstance(shown, _SeveralObservers) else (shown,)
 
 
-def _show(thread: int, observers: tuple[Observer, ...]) -> None:
+def _set_observers(thread: int, observers: tuple[Observer, ...]) -> None:
     if observers:
-        _observers[thread] = observers[0] if len(observers) == 1 else _Several(observers)
+        _observers[thread] = observers[0] if len(observers) == 1 else _SeveralObservers(observers)
     else:
         _observers.pop(thread, None)
     _call.__code__ = _code()

@@ -23,7 +23,7 @@ from torchglass.capture.model_inputs import (
     arguments_from_data,
     arguments_from_sizes,
 )
-from torchglass.capture.module_calls import CallRecorder, recording
+from torchglass.capture.module_calls import CallRecorder, observe_calls
 from torchglass.capture.restore_state import (
     KeptGradients,
     gradients_set,
@@ -110,7 +110,7 @@ def _run(
         running_uncompiled(),
         faking.running() if faking else contextlib.nullcontext(),
         gradients_set(gradients),
-        recording(recorder),
+        observe_calls(recorder),
     ):
         if gradients:
             kept.keep(tensors_of(modules))

@@ -93,7 +93,7 @@ class InspectorGadgets:
 
     def start(self) -> None:
         """Begin to watch. A watch that runs already goes on; one that has finished begins anew."""
-        from torchglass.capture.module_calls import recording
+        from torchglass.capture.module_calls import observe_calls
         from torchglass.capture.observe.inspection_recorder import InspectionRecorder
 
         if self._recorder is not None:
@@ -106,7 +106,7 @@ class InspectorGadgets:
         try:
             with uninterrupted():
                 self._stack.callback(surely, recorder.close)
-                self._stack.enter_context(recording(recorder))
+                self._stack.enter_context(observe_calls(recorder))
                 # Once Python takes its modules apart, a script that ended in between could not be
                 # left.
                 self._stack.callback(atexit.unregister, self._stack.close)

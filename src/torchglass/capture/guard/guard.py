@@ -28,7 +28,7 @@ from torchglass.capture.guard.optimizer_check import (
 )
 from torchglass.capture.guard.tensor_health import Health, look_again
 from torchglass.capture.hidden_from_modes import quietly
-from torchglass.capture.module_calls import recording
+from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.restore_state import (
     gradients_set,
@@ -54,7 +54,7 @@ def guarding(desk: Desk, *, backward: bool) -> Iterator[Sentinel]:
     with contextlib.ExitStack() as stack:
         if has_compiled(desk.model.modules()):
             stack.enter_context(running_uncompiled())
-        stack.enter_context(recording(sentinel))
+        stack.enter_context(observe_calls(sentinel))
         stack.enter_context(watching_updates(sentinel, desk))
         stack.enter_context(fused_paths_kept())
         stack.callback(surely, sentinel.forget_waiting)
@@ -193,7 +193,7 @@ def rerunning(desk: Desk, *, backward: bool) -> Iterator[None]:
     """Look at outputs, and before each update at gradients, until the block ends."""
     rerunner = Rerunner(desk, backward=backward)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(recording(rerunner))
+        stack.enter_context(observe_calls(rerunner))
         if backward:
             hook = register_optimizer_step_pre_hook(rerunner.before_update)
             stack.callback(hook.remove)

@@ -2,16 +2,15 @@
 
 Kernels of a backward belong to the module call whose op they take the gradient of.
 
-tally = Tally(model.named_modules())
-with recording(tally), CountingMode(tally):
-    model(x).sum().backward()
-tally.ops()
+    counter = FlopCounter(model.named_modules())
+    with observe_calls(counter), FlopMode(counter):
+        model(x).sum().backward()
+    counter.ops()
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,22 +26,22 @@ from torchglass.capture.measure.flop_rules import (
     rule_of,
     rule_of_function,
 )
+from torchglass.capture.module_calls import ModuleStack
 from torchglass.capture.torch_modes import LookingMode
 from torchglass.capture.trace.kernel_mode import is_made_of_others
 from torchglass.errors import warn
 from torchglass.records.measures import Nature, OpWork, WorkPlace, WorkStage
-from torchglass.records.model import join_path
 
 
-class _Open(NamedTuple):
-    """A call that has not returned yet."""
+class CountedCall(NamedTuple):
+    """A running call, whose ops belong to a place: a path below the place of its caller."""
 
+    path: str | None
     place: int | None
-    again: bool
-    """Whether autograd runs it, as it does when it needs what a checkpoint did not keep."""
+    recomputed: bool
 
 
-class _Amount:
+class _OpTotals:
     """What all calls of one op in one place came to."""
 
     __slots__ = ("bytes", "calls", "flops", "marks")
@@ -52,43 +51,43 @@ class _Amount:
         self.marks: list[Any] = []
 
 
-class Tally:
-    """Adds up the work of ops, and is shown the module calls that they run in."""
+class FlopCounter(ModuleStack[CountedCall]):
+    """Adds up the FLOPs of ops by the module call that they run in."""
 
     def __init__(
         self, modules: Iterable[tuple[str, nn.Module]], clock: Clock | None = None
     ) -> None:
-        # The modules are kept, so that no other object gets the id of one of them.
-        self._modules = {id(module): (path, module) for path, module in modules}
+        super().__init__(modules, "the FLOPs of some modules were not counted")
         self._clock = clock
         self._places: dict[tuple[int | None, str], int] = {}
         self._calls: list[int] = []
         self._last: dict[str, int] = {}
-        self._open: list[_Open] = []
         self._makers: NodeCreators[int | None] = NodeCreators()
         self._node_place: int | None = None
-        self._amounts: dict[tuple[str, Nature, int | None, WorkStage], _Amount] = {}
+        self._amounts: dict[tuple[str, Nature, int | None, WorkStage], _OpTotals] = {}
         self.is_backward = False
         """Whether the step is in its backward."""
-        self.thread = threading.get_ident()
 
     @unbroken
     def inside(self, path: str) -> Iterator[None]:
-        """Take what runs in this block for part of something that is no module."""
-        depth = self._begin(path, again=False)
+        """Count what runs in this block for something that is not a module, as a function."""
+        call = self._begin(path, recomputed=False)
+        self.running.append(call)
+        self.current = call
         try:
             yield
         finally:
-            self.leave(depth)
+            self.leave(len(self.running) - 1)
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-        """A call begins; how deep it is."""
-        return self._begin(self._path(module), again=running_node() is not None)
+    def begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> CountedCall:
+        """Find the place of a call; what has none is on the stack as well, with its backward."""
+        return self._begin(self.locate(module), recomputed=self.is_recomputation())
 
-    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
-        """The call at a depth returned or raised."""
-        del self._open[depth:]
-        self._mark_nodes()
+    def end(self, call: CountedCall, output: Any, error: BaseException | None) -> None:
+        """What follows is the caller's."""
+        self._makers.begin(None if self.current is None else self.current.place)
 
     def add(
         self,
@@ -104,7 +103,7 @@ class Tally:
         key = op, nature, place, stage
         amount = self._amounts.get(key)
         if amount is None:
-            amount = self._amounts[key] = _Amount()
+            amount = self._amounts[key] = _OpTotals()
         amount.calls += 1
         amount.flops += flops
         amount.bytes += moved
@@ -138,49 +137,33 @@ class Tally:
         marks = [mark for amount in self._amounts.values() for mark in amount.marks]
         return [] if self._clock is None else self._clock.nanoseconds(marks)
 
-    def _begin(self, path: str | None, *, again: bool) -> int:
-        depth = len(self._open)
-        self._open.append(_Open(self._place_of(path, again=again), again))
-        self._mark_nodes()
-        return depth
+    def _begin(self, path: str | None, *, recomputed: bool) -> CountedCall:
+        place = None if path is None else self._place_of(path, recomputed=recomputed)
+        self._makers.begin(place)
+        return CountedCall(path, place, recomputed)
 
-    def _place_of(self, path: str | None, *, again: bool) -> int | None:
-        if path is None:
-            return None
-        caller = self._open[-1] if self._open else None
-        if again and path in self._last and not (caller and caller.again):
+    def _place_of(self, path: str, *, recomputed: bool) -> int:
+        caller = self.current
+        if recomputed and path in self._last and not (caller and caller.recomputed):
             # It is still part of whoever called it in the forward.
             return self._last[path]
         key = (None if caller is None else caller.place), path
         place = self._places.setdefault(key, len(self._places))
         if place == len(self._calls):
             self._calls.append(0)
-        if not again:
+        if not recomputed:
             self._calls[place] += 1
             self._last[path] = place
         return place
 
-    def _path(self, module: nn.Module) -> str | None:
-        """Where a module is; one that is not in the model stands below the one that called it."""
-        known = self._modules.get(id(module))
-        if known is not None:
-            return known[0]
-        caller = self._open[-1].place if self._open else None
-        if caller is None:
-            return None
-        return join_path(list(self._places)[caller][1], f"<{type(module).__name__}>")
-
-    def _mark_nodes(self) -> None:
-        self._makers.begin(self._open[-1].place if self._open else None)
-
     def _home(self) -> tuple[int | None, WorkStage]:
         """Where what runs now belongs, and in which stage it runs."""
         node = running_node()
-        innermost = self._open[-1] if self._open else None
+        innermost = self.current
         if node is None:
             place = None if innermost is None else innermost.place
             return place, "backward" if self.is_backward else "forward"
-        if innermost is not None and innermost.again:
+        if innermost is not None and innermost.recomputed:
             return innermost.place, "recompute" if self.is_backward else "forward"
         number = node._sequence_nr()
         if number != UNNUMBERED:
@@ -197,12 +180,12 @@ def _taken(times: Iterator[int], count: int) -> int:
     return sum(-next(times) + next(times) for _ in range(count // 2))
 
 
-class CountingMode(LookingMode):  # type: ignore[no-untyped-call]
-    """Adds the work of every kernel to a tally, and with a clock the time that it took."""
+class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
+    """Adds the FLOPs of every kernel to a counter, and with a clock the time that it took."""
 
-    def __init__(self, tally: Tally, clock: Clock | None = None) -> None:
+    def __init__(self, counter: FlopCounter, clock: Clock | None = None) -> None:
         super().__init__()
-        self._tally = tally
+        self._counter = counter
         self._clock = clock
         self._rules: dict[Any, Rule] = {}
         # Whether what runs is part of something that is counted as a whole.
@@ -279,7 +262,7 @@ class CountingMode(LookingMode):  # type: ignore[no-untyped-call]
             self._warn(rule.name, problem)
         if flops is None:
             flops, nature = 0, "uncounted"
-        self._tally.add(rule.name, nature, flops=flops, moved=moved, marks=marks)
+        self._counter.add(rule.name, nature, flops=flops, moved=moved, marks=marks)
 
     def _warn(self, name: str, problem: Exception) -> None:
         if not self._warned:
@@ -288,7 +271,7 @@ class CountingMode(LookingMode):  # type: ignore[no-untyped-call]
 
 
 @unbroken
-def counting_functions(mode: CountingMode) -> Iterator[None]:
+def counting_functions(mode: FlopMode) -> Iterator[None]:
     """Count the registered Functions by their formulas, and nothing that runs inside of them."""
     with contextlib.ExitStack() as stack:
         for function, formulas in registered_functions():
@@ -303,7 +286,7 @@ def counting_functions(mode: CountingMode) -> Iterator[None]:
 
 
 @unbroken
-def _counted(mode: CountingMode, rule: Rule, owner: Any, name: str) -> Iterator[None]:
+def _counted(mode: FlopMode, rule: Rule, owner: Any, name: str) -> Iterator[None]:
     """Let a Function have a method that is counted until the block ends."""
     run: Callable[..., Any] = getattr(owner, name)
     own = vars(owner).get(name)

@@ -21,9 +21,9 @@ from torchglass.capture.isolated_run import (
     with_shapes,
 )
 from torchglass.capture.measure.clocks import Clock, clock_for
-from torchglass.capture.measure.flop_counter import CountingMode, Tally, counting_functions
+from torchglass.capture.measure.flop_counter import FlopCounter, FlopMode, counting_functions
 from torchglass.capture.measure.timer import Reached
-from torchglass.capture.module_calls import recording
+from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import (
     has_compiled,
@@ -126,19 +126,19 @@ class _Run:
 
     def count(self, clock: Clock | None) -> Work:
         """Run the step once, and give what it computed."""
-        tally = Tally(self._modules, clock)
-        watcher = _Counting(tally, clock, is_module=self._is_module)
+        counter = FlopCounter(self._modules, clock)
+        watcher = _Counting(counter, clock, is_module=self._is_module)
         self._step.run(watcher)
-        return Work(places=tally.places(), ops=tally.ops(), total_ns=watcher.total_ns())
+        return Work(places=counter.places(), ops=counter.ops(), total_ns=watcher.total_ns())
 
 
 class _Counting:
     """Counts the stages of a step."""
 
-    def __init__(self, tally: Tally, clock: Clock | None, *, is_module: bool) -> None:
-        self._tally = tally
+    def __init__(self, counter: FlopCounter, clock: Clock | None, *, is_module: bool) -> None:
+        self._counter = counter
         self._clock = clock
-        self._mode = CountingMode(tally, clock)
+        self._mode = FlopMode(counter, clock)
         self._is_module = is_module
         self._marks: list[Any] = []
 
@@ -151,12 +151,12 @@ class _Counting:
 
     @unbroken
     def stage(self, name: Stage) -> Iterator[None]:
-        self._tally.is_backward = name == "backward"
+        self._counter.is_backward = name == "backward"
         with contextlib.ExitStack() as stack:
-            stack.enter_context(recording(self._tally))
+            stack.enter_context(observe_calls(self._counter))
             stack.enter_context(counting_functions(self._mode))
             if name == "forward" and not self._is_module:
-                stack.enter_context(self._tally.inside(""))
+                stack.enter_context(self._counter.inside(""))
             stack.enter_context(mode_on(self._mode))
             self._mark()
             stack.callback(self._mark)

@@ -8,10 +8,10 @@ Where several gradients come to one tensor, autograd adds each to the sum so far
 that sum it adds in place; while a mode looks on it never does, and takes a new block that a plain
 run would not take. Such a block is to be counted as the old one.
 
-recorder = MemoryRecorder(model.named_modules())
-with recorder.watching("forward"):
-    model(x)
-recorder.ledger.read()
+    recorder = MemoryRecorder(model.named_modules())
+    with recorder.watching("forward"):
+        model(x)
+    recorder.ledger.read()
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torchglass.blocks import unbroken
 from torchglass.capture.autograd import BACKWARD, LateNodeCreators, running_node
 from torchglass.capture.measure.storage_log import Ledger, Place
 from torchglass.capture.measure.timer import Reached
-from torchglass.capture.module_calls import CallRecorder, recording
+from torchglass.capture.module_calls import CallRecorder, RecordedCall, observe_calls
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.restore_state import Replace
 from torchglass.capture.tensor.memory_extent import extent_of
@@ -37,7 +37,6 @@ from torchglass.capture.torch_functions import iter_tensors
 from torchglass.capture.torch_modes import LookingMode, mode_on
 from torchglass.capture.trace.kernel_mode import KernelMode
 from torchglass.capture.trace.op_mode import OpEvent
-from torchglass.errors import Fence
 from torchglass.records.measures import BlockKind, Saver, StepPhase
 from torchglass.records.model import join_path
 
@@ -177,22 +176,16 @@ class MemoryRecorder(CallRecorder):
         self, modules: Sequence[tuple[str, nn.Module]], fake: Replace | None = None
     ) -> None:
         """`fake` gives the tensor that kernels see instead of a real one, where they see fakes."""
-        super().__init__(modules)
+        super().__init__(modules, "some memory was not counted")
         self._fake = fake
-        self._located = modules
+        self._model_modules = modules
         self._slots: dict[int, tuple[str, str]] = {}
         self._mode = KernelMode(self)
         self._makers = SavingModules()
         self._sums = Sums()
-        self._uncounted = Fence("some memory was not counted")
         self.has_sparse = False
         """Whether a kernel gave a tensor that is not strided."""
         self.ledger = Ledger()
-
-    @property
-    def current(self) -> str | None:
-        """The path of the innermost module that is running."""
-        return self._open[-1].path if self._open else None
 
     @unbroken
     def watching(self, phase: StepPhase) -> Iterator[None]:
@@ -200,16 +193,17 @@ class MemoryRecorder(CallRecorder):
         if phase == "forward":
             self._hold_model()
         self.ledger.begin(phase)
-        with recording(self), mode_on(self._mode):
+        with observe_calls(self), mode_on(self._mode):
             yield
         self.ledger.end()
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    def begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> RecordedCall | None:
         """A call begins; what the outermost one is given was there before the step."""
-        if not self._open:
-            with self._fence:
-                self._hold_inputs(tensor for _, tensor in tensors_of_call(args, kwargs))
-        return super().enter(module, args, kwargs)
+        if self.current is None:
+            self._hold_inputs(tensor for _, tensor in tensors_of_call(args, kwargs))
+        return super().begin(module, args, kwargs)
 
     def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
         """What a kernel is about to write is none of our business."""
@@ -220,15 +214,12 @@ class MemoryRecorder(CallRecorder):
     def seen(self, event: OpEvent) -> Any:
         """A kernel ran: write down what it took."""
         try:
-            self._makers.note(event.call)
-            self._take(event)
+            path = None if event.call is None else event.call.path
+            self._makers.note(path)
+            self._take(event, path)
         except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's step
             self.missed(problem)
         return event.output
-
-    def missed(self, problem: Exception) -> None:
-        """An error of ours: some kernels or calls are missing."""
-        self._uncounted.caught(problem)
 
     def retain(self, nodes: Iterable[Reached]) -> None:
         """The backward is about to begin: what is still there is kept for it."""
@@ -236,11 +227,11 @@ class MemoryRecorder(CallRecorder):
         for tensor, saver in saved_tensors(nodes, self._makers):
             self.ledger.saved(tensor, saver)
 
-    def _take(self, event: OpEvent) -> None:
+    def _take(self, event: OpEvent, path: str | None) -> None:
         ledger = self.ledger
         if event.function not in _MAKES_FROM_DATA:
             self._hold_inputs(iter_tensors((event.args, dict(event.kwargs))))
-        ledger.place = Place(event.call, kernel_name(event.function))
+        ledger.place = Place(path, kernel_name(event.function))
         in_place = self._sums.in_place(event)
         if in_place is not None:
             ledger.replace(*in_place)
@@ -257,7 +248,7 @@ class MemoryRecorder(CallRecorder):
         return self._slots.get(id(tensor), (None, ""))
 
     def _hold_model(self) -> None:
-        for path, module in self._located:
+        for path, module in self._model_modules:
             self._hold_table(path, module._parameters, "parameter")
             self._hold_table(path, module._buffers, "buffer")
 

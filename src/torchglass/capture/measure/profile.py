@@ -20,7 +20,7 @@ from torchglass.capture.isolated_run import (
 )
 from torchglass.capture.measure.clocks import Clock, CpuClock, clock_for, cpu_clock
 from torchglass.capture.measure.timer import ModuleTimer, NodeTimer, Reached, Stopwatch, timing_ops
-from torchglass.capture.module_calls import CallRecorder, recording
+from torchglass.capture.module_calls import CallRecorder, observe_calls
 from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import has_compiled, retried_with_gradients
 from torchglass.capture.trial_forward import note_where, tensors_of
@@ -143,7 +143,7 @@ class _Looking:
         self._recorder = recorder
 
     def stage(self, name: Stage) -> contextlib.AbstractContextManager[object]:
-        return recording(self._recorder) if name == "forward" else contextlib.nullcontext()
+        return observe_calls(self._recorder) if name == "forward" else contextlib.nullcontext()
 
     def before_backward(self, nodes: Sequence[Reached]) -> None:
         return None
@@ -179,7 +179,7 @@ class _Everything(_Stages):
     @unbroken
     def stage(self, name: Stage) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(recording(self._calls))
+            stack.enter_context(observe_calls(self._calls))
             if self._ops:
                 stack.enter_context(timing_ops(self._watch))
             stack.enter_context(super().stage(name))

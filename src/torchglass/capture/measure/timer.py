@@ -1,8 +1,8 @@
 """Times modules and ops of a forward as they run.
 
-watch = Stopwatch(clock, cpu)
-with recording(ModuleTimer(watch, model.named_modules())), timing_ops(watch):
-    model(x)
+    watch = Stopwatch(clock, cpu)
+    with observe_calls(ModuleTimer(watch, model.named_modules())), timing_ops(watch):
+        model(x)
 
 A node belongs to the op, or at least to the module call, in which the forward made it. Nothing is
 put around modules: in-place ones, checkpoints and modules that return tuples work as ever.
@@ -24,10 +24,10 @@ from torch.overrides import TorchFunctionMode
 from torchglass.blocks import unbroken
 from torchglass.capture.autograd import UNNUMBERED, nodes_made
 from torchglass.capture.measure.clocks import Clock, CpuClock
+from torchglass.capture.module_calls import ModuleStack
 from torchglass.capture.nested_tensors import named_tensors
 from torchglass.capture.torch_functions import OPENED, without_guards
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on, run_below
-from torchglass.records.model import join_path
 from torchglass.records.timing import Span, SpanKind
 
 
@@ -156,11 +156,15 @@ _ASK_ONLY = frozenset(
 """Functions that look at a tensor and compute nothing."""
 
 
-class ModuleTimer:
-    """Shows a stopwatch the calls of the modules it is given, and of those that they make.
+class TimedCall(NamedTuple):
+    """A running call, and how deep its span is among all spans."""
 
-    A module that is not in the model stands below the one that called it, as "encoder.<Linear>".
-    """
+    path: str
+    depth: int
+
+
+class ModuleTimer(ModuleStack[TimedCall]):
+    """Has a stopwatch time the calls of the modules it is given, and of those that they make."""
 
     def __init__(
         self,
@@ -168,38 +172,35 @@ class ModuleTimer:
         modules: Iterable[tuple[str, nn.Module]],
         tag: Tag | None = None,
     ) -> None:
+        super().__init__(modules, "the times of some modules were not recorded")
         self._watch = watch
-        # The modules are kept, so that no other object gets the id of one of them.
-        self._modules = {id(module): (path, module) for path, module in modules}
         self._callers: dict[str, int | None] = {}
         self._tag = tag
-        self.thread = threading.get_ident()
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-        """A call begins; how deep it is."""
+    def begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> TimedCall | None:
+        """Start the span of a call."""
         watch = self._watch
-        path = self._path(module)
+        path = self.locate(module)
         if path is None:
-            return watch.depth
+            return None
         if watch.is_in_node():
             # Autograd runs it again: it is still part of whoever called it in the forward.
-            return watch.begin("module", path, self._callers.get(path))
+            return TimedCall(path, watch.begin("module", path, self._callers.get(path)))
         self._callers[path] = watch.current
-        return watch.begin("module", path)
+        return TimedCall(path, watch.begin("module", path))
 
-    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
-        """The call at a depth returned or raised."""
-        self._watch.end(depth)
+    def end(self, call: TimedCall, output: Any, error: BaseException | None) -> None:
+        """End the span of a call."""
+        self._watch.end(call.depth)
         if self._tag is not None and self._watch.is_in_node():
             # A checkpoint that runs its forward again may well run a backward of that right after.
             self._tag(tensor for _, tensor in named_tensors(output))
 
-    def _path(self, module: nn.Module) -> str | None:
-        known = self._modules.get(id(module))
-        if known is not None:
-            return known[0]
-        caller = self._watch.innermost_path()
-        return None if caller is None else join_path(caller, f"<{type(module).__name__}>")
+    def caller_path(self) -> str | None:
+        """The path of the module whose span is running; that of a node is its maker's."""
+        return self._watch.innermost_path()
 
 
 class _OpTimer(TorchFunctionMode):

@@ -15,7 +15,7 @@ from torchglass.analyse.parameters import count
 from torchglass.capture.isolated_run import NO_BACKWARD, Loss, Step, keeping_parameters, with_shapes
 from torchglass.capture.measure.timer import Reached
 from torchglass.capture.model.structure import read_model
-from torchglass.capture.module_calls import recording
+from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.observe.inspection_recorder import InspectionRecorder, Watched, depth_of
 from torchglass.capture.observe.module_call import Home
 from torchglass.capture.restore_state import retried_with_gradients
@@ -194,7 +194,7 @@ def _run(
     recorder = InspectionRecorder([model], watched, tick=tick)
     watcher = _Watcher(recorder, model)
     try:
-        with recording(recorder):
+        with observe_calls(recorder):
             step.run(watcher)
     finally:
         recorder.close()

@@ -1,7 +1,7 @@
 """Records the calls of several models, forward and backward, in the user's loop.
 
 recorder = InspectionRecorder([model])
-    with recording(recorder):
+    with observe_calls(recorder):
         model(x).sum().backward()
     recorder.close()
 

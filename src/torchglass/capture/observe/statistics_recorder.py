@@ -24,7 +24,7 @@ from torchglass.blocks import surely, unbroken
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.measure.clocks import waiting
 from torchglass.capture.model.class_names import class_name
-from torchglass.capture.module_calls import recording
+from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.observe.call_history import Call, History, Seen
 from torchglass.capture.observe.tensor_reading import Reader
@@ -61,7 +61,7 @@ def recording_statistics(
         modules, level=level, keep=keep, budget_bytes=budget_bytes, ended=ended
     )
     try:
-        with recording(recorder):
+        with observe_calls(recorder):
             yield recorder
     finally:
         surely(recorder.close)

@@ -23,7 +23,7 @@ from torch import nn
 from torch._C._functorch import peek_interpreter_stack
 
 from torchglass.blocks import unbroken
-from torchglass.capture.module_calls import CALL_CODE, recording
+from torchglass.capture.module_calls import CALL_CODE, observe_calls
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on
 from torchglass.capture.trace.kernel_mode import KernelMode
@@ -347,7 +347,7 @@ def tracing(model: nn.Module, *, level: Level = "torch", **options: Any) -> Iter
             'gradients are taken at level="torch"; "aten" traces the backward itself'
         )
     recorder = PassRecorder(model, **options)
-    with recording(recorder), _watching_ops(recorder, level):
+    with observe_calls(recorder), _watching_ops(recorder, level):
         try:
             yield recorder
         except StopTracing:

@@ -20,7 +20,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from torchglass.blocks import surely
 from torchglass.capture.hidden_from_modes import is_overheard, quietly
-from torchglass.capture.module_calls import standing_by, start_showing, stop_showing
+from torchglass.capture.module_calls import add_observer, intercept_calls, remove_observer
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.watch.activations import has_view, own_way
 from torchglass.capture.watch.gradient_hooks import (
@@ -160,13 +160,13 @@ class Flow:
     def open(self) -> None:
         """Be shown the calls of this thread from now on."""
         self.thread = threading.get_ident()
-        self._staying.enter_context(standing_by())
-        start_showing(self)
+        self._staying.enter_context(intercept_calls())
+        add_observer(self)
 
     def close(self) -> None:
         """Be shown no more calls."""
         self._is_away = False
-        surely(stop_showing, self)
+        surely(remove_observer, self)
         self._inner.stop()
         self._staying.close()
 
@@ -257,7 +257,7 @@ class Flow:
             self._shows_inner = self._inner.begin(training=module.training, arguments=arguments)
         elif module is self._model():
             self._is_away = True
-            stop_showing(self)
+            remove_observer(self)
 
     def _learn_modules(self) -> None:
         """Look again which modules there are: some may have been put in or taken out."""
@@ -271,7 +271,7 @@ class Flow:
     def _end_of_pass(self, output: Any, error: BaseException | None) -> None:
         try:
             if self._is_away:
-                start_showing(self)
+                add_observer(self)
                 self._is_away = False
             if not self._is_again:
                 self._end(output, error)
@@ -280,7 +280,7 @@ class Flow:
         finally:
             if self._is_away:
                 self._is_away = False
-                surely(start_showing, self)
+                surely(add_observer, self)
             self._start = None
             self._ledger = None
             self._inner.stop()

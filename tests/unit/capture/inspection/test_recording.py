@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.sleepers import FakeClock, Sleeper
-from torchglass.capture.module_calls import recording
+from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.observe.inspection import inspected_model
 from torchglass.capture.observe.inspection_recorder import EVERYTHING, InspectionRecorder, Watched
 from torchglass.records.calls import Effort, InspectedModel
@@ -22,7 +22,7 @@ def inspect(
     recorder = InspectionRecorder(
         [model], watched, tick=lambda: clock.sleep(1_000_000), clock=clock.mark
     )
-    with recording(recorder):
+    with observe_calls(recorder):
         output = model(x)
         clock.sleep(77)
         output.sum().backward()
@@ -156,7 +156,7 @@ def test_one_tensor_at_several_places_has_one_gradient_at_each() -> None:
     model = Product()
     recorder = InspectionRecorder([model])
     x = torch.ones(2, requires_grad=True)
-    with recording(recorder):
+    with observe_calls(recorder):
         model(x, b=x).sum().backward()
     (call,) = inspected_model(recorder, 0, model, "Product").modules[0].calls
     recorder.close()
@@ -177,7 +177,7 @@ def test_memory_is_that_of_the_tensors_that_stay(grad: bool) -> None:
 
     model = nn.Sequential(Wasteful())
     recorder = InspectionRecorder([model])
-    with torch.set_grad_enabled(grad), recording(recorder):
+    with torch.set_grad_enabled(grad), observe_calls(recorder):
         output = model(torch.ones(100, requires_grad=True))
     (root, inner) = inspected_model(recorder, 0, model, "Sequential").modules
     recorder.close()
@@ -192,7 +192,7 @@ def test_memory_is_that_of_the_tensors_that_stay(grad: bool) -> None:
 def test_a_view_of_a_weight_takes_no_memory() -> None:
     model = nn.Linear(100, 100, bias=False)
     recorder = InspectionRecorder([model])
-    with recording(recorder):
+    with observe_calls(recorder):
         output = model(torch.ones(1, 100))
     (root,) = inspected_model(recorder, 0, model, "Linear").modules
     recorder.close()
@@ -211,7 +211,7 @@ def test_without_memory_there_is_no_mode_around_the_forward() -> None:
 
     for memory in (True, False):
         recorder = InspectionRecorder([model := Looks()], Watched(memory=memory))
-        with recording(recorder):
+        with observe_calls(recorder):
             model(torch.ones(1))
         recorder.close()
 

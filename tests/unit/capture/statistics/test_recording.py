@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchglass.capture.module_calls import recording
+from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.observe import tensor_reading
 from torchglass.capture.observe.statistics_recorder import StatisticsRecorder, recording_statistics
 from torchglass.capture.tensor.description import describe
@@ -123,7 +123,7 @@ def test_times_are_those_of_the_model_without_the_work_of_measuring(
     model = Working(clock, 7, Working(clock, 10, Working(clock, 3)), Working(clock, 20))
     recorder = StatisticsRecorder(model.named_modules(), clock=clock)
 
-    with recording(recorder):
+    with observe_calls(recorder):
         model(torch.ones(2))
 
     times = {

@@ -13,13 +13,13 @@ from torch.nn import functional
 from tests.sleepers import FakeClock, Sleeper
 from torchglass.analyse.time_attribution import charge
 from torchglass.capture.measure.timer import ModuleTimer, Stopwatch, timing_ops
-from torchglass.capture.module_calls import recording
+from torchglass.capture.module_calls import observe_calls
 from torchglass.records.timing import ModuleKey, Span
 
 
 def spans_of(clock: FakeClock, model: nn.Module, *args: Any) -> tuple[Span, ...]:
     watch = Stopwatch(clock, clock.cpu)
-    with recording(ModuleTimer(watch, model.named_modules())), timing_ops(watch):
+    with observe_calls(ModuleTimer(watch, model.named_modules())), timing_ops(watch):
         depth = watch.begin("stage", "forward")
         try:
             model(*args)

@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from torchglass.capture.module_calls import CallRecorder, recording, standing_by
+from torchglass.capture.module_calls import (
+    CallRecorder,
+    ModuleStack,
+    intercept_calls,
+    observe_calls,
+)
+from torchglass.errors import TorchglassWarning
 from torchglass.records.trace import Call
 
 CALL = nn.Module.__call__
@@ -27,7 +34,7 @@ def _torch_is_as_it_was() -> Iterator[None]:
 
 
 def calls_of(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[Call, ...]:
-    with recording(CallRecorder(model.named_modules())) as recorder:
+    with observe_calls(CallRecorder(model.named_modules())) as recorder:
         model(*args, **kwargs)
     return recorder.calls
 
@@ -92,7 +99,7 @@ def test_outputs_are_bit_identical_on_the_fused_path_too() -> None:
         plain = layer(x)
 
         with (
-            recording(CallRecorder(layer.named_modules())) as recorder,
+            observe_calls(CallRecorder(layer.named_modules())) as recorder,
             torch.profiler.profile() as profile,
         ):
             watched = layer(x)
@@ -114,7 +121,7 @@ def test_a_module_made_in_forward_stands_below_the_one_that_made_it() -> None:
 def test_another_model_in_the_same_block_is_not_recorded() -> None:
     model, other = nn.Linear(3, 3), nn.Linear(3, 3)
 
-    with recording(CallRecorder(model.named_modules())) as recorder:
+    with observe_calls(CallRecorder(model.named_modules())) as recorder:
         other(torch.ones(1, 3))
 
     assert recorder.calls == ()
@@ -124,7 +131,7 @@ def test_an_exception_passes_through_and_names_the_innermost_module() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(3, 3)), nn.ReLU())
 
     with (
-        recording(CallRecorder(model.named_modules())) as recorder,
+        observe_calls(CallRecorder(model.named_modules())) as recorder,
         pytest.raises(RuntimeError) as caught,
     ):
         model(torch.ones(1, 9))
@@ -173,8 +180,8 @@ def test_recordings_nest_and_both_see_the_call() -> None:
     model = nn.Linear(3, 3)
     outer, inner = (CallRecorder(model.named_modules()) for _ in range(2))
 
-    with recording(outer):
-        with recording(inner):
+    with observe_calls(outer):
+        with observe_calls(inner):
             model(torch.ones(1, 3))
         model(torch.ones(1, 3))
 
@@ -185,7 +192,7 @@ def test_recordings_nest_and_both_see_the_call() -> None:
 def test_recordings_may_end_in_any_order() -> None:
     model = nn.Linear(3, 3)
     recorders = [CallRecorder(model.named_modules()) for _ in range(2)]
-    blocks = [recording(recorder) for recorder in recorders]
+    blocks = [observe_calls(recorder) for recorder in recorders]
 
     for block in blocks:
         block.__enter__()
@@ -199,7 +206,7 @@ def test_recordings_may_end_in_any_order() -> None:
 def test_calls_in_another_thread_are_not_seen() -> None:
     model = nn.Linear(3, 3)
 
-    with recording(CallRecorder(model.named_modules())) as recorder:
+    with observe_calls(CallRecorder(model.named_modules())) as recorder:
         thread = threading.Thread(target=model, args=(torch.ones(1, 3),))
         thread.start()
         thread.join()
@@ -212,7 +219,7 @@ def test_a_model_is_exported_and_traced_in_a_block_as_outside_of_it() -> None:
     x = torch.ones(1, 3)
     plain = torch.export.export(model, (x,)).graph_module.code
 
-    with recording(CallRecorder(model.named_modules())):
+    with observe_calls(CallRecorder(model.named_modules())):
         exported = torch.export.export(model, (x,))
         symbolic = torch.fx.symbolic_trace(model)
 
@@ -232,7 +239,7 @@ def test_a_compiled_model_compiles_without_a_break_and_gives_the_same() -> None:
     compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
     x = torch.ones(1, 3)
 
-    with recording(CallRecorder([("", compiled)])) as recorder:
+    with observe_calls(CallRecorder([("", compiled)])) as recorder:
         output = compiled(x)
 
     assert torch.equal(output, model(x))
@@ -264,7 +271,7 @@ def test_dynamo_keeps_no_function_of_ours() -> None:
     from torch._dynamo.variables import nn_module
 
     model = nn.Linear(3, 3)
-    with recording(CallRecorder(model.named_modules())):
+    with observe_calls(CallRecorder(model.named_modules())):
         for module in (utils, nn_module):
             # As if dynamo had been imported just now.
             module.__dict__["unpatched_nn_module_call"] = nn.Module.__call__
@@ -322,7 +329,7 @@ def test_a_user_s_function_mode_does_not_see_us() -> None:
     plain = list(seen)
     seen.clear()
 
-    with recording(CallRecorder(model.named_modules())), Mode():
+    with observe_calls(CallRecorder(model.named_modules())), Mode():
         model(torch.ones(1))
 
     assert seen == plain
@@ -331,7 +338,7 @@ def test_a_user_s_function_mode_does_not_see_us() -> None:
 def test_while_nobody_looks_torch_s_own_code_runs() -> None:
     model = nn.Linear(3, 3)
 
-    with standing_by():
+    with intercept_calls():
         waiting = nn.Module.__call__
         code_before = waiting.__code__
         recorded = calls_of(model, torch.ones(1, 3))
@@ -355,7 +362,48 @@ def test_what_another_has_put_in_the_place_of_torch_s_own_runs(
     model = nn.Linear(3, 3)
     with monkeypatch.context() as patch:
         patch.setattr(nn.Module, "__call__", noting)
-        with recording(CallRecorder([("", model)])) if somebody_looks else standing_by():
+        with observe_calls(CallRecorder([("", model)])) if somebody_looks else intercept_calls():
             model(torch.ones(1, 3))
 
     assert seen == [model]
+
+
+class Running(NamedTuple):
+    path: str
+
+
+class Paths(ModuleStack[Running]):
+    """The smallest observer: the paths of calls, with what autograd runs again in brackets."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.named_modules(), "some paths were not recorded")
+        self.seen: list[str | None] = []
+
+    def begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Running | None:
+        path = self.locate(module)
+        self.seen.append(f"({path})" if self.is_recomputation() else path)
+        if path == "1":
+            raise RuntimeError("no place for 1")
+        return None if path is None else Running(path)
+
+
+def test_an_error_of_an_observer_is_one_warning_and_the_forward_goes_on() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.ReLU(), nn.ReLU())
+    with observe_calls(Paths(model)) as paths:
+        with pytest.warns(TorchglassWarning, match="some paths were not recorded") as told:
+            model(torch.ones(1))
+        model(torch.ones(1))
+    assert paths.seen == ["", "0", "1", "2"] * 2
+    assert len(told) == 1
+    assert paths.running == []
+    assert paths.current is None
+
+
+def test_an_observer_can_tell_what_autograd_runs_again() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    with observe_calls(Paths(model)) as paths:
+        x = torch.ones(1, 2, requires_grad=True)
+        checkpoint(model, x, use_reentrant=False).sum().backward()
+    assert paths.seen == ["", "0", "()", "(0)"]
