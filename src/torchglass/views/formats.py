@@ -6,7 +6,13 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
+if TYPE_CHECKING:
+    from torchglass.records.tensors import TensorSpec
+
+NOT_RUN = "–"
+SAME_AS = "↗"
 SPARKS = "▁▂▃▄▅▆▇█"
 _ROUNDING = 1e-9
 """How far apart, to their size, numbers are that were meant to be the same."""
@@ -28,6 +34,29 @@ def format_shape(shape: Iterable[int] | None) -> str:
         '3×224×224'
     """
     return "×".join(str(size) for size in shape) if shape else ""
+
+
+class Shaped(Protocol):
+    """Anything with a tensor's shape."""
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The tensor's shape and dtype."""
+
+
+def shape_text(spec: TensorSpec) -> str:
+    """The shape of any tensor: "scalar" without dimensions, "?" where it is not known."""
+    if spec.shape is None:
+        return "?"
+    return format_shape(spec.shape) or "scalar"
+
+
+def first_shape(tensors: Sequence[Shaped]) -> str:
+    """The shape of the first tensor and how many more follow: "8×16 +1"; "" for none."""
+    if not tensors:
+        return ""
+    more = f" +{len(tensors) - 1}" if len(tensors) > 1 else ""
+    return shape_text(tensors[0].spec) + more
 
 
 def format_count(count: int) -> str:

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
 
 from torchglass.analyse.summary import SummaryReport, SummaryRow
 from torchglass.records.model import Model
-from torchglass.records.tensors import TensorSpec
 from torchglass.views import table_columns
-from torchglass.views.formats import format_bytes, format_shape, format_share, format_time, harmless
+from torchglass.views.formats import (
+    NOT_RUN,
+    SAME_AS,
+    first_shape,
+    format_bytes,
+    format_share,
+    format_time,
+    harmless,
+    shape_text,
+)
 from torchglass.views.module_signature import kernel_size
-
-NOT_RUN = "–"
-SAME_AS = "↗"
 
 _NO_TENSOR = "no tensor"
 
 
 Column = table_columns.Column[SummaryRow, SummaryReport]
-
-
-class Shaped(Protocol):
-    """Whatever has a tensor's shape."""
-
-    @property
-    def spec(self) -> TensorSpec:
-        """What the tensor is."""
 
 
 def columns_named(names: Iterable[str] | None, report: SummaryReport) -> list[Column]:
@@ -60,21 +56,6 @@ def same_as(row: SummaryRow, model: Model) -> str:
         return ""
     more = f" +{len(row.tied_to) - 1}" if len(row.tied_to) > 1 else ""
     return harmless(row.tied_to[0]) + more
-
-
-def shape_text(spec: TensorSpec) -> str:
-    """The shape of a tensor, whatever it is."""
-    if spec.shape is None:
-        return "?"
-    return format_shape(spec.shape) or "scalar"
-
-
-def first_shape(tensors: Sequence[Shaped]) -> str:
-    """The shape of the first of some tensors, and how many more there are; "" for none."""
-    if not tensors:
-        return ""
-    more = f" +{len(tensors) - 1}" if len(tensors) > 1 else ""
-    return shape_text(tensors[0].spec) + more
 
 
 def _class(row: SummaryRow, report: SummaryReport) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from torchglass.analyse.flops import Amount, FlopReport, ModuleFlops, OpFlops, flop_rows
 from torchglass.records.timing import Stage
-from torchglass.views.formats import format_bytes, format_share, format_time, harmless
-from torchglass.views.summary_columns import NOT_RUN
+from torchglass.views.formats import NOT_RUN, format_bytes, format_share, format_time, harmless
 from torchglass.views.table_columns import Column, Look, find_columns
 from torchglass.views.text.layout import Cells, fact_lines, framed, left_out, note_lines
 from torchglass.views.text.modules import class_text, module_table

@@ -13,8 +13,16 @@ from torchglass.analyse.memory import MemoryReport, ModuleMemory, Moment, memory
 from torchglass.records.measures import BlockKind, Footprint
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
-from torchglass.views.formats import SPARKS, format_bytes, format_share, harmless, pad, width
-from torchglass.views.summary_columns import NOT_RUN, first_shape
+from torchglass.views.formats import (
+    NOT_RUN,
+    SPARKS,
+    first_shape,
+    format_bytes,
+    format_share,
+    harmless,
+    pad,
+    width,
+)
 from torchglass.views.table_columns import Column, Look, find_columns
 from torchglass.views.text.layout import Cells, fact_lines, framed, left_out, note_lines
 from torchglass.views.text.modules import class_text, module_table, path_text

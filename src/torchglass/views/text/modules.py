@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from torchglass.analyse.module_rows import Measured, ModuleRow, full_name
 from torchglass.records.model import Model
-from torchglass.views.formats import harmless, shorten
-from torchglass.views.summary_columns import NOT_RUN
+from torchglass.views.formats import NOT_RUN, harmless, shorten
 from torchglass.views.table_columns import Column, Look
 from torchglass.views.text.layout import Cells, framed, guides, wrapped
 

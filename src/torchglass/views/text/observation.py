@@ -19,6 +19,9 @@ from torchglass.records.calls import (
 )
 from torchglass.records.tensors import Stats
 from torchglass.views.formats import (
+    NOT_RUN,
+    SAME_AS,
+    first_shape,
     format_bytes,
     format_count,
     format_share,
@@ -27,7 +30,6 @@ from torchglass.views.formats import (
     shorten,
 )
 from torchglass.views.model_facts import ends
-from torchglass.views.summary_columns import NOT_RUN, SAME_AS, first_shape
 from torchglass.views.text.layout import Cells, framed, guides, note_lines, wrapped
 from torchglass.views.text.modules import readable_depth
 

@@ -20,16 +20,18 @@ from torchglass.records.model import Model, Module
 from torchglass.records.timing import Stage, Timing
 from torchglass.records.trace import Call, Value
 from torchglass.views.formats import (
+    NOT_RUN,
+    first_shape,
     format_bytes,
     format_count,
     format_share,
     format_time,
     harmless,
     pad,
+    shape_text,
     shorten,
     width,
 )
-from torchglass.views.summary_columns import NOT_RUN, first_shape, shape_text
 from torchglass.views.table_columns import Column, Look, find_columns
 from torchglass.views.text.layout import (
     Cells,

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torchglass.analyse.summary import SummaryReport, SummaryRow
-from torchglass.views.formats import format_count, harmless, shorten, width
+from torchglass.views.formats import SAME_AS, format_count, harmless, shorten, width
 from torchglass.views.model_facts import also_in_file, facts, notes
 from torchglass.views.module_signature import brief
-from torchglass.views.summary_columns import SAME_AS, Column, output_text, row_name, same_as
+from torchglass.views.summary_columns import Column, output_text, row_name, same_as
 from torchglass.views.text.layout import (
     Cells,
     fact_lines,

@@ -11,9 +11,8 @@ from torchglass.analyse.trace import Anatomy, parameters_of
 from torchglass.records.model import Model, Module
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import Call, Op, OpId
-from torchglass.views.formats import format_bytes, format_shape, harmless, sparkline
+from torchglass.views.formats import first_shape, format_bytes, format_shape, harmless, sparkline
 from torchglass.views.model_facts import Saved, ends, parameters, structure, tensors
-from torchglass.views.summary_columns import first_shape
 from torchglass.views.text.layout import Cells, fitted, lined_up
 
 _WIDTH = 72

@@ -24,7 +24,7 @@ from torchglass.records.run import Run
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.tensors import Histograms, TensorSpec
 from torchglass.records.trace import Call, Trace
-from torchglass.views.summary_columns import SAME_AS
+from torchglass.views.formats import SAME_AS
 from torchglass.views.tui.tree.rows import Outline
 
 

@@ -9,8 +9,7 @@ from typing import ClassVar
 
 from torchglass.records.attributes import Attribute, LiveModel, Page
 from torchglass.records.model import join_path
-from torchglass.views.formats import format_bytes, harmless
-from torchglass.views.summary_columns import shape_text
+from torchglass.views.formats import format_bytes, harmless, shape_text
 from torchglass.views.tui.cells import Piece, fit
 from torchglass.views.tui.explorer_state import Subject
 from torchglass.views.tui.panel_keys import panel_bindings

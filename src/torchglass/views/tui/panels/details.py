@@ -9,9 +9,8 @@ from torchglass.analyse.model_diff import ModuleChange, SlotChange
 from torchglass.analyse.parameters import Counts, ModuleCounts
 from torchglass.records.model import Module, Slot, join_path
 from torchglass.records.tensors import TensorSpec
-from torchglass.views.formats import format_bytes, format_count, format_share, harmless
+from torchglass.views.formats import format_bytes, format_count, format_share, harmless, shape_text
 from torchglass.views.model_facts import part_text
-from torchglass.views.summary_columns import shape_text
 from torchglass.views.tui.explorer_state import SHARED, TIED, Subject, tied_to
 from torchglass.views.tui.panel_keys import panel_bindings
 from torchglass.views.tui.panels.op_flow import pass_of

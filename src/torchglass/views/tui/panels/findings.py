@@ -13,8 +13,7 @@ from textual.message import Message
 from torchglass.analyse.failure.failure import code_at
 from torchglass.analyse.nonfinite_cause import cause
 from torchglass.records.findings import Evidence, Finding, Findings
-from torchglass.views.formats import format_bytes, harmless
-from torchglass.views.summary_columns import shape_text
+from torchglass.views.formats import format_bytes, harmless, shape_text
 from torchglass.views.tui.explorer_state import Subject
 from torchglass.views.tui.panel_keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel

@@ -14,8 +14,7 @@ from torchglass.analyse.signatures import argument_name, settings_text, signatur
 from torchglass.analyse.trace import Anatomy
 from torchglass.records.model import Module
 from torchglass.records.trace import Call, Op, Operand, OpId, Trace, Value
-from torchglass.views.formats import format_bytes, format_time, harmless
-from torchglass.views.summary_columns import shape_text
+from torchglass.views.formats import format_bytes, format_time, harmless, shape_text
 from torchglass.views.tui.cells import fit
 from torchglass.views.tui.explorer_state import SHARED, Subject
 from torchglass.views.tui.panel_keys import panel_bindings

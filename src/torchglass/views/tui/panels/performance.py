@@ -17,8 +17,8 @@ from torchglass.views.formats import (
     format_share,
     format_time,
     harmless,
+    shape_text,
 )
-from torchglass.views.summary_columns import shape_text
 from torchglass.views.tui.explorer_state import Subject
 from torchglass.views.tui.panel_keys import panel_bindings
 from torchglass.views.tui.panels.op_flow import pass_of, shared_note

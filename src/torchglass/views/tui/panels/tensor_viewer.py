@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from torchglass.records.attributes import Attribute, Index, LiveModel, Progress, Spread, TensorFacts
 from torchglass.records.tensors import Stats
-from torchglass.views.formats import SPARKS, format_bytes, format_count, harmless
-from torchglass.views.summary_columns import shape_text
+from torchglass.views.formats import SPARKS, format_bytes, format_count, harmless, shape_text
 from torchglass.views.tui.cells import Piece, fit
 from torchglass.views.tui.panels.slices import Look
 from torchglass.views.tui.panels.tensor_picture import Painter

@@ -10,9 +10,8 @@ from torchglass.analyse.parameters import ModuleCounts
 from torchglass.records.model import Module
 from torchglass.records.series import Series
 from torchglass.records.tensors import TensorSpec
-from torchglass.views.formats import format_time, harmless, sparkline
+from torchglass.views.formats import format_time, harmless, shape_text, sparkline
 from torchglass.views.module_signature import brief
-from torchglass.views.summary_columns import shape_text
 from torchglass.views.tui.cells import Piece, squeeze
 from torchglass.views.tui.explorer_state import FOUND, LOST, Flow, Subject
 from torchglass.views.tui.tree.columns import Number

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torchglass.records.model import Module
 from torchglass.records.tensors import TensorSpec
-from torchglass.views.formats import format_bytes, format_count
-from torchglass.views.summary_columns import shape_text
+from torchglass.views.formats import format_bytes, format_count, shape_text
 from torchglass.views.tui.cells import Piece
 from torchglass.views.tui.explorer_state import Flow, Subject
 from torchglass.views.tui.tree import column_values

@@ -11,7 +11,7 @@ import numpy as np
 import regex  # type: ignore[import-untyped]
 
 from torchglass.records.model import Model, Module, ModuleId, Slot
-from torchglass.views.summary_columns import shape_text
+from torchglass.views.formats import shape_text
 from torchglass.views.tui.tree.rows import Ids, Mask, Order
 
 _INDEX_BATCH = 5_000
