@@ -14,11 +14,11 @@ from torchglass.api.summary import summary
 from torchglass.classic.forward_stats import get_forward_stats
 from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.model import Model, Module, ModuleId, join_path
+from torchglass.tables.files import in_its_folder
 from torchglass.targets.names import near
 from torchglass.targets.readers import read
 from torchglass.views.formats import format_count, harmless
 from torchglass.views.module_signature import brief
-from torchglass.views.output_paths import in_its_folder
 
 _AT_ONCE = 100
 """How many modules are analysed before others get their turn."""

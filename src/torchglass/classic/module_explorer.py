@@ -17,10 +17,10 @@ from torchglass.errors import TargetError, ViewError
 from torchglass.records.calls import Measured
 from torchglass.records.model import join_path
 from torchglass.records.trace import Call, CallId, Value
+from torchglass.tables.files import in_its_folder
 from torchglass.targets.names import find_files
 from torchglass.targets.readers import is_live, read
 from torchglass.views import formats
-from torchglass.views.output_paths import in_its_folder
 
 if TYPE_CHECKING:
     import torch

@@ -18,8 +18,8 @@ from torchglass.cli.output import (
     tell,
     terminal_width,
 )
+from torchglass.tables.text import broken
 from torchglass.targets.inputs import ready_to_run
-from torchglass.views.text.layout import broken
 
 
 @app.command

@@ -10,13 +10,13 @@ from torchglass.analyse.flops import Amount, FlopReport, ModuleFlops, OpFlops
 from torchglass.analyse.latency import Latency, ModuleTime, Times
 from torchglass.analyse.memory import Held, MemoryReport, ModuleMemory
 from torchglass.analyse.module_rows import Measured, full_name
-from torchglass.export.file_text import csv_text, typed_shape
 from torchglass.records.calls import FLAT_NAMES, ForwardStats
 from torchglass.records.json_data import to_plain
 from torchglass.records.measures import Footprint
 from torchglass.records.model import Model
 from torchglass.records.timing import Timing
 from torchglass.records.trace import Call
+from torchglass.tables.files import csv_text, typed_shape
 
 
 def class_of(measured: Measured, model: Model) -> str | None:

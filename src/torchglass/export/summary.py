@@ -9,10 +9,10 @@ from typing import Any
 from torchglass.analyse.module_rows import full_name
 from torchglass.analyse.parameters import Counts
 from torchglass.analyse.summary import MemoryEstimate, SummaryReport, SummaryRow
-from torchglass.export.file_text import csv_text, json_text, typed_shape
 from torchglass.records.json_data import to_plain
 from torchglass.records.model import Model
 from torchglass.records.trace import Value
+from torchglass.tables.files import csv_text, json_text, typed_shape
 
 HEADINGS = (
     "path",

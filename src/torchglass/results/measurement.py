@@ -13,14 +13,13 @@ from torchglass.analyse.latency import Latency, ModuleTime, OpTime, latency
 from torchglass.analyse.module_rows import Measured, Sort
 from torchglass.errors import LookupFailedError
 from torchglass.export.chrome_trace import chrome_trace_json
-from torchglass.export.file_text import json_text
 from torchglass.export.measurements import flops_csv, flops_dict, profile_csv, profile_dict
 from torchglass.records.model import Model
 from torchglass.records.timing import Timing
 from torchglass.records.trace import Call
-from torchglass.results.output_file import File, written
+from torchglass.tables.column import TableOptions
+from torchglass.tables.files import File, json_text, written
 from torchglass.targets.names import near_or_all
-from torchglass.views.table_columns import Look
 from torchglass.views.text.flops import flop_op_table, flops_table
 from torchglass.views.text.profile import Profiled, overlay_text, profile_op_table, profile_table
 
@@ -47,7 +46,7 @@ class Measurement(ABC, Generic[M]):
         """All of it as dicts, lists, strings and numbers."""
 
     @abstractmethod
-    def _table(self, look: Look) -> str: ...
+    def _table(self, look: TableOptions) -> str: ...
 
     @abstractmethod
     def _op_table(self, count: int | None, room: int | None) -> str: ...
@@ -74,7 +73,7 @@ class Measurement(ABC, Generic[M]):
         all. `depth` says how far below the model rows are shown. A `width` leaves out what there is
         no room for in so many terminal cells, and says what that is.
         """
-        return self._table(Look(sort, depth, columns, width))
+        return self._table(TableOptions(sort, depth, columns, width))
 
     def op_table(self, count: int | None = 20, *, width: int | None = None) -> str:
         """The ops that take most as a table; a `count` of None shows all."""
@@ -101,7 +100,7 @@ class Flops(FlopReport, Measurement[ModuleFlops]):
         """A line for each module, also written to a file if one is named."""
         return written(flops_csv(self), file)
 
-    def _table(self, look: Look) -> str:
+    def _table(self, look: TableOptions) -> str:
         return flops_table(self, look)
 
     def _op_table(self, count: int | None, room: int | None) -> str:
@@ -165,7 +164,7 @@ class Profile(Measurement[ModuleTime]):
         written(chrome_trace_json(self.timing, self.model.name), file)
         return Path(file)
 
-    def _table(self, look: Look) -> str:
+    def _table(self, look: TableOptions) -> str:
         return profile_table(self._profiled, look)
 
     def _op_table(self, count: int | None, room: int | None) -> str:

@@ -21,8 +21,8 @@ from torchglass.records.measures import Block, BlockKind, Footprint
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
 from torchglass.results.measurement import Measurement, Rows
-from torchglass.results.output_file import File, written
-from torchglass.views.table_columns import Look
+from torchglass.tables.column import TableOptions
+from torchglass.tables.files import File, written
 from torchglass.views.text.memory import (
     Remembered,
     memory_op_table,
@@ -162,7 +162,7 @@ class Memory(Measurement[ModuleMemory]):
         """One line for each module, also written to a file if one is named."""
         return written(memory_csv(self.model, self.report), file)
 
-    def _table(self, look: Look) -> str:
+    def _table(self, look: TableOptions) -> str:
         return memory_table(self._shown, look)
 
     def _op_table(self, count: int | None, room: int | None) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchglass.errors import LookupFailedError
-from torchglass.export.file_text import json_text
 from torchglass.export.inspection import inspection_dict, inspection_json, module_info, read_json
 from torchglass.export.measurements import statistics_csv
 from torchglass.records.calls import (
@@ -19,7 +18,7 @@ from torchglass.records.calls import (
     ModuleStatistics,
 )
 from torchglass.records.json_data import finite, to_plain
-from torchglass.results.output_file import File, written
+from torchglass.tables.files import File, json_text, written
 from torchglass.targets.names import near
 from torchglass.views.text.observation import inspection_text, statistics_text
 

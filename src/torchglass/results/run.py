@@ -23,17 +23,16 @@ import numpy.typing as npt
 
 from torchglass.analyse import histograms
 from torchglass.errors import TargetError, ViewError
-from torchglass.export.file_text import csv_text
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model, join_path
 from torchglass.records.run import Run, RunStatus, Session
 from torchglass.records.series import FIELDS, Points, Series
 from torchglass.records.tensors import Histogram, Histograms
 from torchglass.results import ranks
-from torchglass.results.output_file import written
 from torchglass.results.ranks import RankReport, RanksReader
 from torchglass.results.run_files import open_readers
 from torchglass.store.file_reader import FileReader
+from torchglass.tables.files import csv_text, written
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,14 +7,13 @@ from typing import Any, get_args
 
 from torchglass.analyse.summary import Sort, summarize
 from torchglass.errors import ViewError
-from torchglass.export.file_text import json_text
 from torchglass.export.summary import summary_csv, summary_dict
 from torchglass.records.findings import Finding
 from torchglass.records.json_data import finite, to_plain
 from torchglass.records.model import Model
 from torchglass.records.run import RunStatus
 from torchglass.records.trace import Call
-from torchglass.results.output_file import File, written
+from torchglass.tables.files import File, json_text, written
 from torchglass.views.formats import harmless
 from torchglass.views.html.fragments import summary_fragment, summary_page
 from torchglass.views.summary_columns import columns_named

@@ -14,7 +14,7 @@ from torchglass.records import trace as records
 from torchglass.records.run import Run
 from torchglass.records.trace import OpId
 from torchglass.store.traces import StoredTrace, read_trace, tensors_file, write_trace
-from torchglass.views.output_paths import in_its_folder
+from torchglass.tables.files import in_its_folder
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from torchglass.analyse.summary import SummaryReport, SummaryRow
 from torchglass.records.model import Model
-from torchglass.views import table_columns
+from torchglass.tables import column
 from torchglass.views.formats import (
     NOT_RUN,
     SAME_AS,
@@ -22,7 +22,7 @@ from torchglass.views.module_signature import kernel_size
 _NO_TENSOR = "no tensor"
 
 
-Column = table_columns.Column[SummaryRow, SummaryReport]
+Column = column.Column[SummaryRow, SummaryReport]
 
 
 def columns_named(names: Iterable[str] | None, report: SummaryReport) -> list[Column]:
@@ -32,7 +32,7 @@ def columns_named(names: Iterable[str] | None, report: SummaryReport) -> list[Co
         # A column that says the same in each row says nothing.
         wanted = {"output_size": report.ran, "trainable": bool(total.frozen and total.trainable)}
         names = [name for name in _USUAL if wanted.get(name, True)]
-    return table_columns.find_columns((_TORCHINFO.get(name, name) for name in names), COLUMNS)
+    return column.find_columns((_TORCHINFO.get(name, name) for name in names), COLUMNS)
 
 
 def row_name(row: SummaryRow, model: Model) -> str:

@@ -13,6 +13,7 @@ from typing import get_args
 
 from torchglass.analyse.graph.parts import Graph, Node
 from torchglass.errors import ViewError
+from torchglass.tables.files import in_its_folder
 from torchglass.views.graph.columns import wrap
 from torchglass.views.graph.dot_layout import arrange
 from torchglass.views.graph.graphviz import POINTS, Drawing, Graphviz, graphviz
@@ -29,7 +30,6 @@ from torchglass.views.graph.style import (
     mix,
     words_only,
 )
-from torchglass.views.output_paths import in_its_folder
 
 _INSET = 6.0
 """Of a title from the corner of its box."""

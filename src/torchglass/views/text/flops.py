@@ -6,10 +6,17 @@ from collections.abc import Sequence
 
 from torchglass.analyse.flops import Amount, FlopReport, ModuleFlops, OpFlops, flop_rows
 from torchglass.records.timing import Stage
+from torchglass.tables.column import Column, TableOptions, find_columns
+from torchglass.tables.text import (
+    Cells,
+    class_text,
+    fact_lines,
+    framed,
+    left_out,
+    module_table,
+    note_lines,
+)
 from torchglass.views.formats import NOT_RUN, format_bytes, format_share, format_time, harmless
-from torchglass.views.table_columns import Column, Look, find_columns
-from torchglass.views.text.layout import Cells, fact_lines, framed, left_out, note_lines
-from torchglass.views.text.modules import class_text, module_table
 
 _MOST_NAMED = 5
 _CONVENTION = (
@@ -33,7 +40,7 @@ def format_flops(count: float) -> str:
     return f"{count / 1000:.2f} E"
 
 
-def flops_table(report: FlopReport, look: Look) -> str:
+def flops_table(report: FlopReport, look: TableOptions) -> str:
     """The modules below their headings, then what is to be said of the whole."""
     columns = _columns(report)
     chosen = find_columns(columns if look.columns is None else look.columns, columns)

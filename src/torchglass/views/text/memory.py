@@ -13,6 +13,17 @@ from torchglass.analyse.memory import MemoryReport, ModuleMemory, Moment, memory
 from torchglass.records.measures import BlockKind, Footprint
 from torchglass.records.model import Model
 from torchglass.records.trace import Call
+from torchglass.tables.column import Column, TableOptions, find_columns
+from torchglass.tables.text import (
+    Cells,
+    class_text,
+    fact_lines,
+    framed,
+    left_out,
+    module_table,
+    note_lines,
+    path_text,
+)
 from torchglass.views.formats import (
     NOT_RUN,
     SPARKS,
@@ -23,9 +34,6 @@ from torchglass.views.formats import (
     pad,
     width,
 )
-from torchglass.views.table_columns import Column, Look, find_columns
-from torchglass.views.text.layout import Cells, fact_lines, framed, left_out, note_lines
-from torchglass.views.text.modules import class_text, module_table, path_text
 
 _LEVELS = len(SPARKS)
 
@@ -121,7 +129,7 @@ class Remembered:
 _Column = Column[ModuleMemory, Remembered]
 
 
-def memory_table(shown: Remembered, look: Look) -> str:
+def memory_table(shown: Remembered, look: TableOptions) -> str:
     """The modules below their headings, the curve of the step, and what is to be said of it."""
     root = shown.report.root.total
     usual = (

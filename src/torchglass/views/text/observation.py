@@ -18,6 +18,7 @@ from torchglass.records.calls import (
     NonFinite,
 )
 from torchglass.records.tensors import Stats
+from torchglass.tables.text import Cells, framed, guides, note_lines, readable_depth, wrapped
 from torchglass.views.formats import (
     NOT_RUN,
     SAME_AS,
@@ -30,8 +31,6 @@ from torchglass.views.formats import (
     shorten,
 )
 from torchglass.views.model_facts import ends
-from torchglass.views.text.layout import Cells, framed, guides, note_lines, wrapped
-from torchglass.views.text.modules import readable_depth
 
 _LONGEST_NAME = 44
 _MINUS = "−"

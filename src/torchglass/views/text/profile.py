@@ -19,6 +19,19 @@ from torchglass.errors import ViewError
 from torchglass.records.model import Model, Module
 from torchglass.records.timing import Stage, Timing
 from torchglass.records.trace import Call, Value
+from torchglass.tables.column import Column, TableOptions, find_columns
+from torchglass.tables.text import (
+    Cells,
+    class_text,
+    fact_lines,
+    framed,
+    left_out,
+    module_table,
+    note_lines,
+    path_text,
+    shortened,
+    wrapped,
+)
 from torchglass.views.formats import (
     NOT_RUN,
     first_shape,
@@ -32,17 +45,6 @@ from torchglass.views.formats import (
     shorten,
     width,
 )
-from torchglass.views.table_columns import Column, Look, find_columns
-from torchglass.views.text.layout import (
-    Cells,
-    fact_lines,
-    framed,
-    left_out,
-    note_lines,
-    shortened,
-    wrapped,
-)
-from torchglass.views.text.modules import class_text, module_table, path_text
 
 _MUCH = 1.25
 _DISTURBED = "measuring each op takes much of the time; ops=False has less overhead"
@@ -86,7 +88,7 @@ class Profiled:
 _Column = Column[ModuleTime, Profiled]
 
 
-def profile_table(profiled: Profiled, look: Look) -> str:
+def profile_table(profiled: Profiled, look: TableOptions) -> str:
     """The modules below their headings, then what is to be said of the whole."""
     went_back = profiled.latency.root.backward is not None
     usual = (name for name in _USUAL if went_back or not name.startswith("backward"))

@@ -14,12 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torchglass.analyse.summary import SummaryReport, SummaryRow
-from torchglass.views.formats import SAME_AS, format_count, harmless, shorten, width
-from torchglass.views.model_facts import also_in_file, facts, notes
-from torchglass.views.module_signature import brief
-from torchglass.views.summary_columns import Column, output_text, row_name, same_as
-from torchglass.views.text.layout import (
+from torchglass.tables.text import (
     Cells,
+    column_cells,
     fact_lines,
     framed,
     guides,
@@ -27,7 +24,10 @@ from torchglass.views.text.layout import (
     shortened,
     wrapped,
 )
-from torchglass.views.text.modules import column_cells
+from torchglass.views.formats import SAME_AS, format_count, harmless, shorten, width
+from torchglass.views.model_facts import also_in_file, facts, notes
+from torchglass.views.module_signature import brief
+from torchglass.views.summary_columns import Column, output_text, row_name, same_as
 
 _LONGEST_NAME = 60
 

@@ -11,9 +11,9 @@ from torchglass.analyse.trace import Anatomy, parameters_of
 from torchglass.records.model import Model, Module
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import Call, Op, OpId
+from torchglass.tables.text import Cells, fitted, lined_up
 from torchglass.views.formats import first_shape, format_bytes, format_shape, harmless, sparkline
 from torchglass.views.model_facts import Saved, ends, parameters, structure, tensors
-from torchglass.views.text.layout import Cells, fitted, lined_up
 
 _WIDTH = 72
 """Terminal cells of a line of an op, which is indented by two tabs of four."""

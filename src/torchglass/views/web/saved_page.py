@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torchglass.errors import ViewError
 from torchglass.records.reader import Reader
-from torchglass.views.output_paths import in_its_folder
+from torchglass.tables.files import in_its_folder
 from torchglass.views.web.open_runs import Shelf
 from torchglass.views.web.payloads import distances_payload, snapshot, to_json
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchglass.views.formats import width
-from torchglass.views.text.layout import (
+from torchglass.tables.text import (
     Cells,
     broken,
     fact_lines,
@@ -15,6 +14,7 @@ from torchglass.views.text.layout import (
     shortened,
     wrapped,
 )
+from torchglass.views.formats import width
 
 COLUMNS = [
     Cells(["Module", "├─ fc"], right=False),

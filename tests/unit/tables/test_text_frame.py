@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from torchglass.errors import ViewError
-from torchglass.views.table_columns import Column, find_columns
-from torchglass.views.text.layout import Cells, fact_lines, framed, left_out, lined_up
+from torchglass.tables.column import Column, find_columns
+from torchglass.tables.text import Cells, fact_lines, framed, left_out, lined_up
 
 COLUMNS: dict[str, Column[int, int]] = {
     "double": Column("Double", lambda number, _: str(2 * number)),

@@ -1,4 +1,4 @@
-"""What a table column is, and which columns are shown."""
+"""What a table column is, and which columns a table shows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Column(Generic[R, W]):
 
 
 @dataclass(frozen=True)
-class Look:
+class TableOptions:
     """How a table of modules is to look."""
 
     sort: Sort | None = None

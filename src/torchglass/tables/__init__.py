@@ -1,0 +1,1 @@
+"""Tables: one specification of columns, written as text, CSV, JSON and HTML."""
