@@ -1,4 +1,4 @@
-"""Adds to the site what is not a Markdown page: notebooks, and classes by their name alone."""
+"""Adds notebooks and classes to the site, and checks that it loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from mkdocs.structure.files import File, Files
 
 SOURCE = Path(__file__).parents[1] / "src" / "torchglass"
 _CLASS = re.compile(r"^::: class (\w+)$", flags=re.MULTILINE)
+_FROM_ELSEWHERE = re.compile(
+    r"""<(?:script|img|iframe|link)[^>]+(?:src|href)=["']?(?:https?:)?//[^"' >]+"""
+    r"""|@import\s*["']https?:|url\(["']?https?:"""
+)
 
 
 def on_files(files: Files, /, *, config: MkDocsConfig) -> Files:
@@ -28,6 +32,15 @@ def on_files(files: Files, /, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, /, **_: Any) -> str:
     """Complete `::: class Summary` with the module that defines the class."""
     return _CLASS.sub(lambda found: f"::: {path_of_class(found[1])}", markdown)
+
+
+def on_post_build(*, config: MkDocsConfig) -> None:
+    """Fail if a page would load something from another host."""
+    for file in Path(config.site_dir).rglob("*"):
+        if file.suffix in {".html", ".css"}:
+            found = _FROM_ELSEWHERE.search(file.read_text("utf-8"))
+            if found:
+                raise PluginError(f"{file.name} loads from another host: {found[0]}")
 
 
 def path_of_class(name: str) -> str:
