@@ -145,7 +145,7 @@ def test_recorded_times_are_displayed_in_the_explorer() -> None:
     screen, code = python_in_terminal(TIMING, (["Linear", "time", "μs"], b"q"))
 
     assert "ReLU" in screen
-    assert code == 0
+    assert code == 0, screen[-1500:]
 
 
 def test_a_file_is_picked_loaded_and_explored(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_file_is_picked_loaded_and_explored(tmp_path: Path) -> None:
     )
 
     assert "notes.txt" not in screen
-    assert code == 0
+    assert code == 0, screen[-1500:]
 
 
 def test_modules_are_analysed_between_the_turns_of_others() -> None:

@@ -26,7 +26,7 @@ def pick(files: Sequence[Path], title: str = "Select a run or checkpoint") -> Pa
 class Picker(App["Path | None"]):
     """A list of files, the latest first."""
 
-    CSS_PATH: ClassVar = "../app.tcss"
+    CSS_PATH: ClassVar = "app.tcss"
     TITLE = "torchglass"
     ENABLE_COMMAND_PALETTE = False
 
