@@ -11,16 +11,14 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch.autograd import graph
 
+from torchglass.capture.torch_internals import BACKWARD_CODE, node_count
 from torchglass.records.trace import Phase
 
 M = TypeVar("M")
 
-nodes_made: Callable[[], int] = torch._C._autograd._get_sequence_nr
+nodes_made: Callable[[], int] = node_count
 """How many nodes this thread has made, which is the number of the next one."""
-running_node: Callable[[], Any] = torch._C._current_autograd_node
-"""The node that this thread runs; None outside of all backwards."""
 UNNUMBERED = 2**64 - 1
 """The number of a node that adds a gradient to its leaf: it is not made in a forward."""
 
@@ -63,8 +61,7 @@ class LateNodeCreators(NodeCreators[M]):
             self._makers.append(maker)
 
 
-BACKWARD: types.CodeType = graph._engine_run_backward.__code__
-"""The last frame of Python before autograd takes over."""
+BACKWARD = BACKWARD_CODE
 
 _STEP = next(
     part

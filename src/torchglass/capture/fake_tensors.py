@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import (
+from torch.nn.parameter import is_lazy
+
+from torchglass.blocks import unbroken
+from torchglass.capture.restore_state import is_sharded
+from torchglass.capture.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
+    disable_current_modes,
 )
-from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import _disable_current_modes
-
-from torchglass.blocks import unbroken
-from torchglass.capture.restore_state import is_sharded
 from torchglass.capture.torch_modes import LookingMode
 from torchglass.errors import CaptureError
 
@@ -178,7 +178,7 @@ def _lstm_workspace(
     dtype: torch.dtype,
 ) -> int:
     """What the real kernel keeps for the backward of a few steps."""
-    with _disable_current_modes(), torch.enable_grad():
+    with disable_current_modes(), torch.enable_grad():
         tensors = [torch.zeros(shape, dtype=dtype) for shape in ((steps, *row), *shapes)]
         outputs = torch.ops.aten.mkldnn_rnn_layer.default(*tensors, *map(_listed, options))
     return int(outputs[-1].nbytes)

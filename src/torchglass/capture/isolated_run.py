@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_map_only
 
 from torchglass.blocks import unbroken
 from torchglass.capture.measure.timer import Reached, leaves_among, nodes_behind
@@ -25,6 +24,7 @@ from torchglass.capture.restore_state import (
     telling_of_changes,
 )
 from torchglass.capture.torch_functions import without_guards
+from torchglass.capture.torch_internals import accumulated_gradient_hooks, tree_map_only
 from torchglass.capture.trial_forward import copy_of_lazy, modules_in, tensors_of
 from torchglass.errors import CaptureError
 from torchglass.records.model import Model, Module, ModuleId
@@ -197,7 +197,7 @@ def keeping_parameters(modules: Sequence[nn.Module]) -> Iterator[Sequence[str]]:
     The block is told what there is to say of such an optimizer.
     """
     parameters = parameters_of(modules)
-    optimizers = [hooks for p in parameters if (hooks := p._post_accumulate_grad_hooks)]
+    optimizers = [hooks for p in parameters if (hooks := accumulated_gradient_hooks(p))]
     steps = [dict(hooks) for hooks in optimizers]
     for hooks in optimizers:
         hooks.clear()

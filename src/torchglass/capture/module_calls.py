@@ -69,6 +69,11 @@ from torch import nn
 from torchglass.blocks import surely, unbroken
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.tensor.description import describe
+from torchglass.capture.torch_internals import (
+    DYNAMO_COPIES_OF_CALL,
+    DisableTorchFunction,
+    tracing_state,
+)
 from torchglass.errors import Fence
 from torchglass.records.model import join_path
 from torchglass.records.trace import Call, CallId, Value
@@ -229,7 +234,7 @@ class CallRecorder(ModuleStack[RecordedCall]):
 
     def _values(self, located: Iterable[tuple[str, torch.Tensor]]) -> tuple[Value, ...]:
         # A user's function mode would see us read shapes as operations of the model.
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return tuple(
                 Value(place=place, spec=describe(tensor), memory=self._memories.number(tensor))
                 for place, tensor in located
@@ -330,10 +335,9 @@ _blocks: set[object] = set()
 _limits = (0, 0)
 """The recursion limit before, and while our function is installed."""
 _fence = Fence("Torchglass sees no more calls of this block")
-_DYNAMO_KEEPS_CALL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
 _thread = threading.get_ident
 _is_compiling = torch.compiler.is_compiling
-_tracing_state = torch._C._get_tracing_state
+_tracing_state = tracing_state
 
 
 def _renew_lock() -> None:
@@ -371,7 +375,7 @@ def _uninstall(block: object) -> None:
         if sys.getrecursionlimit() == _limits[1]:
             sys.setrecursionlimit(_limits[0])
         # Imported while ours was installed, dynamo took our function for torch's own.
-        for module in filter(None, map(sys.modules.get, _DYNAMO_KEEPS_CALL)):
+        for module in filter(None, map(sys.modules.get, DYNAMO_COPIES_OF_CALL)):
             if module.__dict__.get("unpatched_nn_module_call") is _call:
                 module.__dict__["unpatched_nn_module_call"] = _original
 

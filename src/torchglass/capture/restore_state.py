@@ -21,6 +21,13 @@ from torch.nn.parameter import is_lazy
 from torchglass.blocks import surely, unbroken
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.tensor.memory_extent import has_memory, version_of
+from torchglass.capture.torch_internals import (
+    DisableTorchFunction,
+    ShardedParameters,
+    is_compiled,
+    is_dynamo_loaded,
+    set_grad_enabled,
+)
 from torchglass.errors import warn
 from torchglass.records.model import join_path
 
@@ -68,7 +75,7 @@ def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]
     keeps them as they are.
     """
     modules = list(modules)
-    sharded = _ShardedParameters(modules)
+    sharded = ShardedParameters(modules)
     held = _HeldState(modules)
     saved: list[tuple[dict[str, Any], dict[str, Any]]] = []
     scripted: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -162,7 +169,7 @@ class _HeldState:
                 self._containers.append((value, copy.copy(value)))
         # FSDP moves its weights to other memory, and knows where they are.
         own = () if is_sharded(modules) else (module._parameters.values() for module in modules)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             self._parameters = [
                 (parameter, parameter.data)
                 for parameter in itertools.chain.from_iterable(own)
@@ -175,7 +182,7 @@ class _HeldState:
             generator.set_state(state)
         for container, before in self._containers:
             _refill(container, before)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             for parameter, data in self._parameters:
                 if parameter.data_ptr() != data.data_ptr() or parameter.shape != data.shape:
                     parameter.data = data
@@ -269,55 +276,6 @@ def _places(count: int) -> torch.Tensor:
     return torch.linspace(0, count - 1, min(count, _SAMPLE), dtype=torch.float64).long()
 
 
-class _ShardedParameters:
-    """Whether the weights of modules under `fully_shard` are sharded or gathered, to restore it.
-
-    A forward without a backward leaves the weights of the root gathered, and one that raises leaves
-    FSDP in the middle of a pass.
-    """
-
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
-        states = {id(state): state for state in map(_sharding_of, modules) if state is not None}
-        self._states = [
-            (state, state._training_state, state._state_ctx.iter_forward_root)
-            for state in states.values()
-        ]
-        self._groups = [
-            (group, group._training_state, group._sharded_state)
-            for state in states.values()
-            for group in _groups_of(state)
-        ]
-
-    def restore(self) -> None:
-        """Shard or gather the weights as before."""
-        for state, training_state, root in self._states:
-            state._training_state = training_state
-            state._state_ctx.iter_forward_root = root
-        for group, training_state, sharded_state in self._groups:
-            group._training_state = training_state
-            if group._all_gather_result is not None:
-                group.wait_for_unshard()
-            if group._sharded_state is not sharded_state:
-                group.unshard() if sharded_state.name == "UNSHARDED" else group._to_sharded()
-                group.wait_for_unshard()
-
-
-def _sharding_of(module: nn.Module) -> Any:
-    """The state that `fully_shard` keeps of a module; None of one that is not sharded."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    if fsdp is None or not isinstance(module, getattr(fsdp, "FSDPModule", ())):
-        return None
-    return module._get_fsdp_state()  # type: ignore[operator]
-
-
-def _groups_of(state: Any) -> list[Any]:
-    """The groups of weights that are gathered together; earlier versions of torch have one."""
-    groups = getattr(state, "_fsdp_param_groups", None)
-    if groups is None:
-        groups = [state._fsdp_param_group] if state._fsdp_param_group is not None else []
-    return list(groups)
-
-
 def is_sharded(modules: Iterable[nn.Module]) -> bool:
     """Whether FSDP, of either version, gathers the weights of some of the modules."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
@@ -336,17 +294,16 @@ def gradients_set(enabled: bool) -> Iterator[None]:
     """`torch.set_grad_enabled`, put back for certain."""
     before = torch.is_grad_enabled()
     try:
-        torch._C._set_grad_enabled(enabled)
+        set_grad_enabled(enabled)
         yield
     finally:
-        torch._C._set_grad_enabled(before)
+        set_grad_enabled(before)
 
 
 @unbroken
 def running_uncompiled() -> Iterator[None]:
     """Run compiled models as the Python that they were made of, which calls their modules."""
-    # Without dynamo nothing is compiled yet, and importing it takes a second.
-    if "torch._dynamo" not in sys.modules:
+    if not is_dynamo_loaded():
         yield
         return
     with torch.compiler.set_stance("force_eager"), _compiling_parts_of_torch():
@@ -384,14 +341,9 @@ def _replace(table: dict[str, Any], replace: Replace) -> None:
 
 def has_compiled(modules: Iterable[nn.Module]) -> bool:
     """Whether one of the modules was compiled."""
-    if "torch._dynamo" not in sys.modules:
+    if not is_dynamo_loaded():
         return False
-    from torch._dynamo import OptimizedModule
-
-    return any(
-        isinstance(module, OptimizedModule) or module._compiled_call_impl is not None
-        for module in modules
-    )
+    return any(map(is_compiled, modules))
 
 
 def _put_back(table: dict[str, Any], before: dict[str, Any]) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from torchglass.capture.torch_internals import OpOverload, OpOverloadPacket, first_overload
+
 
 class Handling(Enum):
     """What a mode that records ops does with a function."""
@@ -109,7 +111,7 @@ def handling_of(func: Any) -> Handling:
         return Handling.MAY_UPDATE
     if func in _EMBEDDINGS:
         return Handling.MAY_RENORM
-    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(func, (OpOverload, OpOverloadPacket)):
         return Handling.BY_SCHEMA if _schema(func).is_mutable else Handling.RECORD
     if _named_as_in_place(name):
         return Handling.RECORD_WRITE
@@ -161,10 +163,10 @@ def written_by(
     return tuple(iter_tensors(args[0] if args else kwargs.get("input")))
 
 
-def _schema(func: torch._ops.OpOverload[..., Any] | torch._ops.OpOverloadPacket[..., Any]) -> Any:
+def _schema(func: OpOverload[..., Any] | OpOverloadPacket[..., Any]) -> Any:
     """What an op declares; of several overloads the first, as all of them write or none does."""
-    if isinstance(func, torch._ops.OpOverloadPacket):
-        func = getattr(func, func._overload_names[0])
+    if isinstance(func, OpOverloadPacket):
+        func = first_overload(func)
     return func._schema
 
 

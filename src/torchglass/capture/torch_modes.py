@@ -13,19 +13,21 @@ from typing import Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _get_current_dispatch_mode_stack,
-    _pop_mode,
-    _push_mode,
-)
 
 from torchglass.blocks import surely, unbroken
+from torchglass.capture.torch_internals import (
+    DISABLED_TORCH_FUNCTION,
+    TorchDispatchMode,
+    dispatch_modes,
+    function_mode_at,
+    function_mode_count,
+    pop_dispatch_mode,
+    pop_function_mode,
+    push_dispatch_mode,
+    push_function_mode,
+)
 
 Mode = TypeVar("Mode", TorchFunctionMode, TorchDispatchMode)
-
-_pop_function_mode = torch._C._pop_torch_function_stack
-_push_function_mode = torch._C._push_on_torch_function_stack
 
 
 @unbroken
@@ -46,34 +48,34 @@ def mode_on(mode: Mode) -> Iterator[Mode]:
 
 def run_below(mode: TorchFunctionMode, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run a function with a mode on that is handling another one and therefore off."""
-    _push_function_mode(mode)
+    push_function_mode(mode)
     try:
         return run(*args, **kwargs)
     finally:
         # torch has not put it back if Ctrl-C came while another op was handled.
-        depth = torch._C._len_torch_function_stack()
-        if depth and torch._C._get_function_stack_at(depth - 1) is mode:
-            _pop_function_mode()
+        depth = function_mode_count()
+        if depth and function_mode_at(depth - 1) is mode:
+            pop_function_mode()
 
 
 def _take_off_function_mode(mode: TorchFunctionMode) -> None:
     others = []
-    for _ in range(torch._C._len_torch_function_stack()):
-        top = _pop_function_mode()
+    for _ in range(function_mode_count()):
+        top = pop_function_mode()
         if top is not mode:
             others.append(top)
     for other in reversed(others):
-        _push_function_mode(other)
+        push_function_mode(other)
 
 
 def _take_off_dispatch_mode(mode: TorchDispatchMode) -> None:
-    while any(one is mode for one in _get_current_dispatch_mode_stack()):
+    while any(one is mode for one in dispatch_modes()):
         above = []
-        while _get_current_dispatch_mode_stack()[-1] is not mode:
-            above.append(_pop_mode())
-        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        while dispatch_modes()[-1] is not mode:
+            above.append(pop_dispatch_mode())
+        mode.__exit__(None, None, None)
         for other in reversed(above):
-            _push_mode(other)
+            push_dispatch_mode(other)
 
 
 class LookingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -145,7 +147,7 @@ def _stand_in(function: Callable[[Iterable[Any]], bool]) -> None:
 def _of_arguments(arguments: Iterable[Any]) -> bool:
     """Whether the arguments, or a mode that is not ours, want to see the call."""
     arguments = tuple(arguments)
-    if torch._C._len_torch_function_stack() > _ours[threading.get_ident()]:
+    if function_mode_count() > _ours[threading.get_ident()]:
         return _original(arguments)
     return any(map(_overrides, arguments))
 
@@ -156,5 +158,5 @@ def _overrides(argument: Any) -> bool:
         cls is not torch.Tensor
         and cls is not torch.nn.Parameter
         and hasattr(cls, "__torch_function__")
-        and cls.__torch_function__ is not torch._C._disabled_torch_function_impl
+        and cls.__torch_function__ is not DISABLED_TORCH_FUNCTION
     )

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
-from torch.utils._pytree import tree_map_only
 
 from torchglass.blocks import together
 from torchglass.capture.fake_tensors import Faking, has_fakes
@@ -33,6 +32,7 @@ from torchglass.capture.restore_state import (
     running_uncompiled,
     telling_of_changes,
 )
+from torchglass.capture.torch_internals import tree_map_only
 from torchglass.errors import CaptureError
 from torchglass.records.model import Model, join_path
 from torchglass.records.trace import Call

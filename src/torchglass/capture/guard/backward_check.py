@@ -13,13 +13,20 @@ from typing import Any
 
 import torch
 
-from torchglass.capture.autograd import UNNUMBERED, nodes_made, running_node
+from torchglass.capture.autograd import UNNUMBERED, nodes_made
 from torchglass.capture.guard.evidence import Exhibit, Held, Spot, arrival, blame
 from torchglass.capture.guard.finding_report import Desk
 from torchglass.capture.guard.op_dump import Kept
 from torchglass.capture.guard.tensor_health import Health, look, look_again
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.torch_functions import iter_tensors
+from torchglass.capture.torch_internals import (
+    SAVED_PREFIX,
+    FunctionNode,
+    current_backward,
+    node_number,
+    running_node,
+)
 from torchglass.records.findings import Finding
 
 Gradients = tuple[torch.Tensor | None, ...]
@@ -57,7 +64,7 @@ class Backward:
     def is_open(self, output: Any) -> bool:
         """Whether a result has a node that nobody has claimed, as those of a Function begin."""
         nodes = (tensor.grad_fn for tensor in iter_tensors(output))
-        return any(node is not None and self._is_new(node._sequence_nr()) for node in nodes)
+        return any(node is not None and self._is_new(node_number(node)) for node in nodes)
 
     def begin(self) -> None:
         """Leave all nodes that there are to those who have claimed them."""
@@ -70,14 +77,14 @@ class Backward:
         results = [tensor for tensor in iter_tensors(output) if tensor.grad_fn is not None]
         if kept is not None:
             claim.results = {
-                (node._sequence_nr(), tensor.output_nr): number
+                (node_number(node), tensor.output_nr): number
                 for number, tensor in enumerate(iter_tensors(output))
                 if (node := tensor.grad_fn) is not None
             }
         waiting: list[Any] = [tensor.grad_fn for tensor in results]
         while waiting:
             node = waiting.pop()
-            number = node._sequence_nr()
+            number = node_number(node)
             if not self._is_new(number):
                 continue
             self._claimed.add(number)
@@ -127,7 +134,7 @@ class Backward:
 
     def _spoil(self, health: Health) -> bool:
         """Note what a node made; whether this very backward had made something like it before."""
-        task = torch._C._current_graph_task_id()
+        task = current_backward()
         if task != self._task:
             self._task, self._spoiled = task, False
         before = self._spoiled
@@ -170,14 +177,14 @@ class Backward:
 
 def _own_claim(node: Any, claim: Claim) -> Claim:
     """A user's autograd Function goes by its own name: no op was seen that made its node."""
-    if not isinstance(node, torch._C._FunctionBase):
+    if not isinstance(node, FunctionNode):
         return claim
     return Claim(claim.spot._replace(op=type(node).__name__.removesuffix("Backward")))
 
 
 def _take_gradients(claim: Claim, given: Gradients) -> None:
     node = running_node()
-    number = node._sequence_nr() if node is not None else UNNUMBERED
+    number = node_number(node) if node is not None else UNNUMBERED
     for place, gradient in enumerate(given):
         result = claim.results.get((number, place))
         if result is not None and gradient is not None:
@@ -193,10 +200,10 @@ def _parameter(node: Any, culprit: int, held: Held) -> str:
 def _saved(node: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """What a node kept of the forward, as far as it lets us see it."""
     for name in dir(node):
-        if name.startswith("_saved_"):
+        if name.startswith(SAVED_PREFIX):
             try:
                 value = getattr(node, name)
             except RuntimeError:
                 # It was written over, or let go.
                 continue
-            yield from ((name.removeprefix("_saved_"), tensor) for tensor in iter_tensors(value))
+            yield from ((name.removeprefix(SAVED_PREFIX), tensor) for tensor in iter_tensors(value))

@@ -12,6 +12,7 @@ from torch import nn
 from torchglass.capture.guard.evidence import Held, Spot, held_by
 from torchglass.capture.guard.op_dump import Dumper
 from torchglass.capture.guard.tensor_health import Health
+from torchglass.capture.torch_internals import current_backward, current_scale
 from torchglass.capture.watch.optimizers import find_living
 from torchglass.errors import Fence, TorchglassError
 from torchglass.records.findings import Finding
@@ -81,7 +82,7 @@ class Desk:
             self.report(finding)
             return
         self.take_back()
-        task = torch._C._current_graph_task_id()
+        task = current_backward()
         if finding.severity == "error" and task != self._unchecked_task:
             self._unchecked, self._unchecked_task = finding, task
 
@@ -109,7 +110,7 @@ class Desk:
         return found
 
     def _has_scaled(self, scaler: Any) -> bool:
-        scale = scaler._scale
+        scale = current_scale(scaler)
         # Several losses are multiplied by copies of the scale.
         return scale is not None and any(
             factor is scale or float(factor) == float(scale) for factor in self.factors

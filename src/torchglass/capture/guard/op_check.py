@@ -33,6 +33,7 @@ from torchglass.capture.guard.tensor_health import (
 from torchglass.capture.hidden_from_modes import is_overheard, quietly
 from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.torch_functions import iter_tensors
+from torchglass.capture.torch_internals import current_scale
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.records.findings import Finding
 from torchglass.records.model import join_path
@@ -340,7 +341,7 @@ class Sentinel:
         """Whether an op works on scaled gradients outside of the model, as unscaling does."""
         if event.call.number or not self._desk.scalers():
             return False
-        scales = {id(scaler._scale) for scaler in self._desk.scalers()}
+        scales = {id(current_scale(scaler)) for scaler in self._desk.scalers()}
         gradients = {id(each.grad) for each in self._desk.model.parameters()}
         return self._desk.has_unchecked or any(
             id(one.tensor) in scales or (id(one.tensor) in gradients and one.health > Health.NEAR)

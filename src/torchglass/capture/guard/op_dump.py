@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import get_overridable_functions, resolve_name
-from torch.utils._pytree import tree_map_only
 
 from torchglass.capture.guard.evidence import KINDS, Exhibit, Held, argument_names, evidence, noted
 from torchglass.capture.guard.tensor_health import look_again
@@ -33,6 +32,12 @@ from torchglass.capture.restore_state import gradients_set, keeping_random_state
 from torchglass.capture.tensor.files import SavedTensors, read_note, write_tensors
 from torchglass.capture.tensor.memory_extent import version_of
 from torchglass.capture.torch_functions import iter_tensors
+from torchglass.capture.torch_internals import (
+    OpOverload,
+    OpOverloadPacket,
+    has_kernel,
+    tree_map_only,
+)
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.errors import (
     CaptureError,
@@ -100,7 +105,7 @@ def read(written: Any, tensors: Sequence[torch.Tensor]) -> Any:
 
 def function_name(function: Any) -> str:
     """The name under which `function_of` finds a function again."""
-    if isinstance(function, torch._ops.OpOverload):
+    if isinstance(function, OpOverload):
         if not _computes(function):
             raise NotWrittenError(f"{function} is not an op of torch that only computes")
         return f"torch.ops.{function}"
@@ -125,7 +130,7 @@ def function_of(name: str) -> Callable[..., Any]:
         overload: Any = None
         with contextlib.suppress(AttributeError, RuntimeError):
             overload = functools.reduce(getattr, parts[2:], torch.ops)
-        if isinstance(overload, torch._ops.OpOverload):
+        if isinstance(overload, OpOverload):
             if _computes(overload):
                 return overload
             raise UnsafeFileError(f"{name} does more than compute with tensors, so it is not run")
@@ -186,19 +191,19 @@ def _only_computes(name: str) -> bool:
     return any(
         _computes(getattr(packet, overload))
         for packet in packets
-        if isinstance(packet, torch._ops.OpOverloadPacket)
+        if isinstance(packet, OpOverloadPacket)
         for overload in packet.overloads()  # type: ignore[no-untyped-call]
     )
 
 
-def _computes(op: torch._ops.OpOverload[..., Any]) -> bool:
+def _computes(op: OpOverload[..., Any]) -> bool:
     """Whether an op is a kernel that gives tensors, or writes into those it is given."""
     schema = op._schema
     library, _, name = schema.name.partition("::")
     if library not in _LIBRARIES or name in _TOUCHES_MORE:
         return False
     # What only scripts can call, such as `aten::save`, is in no dispatcher.
-    if not torch._C._dispatch_has_kernel(f"{schema.name}.{schema.overload_name}".rstrip(".")):
+    if not has_kernel(f"{schema.name}.{schema.overload_name}".rstrip(".")):
         return False
     gives = any("Tensor" in str(given.type) for given in schema.returns)
     return gives or schema.is_mutable

@@ -16,6 +16,7 @@ from torchglass.analyse.nonfinite_cause import not_finite_words
 from torchglass.capture.guard.tensor_health import Health, look_again
 from torchglass.capture.live.attributes import raised
 from torchglass.capture.tensor.description import describe, measure
+from torchglass.capture.torch_internals import DisableTorchFunction
 from torchglass.records.attributes import Index, Progress, Spread, TensorFacts
 from torchglass.records.findings import Evidence, Finding, Role
 from torchglass.records.model import join_path
@@ -53,7 +54,7 @@ def tensor_facts(tensor: torch.Tensor) -> TensorFacts:
 
 def cut(tensor: torch.Tensor, index: Index, rows: range, columns: range) -> npt.NDArray[Any]:
     """Rows and columns of a slice, copied: the user's memory is not pinned by numpy."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         plane = _plane(tensor, index)[rows.start : rows.stop, columns.start : columns.stop]
         numbers: npt.NDArray[Any] = _for_numpy(plane).cpu().clone().numpy()
         return numbers
@@ -61,7 +62,7 @@ def cut(tensor: torch.Tensor, index: Index, rows: range, columns: range) -> npt.
 
 def image(tensor: torch.Tensor, index: Index, height: int, width: int) -> npt.NDArray[np.float32]:
     """A slice in at most so many pixels, complex numbers by their magnitudes."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         plane = _plane(tensor, index)
         steps = [
             max(size // (_FINER * room), 1)
@@ -78,7 +79,7 @@ def part_of(tensor: torch.Tensor, index: Index) -> torch.Tensor:
     """A view of a part of a tensor; without an index, the tensor itself."""
     if not index:
         return tensor
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return tensor.detach()[tuple(map(_slice, index))]
 
 
@@ -104,7 +105,7 @@ def spread(tensor: torch.Tensor, stats: Stats, bins: int, progress: Progress) ->
         return Spread(low=stats.min, high=stats.max, counts=(finite,)) if finite else None
     counts = torch.zeros(bins, dtype=torch.float64)
     done = 0
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         for slab in _slabs(tensor.detach()):
             if not progress(done / tensor.numel()):
                 return None
@@ -150,7 +151,7 @@ def _is_mask(tensor: torch.Tensor, stats: Stats) -> bool:
 def _unreadable(tensor: torch.Tensor) -> str:
     """Why the numbers of a tensor cannot be shown, found out by reading one."""
     try:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if is_lazy(tensor):
                 return "not initialized, its module was never run"
             if tensor.is_meta:

@@ -15,17 +15,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch._C import DisableTorchFunction
-from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.measure.clocks import StandingClock
 from torchglass.capture.measure.storage_log import Living, plain_tensors, storage_key
 from torchglass.capture.torch_functions import iter_tensors
+from torchglass.capture.torch_internals import (
+    DisableTorchFunction,
+    start_allocation_reports,
+    stop_allocation_reports,
+)
 from torchglass.capture.torch_modes import LookingMode, mode_on
 from torchglass.records.measures import Allocation
 
-_autograd: Any = torch._C._autograd
 _CPU = "cpu"
 
 
@@ -47,27 +49,14 @@ class CpuMeter:
 
     def start(self) -> None:
         """Have every block reported, unless a profiler of the user's is at work already."""
-        if not hasattr(_autograd, "_enable_profiler_legacy") or _autograd._profiler_enabled():
-            return
-        config = ProfilerConfig(
-            ProfilerState.CPU,
-            False,  # shapes
-            True,  # memory
-            False,  # stacks
-            False,  # FLOPs
-            False,  # modules
-            _ExperimentalConfig(),
-        )
-        _autograd._enable_profiler_legacy(config)
-        self._on = True
+        self._on = start_allocation_reports()
 
     def stop(self) -> Allocation | None:
         """The peak over all reports of this thread, and the op that it was in."""
         if not self._on:
             return None
         self._on = False
-        threads = _autograd._disable_profiler_legacy()
-        return _peak(event for events in threads for event in events)
+        return _peak(stop_allocation_reports())
 
 
 class DeviceMeter:

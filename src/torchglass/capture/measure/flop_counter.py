@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from torchglass.blocks import unbroken
-from torchglass.capture.autograd import UNNUMBERED, NodeCreators, running_node
+from torchglass.capture.autograd import UNNUMBERED, NodeCreators
 from torchglass.capture.measure.clocks import Clock
 from torchglass.capture.measure.flop_rules import (
     Rule,
@@ -27,6 +27,7 @@ from torchglass.capture.measure.flop_rules import (
     rule_of_function,
 )
 from torchglass.capture.module_calls import ModuleStack
+from torchglass.capture.torch_internals import node_number, running_node
 from torchglass.capture.torch_modes import LookingMode
 from torchglass.capture.trace.kernel_mode import is_made_of_others
 from torchglass.errors import warn
@@ -165,7 +166,7 @@ class FlopCounter(ModuleStack[CountedCall]):
             return place, "backward" if self.is_backward else "forward"
         if innermost is not None and innermost.recomputed:
             return innermost.place, "recompute" if self.is_backward else "forward"
-        number = node._sequence_nr()
+        number = node_number(node)
         if number != UNNUMBERED:
             # What adds a gradient to its leaf runs right after whoever made it.
             self._node_place = self._makers.find(number)

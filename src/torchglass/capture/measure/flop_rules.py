@@ -13,12 +13,19 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch._library.custom_ops import CustomOpDef
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils.flop_counter import flop_registry
 
 from torchglass.analyse.flop_formulas import Formula, formula_of
 from torchglass.analyse.flops import is_free
+from torchglass.capture.torch_internals import (
+    COMPOSITE,
+    CustomOpDef,
+    OpOverload,
+    OpOverloadPacket,
+    has_kernel_for,
+    nested_sizes,
+    qualified_name,
+)
 from torchglass.errors import CaptureError
 from torchglass.records.measures import Nature
 
@@ -97,12 +104,10 @@ def registered_functions() -> Iterator[tuple[type, FunctionFormulas]]:
 def _key(op: Any) -> str | type:
     if isinstance(op, type) and issubclass(op, torch.autograd.Function):
         return op
-    if isinstance(op, CustomOpDef):
-        return op._qualname
     if isinstance(op, OpOverload):
         return full_name(op)
-    if isinstance(op, OpOverloadPacket):
-        return str(op._qualified_op_name)
+    if isinstance(op, (CustomOpDef, OpOverloadPacket)):
+        return qualified_name(op)
     if isinstance(op, str) and "::" in op:
         return op
     raise CaptureError(
@@ -123,7 +128,6 @@ _PARTLY_READ = frozenset(
     {"embedding", "gather", "index", "index_select", "take", "_embedding_bag", "masked_select"}
 )
 """Kernels that read of their first argument only as much as they return."""
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class Rule(NamedTuple):
@@ -182,7 +186,7 @@ def _tensor_shape(tensor: torch.Tensor) -> Any:
     if tensor.layout is torch.strided:
         if not tensor.is_nested:
             return tuple(tensor.shape)
-        return [tuple(shape) for shape in tensor._nested_tensor_size().tolist()]
+        return nested_sizes(tensor)
     if tensor.layout in _SPARSE:
         return tensor._nnz(), math.prod(tensor.shape[tensor.sparse_dim() :])
     return tuple(tensor.shape)
@@ -239,7 +243,7 @@ def _is_view(func: OpOverload) -> bool:
 @lru_cache(maxsize=4096)
 def _has_parts(func: OpOverload) -> bool:
     try:
-        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(full_name(func), _COMPOSITE))
+        return bool(has_kernel_for(full_name(func), COMPOSITE))
     except RuntimeError:
         # What asks a tensor for its size comes by as an op too, and no such op exists.
         return False

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map_only
 
 from torchglass.blocks import together, unbroken
 from torchglass.capture.fake_tensors import Faking, has_fakes
@@ -31,6 +30,7 @@ from torchglass.capture.restore_state import (
     retried_with_gradients,
     running_uncompiled,
 )
+from torchglass.capture.torch_internals import tree_map_only
 from torchglass.capture.torch_modes import mode_on
 from torchglass.capture.trial_forward import tensors_of
 from torchglass.errors import CaptureError

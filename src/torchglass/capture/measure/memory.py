@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_map_only
 
 from torchglass.blocks import unbroken
 from torchglass.capture.fake_tensors import MOST_LSTM_WEIGHTS, Faking, has_fakes
@@ -36,6 +35,7 @@ from torchglass.capture.restore_state import (
     retried_with_gradients,
     running_uncompiled,
 )
+from torchglass.capture.torch_internals import replace_flat_weights, tree_map_only
 from torchglass.capture.trial_forward import modules_in, note_where, tensors_of
 from torchglass.errors import CaptureError
 from torchglass.records.measures import Allocation, Footprint
@@ -148,8 +148,7 @@ def _predicted(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Foo
         for module in modules:
             if isinstance(module, nn.RNNBase):
                 # It reaches its weights through a list of its own.
-                weights: Any = module._flat_weights
-                vars(module)["_flat_weights"] = [faking.fake(weight) for weight in weights]
+                replace_flat_weights(module, faking.fake)
         seen = _Seen(plan, users, faking.fake)
         seen.run(tree_map_only(torch.Tensor, faking.fake, arguments))
     footprint = seen.footprint()

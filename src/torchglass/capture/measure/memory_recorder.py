@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import Node
 
 from torchglass.blocks import unbroken
-from torchglass.capture.autograd import BACKWARD, LateNodeCreators, running_node
+from torchglass.capture.autograd import BACKWARD, LateNodeCreators
 from torchglass.capture.measure.storage_log import Ledger, Place
 from torchglass.capture.measure.timer import Reached
 from torchglass.capture.module_calls import CallRecorder, RecordedCall, observe_calls
@@ -34,13 +33,19 @@ from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.restore_state import Replace
 from torchglass.capture.tensor.memory_extent import extent_of
 from torchglass.capture.torch_functions import iter_tensors
+from torchglass.capture.torch_internals import (
+    SAVED_PREFIX,
+    FakeTensor,
+    has_saved_tensor_hooks,
+    node_number,
+    reference_counts,
+    running_node,
+)
 from torchglass.capture.torch_modes import LookingMode, mode_on
 from torchglass.capture.trace.kernel_mode import KernelMode
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.records.measures import BlockKind, Saver, StepPhase
 from torchglass.records.model import join_path
-
-_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 class _Maker(NamedTuple):
@@ -58,18 +63,18 @@ class SavingModules:
     def note(self, path: str | None) -> None:
         """A kernel of a module ran; the nodes made since the last one are that module's."""
         if self._makers.has_new:
-            self._makers.end(_Maker(path, _saving_hooks(False) is not None))
+            self._makers.end(_Maker(path, has_saved_tensor_hooks()))
 
     def find(self, node: Node) -> _Maker | None:
         """Where a node was made; None for one that was not made in the step."""
-        return self._makers.find(node._sequence_nr())
+        return self._makers.find(node_number(node))
 
 
 def saved_tensors(
     nodes: Iterable[Reached], makers: SavingModules
 ) -> Iterator[tuple[torch.Tensor, Saver]]:
     """The tensors that nodes keep and who keeps them, in the order of the forward."""
-    made = sorted((reached.node for reached in nodes), key=lambda node: node._sequence_nr())
+    made = sorted((reached.node for reached in nodes), key=node_number)
     for node in made:
         maker = makers.find(node)
         # To unpack what hooks have packed may run a part of the model again.
@@ -94,7 +99,7 @@ def _saved(node: Any, name: str) -> Iterator[torch.Tensor]:
 def _names(kind: type) -> tuple[str, ...]:
     """Under which names nodes of a class give what they have saved."""
     return tuple(
-        name for name in dir(kind) if name.startswith("_saved_") or name == "saved_tensors"
+        name for name in dir(kind) if name.startswith(SAVED_PREFIX) or name == "saved_tensors"
     )
 
 
@@ -133,8 +138,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _holders_of(tensor: torch.Tensor) -> _Holders:
-    storage = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
-    return _Holders(tensor._use_count(), storage)  # type: ignore[attr-defined]
+    return _Holders(*reference_counts(tensor))
 
 
 @functools.cache

@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map_only
 
 from torchglass.capture.nested_tensors import named_tensors
+from torchglass.capture.torch_internals import OPTIMIZER_HOOK_TABLES, tree_map_only
 from torchglass.errors import CaptureError
 
 Making = str | Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer]
 """An optimizer by its name in torch.optim, as an instance, or as what makes one of parameters."""
-
-_OWN_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 class _Trained(NamedTuple):
@@ -107,7 +105,7 @@ def _like(original: Optimizer, own: Mapping[int, nn.Parameter]) -> Optimizer:
     twin = object.__new__(type(original))
     # A scheduler puts a `step` on the instance, which would be the original's.
     twin.__dict__.update({name: value for name, value in vars(original).items() if name != "step"})
-    twin.__dict__.update({name: OrderedDict() for name in _OWN_HOOKS})
+    twin.__dict__.update({name: OrderedDict() for name in OPTIMIZER_HOOK_TABLES})
     twin.param_groups = [
         {**group, "params": [own[id(p)] for p in group["params"] if id(p) in own]}
         for group in original.param_groups

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 
 from torchglass.capture.tensor.description import describe, inner_tensors
+from torchglass.capture.torch_internals import FakeTensor, storage_address
 from torchglass.records.measures import Block, BlockId, BlockKind, Change, Part, Saver, StepPhase
 from torchglass.records.tensors import TensorSpec
 
@@ -49,7 +49,7 @@ def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def storage_key(storage: Any) -> int:
     """A number for a storage that no other has while it lives."""
-    key: int = storage._cdata
+    key: int = storage_address(storage)
     return key
 
 

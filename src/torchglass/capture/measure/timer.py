@@ -27,6 +27,7 @@ from torchglass.capture.measure.clocks import Clock, CpuClock
 from torchglass.capture.module_calls import ModuleStack
 from torchglass.capture.nested_tensors import named_tensors
 from torchglass.capture.torch_functions import OPENED, without_guards
+from torchglass.capture.torch_internals import node_number
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on, run_below
 from torchglass.records.timing import Span, SpanKind
 
@@ -310,7 +311,7 @@ class NodeTimer:
 
     def _tag(self, reached: Reached) -> None:
         node = reached.node
-        number = node._sequence_nr()
+        number = node_number(node)
         if number != UNNUMBERED:
             owner = self._watch.maker(number)
         else:

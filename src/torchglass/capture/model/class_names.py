@@ -9,6 +9,7 @@ from types import CodeType, FunctionType
 import torch
 from torch import fx, nn
 
+from torchglass.capture.torch_internals import script_type
 from torchglass.records.model import Ancestor, ClassSource
 
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
@@ -17,7 +18,7 @@ _MANGLED = re.compile(r"___torch_mangle_\d+\.")
 def class_name(thing: object) -> str:
     """The qualified name of an object's class, a scripted module's being that of its origin."""
     if isinstance(thing, torch.jit.ScriptModule) and "_c" in vars(thing):
-        compiled: str = thing._c._type().qualified_name()
+        compiled: str = script_type(thing).qualified_name()
         return _MANGLED.sub("", compiled).removeprefix("__torch__.")
     cls = type(thing)
     if isinstance(thing, fx.GraphModule):

@@ -21,6 +21,7 @@ from torch.export import ExportedProgram
 from torchglass.capture.model.checkpoint_contents import GROUP, tree
 from torchglass.capture.model.tensor_identity import Identities
 from torchglass.capture.tensor.description import describe
+from torchglass.capture.torch_internals import exported_dtypes
 from torchglass.errors import TargetError, UnsafeFileError
 from torchglass.records.model import Model, Slot
 from torchglass.records.tensors import TensorSpec
@@ -164,12 +165,10 @@ def _classes(paths: Iterable[str], places: Iterable[Sequence[Any]]) -> dict[str,
 
 def _spec(meta: Mapping[str, Any]) -> TensorSpec:
     """What the file says of a tensor, by way of one that takes no memory."""
-    from torch._export.serde.serialize import _SERIALIZE_TO_TORCH_DTYPE as DTYPES
-
     if not meta:
         return TensorSpec(shape=None, dtype="unknown")
     sizes, strides = ([size["as_int"] for size in meta[key]] for key in ("sizes", "strides"))
-    dtype = DTYPES[meta["dtype"]]
+    dtype = exported_dtypes()[meta["dtype"]]
     device = torch.device(meta["device"]["type"], meta["device"]["index"])
     spec = describe(torch.empty_strided(sizes, strides, dtype=dtype, device="meta"))
     return replace(spec, device=str(device))

@@ -26,6 +26,7 @@ from torchglass.capture.model.containers import module_parts
 from torchglass.capture.model.exported_programs import read_exported
 from torchglass.capture.model.tensor_identity import PACKED, Identities, packed_tensors
 from torchglass.capture.tensor.description import describe
+from torchglass.capture.torch_internals import HOOK_TABLES
 from torchglass.errors import TargetError
 from torchglass.records.model import ClassSource, Model, Module, ModuleId, Slot
 
@@ -56,18 +57,7 @@ def quickly(record: Callable[P, Record]) -> Callable[P, Record]:
     )
 
 
-_HOOKS = {
-    "_forward_pre_hooks": "forward_pre",
-    "_forward_hooks": "forward",
-    "_backward_pre_hooks": "backward_pre",
-    "_backward_hooks": "backward",
-    "_state_dict_pre_hooks": "state_dict_pre",
-    "_state_dict_hooks": "state_dict",
-    "_load_state_dict_pre_hooks": "load_state_dict_pre",
-    "_load_state_dict_post_hooks": "load_state_dict_post",
-}
-
-_hook_tables = itemgetter(*_HOOKS)
+_hook_tables = itemgetter(*HOOK_TABLES)
 _held = object.__getattribute__
 """Asks for what is really there, whatever a class makes of being asked."""
 _module, _slot = quickly(Module), quickly(Slot)
@@ -306,13 +296,13 @@ def _is_hooked(held: Mapping[str, Any]) -> bool:
     try:
         return any(_hook_tables(held))
     except KeyError:
-        return any(map(held.get, _HOOKS))
+        return any(map(held.get, HOOK_TABLES))
 
 
 def _hooks(held: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(
-        f"{_HOOKS[attribute]}: {_function_name(hook)}"
-        for attribute in filter(held.get, _HOOKS)
+        f"{HOOK_TABLES[attribute]}: {_function_name(hook)}"
+        for attribute in filter(held.get, HOOK_TABLES)
         for hook in held[attribute].values()
     )
 

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 
 from torchglass.capture.tensor.description import inner_tensors
+from torchglass.capture.torch_internals import FakeTensor, script_type, storage_address
 from torchglass.records.model import TensorId
 
 _NextId = Callable[[], TensorId]
@@ -69,7 +69,7 @@ def _special_memory(tensor: torch.Tensor) -> Hashable:
 
 def _storage(tensor: torch.Tensor) -> int:
     """The address of what manages the memory, which is there even when the memory is not."""
-    address: int = tensor.untyped_storage()._cdata
+    address: int = storage_address(tensor.untyped_storage())
     return address
 
 
@@ -109,7 +109,7 @@ def _unpacked(value: Any, *, half: bool) -> Iterator[tuple[str, torch.Tensor]]:
         yield "weight", weight.half() if half else weight
         if bias is not None:
             yield "bias", bias
-    elif value._type().name() == "CellParamsBase":
+    elif script_type(value).name() == "CellParamsBase":
         (kind, *_, packed), _ = value.__getstate__()
         for suffix, part in zip(("_ih", "_hh"), packed, strict=False):
             for name, tensor in _unpacked(part, half=kind == "quantized_fp16"):

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd import Variable
 from torch.autograd.graph import Node, get_gradient_edge
 
 from torchglass.capture.autograd import UNNUMBERED, NodeCreators, nodes_made
@@ -26,17 +25,17 @@ from torchglass.capture.nested_tensors import named_tensors
 from torchglass.capture.observe.module_call import Call, Edge, nearest_around
 from torchglass.capture.observe.tensor_reading import Reader
 from torchglass.capture.tensor.description import describe
+from torchglass.capture.torch_internals import current_backward, node_number, queue_callback
 from torchglass.errors import Fence
 
 Gradients = tuple[torch.Tensor | None, ...]
 
-_current_task: Callable[[], int] = torch._C._current_graph_task_id
 _NO_TASK = -1
 
 
 def is_in_backward() -> bool:
     """Whether this thread runs a node of autograd."""
-    return _current_task() != _NO_TASK
+    return current_backward() != _NO_TASK
 
 
 class _Open:
@@ -142,13 +141,13 @@ class Watch:
             lane.open[-1].inner_ns += ns
 
     def _lane(self) -> _Lane:
-        thread, task = threading.get_ident(), _current_task()
+        thread, task = threading.get_ident(), current_backward()
         lane = self._lanes[thread]
         if task != lane.task and not lane.open:
             lane = self._lanes[thread] = _Lane(task)
             # Else a sum that nothing more comes to would be held on to, and what the last node
             # lets go of would be charged to nobody.
-            Variable._execution_engine.queue_callback(partial(self._ended, lane))
+            queue_callback(partial(self._ended, lane))
         return lane
 
     def _ended(self, lane: _Lane) -> None:
@@ -335,7 +334,7 @@ class Graph:
         waiting = [node for node in roots if node is not None]
         while waiting:
             node = waiting.pop()
-            number = node._sequence_nr()
+            number = node_number(node)
             if not self._is_of_pass(number) or number in self._hooked:
                 continue
             owner = self._makers.find(number)
@@ -364,7 +363,7 @@ class Graph:
 
     def _claim_parameter(self, node: Node, owner: Call | None) -> None:
         """Time the node that adds a gradient to a parameter; it may outlive the graph."""
-        if node._sequence_nr() != UNNUMBERED:
+        if node_number(node) != UNNUMBERED:
             return
         parameter = getattr(node, "variable", None)
         key = id(parameter)
@@ -386,7 +385,7 @@ class Graph:
             return
         call.output_gradients[place] = None
         node, at = get_gradient_edge(tensor)[:2]
-        number = node._sequence_nr()
+        number = node_number(node)
         hooks = self._hooked.get(number) if number != UNNUMBERED else None
         if hooks is None:
             # It was there before the call, as what an identity returns was.
@@ -405,9 +404,9 @@ def _edge(tensor: torch.Tensor) -> Edge | None:
         return None
     node = tensor.grad_fn
     # The numbers of nodes are not negative.
-    return (-1, id(tensor)) if node is None else (node._sequence_nr(), tensor.output_nr)
+    return (-1, id(tensor)) if node is None else (node_number(node), tensor.output_nr)
 
 
 def _edge_to(node: Node, place: int) -> Edge:
-    number = node._sequence_nr()
+    number = node_number(node)
     return (number, place) if number != UNNUMBERED else (-1, id(getattr(node, "variable", None)))

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
 
 from torchglass.blocks import surely, unbroken
 from torchglass.capture.hidden_from_modes import quietly
@@ -28,6 +27,7 @@ from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.observe.call_history import Call, History, Seen
 from torchglass.capture.observe.tensor_reading import Reader
+from torchglass.capture.torch_internals import dispatch_mode_count, function_mode_count
 from torchglass.capture.trial_forward import modules_in
 from torchglass.errors import CaptureError, Fence, TargetError
 from torchglass.records.calls import ForwardStats, Level, ModuleStatistics
@@ -150,8 +150,8 @@ class StatisticsRecorder:
                 len(args) == 1
                 and not kwargs
                 and type(args[0]) is Tensor
-                and not _len_torch_function_stack()
-                and not _len_torch_dispatch_stack()
+                and not function_mode_count()
+                and not dispatch_mode_count()
             ):
                 inputs: Seen = self._read(args[0])
             else:
@@ -180,11 +180,7 @@ class StatisticsRecorder:
             call.error = "" if error is None else type(error).__name__
             if depth:
                 self._open[-1].children_ns += call.total_ns
-            if (
-                type(output) is Tensor
-                and not _len_torch_function_stack()
-                and not _len_torch_dispatch_stack()
-            ):
+            if type(output) is Tensor and not function_mode_count() and not dispatch_mode_count():
                 call.outputs = self._read(output)
             else:
                 call.outputs = self._read_all(named_tensors(output))

@@ -14,10 +14,10 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.tensor.description import measure
+from torchglass.capture.torch_internals import is_functorch_wrapped_tensor
 from torchglass.records.tensors import Stats, TensorSpec
 
 Thing = TypeVar("Thing")

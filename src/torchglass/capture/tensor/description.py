@@ -8,11 +8,14 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchglass.capture.tensor.moments import Moments
+from torchglass.capture.torch_internals import (
+    DisableTorchFunction,
+    FakeTensor,
+    is_traceable_wrapper_subclass,
+)
 from torchglass.records.tensors import Stats, TensorSpec
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -51,7 +54,7 @@ def measure(tensor: torch.Tensor) -> Stats | None:
     """
     try:
         # Neither a subclass nor a tracing mode is to see the operations of the measurement.
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             values = numbers_of(tensor)
             return None if values is None else _measured(values)
     except Exception:  # noqa: BLE001 - what cannot be measured must not stop the run it is part of
@@ -178,7 +181,7 @@ def corner(tensor: torch.Tensor) -> str:
     """
     try:
         # Neither a subclass nor a tracing mode is to see what printing does.
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
                 return ""
             shown = tensor.detach()[(0,) * (tensor.dim() - 2)]
@@ -194,7 +197,7 @@ def histogram(tensor: torch.Tensor, bins: int = 16) -> tuple[float, ...]:
     Empty where there is nothing to tell apart, and for tensors that are not dense.
     """
     try:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             values = _sample(tensor.detach())
             values = values.abs() if values.is_complex() else values
             values = values.to(torch.float32).flatten()

@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save, save_file
-from torch._subclasses.fake_tensor import FakeTensor
 
+from torchglass.capture.torch_internals import DisableTorchFunction, FakeTensor, make_quantized
 from torchglass.errors import StoreError, warn
 from torchglass.records.trace import OpId
 
@@ -156,7 +156,7 @@ def _encoded(groups: Mapping[str, Tensors]) -> tuple[dict[str, torch.Tensor], di
     entries = {}
     left_out = 0
     # Neither a subclass nor a tracing mode is to see how tensors are taken apart.
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         for group, tensors in groups.items():
             for (op, output), tensor in tensors.items():
                 entry = encoder.entry_or_none(tensor)
@@ -247,9 +247,7 @@ def _decoded(entry: Entry, parts: Any) -> torch.Tensor:
     if kind == "complex":
         return torch.view_as_complex(made["pairs"])
     if kind == "quantized":
-        return torch._make_per_tensor_quantized_tensor(
-            made["numbers"], entry["scale"], entry["zero_point"]
-        )
+        return make_quantized(made["numbers"], entry["scale"], entry["zero_point"])
     if kind == "sparse_coo":
         return torch.sparse_coo_tensor(
             made["indices"],

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from torchglass.capture.torch_internals import node_number, storage_address
+
 _MOST_COMPARED = 1 << 22
 """Above so many elements, two interleaved tensors are taken to meet."""
 _weak = weakref.ref
@@ -100,7 +102,7 @@ def extent_of_view(view: View) -> Extent | None:
     if storage is None or 0 in view[2]:
         return None
     _, offset, shape, strides, dtype = view
-    return _extent(storage._cdata, dtype.itemsize, int(offset), tuple(shape), strides)
+    return _extent(storage_address(storage), dtype.itemsize, int(offset), tuple(shape), strides)
 
 
 def _extent(
@@ -115,7 +117,7 @@ def _extent(
 def storage_of(tensor: torch.Tensor) -> int | None:
     """A number for a tensor's storage, no other's while it lives; None as in `extent_of`."""
     try:
-        return tensor.untyped_storage()._cdata if tensor.numel() else None
+        return storage_address(tensor.untyped_storage()) if tensor.numel() else None
     except _NO_MEMORY:
         return None
 
@@ -141,7 +143,7 @@ def identity_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.requires_grad and not tensor._is_view():
         node = tensor.grad_fn
         if node is not None:
-            return node._sequence_nr(), tensor.output_nr
+            return node_number(node), tensor.output_nr
     return view_of(tensor)
 
 

@@ -21,6 +21,7 @@ from torchglass.capture.restore_state import (
     telling_of_changes,
 )
 from torchglass.capture.tensor.description import measure
+from torchglass.capture.torch_internals import FORWARD_CODE
 from torchglass.capture.trace.assemble import Captured
 from torchglass.capture.trace.op_mode import OpEvent, user_code
 from torchglass.capture.trace.selection import taping
@@ -89,7 +90,7 @@ def clues(error: BaseException, failed: OpEvent | None = None) -> Clues:
 def failed_module(error: BaseException) -> nn.Module | None:
     """The innermost module that an exception came out of."""
     frames = [step.tb_frame for step in _steps(error.__traceback__)]
-    calls = [frame for frame in frames if frame.f_code is nn.Module._call_impl.__code__]
+    calls = [frame for frame in frames if frame.f_code is FORWARD_CODE]
     module = calls[-1].f_locals.get("self") if calls else None
     return module if isinstance(module, nn.Module) else None
 

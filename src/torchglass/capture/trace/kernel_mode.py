@@ -24,11 +24,20 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
-from torch._C._dynamo import eval_frame
-from torch._ops import OpOverload
 
-from torchglass.capture.autograd import BACKWARD, UNNUMBERED, LateNodeCreators, running_node
+from torchglass.capture.autograd import BACKWARD, UNNUMBERED, LateNodeCreators
 from torchglass.capture.torch_functions import iter_tensors, written_by_schema
+from torchglass.capture.torch_internals import (
+    COMPOSITE,
+    FORWARD_CODE,
+    OpOverload,
+    dispatch_key_of_device,
+    has_kernel_for,
+    keep_from_dynamo,
+    node_number,
+    running_node,
+    with_dispatch_key,
+)
 from torchglass.capture.torch_modes import LookingMode
 from torchglass.capture.trace.op_mode import (
     Chain,
@@ -84,7 +93,7 @@ class KernelMode(LookingMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if is_opened:
             with self:
-                return func._op_dk(_COMPOSITE, *args, **kwargs)
+                return with_dispatch_key(func)(COMPOSITE, *args, **kwargs)
         start = _clock()
         try:
             output = func(*args, **kwargs)
@@ -146,7 +155,7 @@ class _Homes:
         if call is not self._script:
             self._script, self._part = call, 0
         self._part += 1
-        return _Home(call, (_FORWARD, self._part))
+        return _Home(call, (FORWARD_CODE, self._part))
 
     def _of_backward(self, node: Any, frame: types.FrameType | None) -> _Home:
         if frame is None or frame.f_code is BACKWARD:
@@ -159,7 +168,7 @@ class _Homes:
 
     def _of_part(self, node: Any) -> _Home:
         """Where the next kernel of a running node belongs: its parts are told apart by number."""
-        number = node._sequence_nr()
+        number = node_number(node)
         # What adds a gradient to its parameter has no number; it runs right after whoever made it.
         if number not in (self._node, UNNUMBERED):
             self._node, self._name, self._part = number, node.name(), 0
@@ -171,14 +180,8 @@ class _Homes:
 
 
 _HANDLER = KernelMode.__torch_dispatch__.__code__
-_FORWARD = torch.nn.Module._call_impl.__code__
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _MADE_AFTER_ITS_KERNEL = "torch::autograd::CopySlices"
-
-# Dynamo compiles whatever Python runs below a compiled function, and that is us when it breaks off.
-if hasattr(eval_frame, "set_code_exec_strategy"):
-    _skip = eval_frame._FrameAction.SKIP
-    eval_frame.set_code_exec_strategy(_HANDLER, eval_frame._FrameExecStrategy(_skip, _skip))
+keep_from_dynamo(_HANDLER)
 
 _STATISTICS = slice(3, 5)
 """Where batch norms take their running statistics; whether they update them comes next."""
@@ -193,7 +196,7 @@ def _handling(func: Any) -> _Handling:
         return _Handling.RECORD
     if func._schema.name in _BATCH_NORMS:
         return _Handling.MAY_UPDATE
-    if _has_kernel(func, _COMPOSITE):
+    if _has_kernel(func, COMPOSITE):
         return _Handling.OPEN
     return _Handling.RECORD_WRITE if func._schema.is_mutable else _Handling.RECORD
 
@@ -215,7 +218,7 @@ def is_made_of_others(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
         tensor.layout is torch.strided
         and not tensor.is_nested
         and not tensor.is_quantized
-        and not _has_kernel(func, torch._C._dispatch_key_for_device(tensor.device.type))
+        and not _has_kernel(func, dispatch_key_of_device(tensor.device.type))
         for tensor in iter_tensors((args, dict(kwargs)))
     )
 
@@ -223,7 +226,7 @@ def is_made_of_others(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
 @functools.lru_cache(maxsize=4096)
 def _has_kernel(func: Any, key: Any) -> bool:
     try:
-        return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+        return has_kernel_for(func.name(), key)
     except RuntimeError:
         # What asks a tensor for its size comes by as an op too, and no such op exists.
         return False

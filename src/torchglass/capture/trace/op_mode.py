@@ -15,15 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch._C._functorch import (
-    get_unwrapped,
-    is_batchedtensor,
-    is_functorch_wrapped_tensor,
-    maybe_get_bdim,
-    peek_interpreter_stack,
-)
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
 
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.torch_functions import (
@@ -33,16 +25,25 @@ from torchglass.capture.torch_functions import (
     without_guards,
     written_by,
 )
+from torchglass.capture.torch_internals import (
+    FORWARD_CODE,
+    DisableTorchFunction,
+    any_autocast_enabled,
+    function_mode_count,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_get_bdim,
+    peek_interpreter_stack,
+    tree_map_only,
+)
 from torchglass.capture.torch_modes import run_below
 
 _clock = time.perf_counter_ns
-_any_autocast = torch._C._is_any_autocast_enabled
-_len_torch_function_stack = torch._C._len_torch_function_stack
 _is_compiling = torch.compiler.is_compiling
 _NO_KWARGS: Mapping[str, Any] = {}
 _BACKWARDS = (torch.Tensor.backward, torch.autograd.backward)
 _NOT_THE_USERS = (torch.__file__.rpartition("__init__")[0], str(Path(__file__).parents[2]))
-_FORWARD_BEGINS = torch.nn.Module._call_impl.__code__
 
 
 Chain = tuple[Any, ...]
@@ -170,7 +171,7 @@ class OpMode(TorchFunctionMode):
             if not written and not holds_tensor(output):
                 return output
             grad_fn = _grad_fn(output)
-            autocast = _autocast() if _any_autocast() else ()
+            autocast = _autocast() if any_autocast_enabled() else ()
             event = _event(
                 (func, given, named, output, call, chain, start, end, written, grad_fn, autocast)
             )
@@ -304,9 +305,9 @@ def _grad_fn(output: Any) -> str:
     tensor = output if isinstance(output, torch.Tensor) else next(iter_tensors(output), None)
     if tensor is None:
         return ""
-    if _len_torch_function_stack():
+    if function_mode_count():
         # A mode of the user's shall not see us ask.
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             node = tensor.grad_fn
     else:
         node = tensor.grad_fn
@@ -321,7 +322,7 @@ def chain_from(frame: types.FrameType | None, known: dict[Chain, Chain]) -> Chai
     chain: Chain = ()
     while frame is not None:
         code = frame.f_code
-        if code is _FORWARD_BEGINS or len(chain) > _LONGEST_CHAIN:
+        if code is FORWARD_CODE or len(chain) > _LONGEST_CHAIN:
             break
         chain += (code, frame.f_lasti)
         frame = frame.f_back

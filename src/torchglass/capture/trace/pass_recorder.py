@@ -20,11 +20,11 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch._C._functorch import peek_interpreter_stack
 
 from torchglass.blocks import unbroken
 from torchglass.capture.module_calls import CALL_CODE, observe_calls
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.torch_internals import peek_interpreter_stack
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on
 from torchglass.capture.trace.kernel_mode import KernelMode
 from torchglass.capture.trace.op_mode import (

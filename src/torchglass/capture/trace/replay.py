@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_map_only
 
 from torchglass.analyse.signatures import argument_name, signature
 from torchglass.blocks import unbroken
@@ -24,6 +23,7 @@ from torchglass.capture.tensor.memory_extent import (
     has_memory,
     repeated_memory,
 )
+from torchglass.capture.torch_internals import tree_map_only
 from torchglass.capture.trace.assemble import Captured
 from torchglass.capture.trace.saved_tensors import Rerun
 from torchglass.errors import CaptureError

@@ -9,6 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from torchglass.capture.tensor.memory_extent import view_of
+from torchglass.capture.torch_internals import node_number
 from torchglass.capture.watch.step_values import Ledger, Place
 
 
@@ -85,7 +86,7 @@ class TensorGradientHook:
 def _source_of(tensor: Tensor) -> tuple[object, ...]:
     """Which output of which node of autograd a tensor is; of a leaf, the memory that it shows."""
     node = tensor.grad_fn
-    return view_of(tensor) if node is None else (node._sequence_nr(), tensor.output_nr)
+    return view_of(tensor) if node is None else (node_number(node), tensor.output_nr)
 
 
 def on_backward(taker: weakref.ref[GradientReceiver]) -> Callable[[Tensor | None], None]:

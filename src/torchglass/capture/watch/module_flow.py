@@ -14,14 +14,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from torchglass.blocks import surely
 from torchglass.capture.hidden_from_modes import is_overheard, quietly
 from torchglass.capture.module_calls import add_observer, intercept_calls, remove_observer
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.torch_internals import (
+    current_backward,
+    is_compiled,
+    is_functorch_wrapped_tensor,
+)
 from torchglass.capture.watch.activations import has_view, own_way
 from torchglass.capture.watch.gradient_hooks import (
     GradientReceiver,
@@ -96,7 +99,6 @@ class Inner(Protocol):
 MOST_CALLS = 16
 """So many calls of one module in a pass have series of their own; the others share theirs."""
 
-_current_backward = torch._C._current_graph_task_id
 _NO_BACKWARD = -1
 _ONE_ARGUMENT = ("0",)
 
@@ -241,7 +243,7 @@ class Flow:
         self._numbers.clear()
         self._open.clear()
         self._shape.clear()
-        self._is_again = _current_backward() != _NO_BACKWARD
+        self._is_again = current_backward() != _NO_BACKWARD
         self._shows_inner = False
         if self._is_again:
             last = self._last
@@ -298,7 +300,7 @@ class Flow:
         if path is None:
             above = self._open[-1].path if self._open else ""
             path = join_path(above, f"<{type(module).__name__}>")
-        if _is_compiled(module):
+        if is_compiled(module):
             self.compiled.setdefault(path)
         self._numbers[path] += 1
         depth = len(self._open)
@@ -400,7 +402,7 @@ class Flow:
                 tensor.register_hook(on_backward(self._here))  # type: ignore[no-untyped-call]
 
     def _begin_backward(self) -> None:
-        backward = _current_backward()
+        backward = current_backward()
         if backward != self._backward:
             self._backward = backward
             self._factor = self._passes.gradient_factor()
@@ -419,11 +421,6 @@ class Flow:
         if spot is None:
             spot = self._spots[path, name] = GradientSource(path, name)
         return spot
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    is_around = type(module).__name__ == "OptimizedModule"
-    return is_around or module.__dict__.get("_compiled_call_impl") is not None
 
 
 def _paths(model: nn.Module) -> dict[int, str]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim import Optimizer
 
+from torchglass.capture.torch_internals import current_scale, has_served
 from torchglass.capture.watch.step_values import Ledger
 
 
@@ -64,25 +65,20 @@ class Scaling:
     @property
     def is_on(self) -> bool:
         """Whether gradients of a backward that is under way are scaled, and checked afterwards."""
-        return self._scaler is not None and self._scaler._scale is not None
+        return self._scaler is not None and current_scale(self._scaler) is not None
 
     def settle(self, optimizer: Optimizer, ledger: Ledger) -> None:
         """An optimizer is about to step: correct what was supposed of the gradients before it."""
-        own = next((each for each in self._living if _serves(each, optimizer)), None)
+        own = next((each for each in self._living if has_served(each, optimizer)), None)
         # One that has not scaled anything yet may still turn out to be that of the training.
-        supposed = own or next((each for each in self._living if each._scale is None), None)
+        supposed = own or next((each for each in self._living if current_scale(each) is None), None)
         if not self._is_given and supposed is not self._scaler:
             ledger.correct_scale(_factor(own), is_scaled=own is not None)
             self._scaler = supposed
 
 
-def _serves(scaler: Any, optimizer: Optimizer) -> bool:
-    """Whether a scaler was asked to unscale or to step an optimizer since its last update."""
-    return id(optimizer) in scaler._per_optimizer_states
-
-
 def _factor(scaler: Any) -> float:
-    if scaler is None or scaler._scale is None:
+    if scaler is None or current_scale(scaler) is None:
         return 1.0
     scale = float(scaler.get_scale())
     return 1 / scale if scale else 1.0

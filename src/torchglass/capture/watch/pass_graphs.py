@@ -17,6 +17,7 @@ from torch import nn
 
 from torchglass.analyse.graph.call_graph import call_graph, facts_of, union
 from torchglass.blocks import surely, uninterrupted
+from torchglass.capture.torch_internals import DisableTorchFunction
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on
 from torchglass.capture.trace.assemble import Assembly, finish
 from torchglass.capture.trace.op_mode import OpMode
@@ -64,7 +65,7 @@ class _Tracing:
 
     def _add(self, number: int, event: Event) -> bool:
         # Modes of the user's would take what we ask for operations of the model.
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return self._assembly.add(number, event)
 
     def graph(self, facts: Mapping[str, Mapping[str, str]]) -> Graph:

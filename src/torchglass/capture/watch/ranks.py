@@ -7,10 +7,12 @@ import os
 import secrets
 import time
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import distributed
+
+from torchglass.capture.torch_internals import default_store
 
 _numbers = count()
 _UNKNOWN_JOB = "none"
@@ -37,15 +39,12 @@ def this_training() -> Training:
         return Training("", now)
     own = f"{now}-{secrets.token_hex(4)}"
     with contextlib.suppress(Exception):  # A store of a kind that cannot do this.
-        agreed = _store().compare_set(f"torchglass/training/{next(_numbers)}", "", own).decode()
+        agreed = (
+            default_store().compare_set(f"torchglass/training/{next(_numbers)}", "", own).decode()
+        )
         return Training(agreed, int(agreed.partition("-")[0]))
     job = os.environ.get("TORCHELASTIC_RUN_ID", _UNKNOWN_JOB)
     return Training("" if job == _UNKNOWN_JOB else job, now)
-
-
-def _store() -> Any:
-    """Where the processes of a training leave word for each other."""
-    return distributed.distributed_c10d._get_default_store()
 
 
 def is_among_many() -> bool:

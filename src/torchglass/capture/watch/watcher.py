@@ -37,6 +37,7 @@ from torchglass.analyse.gc_pause import collector_paused
 from torchglass.blocks import surely, uninterrupted
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.model.structure import read_model
+from torchglass.capture.torch_internals import current_backward, queue_callback
 from torchglass.capture.watch import activations, optimizers
 from torchglass.capture.watch.activations import Pictures
 from torchglass.capture.watch.module_flow import Flow
@@ -54,8 +55,6 @@ from torchglass.records.findings import Finding
 from torchglass.records.reader import Sink
 from torchglass.records.run import Ending
 from torchglass.records.series import Frame
-
-_queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
 
 class Listener(Protocol):
@@ -259,9 +258,9 @@ class Watcher:
         """The first gradient of a backward has come: be told when the last one has."""
         if self.wants_backward():
             self._steps.backward_begun()
-            backward = torch._C._current_graph_task_id()
+            backward = current_backward()
             self._running.add(backward)
-            _queue_callback(lambda: self._backward_ended(backward))
+            queue_callback(lambda: self._backward_ended(backward))
 
     def changed(self, model: nn.Module) -> None:
         """The model has other modules or parameters than before."""

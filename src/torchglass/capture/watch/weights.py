@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from torchglass.capture.tensor.description import numbers_of
 from torchglass.capture.tensor.moments import length
+from torchglass.capture.torch_internals import foreach_norm, foreach_sub
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.ranks import speaks_for
 from torchglass.capture.watch.step_values import Ledger, Place
@@ -136,7 +137,7 @@ class Weights:
         if not pairs:
             return
         before = [old for _, old, _ in pairs]
-        moves = torch._foreach_sub([new for _, _, new in pairs], before)
+        moves = foreach_sub([new for _, _, new in pairs], before)
         lengths = zip(_lengths(moves), _lengths(before), strict=True)
         for (weight, _, _), (far, long) in zip(pairs, lengths, strict=True):
             share = _share(far, long)
@@ -172,7 +173,7 @@ def _share(far: float, long: float) -> float | None:
 
 def _lengths(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> Iterator[float]:
     """The norms of tensors; the few that their own type cannot say are made once more."""
-    for tensor, norm in zip(tensors, torch._foreach_norm(tensors), strict=True):
+    for tensor, norm in zip(tensors, foreach_norm(tensors), strict=True):
         smallest, largest = SAFE_LENGTHS.get(tensor.dtype, (math.inf, 0.0))
         quick = float(norm)
         yield quick if smallest < quick < largest else length([tensor])
