@@ -72,6 +72,7 @@ from torchglass.capture.tensor.description import describe
 from torchglass.capture.torch_internals import (
     DYNAMO_COPIES_OF_CALL,
     DisableTorchFunction,
+    current_backward,
     tracing_state,
 )
 from torchglass.errors import Fence
@@ -83,7 +84,6 @@ OpenCall = TypeVar("OpenCall")
 """What a kind of observer remembers of a running call; its `path` names stray modules below it."""
 
 _clock = time.perf_counter_ns
-_backward_id = torch._C._current_graph_task_id
 _NO_BACKWARD = -1
 
 
@@ -144,7 +144,7 @@ class ModuleStack(Generic[OpenCall]):
 
     def is_recomputation(self) -> bool:
         """Whether autograd runs what runs now, as it does when a checkpoint runs a part again."""
-        return _backward_id() != _NO_BACKWARD
+        return current_backward() != _NO_BACKWARD
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """A call begins. Returns its depth, which `leave` is given."""
