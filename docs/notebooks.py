@@ -2,61 +2,62 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-import nbformat
-from nbclient import NotebookClient
-
-FOLDER = Path(__file__).parent / "notebooks"
-NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-_SECONDS = 120
+NOTEBOOKS = sorted((Path(__file__).parent / "notebooks").glob("*.ipynb"))
+_SECONDS = 300
 
 
-def run(notebook: nbformat.NotebookNode, folder: Path) -> None:
-    """Run all cells in a kernel of their own, in a folder; their outputs are then in them."""
-    NotebookClient(
-        notebook,
-        timeout=_SECONDS,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(folder)}},
-        record_timing=False,
-    ).execute()
+def run(file: Path, to: Path) -> None:
+    """Run a notebook in a kernel and an empty folder, and save it with its outputs."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(file, as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        resources = {"metadata": {"path": folder}}
+        client = NotebookClient(
+            notebook, timeout=_SECONDS, record_timing=False, resources=resources
+        )
+        client.execute()
+    notebook.metadata.language_info = {"name": "python"}
     for cell in notebook.cells:
-        cell.metadata.clear()
         for output in cell.get("outputs", ()):
             _tidy(output)
+    nbformat.write(notebook, to)
 
 
-def printed(notebook: nbformat.NotebookNode) -> list[str]:
-    """What each code cell printed or returned, as text."""
-    return [
-        "".join(
-            output.get("text") or output.get("data", {}).get("text/plain", "")
-            for output in cell.outputs
-        )
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-    ]
+def printed(file: Path) -> list[str]:
+    """What each code cell of a notebook printed or returned, as text."""
+    cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+    return ["".join(map(text_of, cell["outputs"])) for cell in cells if cell["cell_type"] == "code"]
 
 
-def _tidy(output: nbformat.NotebookNode) -> None:
+def text_of(output: dict[str, Any]) -> str:
+    """The text of one output; of a picture what it says of itself."""
+    return "".join(output.get("text") or output.get("data", {}).get("text/plain", ""))
+
+
+def _tidy(output: Any) -> None:
     """Name the source of a cell "cell.py": its real name is another one in each run."""
     if "text" in output:
         output.text = re.sub(r"/\S*ipykernel_\d+/\d+\.py", "cell.py", output.text)
 
 
 def renew() -> None:
-    """Run all notebooks and save them with their outputs."""
+    """Run all notebooks and save them."""
     for file in NOTEBOOKS:
-        notebook = nbformat.read(file, as_version=4)
-        with tempfile.TemporaryDirectory() as folder:
-            run(notebook, Path(folder))
-        nbformat.write(notebook, file)
+        run(file, file)
         sys.stderr.write(f"wrote {file.name}\n")
 
 
 if __name__ == "__main__":
-    renew()
+    if sys.argv[1:]:
+        run(Path(sys.argv[1]), Path(sys.argv[2]))
+    else:
+        renew()
