@@ -1,78 +1,323 @@
-"""Autograd graphs: which op created which node, walking the graph, hooks, saved tensors.
+"""Autograd graphs: which module or op created which node, walking the graph, hooks, saved tensors.
 
-Nodes are numbered as they are made, so the numbers at each change of who is at work tell it.
+While gradients are on, every differentiable op leaves a node in the autograd graph. The backward
+runs these nodes in reverse. Everything that Torchglass says about a backward (its time, its
+FLOPs, its memory, a gradient that is NaN) is said about a node, and then has to be assigned to the
+module call or op of the forward that created the node. This file is where that happens.
+
+**Who created a node.** Each thread numbers its nodes in the order in which it creates them, and
+`node_count()` is the next number. Noting that number whenever a module call begins or ends is
+enough: the creator of node n is the last one noted at or below n. Nothing is stored per node.
+
+    creators = NodeCreators()
+    creators.begin("encoder")          # the nodes from here on belong to "encoder"
+    hidden = encoder(x)
+    creators.begin("decoder")
+    creators.of(hidden.grad_fn)        # "encoder"
+
+An observer that learns only afterwards who was at work uses `created` instead of `begin`. The
+nodes that add a gradient to a leaf (`AccumulateGrad`) are not created by an op and have the number
+`UNNUMBERED`. They run right after the node that computed the gradient, and belong to its creator.
+
+**Walking the graph.** `nodes_behind(tensors)` gives every node that a backward from these tensors
+will run. `NewNodes` gives each node that was created since a point in time, once; it stops at older
+nodes, so the cost of a walk is the size of what is new and not that of the whole graph. Both are
+`walk` with a different idea of which nodes to visit. Holding a node keeps alive what it saved for
+the backward, so nobody here stores nodes for longer than a pass.
+
+**Hooks.** A prehook of a node gets the gradients that arrive, and a hook gets those that the node
+computed. They go when the graph goes, except on `AccumulateGrad`, which may live as long as its
+parameter. `HookHandles` removes all hooks of an observer, and drops the handles of nodes that are
+gone. `GradientHook` sits on a tensor, does not keep its receiver alive, and turns an error of ours
+into a warning: an exception in a hook would end the user's backward.
+
+**Saved tensors.** `saved_tensors(node)` reads what a node keeps for its backward. Saved-tensor
+hooks would see the same, but they switch off autograd's check for tensors that were overwritten,
+and `torch.func` refuses to run below them. If the model itself has such hooks (a checkpoint does),
+reading a saved tensor may run a part of the model again: ask `has_saved_tensor_hooks()` at the time
+the node is created.
+
+**Where a backward is.** `running_node()` is the node that this thread runs, `current_backward()`
+the number of the backward it is part of, and `phase_of` tells forward, backward and optimizer step
+apart by the code objects on the call stack.
 """
 
 from __future__ import annotations
 
+import functools
 import types
+import weakref
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
+from torch.autograd.graph import Node
 
-from torchglass.capture.torch_internals import BACKWARD_CODE, node_count
+from torchglass.capture.tensor.memory_extent import view_of
+from torchglass.capture.torch_functions import iter_tensors
+from torchglass.capture.torch_internals import (
+    BACKWARD_CODE,
+    SAVED_PREFIX,
+    FunctionNode,
+    current_backward,
+    node_count,
+    node_number,
+)
 from torchglass.records.trace import Phase
 
-M = TypeVar("M")
+Creator = TypeVar("Creator")
+Gradients = tuple[torch.Tensor | None, ...]
+"""The gradients that arrive at a node, or that it computes; None for one that nothing needs."""
 
-nodes_made: Callable[[], int] = node_count
-"""How many nodes this thread has made, which is the number of the next one."""
+NO_BACKWARD = -1
+"""What `current_backward` says outside of a backward."""
 UNNUMBERED = 2**64 - 1
-"""The number of a node that adds a gradient to its leaf: it is not made in a forward."""
+"""The number of a node that adds a gradient to its leaf: it is not created in a forward."""
 
 
-class NodeCreators(Generic[M]):
-    """Remembers whose the nodes are that are made from here on."""
-
-    def __init__(self) -> None:
-        self._bounds: list[int] = []
-        self._makers: list[M] = []
-
-    def begin(self, maker: M) -> None:
-        """All that follow are a maker's, until another begins."""
-        self._bounds.append(nodes_made())
-        self._makers.append(maker)
-
-    def find(self, number: int) -> M | None:
-        """Who made the node of a number; None for one that nobody is known to have made."""
-        place = bisect_right(self._bounds, number) - 1
-        return self._makers[place] if 0 <= place < len(self._makers) else None
+def is_in_backward() -> bool:
+    """Whether this thread runs a backward."""
+    return current_backward() != NO_BACKWARD
 
 
-class LateNodeCreators(NodeCreators[M]):
-    """The same where it is told afterwards whose the nodes are."""
+class NodeCreators(Generic[Creator]):
+    """Remembers who created the nodes of this thread from here on."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._bounds.append(nodes_made())
+        self._bounds = [node_count()]
+        self._creators: list[Creator | None] = [None]
 
     @property
     def has_new(self) -> bool:
-        """Whether there are nodes of which it has not been told."""
-        return nodes_made() > self._bounds[-1]
+        """Whether nodes were created since the last call of `begin` or `created`."""
+        return node_count() > self._bounds[-1]
 
-    def end(self, maker: M) -> None:
-        """All that were made since the last maker ended are this one's."""
-        made = nodes_made()
+    def begin(self, creator: Creator | None) -> None:
+        """All nodes from here on are this creator's, until another begins."""
+        self._bounds.append(node_count())
+        self._creators.append(creator)
+
+    def created(self, creator: Creator) -> None:
+        """All nodes since the last call are this creator's."""
+        made = node_count()
         if made > self._bounds[-1]:
+            self._creators[-1] = creator
             self._bounds.append(made)
-            self._makers.append(maker)
+            self._creators.append(None)
+
+    def find(self, number: int) -> Creator | None:
+        """Who created the node with a number; None if that is not known."""
+        index = bisect_right(self._bounds, number) - 1
+        return self._creators[index] if index >= 0 else None
+
+    def of(self, node: Node) -> Creator | None:
+        """Who created a node."""
+        return self.find(node_number(node))
+
+
+class Reached(NamedTuple):
+    """A node of a graph, and the one through which it was reached first."""
+
+    node: Node
+    through: Node | None
+
+
+def walk(
+    roots: Iterable[Node | None], is_wanted: Callable[[Node], bool]
+) -> Iterator[tuple[Node, Node | None]]:
+    """The wanted nodes that a backward from these roots runs, users before creators.
+
+    The walk does not go beyond a node that is not wanted. Each node is asked for whenever it is
+    reached, so `is_wanted` must say True once.
+    """
+    waiting: list[tuple[Node, Node | None]] = [(node, None) for node in roots if node is not None]
+    while waiting:
+        reached = waiting.pop()
+        node = reached[0]
+        if is_wanted(node):
+            yield reached
+            waiting.extend(
+                (before, node) for before, _ in node.next_functions if before is not None
+            )
+
+
+def nodes_behind(tensors: Iterable[torch.Tensor]) -> Iterator[Reached]:
+    """All nodes that a backward from these tensors runs, each once."""
+    seen: set[Node] = set()
+
+    def is_first_time(node: Node) -> bool:
+        is_first = node not in seen
+        seen.add(node)
+        return is_first
+
+    return (Reached(*both) for both in walk((t.grad_fn for t in tensors), is_first_time))
+
+
+class NewNodes:
+    """Finds the nodes that this thread creates from here on, each once. It holds none of them."""
+
+    def __init__(self) -> None:
+        self._first = node_count()
+        self._found: set[int] = set()
+
+    def is_new(self, node: Node) -> bool:
+        """Whether a node was created since and was not found yet."""
+        number = node_number(node)
+        return self._first <= number != UNNUMBERED and number not in self._found
+
+    def behind(self, tensors: Iterable[torch.Tensor]) -> Iterator[Node]:
+        """The new nodes that these tensors come from."""
+        return (node for node, _ in walk((t.grad_fn for t in tensors), self._find))
+
+    def _find(self, node: Node) -> bool:
+        is_new = self.is_new(node)
+        if is_new:
+            self._found.add(node_number(node))
+        return is_new
+
+
+_ADDS_TO_LEAF = "torch::autograd::AccumulateGrad"
+
+
+def leaves_among(nodes: Iterable[Reached]) -> list[torch.Tensor]:
+    """The tensors that a backward through these nodes adds gradients to."""
+    return [
+        reached.node.variable  # type: ignore[attr-defined]
+        for reached in nodes
+        if reached.node.name() == _ADDS_TO_LEAF
+    ]
+
+
+def node_name(node: Node) -> str:
+    """The name of a node without its namespace: "AddmmBackward0"."""
+    return node.name().rpartition("::")[2]
+
+
+def output_of_node(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """The number of the node that a tensor comes from, and which of its outputs it is.
+
+    None for a leaf, and for a tensor without gradients.
+    """
+    node = tensor.grad_fn
+    return None if node is None else (node_number(node), tensor.output_nr)
+
+
+class HookHandles:
+    """The hooks that one observer has put on nodes and tensors."""
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+
+    def add(self, *handles: Any) -> None:
+        """Remember hooks by what registering them returned."""
+        self._handles += handles
+
+    def around(
+        self,
+        node: Node,
+        before: Callable[[Gradients], None],
+        after: Callable[[Gradients, Gradients], None],
+    ) -> None:
+        """Call these right before and right after a node runs."""
+        self._handles += node.register_prehook(before), node.register_hook(after)
+
+    def drop_freed(self) -> None:
+        """Forget the hooks whose node is gone, and which went with it."""
+        self._handles = [each for each in self._handles if each.hooks_dict_ref() is not None]
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+class GradientReceiver(Protocol):
+    """What a `GradientHook` reports to."""
+
+    def take_gradient(self, hook: Any, gradient: torch.Tensor) -> None:
+        """The gradient of a hook's tensor has been computed."""
+
+    def notice_backward(self) -> None:
+        """A backward has begun."""
+
+    def gradient_missed(self, problem: Exception) -> None:
+        """An error of ours: the gradient was not taken."""
+
+
+class GradientHook:
+    """Reports the gradient of one tensor to a receiver, as long as that is alive.
+
+    It is one object with everything that a subclass knows of the tensor: thousands of them live
+    through a step, and every garbage collection looks through all that they hold.
+    """
+
+    __slots__ = ("_receiver", "_source", "_version")
+
+    def __init__(
+        self, receiver: weakref.ref[GradientReceiver], tensor: torch.Tensor, version: int
+    ) -> None:
+        self._receiver = receiver
+        self._source = _source_of(tensor)
+        self._version = version
+
+    def is_of(self, tensor: torch.Tensor, version: int) -> bool:
+        """Whether it waits for the gradient of a tensor as it is now."""
+        return self._version == version and self._source == _source_of(tensor)
+
+    def __call__(self, gradient: torch.Tensor | None) -> None:
+        receiver = self._receiver()
+        # If a node has several outputs and nothing used this one, there is no gradient.
+        if receiver is not None and gradient is not None:
+            try:
+                receiver.take_gradient(self, gradient)
+            except Exception as problem:  # noqa: BLE001 - no error of ours may stop a backward
+                receiver.gradient_missed(problem)
+
+
+def _source_of(tensor: torch.Tensor) -> tuple[object, ...]:
+    """What tells a tensor from others with the same id: its node, or the memory of a leaf."""
+    return output_of_node(tensor) or view_of(tensor)
+
+
+def saved_tensors(node: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that a node keeps for its backward, by name, as far as they can be read."""
+    kind: type = type(node)
+    for name in _saved_names(kind):
+        try:
+            saved = getattr(node, name)
+        except RuntimeError:
+            # Overwritten since, or freed: the backward itself will say so.
+            continue
+        yield from ((name.removeprefix(SAVED_PREFIX), tensor) for tensor in iter_tensors(saved))
+
+
+@functools.lru_cache(maxsize=4096)
+def _saved_names(kind: type) -> tuple[str, ...]:
+    """The attributes under which nodes of a class give what they have saved."""
+    return tuple(
+        name for name in dir(kind) if name.startswith(SAVED_PREFIX) or name == "saved_tensors"
+    )
+
+
+def is_user_function(node: Any) -> bool:
+    """Whether a node is the backward of a user's own `torch.autograd.Function`."""
+    return isinstance(node, FunctionNode)
 
 
 BACKWARD = BACKWARD_CODE
 
-_STEP = next(
+OPTIMIZER_STEP = next(
     part
     for part in torch.optim.Optimizer.profile_hook_step.__code__.co_consts
     if isinstance(part, types.CodeType)
 )
-"""What torch puts around the `step` of every optimizer."""
+"""The wrapper that torch puts around the `step` of every optimizer."""
 
 
 def phase_of(chain: tuple[Any, ...]) -> Phase:
     """The phase of an op that was called along a chain of code."""
     if BACKWARD in chain:
         return "backward"
-    return "optimizer" if _STEP in chain else "forward"
+    return "optimizer" if OPTIMIZER_STEP in chain else "forward"

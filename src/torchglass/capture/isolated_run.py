@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from torchglass.blocks import unbroken
-from torchglass.capture.measure.timer import Reached, leaves_among, nodes_behind
+from torchglass.capture.autograd import Reached, leaves_among, nodes_behind
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.nested_tensors import named_tensors
 from torchglass.capture.restore_state import (

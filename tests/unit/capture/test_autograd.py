@@ -1,10 +1,22 @@
-"""Whose the nodes of autograd are, told before they are made and afterwards."""
+"""Who created the nodes of autograd, noted before they are created and afterwards."""
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 
-from torchglass.capture.autograd import UNNUMBERED, LateNodeCreators, NodeCreators
+from torchglass.capture.autograd import (
+    UNNUMBERED,
+    GradientHook,
+    HookHandles,
+    NewNodes,
+    NodeCreators,
+    leaves_among,
+    node_name,
+    nodes_behind,
+    saved_tensors,
+)
 
 
 def number_of(tensor: torch.Tensor) -> int:
@@ -15,15 +27,15 @@ def number_of(tensor: torch.Tensor) -> int:
 def test_a_node_is_whose_turn_it_was() -> None:
     x = torch.ones(2, requires_grad=True)
     before = number_of(x * 2)
-    makers: NodeCreators[str] = NodeCreators()
+    creators: NodeCreators[str] = NodeCreators()
 
-    makers.begin("encoder")
+    creators.begin("encoder")
     first = x.exp()
-    makers.begin("decoder")
+    creators.begin("decoder")
     second, third = first.sin(), first.cos()
 
-    assert makers.find(before) is None
-    assert [makers.find(number_of(one)) for one in (first, second, third)] == [
+    assert creators.find(before) is None
+    assert [creators.find(number_of(one)) for one in (first, second, third)] == [
         "encoder",
         "decoder",
         "decoder",
@@ -33,20 +45,20 @@ def test_a_node_is_whose_turn_it_was() -> None:
 def test_a_node_is_whose_turn_has_ended_since() -> None:
     x = torch.ones(2, requires_grad=True)
     before = number_of(x * 2)
-    makers: LateNodeCreators[str] = LateNodeCreators()
+    creators: NodeCreators[str] = NodeCreators()
 
     first = x.exp()
-    assert makers.has_new
-    makers.end("encoder")
-    makers.end("nobody")
+    assert creators.has_new
+    creators.created("encoder")
+    creators.created("nobody")
     second = first.sin()
-    makers.end("decoder")
+    creators.created("decoder")
     after = first.cos()
 
-    found = [makers.find(number_of(one)) for one in (first, second)]
+    found = [creators.find(number_of(one)) for one in (first, second)]
     assert found == ["encoder", "decoder"]
-    assert makers.find(before) is None
-    assert makers.find(number_of(after)) is None
+    assert creators.find(before) is None
+    assert creators.find(number_of(after)) is None
 
 
 def test_what_adds_to_a_leaf_was_made_by_nobody() -> None:
@@ -54,8 +66,99 @@ def test_what_adds_to_a_leaf_was_made_by_nobody() -> None:
     y = x * 2
     assert y.grad_fn is not None
     adds, _ = y.grad_fn.next_functions[0]
-    makers: LateNodeCreators[str] = LateNodeCreators()
+    creators: NodeCreators[str] = NodeCreators()
 
     assert adds is not None
     assert adds._sequence_nr() == UNNUMBERED
-    assert makers.find(UNNUMBERED) is None
+    assert creators.find(UNNUMBERED) is None
+
+
+def test_each_new_node_is_found_once_and_older_ones_are_left_out() -> None:
+    x = torch.ones(2, requires_grad=True)
+    older = x.exp()
+    new = NewNodes()
+    first = older.sin()
+    second = first.cos()
+
+    names = [node_name(node) for node in new.behind([second])]
+
+    assert names == ["CosBackward0", "SinBackward0"]
+    assert list(new.behind([second, first.tanh()])) != []
+    assert list(new.behind([second])) == []
+
+
+def test_a_walk_meets_every_node_once_and_finds_the_leaves() -> None:
+    x = torch.ones(2, requires_grad=True)
+    hidden = x.exp()
+
+    nodes = list(nodes_behind([hidden.sin() + hidden.cos()]))
+
+    names = [node_name(reached.node) for reached in nodes]
+    assert sorted(names) == [
+        "AccumulateGrad",
+        "AddBackward0",
+        "CosBackward0",
+        "ExpBackward0",
+        "SinBackward0",
+    ]
+    assert leaves_among(nodes) == [x]
+
+
+def test_saved_tensors_have_names_and_what_was_overwritten_is_left_out() -> None:
+    x = torch.ones(2, requires_grad=True)
+    y = x.exp()
+
+    assert [(name, tensor.tolist()) for name, tensor in saved_tensors(y.grad_fn)] == [
+        ("result", y.tolist())
+    ]
+    y.mul_(2)
+    exp = y.grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    assert list(saved_tensors(exp)) == []
+
+
+class Receiver:
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.taken: list[list[float]] = []
+        self.problems: list[Exception] = []
+
+    def take_gradient(self, hook: GradientHook, gradient: torch.Tensor) -> None:
+        if self.fails:
+            raise ValueError("ours")
+        self.taken.append(gradient.tolist())
+
+    def notice_backward(self) -> None:
+        raise AssertionError
+
+    def gradient_missed(self, problem: Exception) -> None:
+        self.problems.append(problem)
+
+
+def test_a_gradient_hook_reports_and_never_raises() -> None:
+    good, bad, gone = Receiver(), Receiver(fails=True), Receiver()
+    x = torch.ones(2, requires_grad=True)
+    y = x * 3
+    for receiver in (good, bad, gone):
+        y.register_hook(GradientHook(weakref.ref(receiver), y, y._version))  # type: ignore[no-untyped-call]
+    del receiver, gone
+
+    torch.autograd.backward(y.sum())
+
+    assert good.taken == [[1.0, 1.0]]
+    assert [str(problem) for problem in bad.problems] == ["ours"]
+
+
+def test_handles_of_freed_nodes_are_dropped_and_the_others_removed() -> None:
+    runs: list[str] = []
+    handles = HookHandles()
+    x = torch.ones(2, requires_grad=True)
+    y = x.exp()
+    assert y.grad_fn is not None
+    handles.around(y.grad_fn, lambda _: runs.append("before"), lambda *_: runs.append("after"))
+    torch.autograd.backward(y.sum(), retain_graph=True)
+    assert runs == ["before", "after"]
+
+    handles.drop_freed()
+    handles.remove()
+    torch.autograd.backward(y.sum())
+    assert runs == ["before", "after"]

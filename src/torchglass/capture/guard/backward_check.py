@@ -13,7 +13,13 @@ from typing import Any
 
 import torch
 
-from torchglass.capture.autograd import UNNUMBERED, nodes_made
+from torchglass.capture.autograd import (
+    Gradients,
+    NewNodes,
+    is_user_function,
+    output_of_node,
+    saved_tensors,
+)
 from torchglass.capture.guard.evidence import Exhibit, Held, Spot, arrival, blame
 from torchglass.capture.guard.finding_report import Desk
 from torchglass.capture.guard.op_dump import Kept
@@ -21,15 +27,12 @@ from torchglass.capture.guard.tensor_health import Health, look, look_again
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.torch_functions import iter_tensors
 from torchglass.capture.torch_internals import (
-    SAVED_PREFIX,
-    FunctionNode,
     current_backward,
+    node_count,
     node_number,
     running_node,
 )
 from torchglass.records.findings import Finding
-
-Gradients = tuple[torch.Tensor | None, ...]
 
 
 @dataclasses.dataclass(slots=True)
@@ -50,8 +53,8 @@ class Backward:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._made = self._first = nodes_made()
-        self._claimed: set[int] = set()
+        self._made = node_count()
+        self._nodes = NewNodes()
         self._task = -1
         self._spoiled = False
         self._is_active = True
@@ -59,41 +62,30 @@ class Backward:
     @property
     def has_new(self) -> bool:
         """Whether nodes were made since the last claim."""
-        return nodes_made() != self._made
+        return node_count() != self._made
 
     def is_open(self, output: Any) -> bool:
         """Whether a result has a node that nobody has claimed, as those of a Function begin."""
         nodes = (tensor.grad_fn for tensor in iter_tensors(output))
-        return any(node is not None and self._is_new(node_number(node)) for node in nodes)
+        return any(node is not None and self._nodes.is_new(node) for node in nodes)
 
     def begin(self) -> None:
         """Leave all nodes that there are to those who have claimed them."""
-        self._made = self._first = nodes_made()
-        self._claimed = set()
+        self._made = node_count()
+        self._nodes = NewNodes()
 
     def claim(self, output: Any, spot: Spot, kept: Kept | None = None) -> None:
         """Hook the new nodes that a result goes back to."""
         claim = Claim(spot, kept)
-        results = [tensor for tensor in iter_tensors(output) if tensor.grad_fn is not None]
         if kept is not None:
             claim.results = {
-                (node_number(node), tensor.output_nr): number
+                source: number
                 for number, tensor in enumerate(iter_tensors(output))
-                if (node := tensor.grad_fn) is not None
+                if (source := output_of_node(tensor)) is not None
             }
-        waiting: list[Any] = [tensor.grad_fn for tensor in results]
-        while waiting:
-            node = waiting.pop()
-            number = node_number(node)
-            if not self._is_new(number):
-                continue
-            self._claimed.add(number)
+        for node in self._nodes.behind(iter_tensors(output)):
             node.register_hook(partial(self._after, _own_claim(node, claim)))
-            waiting += [before for before, _ in node.next_functions if before is not None]
-        self._made = nodes_made()
-
-    def _is_new(self, number: int) -> bool:
-        return self._first <= number != UNNUMBERED and number not in self._claimed
+        self._made = node_count()
 
     def end(self) -> None:
         """Look at nothing more: the hooks that graphs still have do nothing."""
@@ -177,14 +169,14 @@ class Backward:
 
 def _own_claim(node: Any, claim: Claim) -> Claim:
     """A user's autograd Function goes by its own name: no op was seen that made its node."""
-    if not isinstance(node, FunctionNode):
+    if not is_user_function(node):
         return claim
     return Claim(claim.spot._replace(op=type(node).__name__.removesuffix("Backward")))
 
 
 def _take_gradients(claim: Claim, given: Gradients) -> None:
     node = running_node()
-    number = node_number(node) if node is not None else UNNUMBERED
+    number = -1 if node is None else node_number(node)
     for place, gradient in enumerate(given):
         result = claim.results.get((number, place))
         if result is not None and gradient is not None:
@@ -198,12 +190,5 @@ def _parameter(node: Any, culprit: int, held: Held) -> str:
 
 
 def _saved(node: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """What a node kept of the forward, as far as it lets us see it."""
-    for name in dir(node):
-        if name.startswith(SAVED_PREFIX):
-            try:
-                value = getattr(node, name)
-            except RuntimeError:
-                # It was written over, or let go.
-                continue
-            yield from ((name.removeprefix(SAVED_PREFIX), tensor) for tensor in iter_tensors(value))
+    """What a node of torch's own kept of the forward, as far as it can be read."""
+    return iter(()) if is_user_function(node) else saved_tensors(node)

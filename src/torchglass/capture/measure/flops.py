@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from torchglass.blocks import together, unbroken
+from torchglass.capture.autograd import Reached
 from torchglass.capture.fake_tensors import Faking, has_fakes
 from torchglass.capture.isolated_run import (
     Located,
@@ -21,7 +22,6 @@ from torchglass.capture.isolated_run import (
 )
 from torchglass.capture.measure.clocks import Clock, clock_for
 from torchglass.capture.measure.flop_counter import FlopCounter, FlopMode, counting_functions
-from torchglass.capture.measure.timer import Reached
 from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import (

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from torchglass.blocks import unbroken
+from torchglass.capture.autograd import Reached, leaves_among
 from torchglass.capture.fake_tensors import MOST_LSTM_WEIGHTS, Faking, has_fakes
 from torchglass.capture.isolated_run import (
     NO_BACKWARD,
@@ -26,7 +27,6 @@ from torchglass.capture.isolated_run import (
 from torchglass.capture.measure.allocators import Meter, meters_for
 from torchglass.capture.measure.memory_recorder import MemoryRecorder
 from torchglass.capture.measure.optimizer_copy import Making, Twin, optimizer_named
-from torchglass.capture.measure.timer import Reached, leaves_among
 from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import (
     Replace,

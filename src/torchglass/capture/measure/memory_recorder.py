@@ -1,8 +1,6 @@
 """Records the memory of a step, kernel by kernel.
 
-Hooks on saved tensors would tell, but they turn off autograd's own check for tensors that were
-written over, and `torch.func` refuses to run below them. So the nodes are asked, right before the
-backward begins.
+The nodes tell what they saved right before the backward begins.
 
 Where several gradients come to one tensor, autograd adds each to the sum so far. If nobody else has
 that sum it adds in place; while a mode looks on it never does, and takes a new block that a plain
@@ -22,19 +20,22 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.autograd.graph import Node
 
 from torchglass.blocks import unbroken
-from torchglass.capture.autograd import BACKWARD, LateNodeCreators
+from torchglass.capture.autograd import (
+    BACKWARD,
+    NodeCreators,
+    Reached,
+    node_name,
+    saved_tensors,
+)
 from torchglass.capture.measure.storage_log import Ledger, Place
-from torchglass.capture.measure.timer import Reached
 from torchglass.capture.module_calls import CallRecorder, RecordedCall, observe_calls
-from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import Replace
 from torchglass.capture.tensor.memory_extent import extent_of
 from torchglass.capture.torch_functions import iter_tensors
 from torchglass.capture.torch_internals import (
-    SAVED_PREFIX,
     FakeTensor,
     has_saved_tensor_hooks,
     node_number,
@@ -48,59 +49,25 @@ from torchglass.records.measures import BlockKind, Saver, StepPhase
 from torchglass.records.model import join_path
 
 
-class _Maker(NamedTuple):
+class _Creator(NamedTuple):
     path: str | None
     hooked: bool
     """Whether hooks of the model's own took what was saved, as those of a checkpoint do."""
 
 
-class SavingModules:
-    """Remembers in which module each node was made."""
-
-    def __init__(self) -> None:
-        self._makers: LateNodeCreators[_Maker] = LateNodeCreators()
-
-    def note(self, path: str | None) -> None:
-        """A kernel of a module ran; the nodes made since the last one are that module's."""
-        if self._makers.has_new:
-            self._makers.end(_Maker(path, has_saved_tensor_hooks()))
-
-    def find(self, node: Node) -> _Maker | None:
-        """Where a node was made; None for one that was not made in the step."""
-        return self._makers.find(node_number(node))
-
-
-def saved_tensors(
-    nodes: Iterable[Reached], makers: SavingModules
+def tensors_saved_by(
+    nodes: Iterable[Reached], creators: NodeCreators[_Creator]
 ) -> Iterator[tuple[torch.Tensor, Saver]]:
     """The tensors that nodes keep and who keeps them, in the order of the forward."""
     made = sorted((reached.node for reached in nodes), key=node_number)
     for node in made:
-        maker = makers.find(node)
-        # To unpack what hooks have packed may run a part of the model again.
-        if maker is None or maker.hooked:
+        creator = creators.of(node)
+        # Reading what hooks have packed may run a part of the model again.
+        if creator is None or creator.hooked:
             continue
-        saver = Saver(node=node.name().rpartition("::")[2], path=maker.path)
-        for name in _names(type(node)):
-            for tensor in _saved(node, name):
-                yield tensor, saver
-
-
-def _saved(node: Any, name: str) -> Iterator[torch.Tensor]:
-    try:
-        saved = getattr(node, name)
-    except RuntimeError:
-        # Written over since, or freed: the backward itself will say so.
-        return
-    yield from (tensor for _, tensor in named_tensors(saved))
-
-
-@functools.lru_cache(maxsize=4096)
-def _names(kind: type) -> tuple[str, ...]:
-    """Under which names nodes of a class give what they have saved."""
-    return tuple(
-        name for name in dir(kind) if name.startswith(SAVED_PREFIX) or name == "saved_tensors"
-    )
+        saver = Saver(node=node_name(node), path=creator.path)
+        for _, tensor in saved_tensors(node):
+            yield tensor, saver
 
 
 _ADD = torch.ops.aten.add.Tensor
@@ -185,7 +152,7 @@ class MemoryRecorder(CallRecorder):
         self._model_modules = modules
         self._slots: dict[int, tuple[str, str]] = {}
         self._mode = KernelMode(self)
-        self._makers = SavingModules()
+        self._creators: NodeCreators[_Creator] = NodeCreators()
         self._sums = Sums()
         self.has_sparse = False
         """Whether a kernel gave a tensor that is not strided."""
@@ -219,7 +186,8 @@ class MemoryRecorder(CallRecorder):
         """A kernel ran: write down what it took."""
         try:
             path = None if event.call is None else event.call.path
-            self._makers.note(path)
+            if self._creators.has_new:
+                self._creators.created(_Creator(path, has_saved_tensor_hooks()))
             self._take(event, path)
         except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's step
             self.missed(problem)
@@ -228,7 +196,7 @@ class MemoryRecorder(CallRecorder):
     def retain(self, nodes: Iterable[Reached]) -> None:
         """The backward is about to begin: what is still there is kept for it."""
         self.ledger.retain("activation")
-        for tensor, saver in saved_tensors(nodes, self._makers):
+        for tensor, saver in tensors_saved_by(nodes, self._creators):
             self.ledger.saved(tensor, saver)
 
     def _take(self, event: OpEvent, path: str | None) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from torchglass.analyse.time_attribution import charge
 from torchglass.blocks import unbroken
+from torchglass.capture.autograd import Reached
 from torchglass.capture.isolated_run import (
     Located,
     Loss,
@@ -19,7 +20,7 @@ from torchglass.capture.isolated_run import (
     with_shapes,
 )
 from torchglass.capture.measure.clocks import Clock, CpuClock, clock_for, cpu_clock
-from torchglass.capture.measure.timer import ModuleTimer, NodeTimer, Reached, Stopwatch, timing_ops
+from torchglass.capture.measure.timer import ModuleTimer, NodeTimer, Stopwatch, timing_ops
 from torchglass.capture.module_calls import CallRecorder, observe_calls
 from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import has_compiled, retried_with_gradients

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -22,7 +21,15 @@ from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
 from torchglass.blocks import unbroken
-from torchglass.capture.autograd import UNNUMBERED, nodes_made
+from torchglass.capture.autograd import (
+    UNNUMBERED,
+    Gradients,
+    HookHandles,
+    NodeCreators,
+    Reached,
+    node_name,
+    nodes_behind,
+)
 from torchglass.capture.measure.clocks import Clock, CpuClock
 from torchglass.capture.module_calls import ModuleStack
 from torchglass.capture.nested_tensors import named_tensors
@@ -50,10 +57,7 @@ class RawSpan:
 
 
 class Stopwatch:
-    """Takes down when things begin and end, and which of them made which node of autograd.
-
-    Nodes are numbered as they are made, so the numbers at each beginning and end tell it.
-    """
+    """Takes down when things begin and end, and which of them created which autograd node."""
 
     def __init__(self, clock: Clock, cpu: CpuClock) -> None:
         self._clock = clock
@@ -63,8 +67,8 @@ class Stopwatch:
         self._open: list[int] = []
         self.current: int | None = None
         """The innermost span that has not ended."""
-        self._nodes: list[int] = []
-        self._makers: list[int | None] = []
+        self.creators: NodeCreators[int] = NodeCreators()
+        """The innermost span in which each autograd node was created."""
 
     @property
     def depth(self) -> int:
@@ -79,8 +83,7 @@ class Stopwatch:
         self.spans.append(span)
         self._open.append(index)
         self.current = index
-        self._nodes.append(nodes_made())
-        self._makers.append(index)
+        self.creators.begin(index)
         # The clock is read last here and first at the end: our own work is not in the span.
         span.cpu_ns = self._cpu()
         span.start = self._mark()
@@ -95,8 +98,7 @@ class Stopwatch:
             span.end = mark
             span.cpu_ns = cpu_ns - span.cpu_ns
         self.current = self._open[-1] if self._open else None
-        self._nodes.append(nodes_made())
-        self._makers.append(self.current)
+        self.creators.begin(self.current)
 
     def innermost_path(self) -> str | None:
         """The path of the module that is at work; None outside of all modules."""
@@ -111,11 +113,6 @@ class Stopwatch:
     def is_in_node(self) -> bool:
         """Whether what is at work is a node of autograd, and nothing that it began."""
         return self.current is not None and self.spans[self.current].kind == "node"
-
-    def maker(self, node: int) -> int | None:
-        """The innermost span in which the node of a number was made."""
-        place = bisect_right(self._nodes, node) - 1
-        return self._makers[place] if place >= 0 else None
 
     def read(self) -> tuple[Span, ...]:
         """The spans with their times; the clock may have to wait for its device."""
@@ -247,50 +244,13 @@ def _computes(func: Any) -> bool:
     return getattr(func, "__name__", "") not in _ASK_ONLY
 
 
-_ADDS_TO_LEAF = "torch::autograd::AccumulateGrad"
-
-
-class Reached(NamedTuple):
-    """A node of a graph, and the one through which it was reached first."""
-
-    node: Node
-    through: Node | None
-
-
-def nodes_behind(tensors: Iterable[torch.Tensor]) -> Iterator[Reached]:
-    """The nodes that a backward from these tensors comes to, each once, users before makers."""
-    roots = (tensor.grad_fn for tensor in tensors)
-    waiting = [Reached(node, None) for node in roots if node is not None]
-    seen: set[Node] = set()
-    while waiting:
-        reached = waiting.pop()
-        if reached.node in seen:
-            continue
-        seen.add(reached.node)
-        yield reached
-        waiting.extend(
-            Reached(node, reached.node)
-            for node, _ in reached.node.next_functions
-            if node is not None
-        )
-
-
-def leaves_among(nodes: Iterable[Reached]) -> list[torch.Tensor]:
-    """The tensors that a backward through these nodes gives gradients to."""
-    return [
-        reached.node.variable  # type: ignore[attr-defined]
-        for reached in nodes
-        if reached.node.name() == _ADDS_TO_LEAF
-    ]
-
-
 class NodeTimer:
     """Has a stopwatch time nodes when autograd comes to them, until it is closed."""
 
     def __init__(self, watch: Stopwatch) -> None:
         self._watch = watch
         self._owners: dict[Node, int | None] = {}
-        self._handles: list[Any] = []
+        self._hooks = HookHandles()
 
     def tag(self, tensors: Iterable[torch.Tensor]) -> None:
         """Time the nodes behind some tensors, and charge them to the spans that made them."""
@@ -304,21 +264,19 @@ class NodeTimer:
 
     def close(self) -> None:
         """Take the hooks off: the node of a leaf may live on with it."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._hooks.remove()
         self._owners.clear()
 
     def _tag(self, reached: Reached) -> None:
         node = reached.node
         number = node_number(node)
         if number != UNNUMBERED:
-            owner = self._watch.maker(number)
+            owner = self._watch.creators.find(number)
         else:
             owner = None if reached.through is None else self._owners[reached.through]
         self._owners[node] = owner
-        timer = _Hooks(self._watch, node.name().rpartition("::")[2], owner)
-        self._handles += node.register_prehook(timer.begin), node.register_hook(timer.end)
+        timer = _Hooks(self._watch, node_name(node), owner)
+        self._hooks.around(node, timer.begin, timer.end)
 
 
 class _Hooks:
@@ -332,8 +290,8 @@ class _Hooks:
         self._owner = owner
         self._depths: list[int] = []
 
-    def begin(self, gradients: tuple[torch.Tensor, ...]) -> None:
+    def begin(self, gradients: Gradients) -> None:
         self._depths.append(self._watch.begin("node", self._name, self._owner))
 
-    def end(self, inputs: tuple[torch.Tensor, ...], outputs: tuple[torch.Tensor, ...]) -> None:
+    def end(self, computed: Gradients, arrived: Gradients) -> None:
         self._watch.end(self._depths.pop())

@@ -17,7 +17,15 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node, get_gradient_edge
 
-from torchglass.capture.autograd import UNNUMBERED, NodeCreators, nodes_made
+from torchglass.capture.autograd import (
+    NO_BACKWARD,
+    UNNUMBERED,
+    Gradients,
+    HookHandles,
+    NewNodes,
+    NodeCreators,
+    output_of_node,
+)
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.measure.allocators import Gauge
 from torchglass.capture.measure.clocks import StandingClock
@@ -25,17 +33,13 @@ from torchglass.capture.nested_tensors import named_tensors
 from torchglass.capture.observe.module_call import Call, Edge, nearest_around
 from torchglass.capture.observe.tensor_reading import Reader
 from torchglass.capture.tensor.description import describe
-from torchglass.capture.torch_internals import current_backward, node_number, queue_callback
+from torchglass.capture.torch_internals import (
+    current_backward,
+    node_count,
+    node_number,
+    queue_callback,
+)
 from torchglass.errors import Fence
-
-Gradients = tuple[torch.Tensor | None, ...]
-
-_NO_TASK = -1
-
-
-def is_in_backward() -> bool:
-    """Whether this thread runs a node of autograd."""
-    return current_backward() != _NO_TASK
 
 
 class _Open:
@@ -53,7 +57,7 @@ class _Lane:
 
     __slots__ = ("bytes", "last", "last_ns", "open", "task")
 
-    def __init__(self, task: int = _NO_TASK) -> None:
+    def __init__(self, task: int = NO_BACKWARD) -> None:
         self.task = task
         self.open: list[_Open] = []
         self.last: Call | None = None
@@ -272,14 +276,14 @@ class Graph:
     def __init__(self, watch: Watch, parameters: Iterable[torch.Tensor]) -> None:
         self._watch = watch
         self._parameters = {id(parameter) for parameter in parameters}
-        self._first = 0
         self._is_open = False
-        self._makers: NodeCreators[Call | None] = NodeCreators()
+        self._nodes = NewNodes()
+        self._creators: NodeCreators[Call] = NodeCreators()
         self._hooked: dict[int, NodeHooks] = {}
         self._leaves: set[int] = set()
         self._open_edges: dict[Edge, list[Call]] = defaultdict(list)
-        self._handles: list[Any] = []
-        self._leaf_handles: dict[int, list[Any]] = {}
+        self._handles = HookHandles()
+        self._leaf_handles: dict[int, HookHandles] = {}
 
     def enter(self, call: Call, inputs: Iterable[tuple[str, torch.Tensor]]) -> None:
         """A call begins: see where its inputs hang."""
@@ -292,15 +296,15 @@ class Graph:
                 call.input_gradients[place] = None
         for edge in call.edges:
             self._open_edges[edge].append(call)
-        call.first_node = nodes_made()
-        self._makers.begin(call)
+        call.first_node = node_count()
+        self._creators.begin(call)
 
     def leave(self, call: Call, outer: Call | None, output: Any) -> None:
         """A call ends: hook the nodes that were made in it."""
-        self._makers.begin(outer)
+        self._creators.begin(outer)
         try:
             located = [(place, t) for place, t in named_tensors(output) if t.requires_grad]
-            self._claim(tensor.grad_fn for _, tensor in located)
+            self._claim(tensor for _, tensor in located)
             for place, tensor in located:
                 self._expect(call, place, tensor)
         finally:
@@ -312,46 +316,32 @@ class Graph:
     def close(self) -> None:
         """Take all hooks off, those of graphs that the user still holds among them."""
         self._end()
-        for handle in (*self._handles, *(h for hs in self._leaf_handles.values() for h in hs)):
-            handle.remove()
-        self._handles.clear()
+        for handles in (self._handles, *self._leaf_handles.values()):
+            handles.remove()
         self._leaf_handles.clear()
 
     def _begin(self) -> None:
         self._is_open = True
-        self._first = nodes_made()
-        # A handle whose hooks went with their node is of no more use.
-        self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
+        self._nodes = NewNodes()
+        self._handles.drop_freed()
 
     def _end(self) -> None:
         self._is_open = False
-        self._makers = NodeCreators()
+        self._creators = NodeCreators()
         self._hooked, self._leaves = {}, set()
         self._open_edges.clear()
 
-    def _claim(self, roots: Iterable[Node | None]) -> None:
+    def _claim(self, tensors: Iterable[torch.Tensor]) -> None:
         """Hook the nodes of this pass that some tensors come from, each once."""
-        waiting = [node for node in roots if node is not None]
-        while waiting:
-            node = waiting.pop()
+        for node in self._nodes.behind(tensors):
             number = node_number(node)
-            if not self._is_of_pass(number) or number in self._hooked:
-                continue
-            owner = self._makers.find(number)
-            hooks = self._hook(node, number, owner)
+            owner = self._creators.find(number)
+            hooks = self._hooked[number] = NodeHooks(self._watch, owner)
+            self._handles.around(node, hooks.begin, hooks.end)
             for index, (before, place) in enumerate(node.next_functions):
                 if before is not None:
-                    waiting.append(before)
                     self._feed(hooks, index, number, _edge_to(before, place))
                     self._claim_parameter(before, owner)
-
-    def _is_of_pass(self, number: int) -> bool:
-        return self._first <= number != UNNUMBERED
-
-    def _hook(self, node: Node, number: int, owner: Call | None) -> NodeHooks:
-        hooks = self._hooked[number] = NodeHooks(self._watch, owner)
-        self._handles += node.register_prehook(hooks.begin), node.register_hook(hooks.end)
-        return hooks
 
     def _feed(self, hooks: NodeHooks, index: int, number: int, edge: Edge) -> None:
         """Have a node's gradients for the inputs of calls taken there."""
@@ -370,13 +360,10 @@ class Graph:
         if parameter is None or key not in self._parameters or key in self._leaves:
             return
         self._leaves.add(key)
-        for handle in self._leaf_handles.get(key, ()):
-            handle.remove()
+        handles = self._leaf_handles.setdefault(key, HookHandles())
+        handles.remove()
         hooks = ParameterHooks(self._watch, owner, weakref.ref(parameter))
-        self._leaf_handles[key] = [
-            node.register_prehook(hooks.begin),
-            node.register_hook(hooks.end),
-        ]
+        handles.around(node, hooks.begin, hooks.end)
 
     def _expect(self, call: Call, place: str, tensor: torch.Tensor) -> None:
         """Have the gradient of a call's output taken where it arrives."""
@@ -390,7 +377,7 @@ class Graph:
         if hooks is None:
             # It was there before the call, as what an identity returns was.
             hooks = NodeHooks(self._watch, None)
-            self._handles.append(node.register_prehook(hooks.look))
+            self._handles.add(node.register_prehook(hooks.look))
             if number != UNNUMBERED:
                 self._hooked[number] = hooks
         hooks.outputs.append((at, call, place))
@@ -402,9 +389,8 @@ class Graph:
 def _edge(tensor: torch.Tensor) -> Edge | None:
     if not tensor.requires_grad:
         return None
-    node = tensor.grad_fn
     # The numbers of nodes are not negative.
-    return (-1, id(tensor)) if node is None else (node_number(node), tensor.output_nr)
+    return output_of_node(tensor) or (-1, id(tensor))
 
 
 def _edge_to(node: Node, place: int) -> Edge:

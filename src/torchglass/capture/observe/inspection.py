@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from torchglass.analyse.parameters import count
+from torchglass.capture.autograd import Reached
 from torchglass.capture.isolated_run import NO_BACKWARD, Loss, Step, keeping_parameters, with_shapes
-from torchglass.capture.measure.timer import Reached
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.observe.inspection_recorder import InspectionRecorder, Watched, depth_of

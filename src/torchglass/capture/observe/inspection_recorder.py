@@ -21,12 +21,13 @@ import torch
 from torch import nn
 
 from torchglass.blocks import surely, uninterrupted
+from torchglass.capture.autograd import is_in_backward
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.measure.allocators import gauge_for
 from torchglass.capture.measure.clocks import StandingClock, waiting
 from torchglass.capture.model.class_names import class_name
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
-from torchglass.capture.observe.backward import Graph, Watch, is_in_backward
+from torchglass.capture.observe.backward import Graph, Watch
 from torchglass.capture.observe.module_call import Call, Home, Located
 from torchglass.capture.observe.tensor_reading import Reader
 from torchglass.capture.restore_state import has_compiled

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchglass.capture.autograd import BACKWARD, UNNUMBERED, LateNodeCreators
+from torchglass.capture.autograd import BACKWARD, UNNUMBERED, NodeCreators
 from torchglass.capture.torch_functions import iter_tensors, written_by_schema
 from torchglass.capture.torch_internals import (
     COMPOSITE,
@@ -130,7 +130,7 @@ class _Homes:
 
     def __init__(self, listener: OpListener) -> None:
         self._listener = listener
-        self._makers: LateNodeCreators[_Home] = LateNodeCreators()
+        self._creators: NodeCreators[_Home] = NodeCreators()
         self._node = -1
         self._name = ""
         self._home = _OUTSIDE
@@ -144,7 +144,7 @@ class _Homes:
             frame = frame.f_back
         node = running_node()
         home = self._of_forward(frame) if node is None else self._of_backward(node, frame)
-        self._makers.end(home)
+        self._creators.created(home)
         return home
 
     def _of_forward(self, frame: types.FrameType | None) -> _Home:
@@ -173,7 +173,7 @@ class _Homes:
         if number not in (self._node, UNNUMBERED):
             self._node, self._name, self._part = number, node.name(), 0
             made = number - (self._name == _MADE_AFTER_ITS_KERNEL)
-            self._home = self._makers.find(made) or _OUTSIDE
+            self._home = self._creators.find(made) or _OUTSIDE
         self._part += 1
         part = self._name, self._part
         return _Home(self._home.call, (*self._home.chain, BACKWARD, part))

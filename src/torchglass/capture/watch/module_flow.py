@@ -11,12 +11,17 @@ import contextlib
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from torchglass.blocks import surely
+from torchglass.capture.autograd import (
+    NO_BACKWARD,
+    GradientReceiver,
+    is_in_backward,
+)
 from torchglass.capture.hidden_from_modes import is_overheard, quietly
 from torchglass.capture.module_calls import add_observer, intercept_calls, remove_observer
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
@@ -27,7 +32,6 @@ from torchglass.capture.torch_internals import (
 )
 from torchglass.capture.watch.activations import has_view, own_way
 from torchglass.capture.watch.gradient_hooks import (
-    GradientReceiver,
     GradientSource,
     TensorGradientHook,
     on_backward,
@@ -99,7 +103,6 @@ class Inner(Protocol):
 MOST_CALLS = 16
 """So many calls of one module in a pass have series of their own; the others share theirs."""
 
-_NO_BACKWARD = -1
 _ONE_ARGUMENT = ("0",)
 
 
@@ -150,7 +153,7 @@ class Flow:
         self._spots: dict[tuple[str, str], GradientSource] = {}
         self._hooks: dict[int, TensorGradientHook] = {}
         self._handles: list[Any] = []
-        self._backward = _NO_BACKWARD
+        self._backward = NO_BACKWARD
         self._factor = 1.0
         self._is_scaled = False
 
@@ -243,7 +246,7 @@ class Flow:
         self._numbers.clear()
         self._open.clear()
         self._shape.clear()
-        self._is_again = current_backward() != _NO_BACKWARD
+        self._is_again = is_in_backward()
         self._shows_inner = False
         if self._is_again:
             last = self._last
@@ -364,12 +367,10 @@ class Flow:
             self._handles.append(handle)
         self._hooks[id(tensor)] = hook
 
-    def take_gradient(
-        self, ledger: Ledger, spots: Iterable[GradientSource], gradient: Tensor
-    ) -> None:
+    def take_gradient(self, hook: TensorGradientHook, gradient: Tensor) -> None:
         """Take down the gradient of what was at some places."""
         self._begin_backward()
-        where = self._passes.ledger_of_gradient(ledger)
+        where = self._passes.ledger_of_gradient(hook.ledger)
         if where is None or is_functorch_wrapped_tensor(gradient):
             return
         if type(gradient) is Tensor and not is_overheard():
@@ -380,7 +381,7 @@ class Flow:
         if reading is None:
             return
         reading.factor, reading.is_scaled = self._factor, self._is_scaled
-        for spot in spots:
+        for spot in hook.spots:
             where.put(spot.gradient, reading)
             if reading.norms is not None:
                 reading.norms.factor = reading.factor
@@ -391,7 +392,7 @@ class Flow:
         """A gradient of what a pass put out has come."""
         self._begin_backward()
 
-    def miss(self, problem: Exception) -> None:
+    def gradient_missed(self, problem: Exception) -> None:
         """A gradient could not be recorded."""
         self._passes.miss(problem)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
 
+from torchglass.capture.autograd import OPTIMIZER_STEP
 from torchglass.capture.torch_internals import current_scale, has_served
 from torchglass.capture.watch.step_values import Ledger
 
@@ -84,14 +84,6 @@ def _factor(scaler: Any) -> float:
     return 1 / scale if scale else 1.0
 
 
-def _code_around_steps() -> CodeType:
-    around = Optimizer.profile_hook_step(_code_around_steps)
-    return around.__code__
-
-
-_AROUND_STEPS = _code_around_steps()
-
-
 def is_within_own(optimizer: Optimizer) -> bool:
     """Whether the step of an optimizer that runs now is part of another step of its own."""
     return sum(one is optimizer for one in _under_way()) > 1
@@ -107,5 +99,5 @@ def _under_way() -> Iterator[Optimizer]:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back
-        if frame.f_code is _AROUND_STEPS:
+        if frame.f_code is OPTIMIZER_STEP:
             yield frame.f_locals["args"][0]

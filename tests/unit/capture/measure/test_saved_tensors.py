@@ -8,8 +8,8 @@ from torch import nn
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
-from torchglass.capture.measure.memory_recorder import MemoryRecorder, saved_tensors
-from torchglass.capture.measure.timer import nodes_behind
+from torchglass.capture.autograd import nodes_behind
+from torchglass.capture.measure.memory_recorder import MemoryRecorder, tensors_saved_by
 
 
 class Cube(Function):
@@ -32,7 +32,7 @@ def savers(run: Callable[[torch.Tensor], torch.Tensor]) -> list[tuple[str, tuple
     x = torch.randn(2, 3, requires_grad=True)
     with recorder.watching("forward"):
         output = run(x)
-    found = saved_tensors(nodes_behind([output]), recorder._makers)
+    found = tensors_saved_by(nodes_behind([output]), recorder._creators)
     return [(saver.node, tuple(tensor.shape)) for tensor, saver in found]
 
 
@@ -78,7 +78,7 @@ def test_a_saver_knows_the_module_that_it_is_in() -> None:
     with recorder.watching("forward"):
         output = model(torch.randn(2, 3))
 
-    found = saved_tensors(nodes_behind([output]), recorder._makers)
+    found = tensors_saved_by(nodes_behind([output]), recorder._creators)
 
     paths = {(saver.path, saver.node) for _, saver in found}
     assert paths == {("0", "AddmmBackward0"), ("1", "SigmoidBackward0")}
