@@ -37,7 +37,7 @@ and `torch.func` refuses to run below them. If the model itself has such hooks (
 reading a saved tensor may run a part of the model again: ask `has_saved_tensor_hooks()` at the time
 the node is created.
 
-**Where a backward is.** `running_node()` and `current_backward()` of `torch_internals` are the node and
+**Where a backward is.** `running_node()` and `current_backward()` are the node and
 the backward that this thread runs, and `phase_of` tells forward, backward and optimizer step
 apart by the code objects on the call stack.
 """
