@@ -113,14 +113,14 @@ def test_a_page_is_served_while_the_training_goes_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
-    served: list[backends.Standalone] = []
-    begin = backends.Standalone.begin
+    served: list[backends.StandaloneBackend] = []
+    begin = backends.StandaloneBackend.begin
 
-    def remember(self: backends.Standalone, reader: object) -> None:
+    def remember(self: backends.StandaloneBackend, reader: object) -> None:
         served.append(self)
         begin(self, reader)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(backends.Standalone, "begin", remember)
+    monkeypatch.setattr(backends.StandaloneBackend, "begin", remember)
     model = nn.Linear(4, 2)
 
     with watch(model, backend="standalone", run_dir=":memory:", standalone_port=5077):
@@ -316,11 +316,11 @@ def test_a_backend_that_cannot_begin_leaves_nothing_open(
 ) -> None:
     readers: list[FileReader] = []
 
-    def fail(self: backends.Standalone, reader: FileReader) -> None:
+    def fail(self: backends.StandaloneBackend, reader: FileReader) -> None:
         readers.append(reader)
         raise OSError("no port is free")
 
-    monkeypatch.setattr(backends.Standalone, "begin", fail)
+    monkeypatch.setattr(backends.StandaloneBackend, "begin", fail)
     call, threads = nn.Module.__call__, set(threading.enumerate())
 
     with pytest.raises(OSError, match="no port is free"):
@@ -498,9 +498,9 @@ def test_a_backend_that_breaks_is_a_warning_and_the_file_is_written(tmp_path: Pa
     from torchglass.store.memory import MemoryStore
 
     store = MemoryStore(RUN)
-    shown = backends.Shown(store, [Broken()])
+    shown = backends.BackendSink(store, [Broken()])
 
-    with pytest.warns(TorchglassWarning, match="Broken shows no more: OSError: gone away"):
+    with pytest.warns(TorchglassWarning, match="Broken stopped: OSError: gone away"):
         put_step(shown, 0)
     put_step(shown, 1)
 

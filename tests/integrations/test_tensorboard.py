@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_written_stops_no_training(tmp_path: Path) -> No
         with tg.watch(model, backend="tensorboard", save=file, verbose=False) as watcher:
             train(model, watcher, 3)
 
-    with pytest.warns(tg.TorchglassWarning, match="TensorBoardBackend shows no more"):
+    with pytest.warns(tg.TorchglassWarning, match="TensorBoardBackend stopped"):
         train_watched()
 
     assert len(tg.open(file)["loss"]) == 3

@@ -8,7 +8,7 @@ from torchglass.errors import CaptureError, TargetError
 
 
 def expect_module(model: object, verb: str) -> None:
-    """Refuse what is no nn.Module, by the name of the verb that it was given to."""
+    """Reject a model that is not an nn.Module."""
     from torch import nn
 
     if not isinstance(model, nn.Module):
@@ -16,24 +16,24 @@ def expect_module(model: object, verb: str) -> None:
 
 
 def expect_one_of(option: str, value: object, known: Sequence[str]) -> None:
-    """Refuse what an option has no meaning for."""
+    """Reject a value that is not one of the known ones."""
     if value not in known:
         raise CaptureError(f"{option} is one of {', '.join(known)}, not {value!r}")
 
 
 def expect_names(option: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The names that an option was given: one, or several."""
+    """The names passed to an option, as a tuple."""
     found = [names] if isinstance(names, str) else names
     if not isinstance(found, Iterable):
         raise TargetError(f"{option} takes a name or several, not {names!r}")
     every = tuple(found)
     for name in every:
         if not isinstance(name, str):
-            raise TargetError(f"{option} takes a name or several, and {name!r} is none")
+            raise TargetError(f"{option} takes a name or several, but {name!r} is not a string")
     return every
 
 
 def expect_at_least(least: int, option: str, value: object) -> None:
-    """Refuse what is no whole number, or too small a one."""
+    """Reject a value that is not an integer, or is too small."""
     if not isinstance(value, int) or value < least:
         raise CaptureError(f"{option} is {least} or more, not {value!r}")

@@ -1,7 +1,7 @@
-"""Where a training that is watched is shown, besides the run file that is always written.
+"""Where a watched training is shown, besides its run file.
 
-A backend is named by the user: "standalone" serves the page from this process, "none" shows
-nothing, and the others hand what was measured to the tool that they are named after.
+"standalone" serves the page from this process, "none" shows nothing, and the others pass the values
+on to the tool of their name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchglass.api.host_program import (
-    Program,
+    HostProgram,
     ending_quietly,
     ignoring_interrupts,
     wait_from_environment,
@@ -33,48 +33,47 @@ from torchglass.records.series import Frame, Kind, Series, SeriesId
 if TYPE_CHECKING:
     from torchglass.views.web.server import Server
 
-
 _MOST_TOLD = 3
-"""So many problems fit into what is said at the end of a training."""
+"""Problems that are listed at the end of a training."""
 
 
 def _nothing() -> None:
-    """There is no training to ask."""
+    """Do nothing: there is no training to ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """What a backend may ask of the training that it shows."""
+class TrainingControl:
+    """What a backend can ask of the training it shows."""
 
     show_step: Callable[[], None] = _nothing
-    """Shows the current step at once, if its update is over."""
+    """Shows the current step now, if its optimizer step is done."""
     catch_up: Callable[[], None] = _nothing
-    """Shows the current step however far it is, and waits until the reader has all steps."""
+    """Shows the current step even if it is incomplete, and waits until the reader has it."""
     close: Callable[[], None] = _nothing
     """Ends the run."""
 
 
 class Backend(Protocol):
-    """Who is shown a run while it is recorded, and lets go of its reader in the end."""
+    """Shows a run while it is recorded. It closes its reader at the end."""
 
-    def follow(self, training: Training) -> None:
-        """The training that will be shown, before it begins."""
+    def follow(self, training: TrainingControl) -> None:
+        """Receive the training, before it begins."""
 
     def begin(self, reader: Reader) -> None:
-        """The run begins; the reader tells at any time what has been written of it."""
+        """The run begins. The reader always has what was written so far."""
 
     def frame(self, frame: Frame, series: Mapping[SeriesId, Series]) -> None:
-        """A step was measured. The reader of a file may know its series only later."""
+        """A step was recorded. A reader of the file may learn of new series later."""
 
     def close(self) -> None:
-        """The run is over."""
+        """The run has ended."""
 
 
 ELSEWHERE = {
     "wandb": "torchglass.integrations.wandb",
     "tensorboard": "torchglass.integrations.tensorboard",
 }
-"""The modules of the backends that are other tools; each has a function `make_backend`."""
+"""Modules of the backends for other tools. Each has a function `make_backend`."""
 
 NAMES = ("standalone", "none", *ELSEWHERE)
 
@@ -82,7 +81,7 @@ NAMES = ("standalone", "none", *ELSEWHERE)
 def find_backends(
     names: str | Sequence[str], *, port: int, verbose: bool, wait: bool | None = None
 ) -> list[Backend]:
-    """The backends of these names, none of which has begun yet."""
+    """The backends with these names. None of them has begun yet."""
     chosen = [names] if isinstance(names, str) else list(names)
     found = (_find(name, port=port, verbose=verbose, wait=wait) for name in chosen)
     return [backend for backend in found if backend is not None]
@@ -92,7 +91,7 @@ def _find(name: str, *, port: int, verbose: bool, wait: bool | None) -> Backend 
     if name == "none":
         return None
     if name == "standalone":
-        return Standalone(port, say if verbose else None, wait)
+        return StandaloneBackend(port, say if verbose else None, wait)
     if name not in ELSEWHERE:
         raise TargetError(f"there is no backend {name!r}; there are {', '.join(NAMES)}")
     try:
@@ -105,11 +104,11 @@ def _find(name: str, *, port: int, verbose: bool, wait: bool | None) -> Backend 
     return backend
 
 
-class Standalone:
+class StandaloneBackend:
     """Serves the page from a thread of this process, until the process ends.
 
-    A program that has come to its end at a terminal stays until Ctrl-C, so that there is something
-    to look at. One that failed, or that nobody sits in front of, ends.
+    A program that ends without an error in a terminal stays until Ctrl-C, so that the page can be
+    read. A program that failed, or has no terminal, ends.
     """
 
     def __init__(
@@ -120,15 +119,15 @@ class Standalone:
         self._wait = wait_from_environment() if wait is None else wait
         self._server: Server | None = None
         self._reader: Reader | None = None
-        self._training = Training()
+        self._training = TrainingControl()
 
-    def follow(self, training: Training) -> None:
-        """The training that will be shown, before it begins."""
+    def follow(self, training: TrainingControl) -> None:
+        """Receive the training, before it begins."""
         self._training = training
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return "" if self._server is None else self._server.url
 
     def begin(self, reader: Reader) -> None:
@@ -142,19 +141,19 @@ class Standalone:
         _pages.add(self)
 
     def frame(self, frame: Frame, series: Mapping[SeriesId, Series]) -> None:
-        """The page asks the reader by itself."""
+        """Nothing to do: the page polls the reader."""
 
     def close(self) -> None:
-        """What was recorded can still be looked at."""
+        """Nothing to do: the page stays readable."""
 
-    def finish(self, program: Program) -> bool:
-        """The program has ended: close the run, and tell the user; whether the page stays."""
+    def finish(self, program: HostProgram) -> bool:
+        """Close the run at the end of the program; whether the page stays."""
         self._training.close()
         if not program.may_stay(self._wait):
             if self._say is not None and (path := self._file()):
                 self._say(f"Training ended. Reopen: torchglass view {path}")
             return False
-        # Whatever is not to be said, nobody shall wonder why a program does not end.
+        # Also without `verbose`: a program that does not end must say why.
         say(f"Training ended. The page stays until Ctrl-C: {self.url}")
         if path := self._file():
             say(f"Reopen later: torchglass view {path}")
@@ -166,29 +165,29 @@ class Standalone:
             self._server.wait()
 
     def stop(self) -> None:
-        """Serve no more, and let go of the run."""
+        """Stop the server and close the run."""
         if self._server is not None:
             self._server.close()
         if self._reader is not None:
             self._reader.close()
 
     def _file(self) -> str:
-        """The run file as a shell takes it; "" for a run in memory."""
+        """The run file quoted for a shell; "" for a run in memory."""
         path = getattr(self._reader, "path", None)
         return "" if path is None else shlex.quote(str(path))
 
 
-class _Pages:
-    """All pages that this process serves: they stay together, and end together."""
+class _ServedPages:
+    """All pages that this process serves. They stay and end together."""
 
     def __init__(self) -> None:
-        self._all: list[Standalone] = []
-        self._program: Program | None = None
+        self._all: list[StandaloneBackend] = []
+        self._program: HostProgram | None = None
 
-    def add(self, page: Standalone) -> None:
-        """A page is served from now on."""
+    def add(self, page: StandaloneBackend) -> None:
+        """Keep a page until the program ends."""
         if self._program is None:
-            self._program = Program()
+            self._program = HostProgram()
             atexit.register(self._end)
         self._all.append(page)
 
@@ -207,11 +206,11 @@ class _Pages:
                 page.stop()
 
 
-_pages = _Pages()
+_pages = _ServedPages()
 
 
-class Shown:
-    """A sink whose frames are shown to backends, too. An error of theirs stops nothing."""
+class BackendSink:
+    """A sink that also shows its frames to backends. Their errors do not stop the training."""
 
     def __init__(self, sink: Sink, backends: Sequence[Backend]) -> None:
         self._sink = sink
@@ -219,27 +218,27 @@ class Shown:
         self._series: dict[SeriesId, Series] = {}
 
     def put_model(self, model: Model) -> None:
-        """Keep the structure; a later one replaces it."""
+        """Write the structure; a later one replaces it."""
         self._sink.put_model(model)
 
     def put_document(self, document: Document) -> None:
-        """Keep a record of the whole run; a later one of its class replaces it."""
+        """Write a document of the run; a later one of its class replaces it."""
         self._sink.put_document(document)
 
     def series(self, path: str, name: str, kind: Kind = "scalar") -> SeriesId:
-        """The id of the series with this place and name, made on first use."""
+        """The id of the series with this path and name, created on first use."""
         own = self._sink.series(path, name, kind)
         if own not in self._series:
             self._series[own] = Series(id=own, path=path, name=name, kind=kind)
         return own
 
     def put_frame(self, frame: Frame) -> None:
-        """Keep what was measured at one step, and show it."""
+        """Write one step, and show it."""
         self._sink.put_frame(frame)
         self._each("frame", frame, self._series)
 
     def close(self) -> None:
-        """Write what is still waiting, then end the run everywhere."""
+        """Write what is pending, then end the run everywhere."""
         self._sink.close()
         self._each("close")
 
@@ -252,13 +251,13 @@ class Shown:
             getattr(backend, method)(*arguments)
         except Exception as error:  # noqa: BLE001 - inside someone's training
             self._backends.remove(backend)
-            warn(f"{type(backend).__name__} shows no more: {type(error).__name__}: {error}")
+            warn(f"{type(backend).__name__} stopped: {type(error).__name__}: {error}")
 
 
 def say(text: str) -> None:
-    """Tell the user something beside what the program itself prints."""
+    """Print a line of ours to stderr, above any progress bar."""
     with contextlib.suppress(Exception):
-        # A progress bar is drawn below what is written through it.
+        # tqdm redraws its bar below what is written through it.
         bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
         if bars is not None and getattr(bars, "_instances", None):
             bars.write(f"torchglass: {text}", file=sys.stderr)
@@ -268,7 +267,7 @@ def say(text: str) -> None:
 
 
 class Reporter:
-    """Tells the user of a training what was found, and how it ended."""
+    """Tells the user what was found in a training, and how it ended."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -276,14 +275,14 @@ class Reporter:
         self._has_told = False
 
     def found(self, findings: Sequence[Finding]) -> None:
-        """Tell of the first NaN or Inf at once."""
+        """Report the first NaN or Inf at once."""
         first = next((one for one in findings if one.severity == "error"), None)
         if first is not None and not self._has_told:
             self._has_told = True
             say(first.message)
 
     def ended(self, ending: Ending, steps: int, findings: Sequence[Finding]) -> None:
-        """Tell in at most five lines how a training ended, what was found, and where to look."""
+        """Report in at most five lines how a training ended and what was found."""
         if os.getpid() != self._process:
             return
         errors = [one for one in findings if one.severity == "error"]

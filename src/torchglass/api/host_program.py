@@ -17,25 +17,25 @@ from typing import NoReturn, TextIO
 from torchglass.errors import TargetError
 
 WAIT = "TORCHGLASS_WAIT"
-"""The environment variable that says whether a program stays for its page: 1 or 0."""
+"""Environment variable: 1 keeps the page after the program has ended, 0 does not."""
 
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def wait_from_environment() -> bool | None:
-    """What the environment says about staying; None if nothing."""
+    """What TORCHGLASS_WAIT says; None if it is not set."""
     text = os.environ.get(WAIT, "").strip().lower()
     if text and text not in (*_YES, *_NO):
         raise TargetError(f"{WAIT}={text!r} is not 1 or 0")
     return text in _YES if text else None
 
 
-class Program:
-    """The program of this process, from now until its end. `close` takes everything off again."""
+class HostProgram:
+    """The program of this process until it ends. `close` removes everything it added."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        # Who runs tests wants the next one, and not to look at a page.
+        # A test run must go on to the next test.
         self._is_test = "_pytest" in sys.modules
         self._frame = _main_frame()
         self._exit = sys.exit
@@ -44,14 +44,14 @@ class Program:
         sys.exit = self._noted_exit = self._make_exit()
 
     def is_here(self) -> bool:
-        """Whether this is the process itself, and not a fork of it."""
+        """Whether this is the process itself, not a fork of it."""
         return os.getpid() == self._process
 
     def may_stay(self, wait: bool | None) -> bool:
-        """Whether the program may stay after its end; `wait` is what the user wants, if anything.
+        """Whether the program may stay after its end. `wait` is the user's choice, if any.
 
-        It stays if it has ended without an error, and somebody at a terminal can end it. Whoever
-        wants it to stay needs no terminal.
+        It stays if it ended without an error and a terminal can interrupt it. With `wait=True` it
+        needs no terminal.
         """
         if wait is False or self._success is False or self._is_test or _is_interactive():
             return False
@@ -65,16 +65,16 @@ class Program:
             sys.exit = self._exit
 
     def _has_succeeded(self) -> bool | None:
-        """Whether the exit code is 0; None if Python tells nobody, as in `sys.exit(main())`."""
+        """Whether the exit code is 0; None if it is unknown, as in `sys.exit(main())`."""
         if self._frame is not None and _has_returned(self._frame):
             return True
-        # Python sets it when an error ends a program; SystemExit does not count as one.
+        # Python sets it when an uncaught error ends the program, but not for SystemExit.
         if hasattr(sys, "last_type"):
             return False
         return None if self._exit_code is None else self._exit_code == 0
 
     def _make_exit(self) -> Callable[..., NoReturn]:
-        """`sys.exit`, which also notes the exit code."""
+        """`sys.exit` that also stores the exit code."""
 
         @functools.wraps(self._exit)
         def note_and_exit(status: object = None, /) -> NoReturn:
@@ -86,9 +86,9 @@ class Program:
 
 
 def has_terminal() -> bool:
-    """Whether somebody at a terminal sees what this program writes to stderr and can end it.
+    """Whether a user at a terminal sees stderr and can interrupt this program.
 
-    A pipe is seen where a shell has put it, as in `python train.py 2>&1 | tee log`.
+    A pipe counts if a shell created it, as in `python train.py 2>&1 | tee log`.
     """
     errors = _file_number(sys.__stderr__)
     if errors is None:
@@ -107,7 +107,7 @@ def has_terminal() -> bool:
 
 @contextlib.contextmanager
 def ending_quietly() -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and a terminal that is closed end the block, without a word."""
+    """End the block silently on Ctrl-C, SIGTERM or a closed terminal."""
     with contextlib.ExitStack() as undo:
         for name in ("SIGTERM", "SIGHUP"):
             number = getattr(signal, name, None)
@@ -119,7 +119,7 @@ def ending_quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ignoring_interrupts() -> Iterator[None]:
-    """Let nobody who presses Ctrl-C twice interrupt what must be put in order."""
+    """Ignore further Ctrl-C while we clean up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -131,7 +131,7 @@ def ignoring_interrupts() -> Iterator[None]:
 
 
 def _can_handle(number: int) -> bool:
-    """Whether a signal would end this process at once: nobody else waits for it."""
+    """Whether a signal has its default handler, so that nobody else expects it."""
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and signal.getsignal(number) is signal.SIG_DFL
 
@@ -141,7 +141,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _main_frame() -> FrameType | None:
-    """The frame of the file, module or text that Python was started with."""
+    """The frame of the script or module that Python was started with."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     found = None
     while frame is not None:
@@ -153,7 +153,7 @@ def _main_frame() -> FrameType | None:
 
 
 def _has_returned(frame: FrameType) -> bool:
-    """Whether a frame that is over has run to its end: an exception leaves it where it was."""
+    """Whether a finished frame ran to its end instead of raising."""
     code = frame.f_code.co_code
     at = frame.f_lasti
     return 0 <= at < len(code) and dis.opname[code[at]].startswith("RETURN_")
@@ -164,7 +164,7 @@ def _is_interactive() -> bool:
 
 
 def _file_number(stream: TextIO | None) -> int | None:
-    """The file descriptor of a stream of Python's own; None if there is none, or it is closed."""
+    """The file descriptor of a standard stream; None if there is none or it is closed."""
     try:
         number = None if stream is None else stream.fileno()
         if number is not None:
@@ -180,10 +180,10 @@ def _is_in_foreground(terminal: int) -> bool:
     try:
         return os.tcgetpgrp(terminal) == os.getpgrp()
     except OSError:
-        # Not the terminal that this process belongs to: it has no foreground to be in.
+        # Not the controlling terminal of this process.
         return True
 
 
 def _is_job_of_shell() -> bool:
-    """Whether a shell has made this process, or its pipeline, a job of its own."""
+    """Whether a shell runs this process, or its pipeline, as a job."""
     return hasattr(os, "getpgid") and os.getpgid(os.getppid()) != os.getpgrp()

@@ -1,4 +1,4 @@
-"""The run that a training is recorded into: a new file, one to go on with, or memory."""
+"""Opens the run that a training is recorded into: a new file, an existing one, or memory."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ MEMORY = ":memory:"
 """The folder of runs that are kept in memory only."""
 
 
-class Opened(NamedTuple):
+class WritableRun(NamedTuple):
     """A run that is open for writing."""
 
     run: Run
     sink: Sink
     reader: Callable[[], Reader]
-    """Makes a reader of what is being written."""
+    """Opens a reader of the run."""
     path: Path | None = None
     """None for a run in memory."""
     start: int = 0
-    """The number of its next step."""
+    """The index of its next step."""
     is_new: bool = True
     flush: Callable[[], None] = lambda: None
-    """Waits until a reader finds all that was written."""
+    """Waits until readers see everything written so far."""
 
     def give_up(self) -> None:
-        """Close the run, and leave no file that was not there before."""
+        """Close the run, and delete its file if it is new."""
         self.sink.close()
         if self.path is not None and self.is_new:
             self.path.unlink(missing_ok=True)
@@ -47,14 +47,14 @@ class Opened(NamedTuple):
 
 def open_new(
     run: Run, folder: FilePath, save: FilePath | None, max_bytes: int | None = None
-) -> Opened:
-    """A new run at a path, or anywhere in a folder, or in memory."""
+) -> WritableRun:
+    """A new run at a path, in a folder, or in memory."""
     from torchglass.store.file_reader import FileReader, FileSink
     from torchglass.store.memory import MemoryStore
 
     if os.fspath(folder if save is None else save) == MEMORY:
         store = MemoryStore(run)
-        return Opened(run, store, lambda: store)
+        return WritableRun(run, store, lambda: store)
     path = Path(save) if save is not None else _reserved_file(Path(folder), run)
     try:
         sink = FileSink(path, run, is_reserved=save is None, max_bytes=max_bytes)
@@ -62,11 +62,11 @@ def open_new(
         if save is None:
             path.unlink(missing_ok=True)
         raise
-    return Opened(run, sink, lambda: FileReader(path), path, flush=sink.flush)
+    return WritableRun(run, sink, lambda: FileReader(path), path, flush=sink.flush)
 
 
-def open_again(run: Run, path: FilePath, max_bytes: int | None = None) -> Opened:
-    """A run to go on with; a new one where there is none yet."""
+def open_again(run: Run, path: FilePath, max_bytes: int | None = None) -> WritableRun:
+    """A run to continue; a new one if the file does not exist."""
     if os.fspath(path) == MEMORY:
         return open_new(run, MEMORY, None)
     from torchglass.store import schema
@@ -78,11 +78,11 @@ def open_again(run: Run, path: FilePath, max_bytes: int | None = None) -> Opened
         with FileReader(file) as reader:
             start = reader.last_step() + 1
     sink = FileSink(file, run, resume=True, max_bytes=max_bytes)
-    return Opened(run, sink, lambda: FileReader(file), file, start, is_new, sink.flush)
+    return WritableRun(run, sink, lambda: FileReader(file), file, start, is_new, sink.flush)
 
 
 def this_run(name: str) -> Run:
-    """Who is recording, where and when."""
+    """The description of the run that starts here and now."""
     import torch
 
     from torchglass.capture.watch.ranks import own_rank, this_training
@@ -95,7 +95,7 @@ def this_run(name: str) -> Run:
         group=training.group,
         host=platform.node(),
         command=shlex.join(sys.orig_argv),
-        # By its name, as the package itself knows all of its layers.
+        # Imported by name: the package imports this layer.
         torchglass_version=importlib.import_module("torchglass").__version__,
         torch_version=torch.__version__,
         rank=rank,
@@ -104,7 +104,7 @@ def this_run(name: str) -> Run:
 
 
 def _reserved_file(folder: Path, run: Run) -> Path:
-    """A new, empty file named after the time and the run, which no other process has or gets."""
+    """A new, empty file named after the time and the run, reserved for this process."""
     from torchglass.store import schema
 
     stem = f"{datetime.fromtimestamp(run.created_ns / 1e9):%Y%m%d-%H%M%S}-{run.name}"

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from torchglass.api.backends import (
     NAMES,
     Backend,
+    BackendSink,
     Reporter,
-    Shown,
-    Standalone,
-    Training,
+    StandaloneBackend,
+    TrainingControl,
     find_backends,
     say,
 )
-from torchglass.api.run_files import MEMORY, Opened, open_again, open_new, this_run
+from torchglass.api.run_files import MEMORY, WritableRun, open_again, open_new, this_run
 from torchglass.errors import Fence, TargetError, TorchglassError
 from torchglass.records.reader import Sink
 from torchglass.records.run import Run
@@ -285,14 +285,14 @@ def _check_showing(backend: object, port: object, reject_outlier_proportion: flo
 def _started(
     model: nn.Module,
     options: Options,
-    opened: Opened,
+    opened: WritableRun,
     backends: Sequence[Backend],
     reduce: str | None,
     listener: Reporter | None,
 ) -> Watcher:
     from torchglass.capture.watch import Watcher
 
-    sink: Sink = Shown(opened.sink, backends) if backends else opened.sink
+    sink: Sink = BackendSink(opened.sink, backends) if backends else opened.sink
     if reduce is not None:
         from torchglass.capture.watch.rank_reduce import reducing
 
@@ -335,17 +335,17 @@ def _watcher_of_nothing(run: Run) -> Watcher:
     return watcher
 
 
-def _page(opened: Opened, backends: Sequence[Backend]) -> str:
+def _page(opened: WritableRun, backends: Sequence[Backend]) -> str:
     """The page of a run for a notebook: live if it is served, otherwise a copy of its current
     state."""  # By its name, as the integrations are built on this layer.
     frames = importlib.import_module("torchglass.integrations.jupyter")
     for backend in backends:
-        if isinstance(backend, Standalone):
+        if isinstance(backend, StandaloneBackend):
             return str(frames.live_frame(backend.url))
     return str(frames.saved_frame(opened.path if opened.path is not None else opened.reader()))
 
 
-def _begin(backends: Sequence[Backend], opened: Opened, watcher: Watcher) -> None:
+def _begin(backends: Sequence[Backend], opened: WritableRun, watcher: Watcher) -> None:
     """Start the backends, each with a reader of its own."""
     training = _training(opened, weakref.ref(watcher))
     with ExitStack() as undo:
@@ -357,7 +357,7 @@ def _begin(backends: Sequence[Backend], opened: Opened, watcher: Watcher) -> Non
         undo.pop_all()
 
 
-def _training(opened: Opened, find: Callable[[], Watcher | None]) -> Training:
+def _training(opened: WritableRun, find: Callable[[], Watcher | None]) -> TrainingControl:
     # A watcher that is kept alive by its backends would never close a file that nobody watches.
     def show_step() -> None:
         if (watcher := find()) is not None:
@@ -372,7 +372,7 @@ def _training(opened: Opened, find: Callable[[], Watcher | None]) -> Training:
         if (watcher := find()) is not None:
             watcher.close()
 
-    return Training(show_step=show_step, catch_up=catch_up, close=close)
+    return TrainingControl(show_step=show_step, catch_up=catch_up, close=close)
 
 
 def _say_what_is_not_needed(*given: tuple[str, str, object]) -> None:

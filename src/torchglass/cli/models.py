@@ -16,10 +16,10 @@ from torchglass.cli.options import (
     USUAL,
     Common,
     Debug,
+    DisplayOptions,
     File,
     Flag,
     Inputs,
-    Shown,
     Target,
     app,
 )
@@ -43,7 +43,7 @@ def summary(
     target: Target,
     /,
     *,
-    shown: Shown = EVERYTHING,
+    shown: DisplayOptions = EVERYTHING,
     json: Flag = False,
     html: File | None = None,
     csv: File | None = None,
@@ -79,7 +79,7 @@ def summary(
 
 
 @app.command(group=LOOKING)
-def tree(target: Target, /, *, shown: Shown = EVERYTHING, common: Common = USUAL) -> None:
+def tree(target: Target, /, *, shown: DisplayOptions = EVERYTHING, common: Common = USUAL) -> None:
     """Print a model as a tree of modules with settings and parameters.
 
     ```
@@ -124,7 +124,7 @@ def explore(
             f"the explorer needs a terminal; this is `torchglass summary {target}`, "
             f"and `torchglass report {compared} --out page.html` writes a page to open elsewhere"
         )
-        print(_summary(target, Shown(input=input), common).table(width=terminal_width()))
+        print(_summary(target, DisplayOptions(input=input), common).table(width=terminal_width()))
         return
     with stdout_for_results():
         model = None if target is None else resolve(target)
@@ -215,7 +215,7 @@ def _with_inputs(target: Path, texts: Inputs) -> tuple[object, list[Any], dict[s
     return ready_to_run(target, texts) if texts else (target, [], {})
 
 
-def _summary(target: Path, shown: Shown, common: Common) -> Summary:
+def _summary(target: Path, shown: DisplayOptions, common: Common) -> Summary:
     from torchglass.api import summary
 
     with stdout_for_results():

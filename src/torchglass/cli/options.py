@@ -68,7 +68,7 @@ class Common:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Shown:
+class DisplayOptions:
     """What of a model is shown, and in which order."""
 
     input: Inputs = ()
@@ -83,4 +83,4 @@ class Shown:
 
 
 USUAL = Common()
-EVERYTHING = Shown()
+EVERYTHING = DisplayOptions()

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from torchglass.analyse.histograms import grid_of
-from torchglass.api.backends import Training
+from torchglass.api.backends import TrainingControl
 from torchglass.integrations.step_values import Measured, numbers_of
 from torchglass.records.reader import Reader
 from torchglass.records.series import Frame, Series, SeriesId
@@ -35,7 +35,7 @@ class TensorBoardBackend:
         self._folder = Path()
         self._writer: SummaryWriter | None = None
 
-    def follow(self, training: Training) -> None:
+    def follow(self, training: TrainingControl) -> None:
         """Nothing has to be asked of the training."""
 
     def begin(self, reader: Reader) -> None:

@@ -21,7 +21,7 @@ from typing import Any, cast
 import wandb
 from wandb.sdk.wandb_run import TeardownHook, TeardownStage
 
-from torchglass.api.backends import Training
+from torchglass.api.backends import TrainingControl
 from torchglass.errors import ViewError, warn
 from torchglass.integrations.step_values import Measured, Thinned, bins_of, numbers_of
 from torchglass.records.reader import Reader
@@ -60,7 +60,7 @@ class WandbBackend:
         self._kept: Thinned | None = Thinned(MOST_POINTS)
         """None once the program is known to log by itself."""
         self._names: set[str] = set()
-        self._training = Training()
+        self._training = TrainingControl()
         self._reader: Reader | None = None
         self._is_open = False
         self._is_in_step = True
@@ -71,7 +71,7 @@ class WandbBackend:
         self._undo = contextlib.ExitStack()
         self._page: threading.Thread | None = None
 
-    def follow(self, training: Training) -> None:
+    def follow(self, training: TrainingControl) -> None:
         """The training that will be shown, before it begins."""
         self._training = training
 

@@ -19,7 +19,7 @@ _UNKNOWN_JOB = "none"
 """What torchrun calls a job that it was given no name for."""
 
 
-class Training(NamedTuple):
+class TrainingId(NamedTuple):
     """What all ranks of a training have in common."""
 
     group: str
@@ -28,7 +28,7 @@ class Training(NamedTuple):
     """Since the epoch."""
 
 
-def this_training() -> Training:
+def this_training() -> TrainingId:
     """The training that this process is a part of; the n-th call of each rank gives them the same.
 
     The first rank to come leaves word for the others, so that none waits for another: a training
@@ -36,15 +36,15 @@ def this_training() -> Training:
     """
     now = time.time_ns()
     if own_rank()[1] == 1:
-        return Training("", now)
+        return TrainingId("", now)
     own = f"{now}-{secrets.token_hex(4)}"
     with contextlib.suppress(Exception):  # A store of a kind that cannot do this.
         agreed = (
             default_store().compare_set(f"torchglass/training/{next(_numbers)}", "", own).decode()
         )
-        return Training(agreed, int(agreed.partition("-")[0]))
+        return TrainingId(agreed, int(agreed.partition("-")[0]))
     job = os.environ.get("TORCHELASTIC_RUN_ID", _UNKNOWN_JOB)
-    return Training("" if job == _UNKNOWN_JOB else job, now)
+    return TrainingId("" if job == _UNKNOWN_JOB else job, now)
 
 
 def is_among_many() -> bool:
