@@ -45,7 +45,9 @@ def _of_a_training() -> Iterator[Path]:
         train(file, 300, Console(stderr=True))
         with open_run(file) as run:
             explorer = IMAGES / "explorer.svg"
-            explorer.write_text(draw_explorer(run.reader, columns=140, lines=30), encoding="utf-8")
+            explorer.write_text(
+                draw_explorer(run.reader, columns=140, lines=30, press=["v"]), encoding="utf-8"
+            )
             yield explorer
             page = Path(folder) / "sorter.html"
             write_page(run.reader, page)
