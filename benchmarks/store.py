@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks.cases import Measure, together
 from benchmarks.measure import cpu_seconds
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
-from torchglass.records.run import Run
-from torchglass.records.series import Frame, Kind, Point
+from torchglass.records.run import RunRecord
+from torchglass.records.series import Frame, Point, SeriesKind
 from torchglass.records.tensors import Histogram, Stats
 from torchglass.store import writer
 from torchglass.store.file_reader import FileReader, FileSink
@@ -27,10 +27,10 @@ DISTINCT = 20
 """So many steps are made up and written again and again."""
 STEPS_A_FLUSH = 5
 """A logged step of 100 ms, and a flush every half second."""
-_RUN = Run(name="benchmark", created_ns=0)
+_RUN = RunRecord(name="benchmark", created_ns=0)
 
 
-def write_cost(kind: Kind, sample: int, rounds: int) -> dict[str, list[float]]:
+def write_cost(kind: SeriesKind, sample: int, rounds: int) -> dict[str, list[float]]:
     """CPU milliseconds to write a step, the thread that writes included."""
     return {OURS: [1e3 * _written(kind, sample, _cpu) / STEPS for _ in range(rounds)]}
 
@@ -47,7 +47,7 @@ def read_cost(sample: int, rounds: int) -> dict[str, list[float]]:
 
 
 def _written(
-    kind: Kind, sample: int, measure: Callable[[Callable[[], object], Path], float]
+    kind: SeriesKind, sample: int, measure: Callable[[Callable[[], object], Path], float]
 ) -> float:
     """What there is to measure when a run of some steps is written to a file."""
     writer.FLUSH_FRAMES = STEPS_A_FLUSH
@@ -57,7 +57,7 @@ def _written(
         return measure(partial(_write, sink, kind, made), sink.path)
 
 
-def _write(sink: FileSink, kind: Kind, made: Sequence[Sequence[Point]]) -> None:
+def _write(sink: FileSink, kind: SeriesKind, made: Sequence[Sequence[Point]]) -> None:
     ids = [sink.series(f"layers.{number}", "output", kind) for number in range(SERIES)]
     for step in range(STEPS):
         points = dict(zip(ids, made[step % DISTINCT], strict=True))
@@ -81,12 +81,12 @@ def _reading(write: Callable[[], object], path: Path) -> float:
         return cpu_seconds(lambda: reader.histograms(middle))
 
 
-def _points(kind: Kind, sample: int, seed: int) -> list[Point]:
+def _points(kind: SeriesKind, sample: int, seed: int) -> list[Point]:
     random = np.random.default_rng(seed)
     return [_point(kind, random.normal(size=sample)) for _ in range(SERIES)]
 
 
-def _point(kind: Kind, values: np.ndarray[Any, np.dtype[np.float64]]) -> Point:
+def _point(kind: SeriesKind, values: np.ndarray[Any, np.dtype[np.float64]]) -> Point:
     low, high, mean, std = (
         float(number) for number in (values.min(), values.max(), values.mean(), values.std())
     )

@@ -7,11 +7,11 @@ from typing import Any
 from tests.make import spec
 from torchglass.export import inspection
 from torchglass.records.calls import (
-    Effort,
+    CallCost,
+    CallTensor,
     InspectedCall,
     InspectedModel,
     InspectedModule,
-    Measured,
 )
 from torchglass.records.tensors import Stats
 from torchglass.results.observation import Inspection
@@ -20,9 +20,9 @@ SCHEMA_FILE = inspection.SCHEMA_FILE
 read_inspection = Inspection.read
 
 
-def tensor(*shape: int, place: str = "", stats: Stats | None = None) -> Measured:
+def tensor(*shape: int, place: str = "", stats: Stats | None = None) -> CallTensor:
     """A tensor of float32."""
-    return Measured(place=place, spec=spec(*shape), stats=stats)
+    return CallTensor(place=place, spec=spec(*shape), stats=stats)
 
 
 def call(number: int, forward_pass: int = 1, **fields: Any) -> InspectedCall:
@@ -40,16 +40,16 @@ def inspected() -> InspectedModel:
         outputs=(tensor(2, 2, stats=wrong),),
         input_gradients=(tensor(2, 3, place="0", stats=fine),),
         output_gradients=(tensor(2, 2, stats=fine),),
-        forward=Effort(total_ns=2_500_000, self_ns=2_500_000, added_bytes=16),
-        backward=Effort(total_ns=4_000_000, self_ns=4_000_000, added_bytes=-16),
+        forward=CallCost(total_ns=2_500_000, self_ns=2_500_000, added_bytes=16),
+        backward=CallCost(total_ns=4_000_000, self_ns=4_000_000, added_bytes=-16),
     )
     whole = call(
         1,
         inputs=(tensor(2, 3, place="0", stats=fine),),
         outputs=(tensor(2, 2, place="x", stats=wrong), tensor(1, place="y")),
         output_gradients=(tensor(2, 2, place="x", stats=fine),),
-        forward=Effort(total_ns=5_000_000, self_ns=2_500_000, added_bytes=20),
-        backward=Effort(total_ns=8_000_000, self_ns=4_000_000, added_bytes=0),
+        forward=CallCost(total_ns=5_000_000, self_ns=2_500_000, added_bytes=20),
+        backward=CallCost(total_ns=8_000_000, self_ns=4_000_000, added_bytes=0),
     )
     sizes: Any = {"parameters": 25, "learnable": 25, "parameter_bytes": 100, "gradient_bytes": 50}
     return InspectedModel(

@@ -7,7 +7,16 @@ from typing import Any
 
 from torchglass.records.model import Model, Module, ModuleId, Slot, TensorId, join_path
 from torchglass.records.tensors import TensorSpec
-from torchglass.records.trace import Call, CallId, Op, Operand, OpId, OpKind, Trace, Value
+from torchglass.records.trace import (
+    CallId,
+    CallRecord,
+    Operand,
+    OpId,
+    OpKind,
+    OpRecord,
+    TraceRecord,
+    Value,
+)
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "float64": 8}
 
@@ -77,9 +86,9 @@ def call(
     number: int = 1,
     inputs: Iterable[Value | tuple[int, ...]] = (),
     outputs: Iterable[Value | tuple[int, ...]] = (),
-) -> Call:
+) -> CallRecord:
     """A call; a tuple among its inputs or outputs is the shape of a tensor in its own memory."""
-    return Call(
+    return CallRecord(
         id=CallId(id),
         parent=None if parent is None else CallId(parent),
         path=path,
@@ -118,7 +127,7 @@ def op(
     shape: tuple[int, ...] = (2, 3),
     parameters: Mapping[str, tuple[int, ...]] | None = None,
     **fields: Any,
-) -> Op:
+) -> OpRecord:
     """An op that used the results of some others, and parameters given by their shapes.
 
     A parent is an op, or an op and which output of it.
@@ -132,7 +141,7 @@ def op(
         Operand(place=name.rpartition(".")[2], spec=spec(*size), parameter=name)
         for name, size in (parameters or {}).items()
     ]
-    return Op(
+    return OpRecord(
         id=OpId(id),
         kind=kind,
         function=function,
@@ -146,6 +155,6 @@ def op(
     )
 
 
-def trace(ops: Iterable[Op], calls: Iterable[Call] = (), **fields: Any) -> Trace:
+def trace(ops: Iterable[OpRecord], calls: Iterable[CallRecord] = (), **fields: Any) -> TraceRecord:
     """A pass of a model called Net."""
-    return Trace(**{"model": "Net", "calls": tuple(calls), "ops": tuple(ops), **fields})
+    return TraceRecord(**{"model": "Net", "calls": tuple(calls), "ops": tuple(ops), **fields})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests import make
 from torchglass.records.model import Model
-from torchglass.records.trace import Call
+from torchglass.records.trace import CallRecord
 
 _BLOCKS = 3
 
@@ -29,7 +29,7 @@ def resnet() -> Model:
     )
 
 
-def resnet_calls() -> list[Call]:
+def resnet_calls() -> list[CallRecord]:
     """One image through `resnet`, the ReLU writing into what it was given."""
     outer = {
         "conv1": (1, 64, 112, 112),
@@ -90,7 +90,7 @@ def gpt() -> Model:
     )
 
 
-def gpt_calls() -> list[Call]:
+def gpt_calls() -> list[CallRecord]:
     """Two texts of seven tokens through `gpt`; each block uses its norm twice."""
     hidden = (2, 7, 32)
     calls = [

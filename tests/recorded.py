@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests import make
 from torchglass.records.reader import Sink
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, Point, SeriesId
 from torchglass.records.tensors import Histogram, Stats
 from torchglass.store.file_reader import FileSink
@@ -14,7 +14,9 @@ from torchglass.store.file_reader import FileSink
 ROOT = Path(__file__).parent.parent
 """Where a Python that runs on its own finds this package, too."""
 
-RUN = Run(name="today", created_ns=1_700_000_000_000_000_000, host="here", rank=3, world_size=4)
+RUN = RunRecord(
+    name="today", created_ns=1_700_000_000_000_000_000, host="here", rank=3, world_size=4
+)
 MODEL = make.model({"children": {"fc": {"class": "torch.nn.Linear", "weight": (2, 3)}}})
 
 

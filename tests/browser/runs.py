@@ -11,12 +11,12 @@ from torchglass.records.graph import Edge, Graph, Node, NodeId, NodeKind
 from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Model
 from torchglass.records.reader import Sink
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, Point, SeriesId
 from torchglass.records.tensors import Histogram, Stats, TensorSpec
 from torchglass.store.memory import MemoryStore
 
-RUN = Run(name="tiny-gpt", created_ns=0, command="python train.py")
+RUN = RunRecord(name="tiny-gpt", created_ns=0, command="python train.py")
 BLOCKS = 4
 SPEC = make.spec(2, 16, 8)
 
@@ -196,7 +196,7 @@ def measures(blocks: int = BLOCKS) -> Measures:
     return Measures(rows=tuple(rows))
 
 
-def training(steps: int = 40, *, run: Run = RUN, blocks: int = BLOCKS) -> MemoryStore:
+def training(steps: int = 40, *, run: RunRecord = RUN, blocks: int = BLOCKS) -> MemoryStore:
     """A finished run with a graph, histograms, findings and measures."""
     store = MemoryStore(run)
     store.put_model(transformer(blocks))

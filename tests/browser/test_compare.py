@@ -17,12 +17,12 @@ import torchglass as tg
 from tests.browser.conftest import OpenPage, Serve
 from tests.browser.runs import put_steps, training, transformer
 from torchglass.api.view import _find_more
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame
 from torchglass.store.file_reader import FileSink
 from torchglass.store.memory import MemoryStore
 
-OTHER = Run(name="deeper", created_ns=1)
+OTHER = RunRecord(name="deeper", created_ns=1)
 
 
 @pytest.fixture
@@ -100,7 +100,8 @@ def test_weights_and_outputs_are_compared_between_two_steps(
 
 def test_all_ranks_of_a_training_stand_side_by_side(open_page: OpenPage, serving: Serve) -> None:
     ranks = [
-        training(run=Run(name="gpt", created_ns=0, rank=rank, world_size=3)) for rank in range(3)
+        training(run=RunRecord(name="gpt", created_ns=0, rank=rank, world_size=3))
+        for rank in range(3)
     ]
     page = open_page(serving(*ranks).url)
     page.locator('[data-key="embed:1"]').drag_to(page.get_by_test_id("drop"))
@@ -154,7 +155,7 @@ def test_an_empty_folder_is_watched_and_fills(
 
 def logged(every: int, *, name: str, values: float = 1.0) -> MemoryStore:
     """A training of 24 steps that was logged at some of them."""
-    store = MemoryStore(Run(name=name, created_ns=every))
+    store = MemoryStore(RunRecord(name=name, created_ns=every))
     store.put_model(transformer())
     loss = store.series("", "loss")
     for step in range(0, 24, every):
@@ -230,7 +231,7 @@ def test_weights_that_nobody_has_are_not_called_identical(page: Page) -> None:
 
 
 def run_file(path: Path, created_ns: int, steps: int) -> None:
-    sink = FileSink(path, Run(name="Gpt", created_ns=created_ns))
+    sink = FileSink(path, RunRecord(name="Gpt", created_ns=created_ns))
     sink.put_model(transformer())
     put_steps(sink, range(steps))
     sink.close()

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 from tests.browser.runs import RUN, graph, put_training, transformer
 from torchglass.store.memory import MemoryStore
 from torchglass.views.notebook import page as notebook
-from torchglass.views.web.open_runs import Shelf
+from torchglass.views.web.open_runs import OpenRuns
 from torchglass.views.web.saved_page import render_shell
 
 NOTEBOOK = """async ([script, page]) => {
@@ -33,7 +33,7 @@ def test_the_widget_shows_a_run_and_follows_it(browser: Browser) -> None:
     store.put_model(transformer())
     store.put_document(graph())
     put_training(store, range(5))
-    shelf = Shelf([store])
+    shelf = OpenRuns([store])
     script = Path(notebook.__file__).with_name("widget.js").read_text("utf-8")
     with browser.new_context(viewport={"width": 1280, "height": 760}) as context:
         tab = context.new_page()

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from tests import make
 from tests.browser.conftest import OpenPage, Serve
 from tests.browser.runs import RUN, put_steps, transformer
-from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Statistics, Totals
+from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
 from torchglass.records.model import ClassSource, Model
 from torchglass.records.tensors import Stats
 from torchglass.store.file_reader import FileReader, FileSink
@@ -151,7 +151,7 @@ def test_the_calls_of_a_module_are_a_table_and_its_code_can_be_read(
     classes = {"shop.Block": ClassSource(file=str(CODE), forward_line=4)}
     store.put_model(Model(name=model.name, modules=model.modules, classes=classes))
     numbers = Stats(count=4, min=-1.0, max=2.5, mean=0.5, std=0.1, nan=3)
-    tensor = Measured(place="", spec=make.spec(2, 3), stats=numbers)
+    tensor = CallTensor(place="", spec=make.spec(2, 3), stats=numbers)
     call = ForwardStats(path="blocks.0", number=2, forward=1, outputs=(tensor,), total_ns=5000)
     calls = ModuleStatistics(
         path="blocks.0", class_name="Block", calls=(call,), totals=Totals(calls=2)

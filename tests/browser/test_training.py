@@ -19,8 +19,8 @@ from tests.browser.conftest import PATIENCE_MS, OpenPage, Serve
 from tests.browser.runs import RUN, graph, put_steps, put_training, training, transformer
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.graph import Graph, Node, NodeId
-from torchglass.records.measures import Block, BlockId, Change, Footprint, Part
-from torchglass.records.run import Run
+from torchglass.records.measures import BlockId, Footprint, MemoryBlock, MemoryChange, StepPart
+from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, Point, SeriesId
 from torchglass.records.tensors import Activations, FeatureMap
 from torchglass.store.file_reader import FileReader, FileSink
@@ -219,7 +219,7 @@ def test_a_profile_has_a_view_of_the_time_that_modules_take(
 def test_gradients_are_read_under_the_mouse_and_beside_another_run(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    server = serving(training(), training(30, run=Run(name="other", created_ns=1)))
+    server = serving(training(), training(30, run=RunRecord(name="other", created_ns=1)))
     page = open_page(f"{server.url}#view=gradients&compare=1")
     said = page.get_by_role("region", name="Gradients").get_by_role("status")
     expect(said).to_contain_text("Amber: other")
@@ -279,15 +279,17 @@ def test_tiles_that_no_channel_is_in_are_empty(
 def test_the_memory_of_a_step_is_a_timeline(open_page: OpenPage, serving: Serve) -> None:
     store = MemoryStore(RUN)
     store.put_model(transformer())
-    block = Block(
+    block = MemoryBlock(
         id=BlockId(0), kind="activation", spec=make.spec(256), bytes=1024, path="embed", op="add"
     )
     block = replace(block, phase="forward")
-    taken = Change(time_ns=5, block=BlockId(0), bytes=1024, phase="forward", path="embed", op="add")
+    taken = MemoryChange(
+        time_ns=5, block=BlockId(0), bytes=1024, phase="forward", path="embed", op="add"
+    )
     freed = replace(taken, time_ns=9, bytes=-1024, phase="backward")
     parts = (
-        Part(phase="forward", start=0, start_ns=0),
-        Part(phase="backward", start=1, start_ns=7),
+        StepPart(phase="forward", start=0, start_ns=0),
+        StepPart(phase="backward", start=1, start_ns=7),
     )
     store.put_document(Footprint(blocks=(block,), changes=(taken, freed), parts=parts))
     store.close()

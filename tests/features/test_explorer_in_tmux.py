@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.views.tui.runs import tiny
 from torchglass.records.findings import Finding, Findings
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame
 from torchglass.store.file_reader import FileSink
 
@@ -175,7 +175,7 @@ def test_a_run_that_is_being_written_moves_in_the_terminal(
     terminal: Terminal, tmp_path: Path
 ) -> None:
     file = tmp_path / "run.glass"
-    sink = FileSink(file, Run(name="today", created_ns=0))
+    sink = FileSink(file, RunRecord(name="today", created_ns=0))
     sink.put_model(tiny())
     loss = sink.series("", "loss")
 

@@ -20,7 +20,7 @@ from torch import nn
 
 import torchglass as tg
 from tests.command_line import main
-from torchglass.records.run import Ending, Run, RunStatus, worst
+from torchglass.records.run import Ending, RunRecord, RunStatus, worst_status
 from torchglass.records.series import Frame
 from torchglass.store import run_file
 from torchglass.store.file_reader import FileReader, FileSink
@@ -209,7 +209,7 @@ def written(tmp_path: Path) -> Iterator[Callable[..., FileReader]]:
     readers: list[FileReader] = []
 
     def write(*ages: float) -> FileReader:
-        sink = FileSink(tmp_path / "run.glass", Run(name="run", created_ns=0))
+        sink = FileSink(tmp_path / "run.glass", RunRecord(name="run", created_ns=0))
         sinks.append(sink)
         for frame in frames(*ages):
             sink.put_frame(frame)
@@ -300,7 +300,7 @@ def test_a_run_that_is_resumed_runs_again(model: Model, tmp_path: Path) -> None:
 
 def test_of_many_ranks_the_worst_is_told(tmp_path: Path) -> None:
     for rank, fails in enumerate([False, True]):
-        run = Run(name="run", created_ns=0, rank=rank, world_size=2, group="one")
+        run = RunRecord(name="run", created_ns=0, rank=rank, world_size=2, group="one")
         sink = FileSink(tmp_path / f"run-rank{rank}.glass", run)
         sink.put_frame(next(frames(1)))
         if fails:
@@ -308,7 +308,7 @@ def test_of_many_ranks_the_worst_is_told(tmp_path: Path) -> None:
         sink.close()
 
     assert tg.open(tmp_path).status == "stopped by RuntimeError at step 7"
-    assert worst([RunStatus("finished"), RunStatus("running")]) == "running"
+    assert worst_status([RunStatus("finished"), RunStatus("running")]) == "running"
 
 
 def test_a_run_in_memory_is_no_file(model: Model, tmp_path: Path, monkeypatch: Any) -> None:

@@ -12,7 +12,7 @@ from tests.explorer import shown
 from torchglass.api.explorer_source import exhibit
 from torchglass.records.calls import Statistics
 from torchglass.records.measures import Measures
-from torchglass.records.trace import Trace
+from torchglass.records.trace import TraceRecord
 
 
 def net() -> nn.Sequential:
@@ -23,7 +23,7 @@ def test_a_forward_leaves_three_records() -> None:
     reader = exhibit(net(), (torch.ones(3, 4),)).reader
 
     assert reader.document(Statistics) is not None
-    assert reader.document(Trace) is not None
+    assert reader.document(TraceRecord) is not None
     assert reader.document(Measures) is not None
 
 

@@ -18,7 +18,7 @@ import hatch_build
 from torchglass.api.trace import trace
 from torchglass.api.view import _find_more, view
 from torchglass.errors import StoreError, TargetError, TorchglassWarning
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.store.file_reader import FileSink
 
 
@@ -32,7 +32,7 @@ def model() -> nn.Module:
 
 
 def run_file(path: Path) -> Path:
-    FileSink(path, Run(name=path.stem, created_ns=0)).close()
+    FileSink(path, RunRecord(name=path.stem, created_ns=0)).close()
     return path
 
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torchglass.records.trace import Op
+from torchglass.records.trace import OpRecord
 
 Shape = tuple[int, ...]
 Formula = Callable[..., int | None]
@@ -343,7 +343,7 @@ _FORMULAS = _table(
 )
 
 
-def flops_of_op(op: Op) -> int | None:
+def flops_of_op(op: OpRecord) -> int | None:
     """The operations of an op; 0 for one without products, None where they cannot be told."""
     formula = formula_of(op.type) if op.kind == "op" else None
     if formula is None:
@@ -357,7 +357,7 @@ def flops_of_op(op: Op) -> int | None:
         return None
 
 
-def _arguments(op: Op) -> tuple[list[Any], dict[str, Any]]:
+def _arguments(op: OpRecord) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of the call as they were given, with shapes in place of the tensors."""
     found: dict[str, Any] = {}
     for operand in op.operands:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from torchglass.analyse.latency import Latency, ModuleTime, latency
 from torchglass.analyse.module_rows import ModuleRow, Sort, check_order, paths_of, ranked, tree
-from torchglass.records.measures import Nature, OpWork, Work, WorkPlace
+from torchglass.records.measures import CallPath, FlopRecord, FlopStatus, OpFlopRecord
 from torchglass.records.model import Model
 from torchglass.records.timing import Timing
 
@@ -40,7 +40,7 @@ class OpFlops:
 
     op: str
     """torch's name with its namespace: "aten.addmm"."""
-    nature: Nature
+    nature: FlopStatus
     calls: int
     forward_flops: int = 0
     backward_flops: int = 0
@@ -111,16 +111,16 @@ class Sums(NamedTuple):
     """Over the whole model, the largest first."""
 
 
-def add_up(work: Work) -> Sums:
+def add_up(work: FlopRecord) -> Sums:
     """The work of a step, added up for each module and each op."""
-    own: dict[int | None, list[OpWork]] = defaultdict(list)
+    own: dict[int | None, list[OpFlopRecord]] = defaultdict(list)
     for op in work.ops:
         own[op.place].append(op)
     calls: dict[str, int] = {"": 0}
     for place in work.places:
         calls[place.path] = calls.get(place.path, 0) + place.calls
-    selves: dict[str, list[OpWork]] = defaultdict(list)
-    totals: dict[str, list[OpWork]] = defaultdict(list)
+    selves: dict[str, list[OpFlopRecord]] = defaultdict(list)
+    totals: dict[str, list[OpFlopRecord]] = defaultdict(list)
     for index, place in enumerate(work.places):
         selves[place.path] += own[index]
         for path in _holders(work.places, index, calls):
@@ -135,7 +135,7 @@ def add_up(work: Work) -> Sums:
     )
 
 
-def _holders(places: tuple[WorkPlace, ...], index: int, called: Mapping[str, int]) -> Iterable[str]:
+def _holders(places: tuple[CallPath, ...], index: int, called: Mapping[str, int]) -> Iterable[str]:
     """The paths whose totals have a part in what runs in a place, each once."""
     found: dict[str, None] = {"": None}
     place: int | None = index
@@ -153,7 +153,7 @@ def _holders(places: tuple[WorkPlace, ...], index: int, called: Mapping[str, int
 
 
 def _module(
-    path: str | None, calls: int, selves: list[OpWork], totals: list[OpWork]
+    path: str | None, calls: int, selves: list[OpFlopRecord], totals: list[OpFlopRecord]
 ) -> ModuleFlops:
     return ModuleFlops(
         path=path,
@@ -166,7 +166,7 @@ def _module(
     )
 
 
-def _amount(selves: list[OpWork], totals: list[OpWork], *, backward: bool) -> Amount:
+def _amount(selves: list[OpFlopRecord], totals: list[OpFlopRecord], *, backward: bool) -> Amount:
     own = [op for op in selves if (op.stage != "forward") == backward]
     every = [op for op in totals if (op.stage != "forward") == backward]
     return Amount(
@@ -177,8 +177,8 @@ def _amount(selves: list[OpWork], totals: list[OpWork], *, backward: bool) -> Am
     )
 
 
-def _ops(work: Iterable[OpWork]) -> tuple[OpFlops, ...]:
-    groups: dict[tuple[str, Nature], list[OpWork]] = defaultdict(list)
+def _ops(work: Iterable[OpFlopRecord]) -> tuple[OpFlops, ...]:
+    groups: dict[tuple[str, FlopStatus], list[OpFlopRecord]] = defaultdict(list)
     for op in work:
         groups[op.op, op.nature].append(op)
     found = [
@@ -196,7 +196,7 @@ def _ops(work: Iterable[OpWork]) -> tuple[OpFlops, ...]:
     return tuple(sorted(found, key=lambda op: (-op.total_flops, -op.bytes)))
 
 
-def _time(group: Iterable[OpWork]) -> int | None:
+def _time(group: Iterable[OpFlopRecord]) -> int | None:
     times = [op.time_ns for op in group if op.time_ns is not None]
     return sum(times) if times else None
 
@@ -283,7 +283,7 @@ class FlopReport:
     elementwise op, a norm, a softmax or a pooling computes is not.
     """
 
-    def __init__(self, model: Model, work: Work, timing: Timing | None = None) -> None:
+    def __init__(self, model: Model, work: FlopRecord, timing: Timing | None = None) -> None:
         self.model = model
         self.work = work
         self.timing = timing

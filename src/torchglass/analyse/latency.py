@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from torchglass.analyse.module_rows import ModuleRow, Sort, check_order, paths_of, ranked, tree
 from torchglass.records.model import Model
-from torchglass.records.timing import Cost, ModuleKey, OpKey, Timing
+from torchglass.records.timing import ModuleKey, OpKey, StageTime, Timing
 
 Key = TypeVar("Key")
 
@@ -26,11 +26,11 @@ _BUSY = 1.5
 class Times:
     """What a module or op took in one stage, run by run."""
 
-    runs: tuple[Cost, ...]
+    runs: tuple[StageTime, ...]
     published: int
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> StageTime:
         """What it took in the published run."""
         return self.runs[self.published]
 
@@ -153,7 +153,7 @@ def latency(timing: Timing) -> Latency:
         modules={path: time for path, time in by_path.items() if path is not None},
         unattributed=unattributed,
         ops=_op_times(timing),
-        loss_ns=published.modules.get(ModuleKey(None, "loss"), Cost()).total_ns,
+        loss_ns=published.modules.get(ModuleKey(None, "loss"), StageTime()).total_ns,
         busy=_busy(timing),
         overhead=_overhead(timing),
     )
@@ -190,11 +190,11 @@ def middle_half(values: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def _times(runs: Iterable[Mapping[Key, Cost]], published: int) -> dict[Key, Times]:
+def _times(runs: Iterable[Mapping[Key, StageTime]], published: int) -> dict[Key, Times]:
     """The costs of each key, run by run; one that a run did not have cost nothing in it."""
     every = list(runs)
     keys = dict.fromkeys(key for run in (every[published], *every) for key in run)
-    nothing = Cost()
+    nothing = StageTime()
     return {
         key: Times(runs=tuple(run.get(key, nothing) for run in every), published=published)
         for key in keys

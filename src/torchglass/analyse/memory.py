@@ -9,7 +9,14 @@ from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
 from torchglass.analyse.module_rows import ModuleRow, Sort, check_order, ranked, tree
-from torchglass.records.measures import Block, BlockId, BlockKind, Change, Footprint, StepPhase
+from torchglass.records.measures import (
+    BlockId,
+    BlockKind,
+    Footprint,
+    MemoryBlock,
+    MemoryChange,
+    StepPhase,
+)
 from torchglass.records.model import Model
 
 
@@ -186,7 +193,7 @@ class _Reading:
             allocator_peak_bytes=self._allocator_peak(),
         )
 
-    def _live_at_peak(self) -> list[Block]:
+    def _live_at_peak(self) -> list[MemoryBlock]:
         """The blocks that are there at the peak."""
         live = {block.id for block in self._blocks if block.phase is None}
         if self._peak is not None:
@@ -218,7 +225,7 @@ class _Reading:
             for path in paths
         }
 
-    def _most(self, keys: Callable[[Block], Iterable[Key]]) -> Counter[Key]:
+    def _most(self, keys: Callable[[MemoryBlock], Iterable[Key]]) -> Counter[Key]:
         """The most bytes that the blocks of each key had at one time."""
         now: Counter[Key] = Counter()
         most: Counter[Key] = Counter()
@@ -230,7 +237,7 @@ class _Reading:
         return most
 
     def _ops(self) -> tuple[OpMemory, ...]:
-        groups: dict[_OpKey, list[Block]] = defaultdict(list)
+        groups: dict[_OpKey, list[MemoryBlock]] = defaultdict(list)
         for block in self._blocks:
             if block.phase is not None and block.bytes:
                 groups[_op_key(block)].append(block)
@@ -255,7 +262,7 @@ class _Reading:
         return tuple(sorted(ops, key=lambda op: (-op.peak_bytes, -op.taken_bytes)))
 
     def _holders(self) -> tuple[Holder, ...]:
-        groups: dict[tuple[str | None, BlockKind, str], list[Block]] = defaultdict(list)
+        groups: dict[tuple[str | None, BlockKind, str], list[MemoryBlock]] = defaultdict(list)
         for block in self._at_peak:
             groups[block.path, block.kind, block.op].append(block)
         holders = (
@@ -297,19 +304,19 @@ class _OpKey(NamedTuple):
     phase: StepPhase | None
 
 
-def _op_key(block: Block) -> _OpKey:
+def _op_key(block: MemoryBlock) -> _OpKey:
     return _OpKey(block.path, block.op, block.phase)
 
 
-def _if_temporary(block: Block) -> tuple[BlockKind, ...]:
+def _if_temporary(block: MemoryBlock) -> tuple[BlockKind, ...]:
     return (block.kind,) if block.kind == "temporary" else ()
 
 
-def _bytes(blocks: Iterable[Block]) -> int:
+def _bytes(blocks: Iterable[MemoryBlock]) -> int:
     return sum(block.bytes for block in blocks)
 
 
-def _moments(changes: Sequence[Change], before: int) -> Iterator[Moment]:
+def _moments(changes: Sequence[MemoryChange], before: int) -> Iterator[Moment]:
     live = accumulate((change.bytes for change in changes), initial=before)
     next(live)
     for change, now in zip(changes, live, strict=True):

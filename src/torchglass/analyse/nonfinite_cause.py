@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from torchglass.analyse.signatures import plain_name
-from torchglass.records.calls import ForwardStats, Measured
-from torchglass.records.findings import Evidence, Finding, Role
+from torchglass.records.calls import CallTensor, ForwardStats
+from torchglass.records.findings import Evidence, EvidenceRole, Finding
 from torchglass.records.model import join_path
 from torchglass.records.tensors import Stats
 
@@ -66,7 +66,7 @@ def first_nan(calls: Sequence[ForwardStats]) -> Finding | None:
     )
 
 
-def _with_nan(tensors: Sequence[Measured]) -> list[tuple[Measured, Stats]]:
+def _with_nan(tensors: Sequence[CallTensor]) -> list[tuple[CallTensor, Stats]]:
     return [(one, one.stats) for one in tensors if one.stats is not None and one.stats.nan]
 
 
@@ -74,7 +74,7 @@ def _is_below(path: str, other: str) -> bool:
     return path != other and (not other or path.startswith(f"{other}."))
 
 
-def _evidence(side: str, role: Role, tensor: Measured) -> Evidence:
+def _evidence(side: str, role: EvidenceRole, tensor: CallTensor) -> Evidence:
     name = join_path(side, tensor.place)
     return Evidence(name=name, role=role, spec=tensor.spec, stats=tensor.stats)
 

@@ -23,13 +23,13 @@ from operator import attrgetter
 from typing import Any, overload
 
 from torchglass.errors import LookupFailedError
-from torchglass.records.trace import Call, Op, OpId
+from torchglass.records.trace import CallRecord, OpId, OpRecord
 
 _Key = tuple[object, ...]
 _Links = Mapping[OpId, set[OpId]]
 
 
-def passes(ops: Sequence[Op]) -> Iterator[tuple[OpId, ...]]:
+def passes(ops: Sequence[OpRecord]) -> Iterator[tuple[OpId, ...]]:
     """The ops of each layer in the order in which they ran; layers by their first op."""
     alike = _repeated(ops)
     in_loops = bytearray(len(ops))
@@ -44,7 +44,7 @@ def passes(ops: Sequence[Op]) -> Iterator[tuple[OpId, ...]]:
             yield tuple(loops[op.id])
 
 
-def longest_loop(ops: Sequence[Op], layers: Collection[Sequence[OpId]]) -> int:
+def longest_loop(ops: Sequence[OpRecord], layers: Collection[Sequence[OpId]]) -> int:
     """How often the layer ran that ran most often among those to which their results came back.
 
     Of all layers only those with several passes are needed. Passes side by side, as of a module
@@ -77,7 +77,7 @@ def _peeled(layers: set[OpId], before: _Links, after: _Links) -> set[OpId]:
     return layers - set(free)
 
 
-def _repeated(ops: Sequence[Op]) -> dict[_Key, list[OpId]]:
+def _repeated(ops: Sequence[OpRecord]) -> dict[_Key, list[OpId]]:
     """The ops that have a key in common with others, by that key."""
     # Of a long pass most ops are told apart without keys, which take memory.
     hints = [_hint(op) for op in ops]
@@ -89,7 +89,7 @@ def _repeated(ops: Sequence[Op]) -> dict[_Key, list[OpId]]:
     return {key: those for key, those in alike.items() if len(those) > 1}
 
 
-def _hint(op: Op) -> str | int:
+def _hint(op: OpRecord) -> str | int:
     """What two ops have in common that have their key in common."""
     for operand in op.operands:
         if operand.parameter:
@@ -97,7 +97,7 @@ def _hint(op: Op) -> str | int:
     return op.site
 
 
-def _key(op: Op) -> _Key:
+def _key(op: OpRecord) -> _Key:
     parameters = tuple([operand.parameter for operand in op.operands if operand.parameter])
     return (op.function, parameters or op.site, op.phase)
 
@@ -162,7 +162,7 @@ class Labels(Sequence[Label]):
     Of a long pass few are, so only numbers are kept.
     """
 
-    def __init__(self, ops: Sequence[Op]) -> None:
+    def __init__(self, ops: Sequence[OpRecord]) -> None:
         self._ops = ops
         self._layer = array("i", [0]) * len(ops)
         self._number = array("i", [0]) * len(ops)
@@ -194,7 +194,7 @@ class Labels(Sequence[Label]):
 class Layers(Mapping[str, tuple[OpId, ...]]):
     """The ops of each layer, pass by pass, by the layer's long and by its short name."""
 
-    def __init__(self, ops: Sequence[Op]) -> None:
+    def __init__(self, ops: Sequence[OpRecord]) -> None:
         self._ops = ops
         self._first = array("i")
         self._repeated: dict[int, tuple[OpId, ...]] = {}
@@ -243,7 +243,7 @@ class Layers(Mapping[str, tuple[OpId, ...]]):
         return 2 * len(self._first)
 
 
-def labels(ops: Sequence[Op]) -> Labels:
+def labels(ops: Sequence[OpRecord]) -> Labels:
     """The label of each op, in the order of the ops."""
     return Labels(ops)
 
@@ -257,8 +257,8 @@ class Lookup:
 
     def __init__(
         self,
-        ops: Sequence[Op],
-        calls: Sequence[Call],
+        ops: Sequence[OpRecord],
+        calls: Sequence[CallRecord],
         labels: Labels,
         listed: Sequence[OpId] | None = None,
     ) -> None:
@@ -356,12 +356,12 @@ class Lookup:
         return addresses
 
     @cached_property
-    def _by_path(self) -> list[Call]:
+    def _by_path(self) -> list[CallRecord]:
         """The calls that returned what an op made, by path, and at one path by number as ever."""
         return sorted((call for call in self._calls if _returns(call)), key=_PATH)
 
     @cached_property
-    def _by_op(self) -> list[Call]:
+    def _by_op(self) -> list[CallRecord]:
         """The same calls in the order of what they returned."""
         return sorted(self._by_path, key=_returned)
 
@@ -388,21 +388,23 @@ _PATH = attrgetter("path")
 _PATH_AND_NUMBER = attrgetter("path", "number")
 
 
-def _addresses(op: Op) -> Iterator[str]:
+def _addresses(op: OpRecord) -> Iterator[str]:
     if op.kind != "op":
         yield f"{op.kind}.{op.function}" if op.function else op.kind
 
 
-def _returns(call: Call) -> bool:
+def _returns(call: CallRecord) -> bool:
     return bool(call.outputs) and call.outputs[0].op is not None
 
 
-def _returned(call: Call) -> Any:
+def _returned(call: CallRecord) -> Any:
     """The op that made the first tensor which a call returned."""
     return call.outputs[0].op
 
 
-def _equal(calls: Sequence[Call], value: Any, key: Callable[[Call], Any]) -> Iterator[Call]:
+def _equal(
+    calls: Sequence[CallRecord], value: Any, key: Callable[[CallRecord], Any]
+) -> Iterator[CallRecord]:
     """Of calls in the order of a key those that have it, one by one, as there may be many."""
     first = bisect_left(calls, value, key=key)
     return map(calls.__getitem__, range(first, bisect_right(calls, value, first, key=key)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchglass.records.trace import Op
+from torchglass.records.trace import OpRecord
 
 REST = "*"
 """Ends a signature whose last argument may be spread out: `x.view(2, 3)` is `x.view((2, 3))`."""
@@ -82,7 +82,7 @@ def plain_name(function: str) -> str:
     return bare[1:] if in_place else bare
 
 
-def settings_text(op: Op) -> str:
+def settings_text(op: OpRecord) -> str:
     """An op's arguments that are no tensors, as they would be written in a call."""
     names = signature(op.function)
     return ", ".join(_setting(place, text, names) for place, text in op.settings)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torchglass.analyse.parameters import Counts, ModuleCounts, count
 from torchglass.records.model import Model, Module, ModuleId, Slot, TensorId, join_path
-from torchglass.records.trace import Call, Value
+from torchglass.records.trace import CallRecord, Value
 
 Sort = Literal["params", "bytes", "name"]
 
@@ -101,7 +101,7 @@ class SummaryRow:
     dtypes: tuple[str, ...]
     """Of their parameters, or of their buffers where they have none, all below included."""
     devices: tuple[str, ...]
-    calls: tuple[Call, ...] = ()
+    calls: tuple[CallRecord, ...] = ()
     """The calls of the first of them."""
     tied_to: tuple[str, ...] = ()
     """The first names of those of its own tensors that other modules hold too."""
@@ -150,7 +150,7 @@ class SummaryReport:
 
 def summarize(
     model: Model,
-    calls: Sequence[Call] | None = None,
+    calls: Sequence[CallRecord] | None = None,
     *,
     depth: int | None = None,
     sort: Sort | None = None,
@@ -177,10 +177,12 @@ def summarize(
 class _Rows:
     """Everything the rows are made from, looked up once."""
 
-    def __init__(self, model: Model, counts: Sequence[ModuleCounts], calls: Sequence[Call]) -> None:
+    def __init__(
+        self, model: Model, counts: Sequence[ModuleCounts], calls: Sequence[CallRecord]
+    ) -> None:
         self._model = model
         self._counts = counts
-        self._calls: dict[str, list[Call]] = {}
+        self._calls: dict[str, list[CallRecord]] = {}
         for call in calls:
             self._calls.setdefault(call.path, []).append(call)
         self._dtypes = kinds_below(model, lambda slot: slot.spec.dtype)
@@ -268,13 +270,13 @@ def kinds_below(
     return [tuple(sorted(own or other)) for own, other in zip(parameters, buffers, strict=True)]
 
 
-def _activation_bytes(calls: Sequence[Call]) -> int:
+def _activation_bytes(calls: Sequence[CallRecord]) -> int:
     given = {value.memory for call in calls if call.parent is None for value in call.inputs}
     outputs = (value for call in calls for value in call.outputs)
     return _bytes(value for value in outputs if value.memory is None or value.memory not in given)
 
 
-def _largest_call_bytes(calls: Sequence[Call]) -> int:
+def _largest_call_bytes(calls: Sequence[CallRecord]) -> int:
     outer = {call.parent for call in calls}
     inner = (call for call in calls if call.id not in outer)
     return max((_bytes((*call.inputs, *call.outputs)) for call in inner), default=0)

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 
-from torchglass.records.timing import Charges, Cost, ModuleKey, OpKey, Span, Stage
+from torchglass.records.timing import ModuleKey, OpKey, RunTimes, Span, Stage, StageTime
 
 _STAGES: tuple[Stage, ...] = ("forward", "loss", "backward")
 _ENOUGH = 8
 """So many times between nodes tell what is usual."""
 
 
-def charge(spans: Sequence[Span]) -> Charges:
+def charge(spans: Sequence[Span]) -> RunTimes:
     """What the spans of one run cost each module and op, stage by stage."""
     return _Charging(spans).charges()
 
@@ -66,8 +66,8 @@ class _Charging:
                 self._self_ns[backward] -= more
                 self._self_cpu_ns[backward] -= more_cpu
 
-    def charges(self) -> Charges:
-        return Charges(modules=self._of_modules(), ops=self._of_ops())
+    def charges(self) -> RunTimes:
+        return RunTimes(modules=self._of_modules(), ops=self._of_ops())
 
     def _stage(self, span: Span) -> Stage:
         if span.parent is not None:
@@ -82,7 +82,7 @@ class _Charging:
             return "" if span.name == "forward" else None
         return None if span.owner is None else self._homes[span.owner]
 
-    def _of_modules(self) -> dict[ModuleKey, Cost]:
+    def _of_modules(self) -> dict[ModuleKey, StageTime]:
         own: dict[ModuleKey, list[int]] = defaultdict(list)
         for index, home in enumerate(self._homes):
             own[ModuleKey(home, self._stages[index])].append(index)
@@ -100,7 +100,7 @@ class _Charging:
                     parts = [inside[stage][index] for index in outermost[path]]
                     total = sum(part[0] for part in parts), sum(part[1] for part in parts)
                 if mine or any(total):
-                    costs[key] = Cost(
+                    costs[key] = StageTime(
                         calls=sum(self._spans[index].kind == "module" for index in mine),
                         self_ns=ns,
                         total_ns=total[0],
@@ -149,14 +149,14 @@ class _Charging:
             yield owner
             owner = self._spans[owner].owner
 
-    def _of_ops(self) -> dict[OpKey, Cost]:
+    def _of_ops(self) -> dict[OpKey, StageTime]:
         groups: dict[OpKey, list[int]] = defaultdict(list)
         for index, stage in enumerate(self._stages):
             groups[OpKey(self._homes[index], self._op(index), stage)].append(index)
         costs = {}
         for key, group in groups.items():
             ns, cpu_ns = self._sum(group)
-            costs[key] = Cost(
+            costs[key] = StageTime(
                 calls=len(group),
                 self_ns=ns,
                 total_ns=ns,

@@ -23,7 +23,7 @@ from torchglass.analyse.gc_pause import collector_paused
 from torchglass.analyse.op_names import Labels, Lookup, labels, longest_loop
 from torchglass.errors import LookupFailedError
 from torchglass.records.tensors import TensorSpec
-from torchglass.records.trace import Call, CallId, Op, OpId, Trace
+from torchglass.records.trace import CallId, CallRecord, OpId, OpRecord, TraceRecord
 
 Distances = tuple[int, int]
 """The fewest and the most steps from one op to another."""
@@ -35,7 +35,7 @@ class Anatomy:
     Only the ops in `listed` can be looked up and are printed: all of them, if it is None.
     """
 
-    def __init__(self, record: Trace, listed: Sequence[OpId] | None = None) -> None:
+    def __init__(self, record: TraceRecord, listed: Sequence[OpId] | None = None) -> None:
         self.record = record
         self.lists_all = listed is None
         self.listed = [op.id for op in record.ops] if listed is None else list(listed)
@@ -76,7 +76,7 @@ class Anatomy:
         ops = self.record.ops
         return _others(op, (parent for child in self.children[op] for parent in ops[child].parents))
 
-    def modules(self, op: OpId) -> tuple[Call, ...]:
+    def modules(self, op: OpId) -> tuple[CallRecord, ...]:
         """The module calls that an op ran in, outermost first, that of the model left out."""
         line = []
         call = self.record.ops[op].call
@@ -85,11 +85,11 @@ class Anatomy:
             call = line[-1].parent
         return tuple(call for call in reversed(line) if call.path)
 
-    def output_of(self, op: OpId) -> tuple[Call, ...]:
+    def output_of(self, op: OpId) -> tuple[CallRecord, ...]:
         """The module calls that returned an op's result, innermost first, the model's left out."""
         return self._returned_by.get(op, ())
 
-    def call_name(self, call: Call) -> str:
+    def call_name(self, call: CallRecord) -> str:
         """A call's name: its module's path, with ":2" where the module ran several times."""
         return f"{call.path}:{call.number}" if self._calls_at[call.path] > 1 else call.path
 
@@ -135,8 +135,8 @@ class Anatomy:
         return {name: spec for op in self.record.ops for name, spec in parameters_of(op).items()}
 
     @cached_property
-    def _returned_by(self) -> Mapping[OpId, tuple[Call, ...]]:
-        returned: dict[OpId, dict[CallId, Call]] = {}
+    def _returned_by(self) -> Mapping[OpId, tuple[CallRecord, ...]]:
+        returned: dict[OpId, dict[CallId, CallRecord]] = {}
         # In the order in which they ended, which is from the inside out.
         for call in sorted(self.record.calls, key=lambda call: (call.end_ns, -call.id)):
             for value in call.outputs if call.path else ():
@@ -149,13 +149,13 @@ class Anatomy:
         return Counter(call.path for call in self.record.calls)
 
 
-def parameters_of(op: Op) -> dict[str, TensorSpec]:
+def parameters_of(op: OpRecord) -> dict[str, TensorSpec]:
     """The parameters that an op used, by dotted name."""
     return {operand.parameter: operand.spec for operand in op.operands if operand.parameter}
 
 
 def _distances(
-    ops: Sequence[Op], before: Sequence[Sequence[OpId]], starts: set[OpId]
+    ops: Sequence[OpRecord], before: Sequence[Sequence[OpId]], starts: set[OpId]
 ) -> tuple[Distances | None, ...]:
     """The fewest and the most steps to each op from a start, with the ops in a fitting order."""
     distances: list[Distances | None] = [None] * len(ops)
@@ -180,7 +180,7 @@ Selection = Any
 """One of the forms above."""
 
 
-def at_once(selection: Selection) -> Callable[[Op], bool] | None:
+def at_once(selection: Selection) -> Callable[[OpRecord], bool] | None:
     """The test to make while the pass runs; None where names must be known, which come after it."""
     if selection is None or selection == "none" or _is_empty(selection):
         return lambda op: False

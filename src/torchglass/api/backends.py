@@ -27,8 +27,8 @@ from torchglass.errors import TargetError, ViewError, warn
 from torchglass.records.findings import Finding
 from torchglass.records.model import Model
 from torchglass.records.reader import Document, Reader, Sink
-from torchglass.records.run import Ending, ended
-from torchglass.records.series import Frame, Kind, Series, SeriesId
+from torchglass.records.run import Ending, status_of_ending
+from torchglass.records.series import Frame, Series, SeriesId, SeriesKind
 
 if TYPE_CHECKING:
     from torchglass.views.web.server import Server
@@ -225,7 +225,7 @@ class BackendSink:
         """Write a document of the run; a later one of its class replaces it."""
         self._sink.put_document(document)
 
-    def series(self, path: str, name: str, kind: Kind = "scalar") -> SeriesId:
+    def series(self, path: str, name: str, kind: SeriesKind = "scalar") -> SeriesId:
         """The id of the series with this path and name, created on first use."""
         own = self._sink.series(path, name, kind)
         if own not in self._series:
@@ -289,7 +289,7 @@ class Reporter:
         problems = errors + [one for one in findings if one.severity == "warning"]
         count = f"{len(problems)} problems" if len(problems) > 1 else "1 problem"
         found = f"{count} found:" if problems else "no problems found"
-        how = f"{ended(ending).full} ({steps:,} {'step' if steps == 1 else 'steps'})"
+        how = f"{status_of_ending(ending).full} ({steps:,} {'step' if steps == 1 else 'steps'})"
         shown = problems if len(problems) <= _MOST_TOLD else problems[: _MOST_TOLD - 1]
         rest = len(problems) - len(shown)
         lines = [f"{how}; {found}", *(f"  {one.message}" for one in shown)]

@@ -12,11 +12,11 @@ from torchglass.analyse.model_diff import Comparison, compare
 from torchglass.analyse.module_measures import measures
 from torchglass.analyse.nonfinite_cause import first_nan
 from torchglass.errors import CaptureError, TargetError
-from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Statistics, Totals
+from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model, join_path
 from torchglass.records.reader import Document
-from torchglass.records.trace import Trace
+from torchglass.records.trace import TraceRecord
 from torchglass.targets.in_memory import hold, reader_of_result
 from torchglass.targets.names import resolve
 from torchglass.targets.readers import is_live, is_run, is_state, open_reader, read
@@ -90,7 +90,7 @@ def _kind(opened: Opened, ran: bool, *, compared: bool) -> Kind:
     reader = opened.reader
     if reader.last_step() >= 0 or not reader.finished():
         return "run"
-    if not ran and reader.document(Trace) is not None:
+    if not ran and reader.document(TraceRecord) is not None:
         return "trace"
     return "forward" if ran or reader.document(Statistics) is not None else "model"
 
@@ -228,7 +228,7 @@ def _findings(
     return Findings(findings=(*((first,) if first else ()), *told))
 
 
-def _is_not_finite(tensor: Measured) -> bool:
+def _is_not_finite(tensor: CallTensor) -> bool:
     return tensor.stats is not None and bool(tensor.stats.nan or tensor.stats.inf)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchglass.records.reader import Reader, Sink
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.targets.names import RUN_SUFFIX
 
 FilePath = str | os.PathLike[str]
@@ -26,7 +26,7 @@ MEMORY = ":memory:"
 class WritableRun(NamedTuple):
     """A run that is open for writing."""
 
-    run: Run
+    run: RunRecord
     sink: Sink
     reader: Callable[[], Reader]
     """Opens a reader of the run."""
@@ -46,7 +46,7 @@ class WritableRun(NamedTuple):
 
 
 def open_new(
-    run: Run, folder: FilePath, save: FilePath | None, max_bytes: int | None = None
+    run: RunRecord, folder: FilePath, save: FilePath | None, max_bytes: int | None = None
 ) -> WritableRun:
     """A new run at a path, in a folder, or in memory."""
     from torchglass.store.file_reader import FileReader, FileSink
@@ -65,7 +65,7 @@ def open_new(
     return WritableRun(run, sink, lambda: FileReader(path), path, flush=sink.flush)
 
 
-def open_again(run: Run, path: FilePath, max_bytes: int | None = None) -> WritableRun:
+def open_again(run: RunRecord, path: FilePath, max_bytes: int | None = None) -> WritableRun:
     """A run to continue; a new one if the file does not exist."""
     if os.fspath(path) == MEMORY:
         return open_new(run, MEMORY, None)
@@ -81,7 +81,7 @@ def open_again(run: Run, path: FilePath, max_bytes: int | None = None) -> Writab
     return WritableRun(run, sink, lambda: FileReader(file), file, start, is_new, sink.flush)
 
 
-def this_run(name: str) -> Run:
+def this_run(name: str) -> RunRecord:
     """The description of the run that starts here and now."""
     import torch
 
@@ -89,7 +89,7 @@ def this_run(name: str) -> Run:
 
     rank, world_size = own_rank()
     training = this_training()
-    return Run(
+    return RunRecord(
         name=name,
         created_ns=training.started_ns,
         group=training.group,
@@ -103,7 +103,7 @@ def this_run(name: str) -> Run:
     )
 
 
-def _reserved_file(folder: Path, run: Run) -> Path:
+def _reserved_file(folder: Path, run: RunRecord) -> Path:
     """A new, empty file named after the time and the run, reserved for this process."""
     from torchglass.store import schema
 

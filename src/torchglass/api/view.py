@@ -114,10 +114,10 @@ def view(
         "distances": partial(_distances, weights, unsafe),
     }
     if save is not None:
-        from torchglass.views.web.open_runs import Shelf
+        from torchglass.views.web.open_runs import OpenRuns
         from torchglass.views.web.saved_page import write_shelf
 
-        write_shelf(Shelf(readers, **beside), Path(save))
+        write_shelf(OpenRuns(readers, **beside), Path(save))
         return Path(save)
     if _in_notebook(notebook):
         from torchglass.views.notebook.page import NotebookPage

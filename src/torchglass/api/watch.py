@@ -23,7 +23,7 @@ from torchglass.api.backends import (
 from torchglass.api.run_files import MEMORY, WritableRun, open_again, open_new, this_run
 from torchglass.errors import Fence, TargetError, TorchglassError
 from torchglass.records.reader import Sink
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 
 if TYPE_CHECKING:
     from torch import nn
@@ -322,7 +322,7 @@ def _started(
     return watcher
 
 
-def _watcher_of_nothing(run: Run) -> Watcher:
+def _watcher_of_nothing(run: RunRecord) -> Watcher:
     """A closed watcher, for a training that cannot be watched."""
     from torch import nn
 

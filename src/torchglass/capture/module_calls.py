@@ -77,7 +77,7 @@ from torchglass.capture.torch_internals import (
 )
 from torchglass.errors import Fence
 from torchglass.records.model import join_path
-from torchglass.records.trace import Call, CallId, Value
+from torchglass.records.trace import CallId, CallRecord, Value
 
 AnyObserver = TypeVar("AnyObserver", bound="Observer")
 OpenCall = TypeVar("OpenCall")
@@ -194,11 +194,11 @@ class CallRecorder(ModuleStack[RecordedCall]):
     ) -> None:
         super().__init__(modules, lost)
         self._memories = _Memories()
-        self._calls: list[Call | None] = []
+        self._calls: list[CallRecord | None] = []
         self._failed: tuple[int, str] | None = None
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[CallRecord, ...]:
         """The calls that have ended, in the order in which they began."""
         return tuple(call for call in self._calls if call is not None)
 
@@ -230,7 +230,7 @@ class CallRecorder(ModuleStack[RecordedCall]):
         if error is not None and self.where_failed(error) is None:
             self._failed = id(error), call.path
         outputs = self._values(named_tensors(output))
-        self._calls[call.id] = Call(**call._asdict(), outputs=outputs, end_ns=end_ns)
+        self._calls[call.id] = CallRecord(**call._asdict(), outputs=outputs, end_ns=end_ns)
 
     def _values(self, located: Iterable[tuple[str, torch.Tensor]]) -> tuple[Value, ...]:
         # A user's function mode would see us read shapes as operations of the model.

@@ -35,7 +35,7 @@ from torchglass.capture.restore_state import (
 from torchglass.capture.torch_internals import tree_map_only
 from torchglass.errors import CaptureError
 from torchglass.records.model import Model, join_path
-from torchglass.records.trace import Call
+from torchglass.records.trace import CallRecord
 
 Located = tuple[str, nn.Module]
 
@@ -44,7 +44,7 @@ class Seen(NamedTuple):
     """A model, and the calls of its modules if it was run."""
 
     model: Model
-    calls: tuple[Call, ...] | None
+    calls: tuple[CallRecord, ...] | None
 
 
 def look_at(
@@ -94,7 +94,7 @@ def _run(
     faking: Faking | None,
     *,
     gradients: bool = False,
-) -> tuple[Call, ...]:
+) -> tuple[CallRecord, ...]:
     if not callable(target):
         raise CaptureError(f"{type(target).__name__} cannot be run: it is not callable")
     stand_in = faking.fake if faking else _clone

@@ -14,9 +14,9 @@ from torchglass.api import explore
 from torchglass.api.explore import in_event_loop
 from torchglass.api.summary import summary as summarize
 from torchglass.errors import TargetError, ViewError
-from torchglass.records.calls import Measured
+from torchglass.records.calls import CallTensor
 from torchglass.records.model import join_path
-from torchglass.records.trace import Call, CallId, Value
+from torchglass.records.trace import CallId, CallRecord, Value
 from torchglass.tables.files import in_its_folder
 from torchglass.targets.names import find_files
 from torchglass.targets.readers import is_live, read
@@ -178,7 +178,7 @@ def _summary(model: object, config: ExplorerConfig) -> Summary:
     record = summarize(model).model
     recorded = get_forward_stats(model) if is_live(model) else {}
     calls = [
-        Call(
+        CallRecord(
             id=CallId(number),
             parent=None,
             path=path,
@@ -194,7 +194,7 @@ def _summary(model: object, config: ExplorerConfig) -> Summary:
     return Summary(record, calls or None, **config.summary_options(ran=bool(calls)))
 
 
-def _values(measured: Iterable[Measured]) -> tuple[Value, ...]:
+def _values(measured: Iterable[CallTensor]) -> tuple[Value, ...]:
     return tuple(Value(place=one.place, spec=one.spec) for one in measured)
 
 

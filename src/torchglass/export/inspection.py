@@ -15,14 +15,14 @@ from typing import Any
 
 from torchglass.errors import StoreError
 from torchglass.records.calls import (
-    Effort,
+    CallCost,
+    CallTensor,
     InspectedCall,
     InspectedModel,
     InspectedModule,
-    Measured,
     NonFinite,
 )
-from torchglass.records.json_data import finite, from_plain, to_plain
+from torchglass.records.json_data import from_json_data, nan_as_none, to_json_data
 from torchglass.records.model import join_path
 
 SCHEMA_FILE = Path(__file__).with_name("inspection.schema.json")
@@ -82,7 +82,7 @@ def module_info(model: InspectedModel, module: InspectedModule) -> dict[str, Any
         **_counts("grad_out", bad_grad_out),
         "num_calls": first.call_count,
         **({} if module.same_as is None else {"same_as": module.same_as}),
-        "calls": [finite(to_plain(call)) for call in first.calls],
+        "calls": [nan_as_none(to_json_data(call)) for call in first.calls],
     }
 
 
@@ -96,7 +96,7 @@ def read_json(text: str | bytes) -> InspectedModel:
             name=name, modules=tuple(modules), passes=info["passes"], notes=tuple(info["notes"])
         )
         # Whatever the file says, what is read has the types that all else relies on.
-        return from_plain(InspectedModel, to_plain(record))
+        return from_json_data(InspectedModel, to_json_data(record))
     except (
         *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
     ) as error:
@@ -137,7 +137,7 @@ def _read_module(
 
 
 def _read_call(plain: Mapping[str, Any]) -> InspectedCall:
-    return from_plain(InspectedCall, _with_nan(plain))
+    return from_json_data(InspectedCall, _with_nan(plain))
 
 
 def _with_nan(plain: Any) -> Any:
@@ -152,15 +152,15 @@ def _with_nan(plain: Any) -> Any:
     }
 
 
-def _shapes(tensors: Iterable[Measured]) -> list[list[int]]:
+def _shapes(tensors: Iterable[CallTensor]) -> list[list[int]]:
     return [list(tensor.spec.shape or ()) for tensor in tensors]
 
 
-def _sizes(tensors: Iterable[Measured]) -> list[float]:
+def _sizes(tensors: Iterable[CallTensor]) -> list[float]:
     return [tensor.spec.bytes / _MB for tensor in tensors]
 
 
-def _added(effort: Effort | None) -> float | None:
+def _added(effort: CallCost | None) -> float | None:
     if effort is None or effort.added_bytes is None:
         return None
     return effort.added_bytes / _MB

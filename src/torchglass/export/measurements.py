@@ -11,11 +11,11 @@ from torchglass.analyse.latency import Latency, ModuleTime, Times
 from torchglass.analyse.memory import Held, MemoryReport, ModuleMemory
 from torchglass.analyse.module_rows import Measured, full_name
 from torchglass.records.calls import FLAT_NAMES, ForwardStats
-from torchglass.records.json_data import to_plain
+from torchglass.records.json_data import to_json_data
 from torchglass.records.measures import Footprint
 from torchglass.records.model import Model
 from torchglass.records.timing import Timing
-from torchglass.records.trace import Call
+from torchglass.records.trace import CallRecord
 from torchglass.tables.files import csv_text, typed_shape
 
 
@@ -129,7 +129,7 @@ def _amount(amount: Amount) -> dict[str, int]:
 
 def _op(op: OpFlops, report: FlopReport) -> dict[str, Any]:
     return {
-        **to_plain(op),
+        **to_json_data(op),
         "total_flops": op.total_flops,
         "flops_per_byte": op.intensity,
         "flops_per_second": op.flops_per_second,
@@ -157,7 +157,7 @@ def memory_dict(model: Model, footprint: Footprint, report: MemoryReport) -> dic
         "unattributed": dataclasses.asdict(report.unattributed.own),
         "ops": [dataclasses.asdict(op) for op in report.ops],
         "notes": list(footprint.notes),
-        "footprint": to_plain(footprint),
+        "footprint": to_json_data(footprint),
     }
 
 
@@ -188,7 +188,7 @@ _HEADINGS = (*_NUMBERS, "lower_quartile_ns", "upper_quartile_ns")
 
 
 def profile_dict(
-    model: Model, calls: Sequence[Call], timing: Timing, found: Latency
+    model: Model, calls: Sequence[CallRecord], timing: Timing, found: Latency
 ) -> dict[str, Any]:
     """A profile as dicts, lists, strings and numbers."""
     first_calls = {call.path: call for call in reversed(calls)}
@@ -236,7 +236,7 @@ def _profile_cells(time: ModuleTime, found: Latency) -> Iterator[Any]:
 
 
 def _profile_module(
-    time: ModuleTime, found: Latency, model: Model, first_calls: Mapping[str, Call]
+    time: ModuleTime, found: Latency, model: Model, first_calls: Mapping[str, CallRecord]
 ) -> dict[str, Any]:
     assert time.path is not None
     call = first_calls.get(time.path)

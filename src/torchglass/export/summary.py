@@ -9,7 +9,7 @@ from typing import Any
 from torchglass.analyse.module_rows import full_name
 from torchglass.analyse.parameters import Counts
 from torchglass.analyse.summary import MemoryEstimate, SummaryReport, SummaryRow
-from torchglass.records.json_data import to_plain
+from torchglass.records.json_data import to_json_data
 from torchglass.records.model import Model
 from torchglass.records.trace import Value
 from torchglass.tables.files import csv_text, json_text, typed_shape
@@ -114,7 +114,7 @@ def _counts(counts: Counts) -> dict[str, int]:
 
 def _memory(memory: MemoryEstimate) -> dict[str, int | None]:
     return {
-        **to_plain(memory),
+        **to_json_data(memory),
         "activation_bytes": memory.activation_bytes,
         "largest_call_bytes": memory.largest_call_bytes,
         "inference_bytes": memory.inference_bytes,

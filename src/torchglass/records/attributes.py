@@ -13,7 +13,7 @@ from torchglass.records.findings import Finding
 from torchglass.records.tensors import Stats, TensorSpec
 
 AttributeId = NewType("AttributeId", int)
-Role = Literal[
+AttributeRole = Literal[
     "recorded", "parameter", "buffer", "module", "attribute", "property", "method", "item"
 ]
 """A recorded tensor is one that went into or came out of the module; items are in a container."""
@@ -29,7 +29,7 @@ class Attribute:
     """By which more of it can be asked for."""
     name: str
     """"weight"; of an item its place: "[3]", "['lr']"."""
-    role: Role = "attribute"
+    role: AttributeRole = "attribute"
     type_name: str = ""
     """The name of its class; "" for a property, which is not called before it is opened."""
     text: str = ""
@@ -76,7 +76,7 @@ class TensorFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class LinearHistogram:
     """How many numbers lie in each of equal parts of a range."""
 
     low: float
@@ -133,7 +133,7 @@ class LiveModel(Protocol):
 
     def spread(
         self, id: AttributeId, stats: Stats, bins: int, progress: Progress, part: Index = ()
-    ) -> Spread | None:
+    ) -> LinearHistogram | None:
         """How the finite numbers of what was measured are spread."""
 
     def check(self, progress: Progress) -> tuple[Finding, ...] | None:

@@ -13,7 +13,7 @@ Level = Literal["full", "cheap", "shapes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class CallTensor:
     """A tensor that went into or came out of a call, and its numbers summed up."""
 
     place: str
@@ -53,9 +53,9 @@ class ForwardStats(Mapping[str, Any]):
     """Which call of that module it is, from 1."""
     forward: int
     """Which pass of the recording it belongs to, from 1: one begins with each outermost call."""
-    inputs: tuple[Measured, ...] = ()
+    inputs: tuple[CallTensor, ...] = ()
     """As they were before the module ran."""
-    outputs: tuple[Measured, ...] = ()
+    outputs: tuple[CallTensor, ...] = ()
     start_ns: int = 0
     total_ns: int = 0
     """Time spent here, inner calls included, the work of measuring not."""
@@ -98,7 +98,7 @@ class ForwardStats(Mapping[str, Any]):
         return [*object.__dir__(self), *FLAT_NAMES]
 
 
-def _flat(measured: Measured, quantity: str) -> Any:
+def _flat(measured: CallTensor, quantity: str) -> Any:
     if quantity in _OF_SPEC:
         return _OF_SPEC[quantity](measured.spec)
     if quantity in _OF_STATS:
@@ -153,7 +153,7 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class CallCost:
     """What a call took in one direction, the work of measuring left out."""
 
     total_ns: int = 0
@@ -178,15 +178,15 @@ class InspectedCall:
     """Which call of the module it is, from 1."""
     forward_pass: int
     """Which pass it belongs to, from 1: one begins with each outermost call."""
-    inputs: tuple[Measured, ...] = ()
+    inputs: tuple[CallTensor, ...] = ()
     """As they were before the module ran."""
-    outputs: tuple[Measured, ...] = ()
-    input_gradients: tuple[Measured, ...] = ()
+    outputs: tuple[CallTensor, ...] = ()
+    input_gradients: tuple[CallTensor, ...] = ()
     """What the module sent back for its inputs, by the places of those."""
-    output_gradients: tuple[Measured, ...] = ()
+    output_gradients: tuple[CallTensor, ...] = ()
     """What came back for its outputs, by the places of those."""
-    forward: Effort | None = None
-    backward: Effort | None = None
+    forward: CallCost | None = None
+    backward: CallCost | None = None
     """None where no gradient came back, or nobody looked."""
     error: str = ""
     """The class of the exception that came out of it, if one did."""
@@ -230,12 +230,12 @@ class InspectedModule:
         return next((call for call in reversed(self.calls) if _went_back(call)), None)
 
     @property
-    def forward(self) -> Effort | None:
+    def forward(self) -> CallCost | None:
         """What its calls took in the latest pass."""
         return _latest_pass(self.calls, lambda call: call.forward)
 
     @property
-    def backward(self) -> Effort | None:
+    def backward(self) -> CallCost | None:
         """What its calls took in the backward of the latest pass that had one."""
         return _latest_pass(self.calls, lambda call: call.backward)
 
@@ -290,8 +290,8 @@ def _went_back(call: InspectedCall) -> bool:
 
 
 def _latest_pass(
-    calls: Iterable[InspectedCall], effort: Callable[[InspectedCall], Effort | None]
-) -> Effort | None:
+    calls: Iterable[InspectedCall], effort: Callable[[InspectedCall], CallCost | None]
+) -> CallCost | None:
     found = [(call, taken) for call in calls if (taken := effort(call)) is not None]
     if not found:
         return None
@@ -299,13 +299,13 @@ def _latest_pass(
     efforts = [(call, taken) for call, taken in found if call.forward_pass == latest]
     outermost = [taken for call, taken in efforts if not call.nested]
     added = [taken.added_bytes for taken in outermost if taken.added_bytes is not None]
-    return Effort(
+    return CallCost(
         total_ns=sum(taken.total_ns for taken in outermost),
         self_ns=sum(taken.self_ns for _, taken in efforts),
         added_bytes=sum(added) if added else None,
     )
 
 
-def _non_finite(tensors: Iterable[Measured]) -> NonFinite:
+def _non_finite(tensors: Iterable[CallTensor]) -> NonFinite:
     found = [tensor.stats for tensor in tensors if tensor.stats is not None]
     return NonFinite(sum(stats.nan for stats in found), sum(stats.inf for stats in found))

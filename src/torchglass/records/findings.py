@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torchglass.records.tensors import Stats, TensorSpec
-from torchglass.records.trace import Phase, Source
+from torchglass.records.trace import Phase, SourceLine
 
 Severity = Literal["error", "warning", "note"]
-Role = Literal["argument", "parameter", "buffer", "result", "gradient", "saved"]
+EvidenceRole = Literal["argument", "parameter", "buffer", "result", "gradient", "saved"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Evidence:
 
     name: str
     """What it is to the op: "input", "weight", "result"."""
-    role: Role
+    role: EvidenceRole
     spec: TensorSpec
     stats: Stats | None = None
     """Its numbers; None where they could not be seen any more, as when they were written over."""
@@ -45,7 +45,7 @@ class Finding:
     op: str = ""
     """torch's name of the operation: "sqrt"; "" where none is to blame."""
     phase: Phase = "forward"
-    source: Source | None = None
+    source: SourceLine | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further numbers and names, ready for JSON."""
     tensors: tuple[Evidence, ...] = ()
@@ -61,7 +61,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class ReplayRecord:
     """What came of running the op of a finding again, alone, on what it was given."""
 
     finding: Finding

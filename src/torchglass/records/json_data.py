@@ -1,6 +1,6 @@
 """Records to JSON-ready data and back, for the store, the page's API and the exports alike.
 
-    >>> to_plain(TensorSpec(shape=(2, 3), dtype="float32", bytes=24))
+    >>> to_json_data(TensorSpec(shape=(2, 3), dtype="float32", bytes=24))
     {'shape': [2, 3], 'dtype': 'float32', 'bytes': 24}
 
 A field at its default is left out, which keeps a large model small; reading puts it back.
@@ -21,7 +21,7 @@ R = TypeVar("R")
 _ABSENT = object()
 
 
-def to_plain(record: Any) -> Any:
+def to_json_data(record: Any) -> Any:
     """A record, or any nest of records, as dicts, lists, strings and numbers."""
     if isinstance(record, (str, int, float, type(None))):
         return record
@@ -30,24 +30,24 @@ def to_plain(record: Any) -> Any:
         for name, default in _defaults(typing.cast(Any, type(record))):
             value = getattr(record, name)
             if value is not default and value != default:
-                plain[name] = to_plain(value)
+                plain[name] = to_json_data(value)
         return plain
     if isinstance(record, Mapping):
-        return {str(key): to_plain(value) for key, value in record.items()}
-    return [to_plain(item) for item in record]
+        return {str(key): to_json_data(value) for key, value in record.items()}
+    return [to_json_data(item) for item in record]
 
 
-def finite(plain: Any) -> Any:
+def nan_as_none(plain: Any) -> Any:
     """Plain data with None for NaN and Inf, which JSON does not have."""
     if isinstance(plain, dict):
-        return {key: finite(value) for key, value in plain.items()}
+        return {key: nan_as_none(value) for key, value in plain.items()}
     if isinstance(plain, list):
-        return [finite(value) for value in plain]
+        return [nan_as_none(value) for value in plain]
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
-def from_plain(cls: type[R], plain: Any) -> R:
-    """The record of a class from what `to_plain` made of it. Names it does not know are ignored."""
+def from_json_data(cls: type[R], plain: Any) -> R:
+    """The record of a class from what `to_json_data` returned. Unknown names are ignored."""
     decode: Callable[[Any], R] = _decoder(typing.cast(Any, cls))
     return decode(plain)
 

@@ -43,12 +43,12 @@ class Measures:
     notes: tuple[str, ...] = ()
 
 
-WorkStage = Literal["forward", "backward", "recompute"]
-Nature = Literal["counted", "free", "uncounted"]
+FlopStage = Literal["forward", "backward", "recompute"]
+FlopStatus = Literal["counted", "free", "uncounted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkPlace:
+class CallPath:
     """A module as another one called it: what is called from two places is there twice."""
 
     path: str
@@ -60,16 +60,16 @@ class WorkPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpWork:
+class OpFlopRecord:
     """What all calls of one op computed in one place and stage."""
 
     op: str
     """torch's name with its namespace: "aten.addmm"."""
     place: int | None
     """Where it ran, or where the op ran whose gradient it takes; None outside of all modules."""
-    stage: WorkStage
+    stage: FlopStage
     """"recompute" is a forward that a checkpoint runs again in the backward."""
-    nature: Nature
+    nature: FlopStatus
     """"free" of products, as an addition is; or "uncounted", because no formula is known."""
     calls: int
     flops: int = 0
@@ -80,11 +80,11 @@ class OpWork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class FlopRecord:
     """All that one step of a model computes."""
 
-    places: tuple[WorkPlace, ...]
-    ops: tuple[OpWork, ...]
+    places: tuple[CallPath, ...]
+    ops: tuple[OpFlopRecord, ...]
     backward: bool = False
     """Whether there was a backward."""
     fake: bool = False
@@ -124,7 +124,7 @@ class Saver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class MemoryBlock:
     """A piece of memory, from when it is taken until it is freed. All views of it are one block.
 
     One whose size changes ends, and another takes its place.
@@ -149,7 +149,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class MemoryChange:
     """Memory that is taken or freed at a moment of the step."""
 
     time_ns: int
@@ -165,7 +165,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class StepPart:
     """A part of a step."""
 
     phase: StepPhase
@@ -175,7 +175,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class AllocatorPeak:
     """What an allocator itself tells of a step, run once more with nobody looking."""
 
     device: str
@@ -190,11 +190,11 @@ class Allocation:
 class Footprint:
     """What one step of a model takes of memory, on all devices."""
 
-    blocks: tuple[Block, ...]
-    changes: tuple[Change, ...]
+    blocks: tuple[MemoryBlock, ...]
+    changes: tuple[MemoryChange, ...]
     """In the order in which they happened."""
-    parts: tuple[Part, ...]
-    allocations: tuple[Allocation, ...] = ()
+    parts: tuple[StepPart, ...]
+    allocations: tuple[AllocatorPeak, ...] = ()
     """One for each device that can be asked; none where nothing was really allocated."""
     fake: bool = False
     """Whether it was predicted, on tensors that hold nothing."""

@@ -12,7 +12,7 @@ from torchglass.records.tensors import TensorSpec
 
 ModuleId = NewType("ModuleId", int)
 TensorId = NewType("TensorId", int)
-Role = Literal["parameter", "buffer", "packed"]
+SlotRole = Literal["parameter", "buffer", "packed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Slot:
     """A tensor that a module holds under a name."""
 
     name: str
-    role: Role
+    role: SlotRole
     """"packed" is a weight that a quantized module keeps where torch does not list it."""
     spec: TensorSpec
     tensor: TensorId

@@ -14,12 +14,12 @@ from torchglass.records.graph import Graph
 from torchglass.records.measures import Footprint, Measures
 from torchglass.records.run import Ending
 from torchglass.records.tensors import Activations
-from torchglass.records.trace import Trace
+from torchglass.records.trace import TraceRecord
 
 if TYPE_CHECKING:
     from torchglass.records.model import Model
-    from torchglass.records.run import Run, RunStatus
-    from torchglass.records.series import Frame, Kind, Points, Series, SeriesId
+    from torchglass.records.run import RunRecord, RunStatus
+    from torchglass.records.series import Frame, Points, Series, SeriesId, SeriesKind
     from torchglass.records.tensors import Histograms
 
 
@@ -32,7 +32,7 @@ class Sink(Protocol):
     def put_document(self, document: Document) -> None:
         """Keep a record of the whole run; a later one of its class replaces it."""
 
-    def series(self, path: str, name: str, kind: Kind = "scalar") -> SeriesId:
+    def series(self, path: str, name: str, kind: SeriesKind = "scalar") -> SeriesId:
         """The id of the series with this place and name, made on first use."""
 
     def put_frame(self, frame: Frame) -> None:
@@ -46,7 +46,7 @@ class Sink(Protocol):
 class Reader(Protocol):
     """Where views read, also while a sink is still writing."""
 
-    def run(self) -> Run:
+    def run(self) -> RunRecord:
         """Who recorded this, where and when."""
 
     def model(self) -> Model:
@@ -86,10 +86,10 @@ class Reader(Protocol):
         """Let go of the store."""
 
 
-Document = Activations | Ending | Findings | Footprint | Graph | Measures | Statistics | Trace
-D = TypeVar("D", Activations, Ending, Findings, Footprint, Graph, Measures, Statistics, Trace)
+Document = Activations | Ending | Findings | Footprint | Graph | Measures | Statistics | TraceRecord
+D = TypeVar("D", Activations, Ending, Findings, Footprint, Graph, Measures, Statistics, TraceRecord)
 
-NAMES: Mapping[type[Document], str] = {
+DOCUMENT_NAMES: Mapping[type[Document], str] = {
     Activations: "activations",
     Ending: "ending",
     Findings: "findings",
@@ -97,6 +97,6 @@ NAMES: Mapping[type[Document], str] = {
     Graph: "graph",
     Measures: "measures",
     Statistics: "statistics",
-    Trace: "trace",
+    TraceRecord: "trace",
 }
 """What each is called in a store and in addresses."""

@@ -12,7 +12,7 @@ Ctrl-C, is gone without a word, or is there and makes no more steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunRecord:
     """Who recorded what, where and when."""
 
     name: str
@@ -39,7 +39,7 @@ class Session:
 
     number: int
     """From 1, in the order of time."""
-    run: Run
+    run: RunRecord
     first_step: int | None = None
     """Where it took up the run; None before its first step."""
     last_step: int | None = None
@@ -109,12 +109,12 @@ class RunStatus(str):
 _WORST = ("stopped", "killed", "interrupted", "stalled", "running", "finished")
 
 
-def ended(ending: Ending) -> RunStatus:
+def status_of_ending(ending: Ending) -> RunStatus:
     """The status of a run that told how it ended."""
     return RunStatus(ending.state, step=ending.step, error=ending.error, message=ending.message)
 
 
-def worst(statuses: Iterable[RunStatus]) -> RunStatus:
+def worst_status(statuses: Iterable[RunStatus]) -> RunStatus:
     """Of the ranks of one run, the status that needs attention most."""
     return min(statuses, key=lambda status: _WORST.index(status.state))
 

@@ -14,11 +14,11 @@ from torchglass.records.model import join_path
 from torchglass.records.tensors import Histogram, Stats
 
 SeriesId = NewType("SeriesId", int)
-Kind = Literal["scalar", "stats", "histogram"]
+SeriesKind = Literal["scalar", "stats", "histogram"]
 Point = float | Stats | Histogram
 
 _OF_STATS = ("count", "min", "max", "mean", "std", "nan", "inf")
-FIELDS: Mapping[Kind, tuple[str, ...]] = {
+FIELDS: Mapping[SeriesKind, tuple[str, ...]] = {
     "scalar": ("value",),
     "stats": _OF_STATS,
     "histogram": _OF_STATS,
@@ -37,7 +37,7 @@ class Series:
     """The module it belongs to; "" for the model as a whole."""
     name: str
     """What is measured there: "loss", "weight", "weight.grad"."""
-    kind: Kind = "scalar"
+    kind: SeriesKind = "scalar"
 
     @property
     def label(self) -> str:
@@ -73,7 +73,7 @@ class Points:
         return len(self.steps)
 
 
-def numbers(point: Point) -> tuple[float, ...]:
+def point_values(point: Point) -> tuple[float, ...]:
     """A point as the plain numbers of its kind's `FIELDS`."""
     if isinstance(point, Histogram):
         return _stats_numbers(point.stats)

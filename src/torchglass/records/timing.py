@@ -34,7 +34,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class StageTime:
     """What a module or an op took in one stage of one run."""
 
     calls: int = 0
@@ -60,15 +60,15 @@ class OpKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Charges:
+class RunTimes:
     """What one run cost. The self times of all modules add up to it, as do those of all ops."""
 
-    modules: Mapping[ModuleKey, Cost]
-    ops: Mapping[OpKey, Cost]
+    modules: Mapping[ModuleKey, StageTime]
+    ops: Mapping[OpKey, StageTime]
 
-    def root(self, stage: Stage) -> Cost:
+    def root(self, stage: Stage) -> StageTime:
         """What the whole model took in a stage."""
-        return self.modules.get(ModuleKey("", stage), Cost())
+        return self.modules.get(ModuleKey("", stage), StageTime())
 
     @property
     def total_ns(self) -> int:
@@ -85,7 +85,7 @@ class Charges:
 class Timing:
     """Several runs of one model on the same inputs, timed alike."""
 
-    runs: tuple[Charges, ...]
+    runs: tuple[RunTimes, ...]
     published: int
     """The run with the lowest total: its numbers stand for all, because those of one run add up."""
     spans: tuple[Span, ...]

@@ -17,7 +17,7 @@ _MOST_DOUBTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceLine:
     """A place in the user's code."""
 
     file: str
@@ -44,7 +44,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CallRecord:
     """One run of one module's forward. A module run twice has two calls."""
 
     id: CallId
@@ -89,7 +89,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
+class OpRecord:
     """One torch operation that ran, or an input or output of the whole pass."""
 
     id: OpId
@@ -107,7 +107,7 @@ class Op:
     end_ns: int = 0
     site: int = 0
     """The same for two ops that one place in the code started, from the model's forward inwards."""
-    source: Source | None = None
+    source: SourceLine | None = None
     grad_fn: str = ""
     writes: bool = False
     """Whether it changed a tensor in place."""
@@ -130,25 +130,25 @@ class Op:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class TraceRecord:
     """All calls and ops of one pass, in the order in which they began."""
 
     model: str
     """The class name of the model."""
-    calls: tuple[Call, ...]
-    ops: tuple[Op, ...]
+    calls: tuple[CallRecord, ...]
+    ops: tuple[OpRecord, ...]
     start_ns: int = 0
     end_ns: int = 0
     error: str = ""
     """What the forward raised, if it did; the ops before it are still there."""
     notes: tuple[str, ...] = ()
     """What the reader should know of how it was recorded."""
-    failed: Op | None = None
+    failed: OpRecord | None = None
     """The op that raised it, if it was one; it is not among the ops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
+class UnconfirmedOp:
     """An op whose record a replay could not confirm, and why."""
 
     op: OpId
@@ -162,11 +162,11 @@ class Validation:
     """What running a recorded pass again gave, op by op."""
 
     replayed: int
-    differing: tuple[Doubt, ...] = ()
+    differing: tuple[UnconfirmedOp, ...] = ()
     """Ops that made something else than what was saved, the first one first."""
-    unproven: tuple[Doubt, ...] = ()
+    unproven: tuple[UnconfirmedOp, ...] = ()
     """Arguments whose change did not change the result, so that the edge may not be real."""
-    skipped: tuple[Doubt, ...] = ()
+    skipped: tuple[UnconfirmedOp, ...] = ()
     """Ops that cannot be run by themselves."""
 
     def __bool__(self) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from torchglass.errors import TorchglassError, warn
-from torchglass.records.findings import Finding
-from torchglass.records.findings import Replay as ReplayRecord
+from torchglass.records.findings import Finding, ReplayRecord
 from torchglass.views.text.findings import finding_text, findings_text, replay_text
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from torchglass.export.chrome_trace import chrome_trace_json
 from torchglass.export.measurements import flops_csv, flops_dict, profile_csv, profile_dict
 from torchglass.records.model import Model
 from torchglass.records.timing import Timing
-from torchglass.records.trace import Call
+from torchglass.records.trace import CallRecord
 from torchglass.tables.column import TableOptions
 from torchglass.tables.files import File, json_text, written
 from torchglass.targets.names import near_or_all
@@ -114,7 +114,7 @@ class Profile(Measurement[ModuleTime]):
     and of `unattributed` make the total of `root`, and so do those of all `ops`.
     """
 
-    def __init__(self, model: Model, calls: Sequence[Call], timing: Timing) -> None:
+    def __init__(self, model: Model, calls: Sequence[CallRecord], timing: Timing) -> None:
         self.model = model
         self.calls = calls
         self.timing = timing

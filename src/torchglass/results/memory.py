@@ -17,9 +17,9 @@ from torchglass.analyse.memory import (
 )
 from torchglass.errors import LookupFailedError
 from torchglass.export.measurements import memory_csv, memory_dict
-from torchglass.records.measures import Block, BlockKind, Footprint
+from torchglass.records.measures import BlockKind, Footprint, MemoryBlock
 from torchglass.records.model import Model
-from torchglass.records.trace import Call
+from torchglass.records.trace import CallRecord
 from torchglass.results.measurement import Measurement, Rows
 from torchglass.tables.column import TableOptions
 from torchglass.tables.files import File, written
@@ -42,7 +42,7 @@ class Memory(Measurement[ModuleMemory]):
     def __init__(
         self,
         model: Model,
-        calls: Sequence[Call],
+        calls: Sequence[CallRecord],
         footprint: Footprint,
         device: str | None = None,
     ) -> None:
@@ -141,7 +141,7 @@ class Memory(Measurement[ModuleMemory]):
         return self._size("temporary")
 
     @property
-    def activations(self) -> tuple[Block, ...]:
+    def activations(self) -> tuple[MemoryBlock, ...]:
         """The activations one by one: `path` and `op` made it, `saved_by` keeps it."""
         blocks = (block for block in self.footprint.blocks if block.kind == "activation")
         return tuple(block for block in blocks if block.spec.device == self.report.device)

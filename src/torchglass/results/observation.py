@@ -17,7 +17,7 @@ from torchglass.records.calls import (
     Level,
     ModuleStatistics,
 )
-from torchglass.records.json_data import finite, to_plain
+from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.tables.files import File, json_text, written
 from torchglass.targets.names import near
 from torchglass.views.text.observation import inspection_text, statistics_text
@@ -204,7 +204,7 @@ class Recording(Mapping[str, ModuleStatistics]):
             "level": self.level,
             "keep": self._recorder.keep,
             "forwards": self.forward_count,
-            "modules": {path: finite(to_plain(module)) for path, module in self.items()},
+            "modules": {path: nan_as_none(to_json_data(module)) for path, module in self.items()},
         }
 
     def to_json(self, file: File | None = None) -> str:

@@ -14,10 +14,9 @@ from weakref import WeakValueDictionary
 
 from torchglass.analyse.flop_formulas import flops_of_op
 from torchglass.analyse.trace import Anatomy, parameters_of
-from torchglass.records import trace as records
 from torchglass.records.model import Module, Slot
 from torchglass.records.tensors import Stats, TensorSpec
-from torchglass.records.trace import OpId, Source, Value
+from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine, Value
 from torchglass.views.formats import format_shape, harmless
 from torchglass.views.text.trace import Look, op_line, op_text
 
@@ -32,7 +31,7 @@ class Op:
 
     __slots__ = ("__weakref__", "record", "trace")
 
-    def __init__(self, trace: Trace, record: records.Op) -> None:
+    def __init__(self, trace: Trace, record: OpRecord) -> None:
         self.trace = trace
         self.record = record
 
@@ -112,7 +111,7 @@ class Op:
         return flops_of_op(self.record)
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> SourceLine | None:
         """The line of the user's code that called it."""
         return self.record.source
 
@@ -267,7 +266,7 @@ class Op:
     def _ops(self, ids: tuple[OpId, ...]) -> tuple[Op, ...]:
         return tuple(self.trace.ops[op] for op in ids)
 
-    def _calls(self, calls: tuple[records.Call, ...]) -> tuple[Call, ...]:
+    def _calls(self, calls: tuple[CallRecord, ...]) -> tuple[Call, ...]:
         return tuple(self.trace.calls[call.id] for call in calls)
 
 
@@ -282,7 +281,7 @@ class Call:
 
     __slots__ = ("__weakref__", "record", "trace")
 
-    def __init__(self, trace: Trace, record: records.Call) -> None:
+    def __init__(self, trace: Trace, record: CallRecord) -> None:
         self.trace = trace
         self.record = record
 

@@ -17,7 +17,7 @@ from torchglass.errors import StoreError, TorchglassError
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model
 from torchglass.records.reader import D
-from torchglass.records.run import Run, RunStatus, Session, worst
+from torchglass.records.run import RunRecord, RunStatus, Session, worst_status
 from torchglass.records.series import FIELDS, Points, Series, SeriesId
 from torchglass.records.tensors import Histogram, Histograms
 from torchglass.store.file_reader import FileReader
@@ -50,7 +50,7 @@ class RanksReader:
         """The folder that the files are in."""
         return next(iter(self.ranks.values())).path.parent
 
-    def run(self) -> Run:
+    def run(self) -> RunRecord:
         """Who recorded this, where and when, as the first rank tells it."""
         return next(iter(self.ranks.values())).run()
 
@@ -126,7 +126,7 @@ class RanksReader:
 
     def status(self) -> RunStatus:
         """How the rank is doing that needs attention most."""
-        return worst(reader.status() for reader in self.ranks.values())
+        return worst_status(reader.status() for reader in self.ranks.values())
 
     def dropped(self) -> int:
         """How many frames the writers of all ranks could not keep up with."""

@@ -25,7 +25,7 @@ from torchglass.analyse import histograms
 from torchglass.errors import TargetError, ViewError
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model, join_path
-from torchglass.records.run import Run, RunStatus, Session
+from torchglass.records.run import RunRecord, RunStatus, Session
 from torchglass.records.series import FIELDS, Points, Series
 from torchglass.records.tensors import Histogram, Histograms
 from torchglass.results import ranks
@@ -281,7 +281,7 @@ class SavedRun:
         )
 
     @property
-    def run(self) -> Run:
+    def run(self) -> RunRecord:
         """Who recorded this, where and when."""
         return self.reader.run()
 

@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from torchglass.errors import StoreError, TargetError, warn
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.store.file_reader import FileReader
 
 _MOST_NAMES = 8
@@ -66,6 +66,6 @@ def _filled(readers: Sequence[FileReader]) -> list[FileReader]:
     return filled or list(readers)
 
 
-def _identity(run: Run) -> object:
+def _identity(run: RunRecord) -> object:
     """What the ranks of one run have in common."""
     return run.group or (run.name, run.command, run.world_size)

@@ -9,10 +9,10 @@ from torchglass.analyse.summary import Sort, summarize
 from torchglass.errors import ViewError
 from torchglass.export.summary import summary_csv, summary_dict
 from torchglass.records.findings import Finding
-from torchglass.records.json_data import finite, to_plain
+from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.records.model import Model
 from torchglass.records.run import RunStatus
-from torchglass.records.trace import Call
+from torchglass.records.trace import CallRecord
 from torchglass.tables.files import File, json_text, written
 from torchglass.views.formats import harmless
 from torchglass.views.html.fragments import summary_fragment, summary_page
@@ -47,7 +47,7 @@ class RunNote:
             "error": self.status.error,
             "message": self.status.message,
             "last_step": self.last_step,
-            "findings": [finite(to_plain(one)) for one in self.findings],
+            "findings": [nan_as_none(to_json_data(one)) for one in self.findings],
         }
 
 
@@ -67,7 +67,7 @@ class Summary:
     def __init__(
         self,
         model: Model,
-        calls: Sequence[Call] | None = None,
+        calls: Sequence[CallRecord] | None = None,
         *,
         depth: int | None = None,
         col_names: Iterable[str] | None = None,

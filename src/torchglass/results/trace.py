@@ -16,10 +16,9 @@ from weakref import WeakValueDictionary
 from torchglass.analyse.flop_formulas import flops_of_op
 from torchglass.analyse.trace import Anatomy
 from torchglass.errors import CaptureError, LookupFailedError, ViewError
-from torchglass.records import trace as records
-from torchglass.records.model import Model, Module, Role, Slot, join_path
+from torchglass.records.model import Model, Module, Slot, SlotRole, join_path
 from torchglass.records.tensors import Stats
-from torchglass.records.trace import Doubt, OpId, Validation
+from torchglass.records.trace import OpId, TraceRecord, UnconfirmedOp, Validation
 from torchglass.results.op import Call, Handles, Held, Op
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Pass(Protocol):
     """A pass that was captured or read from a file."""
 
     @property
-    def trace(self) -> records.Trace:
+    def trace(self) -> TraceRecord:
         """The record of it."""
 
     @property
@@ -111,7 +110,7 @@ class Trace(Sequence[Op]):
         return model
 
     @property
-    def record(self) -> records.Trace:
+    def record(self) -> TraceRecord:
         """The pass as plain data."""
         return self._pass.trace
 
@@ -256,7 +255,7 @@ class Trace(Sequence[Op]):
             skipped=self._labelled(validation.skipped),
         )
 
-    def _labelled(self, doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
+    def _labelled(self, doubts: Iterable[UnconfirmedOp]) -> tuple[UnconfirmedOp, ...]:
         labels = self.anatomy.labels
         return tuple(replace(doubt, label=str(labels[doubt.op])) for doubt in doubts)
 
@@ -429,7 +428,7 @@ class Trace(Sequence[Op]):
             return _Output.FROM_TENSORS
         return self._output
 
-    def _slots(self, role: Role) -> dict[str, Slot]:
+    def _slots(self, role: SlotRole) -> dict[str, Slot]:
         return {
             join_path(module.path, slot.name): slot
             for module in self.model.modules

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchglass.errors import StoreError
-from torchglass.records import trace as records
-from torchglass.records.run import Run
-from torchglass.records.trace import OpId
+from torchglass.records.run import RunRecord
+from torchglass.records.trace import OpId, TraceRecord
 from torchglass.store.traces import StoredTrace, read_trace, tensors_file, write_trace
 from torchglass.tables.files import in_its_folder
 
@@ -28,7 +27,7 @@ _SUFFIX = ".glass"
 class LoadedPass:
     """A pass that came from a file or a pickle."""
 
-    trace: records.Trace
+    trace: TraceRecord
     tensors: Mapping[tuple[OpId, int], torch.Tensor]
     gradients: Mapping[tuple[OpId, int], torch.Tensor]
 
@@ -42,7 +41,7 @@ def save(trace: Trace, path: Path, *, overwrite: bool) -> Path:
         dir=in_its_folder(path).parent, prefix=f".{path.name}-"
     ) as folder:
         new = Path(folder) / path.name
-        run = Run(name=trace.record.model, created_ns=time.time_ns())
+        run = RunRecord(name=trace.record.model, created_ns=time.time_ns())
         write_trace(new, run, _stored(trace))
         if trace.saved_tensors or trace.saved_gradients:
             from torchglass.capture.tensor.files import write_tensors

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from torchglass.errors import StoreError
-from torchglass.records.json_data import from_plain
+from torchglass.records.json_data import from_json_data
 from torchglass.records.model import Model
-from torchglass.records.reader import NAMES, D
-from torchglass.records.run import Ending, Run, RunStatus, Session, ended
+from torchglass.records.reader import DOCUMENT_NAMES, D
+from torchglass.records.run import Ending, RunRecord, RunStatus, Session, status_of_ending
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.tensors import Histograms
 from torchglass.store import schema
@@ -63,7 +63,7 @@ _UNREADABLE = (
 """What comes of bytes that no writer of ours has written."""
 
 
-class Times(NamedTuple):
+class StepTimes(NamedTuple):
     """When the steps of a run were measured."""
 
     steps: npt.NDArray[np.int64]
@@ -87,10 +87,10 @@ class FileReader:
         self._lock = threading.Lock()
         self._decoded: dict[str, tuple[int, Any]] = {}
 
-    def run(self) -> Run:
+    def run(self) -> RunRecord:
         """Who recorded this, where and when."""
         with self._reading() as connection:
-            return from_plain(Run, read_meta(connection, "run"))
+            return from_json_data(RunRecord, read_meta(connection, "run"))
 
     def model(self) -> Model:
         """The structure of the model."""
@@ -101,7 +101,7 @@ class FileReader:
 
     def document(self, kind: type[D]) -> D | None:
         """The record of this class that the run keeps, if there is one."""
-        return self._document(kind, NAMES[kind])
+        return self._document(kind, DOCUMENT_NAMES[kind])
 
     def revision(self) -> int:
         """A number that goes up when the model or a document changes, or the run is resumed."""
@@ -164,14 +164,14 @@ class FileReader:
             ).fetchone()
         return 0 if row is None else int(row[0])
 
-    def times(self) -> Times:
+    def times(self) -> StepTimes:
         """When each step was measured."""
         with self._reading() as connection:
             rows = connection.execute(
                 f"SELECT step, time_ns FROM {_FRAMES} ORDER BY id", self._line(-1)
             ).fetchall()
         steps, times = np.array(rows, np.int64).reshape(-1, 2).T
-        return Times(steps, times)
+        return StepTimes(steps, times)
 
     def sessions(self) -> tuple[Session, ...]:
         """The processes that wrote to the run, one after the other."""
@@ -180,7 +180,7 @@ class FileReader:
             return tuple(
                 Session(
                     number=number,
-                    run=from_plain(Run, json.loads(run)),
+                    run=from_json_data(RunRecord, json.loads(run)),
                     first_step=first,
                     last_step=last,
                     abandoned_from=later if None not in (last, later) and later <= last else None,
@@ -204,7 +204,7 @@ class FileReader:
         """How the run is doing, or how it ended."""
         ending, step = self.document(Ending), self.last_step()
         if ending is not None:
-            return ended(ending)
+            return status_of_ending(ending)
         if self.finished():
             return RunStatus("finished", step=step)
         now, writer, (last_ns, interval) = time.time(), self._meta("writer"), self._pace()

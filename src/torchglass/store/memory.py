@@ -12,8 +12,16 @@ import numpy as np
 from torchglass.errors import StoreError
 from torchglass.records.model import Model
 from torchglass.records.reader import D, Document
-from torchglass.records.run import Ending, Run, RunStatus, ended
-from torchglass.records.series import FIELDS, Frame, Kind, Points, Series, SeriesId, numbers
+from torchglass.records.run import Ending, RunRecord, RunStatus, status_of_ending
+from torchglass.records.series import (
+    FIELDS,
+    Frame,
+    Points,
+    Series,
+    SeriesId,
+    SeriesKind,
+    point_values,
+)
 from torchglass.records.tensors import Histogram, Histograms
 from torchglass.store.run_file import Catalog
 
@@ -21,7 +29,7 @@ from torchglass.store.run_file import Catalog
 class MemoryStore:
     """A sink and its reader in one."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunRecord) -> None:
         self._run = run
         self._model: Model | None = None
         self._documents: dict[type[Document], Document] = {}
@@ -47,7 +55,7 @@ class MemoryStore:
         """Keep what was measured at one step."""
         with self._lock:
             for series, point in frame.points.items():
-                self._rows[series].append((frame.step, numbers(point)))
+                self._rows[series].append((frame.step, point_values(point)))
                 if isinstance(point, Histogram):
                     self._bins[series].append((frame.step, point))
             self._last_step = max(self._last_step, frame.step)
@@ -56,17 +64,17 @@ class MemoryStore:
     def series(self) -> Sequence[Series]: ...
 
     @overload
-    def series(self, path: str, name: str, kind: Kind = "scalar") -> SeriesId: ...
+    def series(self, path: str, name: str, kind: SeriesKind = "scalar") -> SeriesId: ...
 
     def series(
-        self, path: str | None = None, name: str = "", kind: Kind = "scalar"
+        self, path: str | None = None, name: str = "", kind: SeriesKind = "scalar"
     ) -> Sequence[Series] | SeriesId:
         """All series there are; or, for a place and a name, the id of that one."""
         if path is None:
             return tuple(self._catalog.all)
         return self._catalog.id_of(path, name, kind)
 
-    def run(self) -> Run:
+    def run(self) -> RunRecord:
         """Who recorded this, where and when."""
         return self._run
 
@@ -129,7 +137,7 @@ class MemoryStore:
         ending = self.document(Ending)
         if ending is None:
             return RunStatus("finished" if self._finished else "running", step=self._last_step)
-        return ended(ending)
+        return status_of_ending(ending)
 
     def close(self) -> None:
         """End the run; what it holds can still be read."""

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.records.json_data import from_plain, to_plain
+from torchglass.records.json_data import from_json_data, to_json_data
 from torchglass.records.series import FIELDS, Frame, Point, Points, Series, SeriesId
 from torchglass.records.tensors import Histogram, Histograms, Stats
 
@@ -34,7 +34,7 @@ _SMALL, _MIDDLE, _LARGE = np.dtype("u1"), np.dtype("<u2"), np.dtype("<i8")
 _NOT_SMALL, _NOT_MIDDLE = 0xFF, 0xFFFF
 
 
-class Grid(NamedTuple):
+class HistogramBins(NamedTuple):
     """The bins of one histogram."""
 
     exponent: int
@@ -81,7 +81,7 @@ def _in_lists(histograms: Sequence[Histogram]) -> bytes:
     return b"".join([column.tobytes() for column in columns])
 
 
-def unpack_bins(blob: bytes, index: int) -> Grid:
+def unpack_bins(blob: bytes, index: int) -> HistogramBins:
     """The bins of the histogram that was packed at this index."""
     number = int.from_bytes(blob[: _LENGTH.itemsize], "little")
     exponents = np.frombuffer(blob, _EXPONENT, number, _LENGTH.itemsize)
@@ -91,7 +91,7 @@ def unpack_bins(blob: bytes, index: int) -> Grid:
     start = int(lengths[:index].sum())
     small = np.frombuffer(blob, _SMALL, int(lengths.sum()), at_lengths + lengths.nbytes)
     rest = blob[at_lengths + lengths.nbytes + small.nbytes :]
-    return Grid(
+    return HistogramBins(
         exponent=int(exponents[index]),
         first=int(firsts[index]),
         counts=tuple(_counts(small, rest, slice(start, start + int(lengths[index]))).tolist()),
@@ -136,7 +136,7 @@ class Blobs(NamedTuple):
     """None where nothing is a histogram."""
 
 
-class _Place(NamedTuple):
+class _BlobSlice(NamedTuple):
     """Where the numbers of a wanted series stand in blobs that begin alike."""
 
     wanted: int
@@ -167,7 +167,7 @@ def _numbers(point: Point) -> bytes:
 
 def pack_document(record: object) -> bytes:
     """A record of the whole run. Raises TypeError or ValueError for one that is not plain data."""
-    return zlib.compress(json.dumps(to_plain(record)).encode())
+    return zlib.compress(json.dumps(to_json_data(record)).encode())
 
 
 def unpack_document(cls: type[R], packed: bytes) -> R:
@@ -176,7 +176,7 @@ def unpack_document(cls: type[R], packed: bytes) -> R:
     text = unpacker.decompress(packed, _MOST_GROWTH * len(packed) + _SMALL_DOCUMENT)
     if unpacker.unconsumed_tail:
         raise ValueError(f"a document of {len(packed):,} bytes unpacks to more than it can hold")
-    return from_plain(cls, json.loads(text))
+    return from_json_data(cls, json.loads(text))
 
 
 def unpack(
@@ -189,7 +189,7 @@ def unpack(
     order = {series.id: index for index, series in enumerate(wanted)}
     widths = _widths(known)
     # Most steps measure the same series: where those stand is worked out once for each head.
-    places: dict[bytes, list[_Place]] = {}
+    places: dict[bytes, list[_BlobSlice]] = {}
     steps: list[list[int]] = [[] for _ in wanted]
     pieces: list[list[bytes]] = [[] for _ in wanted]
     for step, blob in frames:
@@ -219,7 +219,7 @@ def unpack_histograms(
     order = {series.id: at for at, series in enumerate(wanted) if series.kind == "histogram"}
     widths = _widths(known)
     binned = {series.id for series in known if series.kind == "histogram"}
-    places: dict[bytes, list[tuple[_Place, int]]] = {}
+    places: dict[bytes, list[tuple[_BlobSlice, int]]] = {}
     for step, blob, packed in frames:
         head = _head(blob)
         if head not in places:
@@ -263,12 +263,12 @@ def _ids(head: bytes) -> list[SeriesId]:
 
 def _find(
     head: bytes, order: Mapping[SeriesId, int], widths: Mapping[SeriesId, int]
-) -> list[_Place]:
+) -> list[_BlobSlice]:
     places = []
     start = len(head)
     for series in _ids(head):
         stop = start + widths[series] * _NUMBER.itemsize
         if series in order:
-            places.append(_Place(order[series], start, stop))
+            places.append(_BlobSlice(order[series], start, stop))
         start = stop
     return places

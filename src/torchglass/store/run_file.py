@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from torchglass.errors import StoreError
-from torchglass.records.json_data import to_plain
-from torchglass.records.run import Run
-from torchglass.records.series import Kind, Series, SeriesId
+from torchglass.records.json_data import to_json_data
+from torchglass.records.run import RunRecord
+from torchglass.records.series import Series, SeriesId, SeriesKind
 from torchglass.store.packing import Blobs
 
 FEWEST_FRAMES = 16
@@ -80,7 +80,7 @@ class PackedFrame:
 
 
 @dataclass(frozen=True, kw_only=True)
-class News:
+class PendingWrites:
     """What is to be written in one transaction."""
 
     documents: Mapping[str, bytes] = field(default_factory=dict)
@@ -97,25 +97,25 @@ class News:
 class RunFile:
     """A run file that is open for writing, and the session that writes to it."""
 
-    def __init__(self, connection: sqlite3.Connection, run: Run) -> None:
+    def __init__(self, connection: sqlite3.Connection, run: RunRecord) -> None:
         self._connection = connection
         self._begun = False
         with connection:
             self.known_series = read_series(connection)
             self._dropped_before = self._meta("dropped") or 0
             if self._meta("run") is None:
-                self._put_meta("run", to_plain(run))
+                self._put_meta("run", to_json_data(run))
             connection.execute("DELETE FROM meta WHERE key = 'finished_ns'")
             connection.execute("DELETE FROM documents WHERE kind = 'ending'")
             self._say_alive()
             added = connection.execute(
-                "INSERT INTO sessions (run) VALUES (?)", [json.dumps(to_plain(run))]
+                "INSERT INTO sessions (run) VALUES (?)", [json.dumps(to_json_data(run))]
             )
         self._session = added.lastrowid
         self._series_written = len(self.known_series)
         self._dropped_written = 0
 
-    def write(self, news: News, *, max_bytes: int | None = None) -> None:
+    def write(self, news: PendingWrites, *, max_bytes: int | None = None) -> None:
         """Write what is new, after making room for it where the file may not grow further."""
         new_series = news.series[self._series_written :]
         if not (news.documents or news.frames or new_series) and (
@@ -203,7 +203,7 @@ class RunFile:
             [(frame.step, frame.time_ns, self._session, *frame.blobs) for frame in frames],
         )
 
-    def _make_room(self, news: News, max_bytes: int) -> None:
+    def _make_room(self, news: PendingWrites, max_bytes: int) -> None:
         ((page_bytes,),) = self._connection.execute("PRAGMA page_size")
         sizes = [frame.bytes for frame in news.frames] + [*map(len, news.documents.values())]
         new = sum(size + page_bytes for size in sizes)
@@ -279,7 +279,7 @@ class Catalog:
         self._ids = {(each.path, each.name, each.kind): each.id for each in self.all}
         self._lock = threading.Lock()
 
-    def id_of(self, path: str, name: str, kind: Kind) -> SeriesId:
+    def id_of(self, path: str, name: str, kind: SeriesKind) -> SeriesId:
         """The id of a series, made on first use."""
         key = (path, name, kind)
         if key not in self._ids:
@@ -288,7 +288,7 @@ class Catalog:
                     self._ids[key] = self._made(_writable(path), _writable(name), kind)
         return self._ids[key]
 
-    def _made(self, path: str, name: str, kind: Kind) -> SeriesId:
+    def _made(self, path: str, name: str, kind: SeriesKind) -> SeriesId:
         known = self._ids.get((path, name, kind))
         if known is not None:
             return known

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from torchglass.errors import StoreError
 from torchglass.records.model import Model
-from torchglass.records.reader import NAMES
-from torchglass.records.run import Run
-from torchglass.records.trace import Trace
+from torchglass.records.reader import DOCUMENT_NAMES
+from torchglass.records.run import RunRecord
+from torchglass.records.trace import TraceRecord
 from torchglass.store import schema
 from torchglass.store.file_reader import FileReader
 from torchglass.store.packing import pack_document
-from torchglass.store.run_file import News, RunFile
+from torchglass.store.run_file import PendingWrites, RunFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class StoredTrace:
     """What a file tells of a pass."""
 
     model: Model
-    trace: Trace
+    trace: TraceRecord
     random_seed: int | None = None
     saved_only: bool = False
     """Whether ops whose tensors were not saved are left out of the listing."""
@@ -33,15 +33,15 @@ def tensors_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.safetensors")
 
 
-def write_trace(path: Path, run: Run, stored: StoredTrace) -> None:
+def write_trace(path: Path, run: RunRecord, stored: StoredTrace) -> None:
     """Write a pass and its model to a new, finished run file."""
     try:
         file = RunFile(schema.create(path), run)
         file.write(
-            News(
+            PendingWrites(
                 documents={
                     "model": pack_document(stored.model),
-                    NAMES[Trace]: pack_document(stored.trace),
+                    DOCUMENT_NAMES[TraceRecord]: pack_document(stored.trace),
                 },
                 facts=_facts(stored),
             )
@@ -54,7 +54,7 @@ def write_trace(path: Path, run: Run, stored: StoredTrace) -> None:
 def read_trace(path: Path) -> StoredTrace:
     """The pass that a run file holds."""
     with FileReader(path) as reader:
-        model, trace, seed = reader.model(), reader.document(Trace), reader.random_seed()
+        model, trace, seed = reader.model(), reader.document(TraceRecord), reader.random_seed()
         saved_only = reader.lists_saved_only()
     if trace is None:
         raise StoreError(f"{path} holds a run, but no trace; tg.open reads its numbers")

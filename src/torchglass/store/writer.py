@@ -16,12 +16,12 @@ from pathlib import Path
 from torchglass.blocks import surely
 from torchglass.errors import Fence, StoreError, warn
 from torchglass.records.model import Model
-from torchglass.records.reader import NAMES, Document
-from torchglass.records.run import Run
-from torchglass.records.series import Frame, Kind, SeriesId
+from torchglass.records.reader import DOCUMENT_NAMES, Document
+from torchglass.records.run import RunRecord
+from torchglass.records.series import Frame, SeriesId, SeriesKind
 from torchglass.store import schema
 from torchglass.store.packing import pack, pack_document
-from torchglass.store.run_file import Catalog, News, PackedFrame, RunFile
+from torchglass.store.run_file import Catalog, PackedFrame, PendingWrites, RunFile
 from torchglass.store.schema import file_system_of, journal_for
 
 FLUSH_SECONDS = 0.5
@@ -68,7 +68,7 @@ class FileSink:
     def __init__(
         self,
         path: Path,
-        run: Run,
+        run: RunRecord,
         *,
         resume: bool = False,
         is_reserved: bool = False,
@@ -116,9 +116,9 @@ class FileSink:
 
     def put_document(self, document: Document) -> None:
         """Keep a record of the whole run; a later one of its class replaces it."""
-        self._put(NAMES[type(document)], document)
+        self._put(DOCUMENT_NAMES[type(document)], document)
 
-    def series(self, path: str, name: str, kind: Kind = "scalar") -> SeriesId:
+    def series(self, path: str, name: str, kind: SeriesKind = "scalar") -> SeriesId:
         """The id of the series with this place and name, made on first use."""
         return self._catalog.id_of(path, name, kind)
 
@@ -172,7 +172,7 @@ class FileSink:
     def _is_open(self) -> bool:
         return not self._closing and os.getpid() == self._owner
 
-    def _work(self, run: Run, opened: Future[Catalog]) -> None:
+    def _work(self, run: RunRecord, opened: Future[Catalog]) -> None:
         # The connection lives in this thread's frame alone: SQLite forbids a forked child to use or
         # even close one, and the child's copy of this frame is never run again nor cleaned up.
         try:
@@ -191,7 +191,7 @@ class FileSink:
             self._flush(file, catalog)
         surely(lambda: file.close(dropped=self._dropped + len(self._frames)))
 
-    def _open(self, run: Run) -> RunFile:
+    def _open(self, run: RunRecord) -> RunFile:
         if self._resume and schema.has_begun(self.path):
             connection = schema.open_to_append(self.path, self._journal)
         else:
@@ -257,7 +257,7 @@ class FileSink:
         documents: Mapping[str, Document | Model],
         frames: Sequence[PackedFrame],
     ) -> None:
-        news = News(
+        news = PendingWrites(
             documents=self._packed_documents(documents),
             frames=frames,
             dropped=self._dropped,

@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from torchglass.analyse.module_measures import measures
-from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Statistics, Totals
+from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
 from torchglass.records.model import Model
 from torchglass.records.reader import Document, Reader
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.records.trace import Value
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def hold(model: Model, *documents: Document) -> Reader:
     """A model and what is known of it, as a run that is over: a view need not wait for more."""
     from torchglass.store.memory import MemoryStore
 
-    store = MemoryStore(Run(name=model.name, created_ns=time.time_ns()))
+    store = MemoryStore(RunRecord(name=model.name, created_ns=time.time_ns()))
     store.put_model(model)
     for document in documents:
         store.put_document(document)
@@ -59,11 +59,11 @@ def _values_of(trace: Trace) -> list[Statistics]:
     if not kept:
         return []
 
-    def measured(value: Value) -> Measured:
+    def measured(value: Value) -> CallTensor:
         # Of an op with several outputs only the first is summed up.
         op = None if value.output else value.op
         stats = trace.stats(op) if op in kept and op is not None else None
-        return Measured(place=value.place, spec=value.spec, stats=stats)
+        return CallTensor(place=value.place, spec=value.spec, stats=stats)
 
     calls: dict[tuple[str, str], list[ForwardStats]] = {}
     for call in record.calls:
@@ -80,7 +80,7 @@ def _values_of(trace: Trace) -> list[Statistics]:
         )
         calls.setdefault((call.path, class_name), []).append(one)
     for op in (op for op in record.ops if op.kind == "op" and op.id in kept and op.outputs):
-        out = Measured(place="", spec=op.outputs[0].spec, stats=trace.stats(op.id))
+        out = CallTensor(place="", spec=op.outputs[0].spec, stats=trace.stats(op.id))
         place, taken = f"op:{op.id}", op.end_ns - op.start_ns
         one = ForwardStats(path=place, number=1, forward=1, outputs=(out,), total_ns=taken)
         calls[place, op.function] = [one]

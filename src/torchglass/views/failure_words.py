@@ -10,7 +10,7 @@ from torchglass.analyse.failure.failure import Failure, SetSize, code_at
 from torchglass.analyse.failure.operands import Given, module_name
 from torchglass.analyse.trace import Anatomy
 from torchglass.records.tensors import TensorSpec
-from torchglass.records.trace import Call, Op, OpId, Source
+from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine
 from torchglass.views.formats import format_shape, format_time, harmless, shorten
 from torchglass.views.module_signature import brief, forward_signature, misled_class
 
@@ -64,7 +64,7 @@ def _count(number: int, thing: str) -> str:
     return f"{number} {thing}{'s' * (number != 1)}"
 
 
-def _ends(ops: Sequence[Op], kind: str) -> str:
+def _ends(ops: Sequence[OpRecord], kind: str) -> str:
     ends = [op for op in ops if op.kind == kind]
     specs = [(op.function, op.outputs[0].spec) for op in ends[:_MOST_GIVEN]]
     told = [f"{harmless(name)} {_shape(spec)} {spec.dtype}".lstrip() for name, spec in specs]
@@ -257,23 +257,23 @@ def _end(failure: Failure) -> PartRow:
     return (f"✗ {done}", "", where, line)
 
 
-def _named(failure: Failure, call: Call) -> str:
+def _named(failure: Failure, call: CallRecord) -> str:
     """A call and what its module is: "features.0: Conv2d(3→16, 5×5)"."""
     module = failure.model.find(call.path)
     kind = f": {brief(module.kind, module.extra)}" if module else ""
     return harmless(failure.anatomy.call_name(call)) + kind
 
 
-def _place(source: Source) -> str:
+def _place(source: SourceLine) -> str:
     """A place as Python's tracebacks write it, which editors turn into links."""
     return harmless(f'File "{source.file}", line {source.line}, in {source.function}')
 
 
-def _short_place(source: Source) -> str:
+def _short_place(source: SourceLine) -> str:
     return harmless(f"{PurePath(source.file).name}:{source.line}")
 
 
-def _code(source: Source) -> str:
+def _code(source: SourceLine) -> str:
     return shorten(harmless(code_at(source)), _LONGEST_CODE)
 
 

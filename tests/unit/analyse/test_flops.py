@@ -8,12 +8,12 @@ import pytest
 
 from tests import make
 from torchglass.analyse.flops import FlopReport, add_up, flop_rows
-from torchglass.records.json_data import from_plain, to_plain
-from torchglass.records.measures import OpWork, Work, WorkPlace
+from torchglass.records.json_data import from_json_data, to_json_data
+from torchglass.records.measures import CallPath, FlopRecord, OpFlopRecord
 
 
-def op(place: int | None, flops: int = 0, **fields: Any) -> OpWork:
-    return OpWork(
+def op(place: int | None, flops: int = 0, **fields: Any) -> OpFlopRecord:
+    return OpFlopRecord(
         **{
             "op": "aten.mm",
             "place": place,
@@ -28,13 +28,13 @@ def op(place: int | None, flops: int = 0, **fields: Any) -> OpWork:
 
 
 PLACES = (
-    WorkPlace(path="", calls=1),
-    WorkPlace(path="blocks.0", parent=0, calls=1),
-    WorkPlace(path="blocks.1", parent=0, calls=1),
-    WorkPlace(path="shared", parent=1, calls=1),
-    WorkPlace(path="shared", parent=2, calls=2),
+    CallPath(path="", calls=1),
+    CallPath(path="blocks.0", parent=0, calls=1),
+    CallPath(path="blocks.1", parent=0, calls=1),
+    CallPath(path="shared", parent=1, calls=1),
+    CallPath(path="shared", parent=2, calls=2),
 )
-STEP = Work(
+STEP = FlopRecord(
     places=PLACES,
     ops=(
         op(0, 1),
@@ -74,9 +74,9 @@ def test_a_container_that_nobody_calls_has_what_its_modules_have() -> None:
 
 def test_a_module_that_calls_itself_is_in_its_total_once() -> None:
     calls = [("", None), ("a", 0), ("a", 1)]
-    places = tuple(WorkPlace(path=path, parent=parent, calls=1) for path, parent in calls)
+    places = tuple(CallPath(path=path, parent=parent, calls=1) for path, parent in calls)
 
-    modules = add_up(Work(places=places, ops=(op(1, 1), op(2, 2)))).modules
+    modules = add_up(FlopRecord(places=places, ops=(op(1, 1), op(2, 2)))).modules
 
     assert modules["a"].total_flops == modules["a"].self_flops == modules[""].total_flops == 3
 
@@ -102,7 +102,7 @@ def test_uncounted_ops_are_told_and_make_all_around_them_lower_bounds() -> None:
 
 def test_the_share_of_time_is_of_the_whole_step() -> None:
     ops = op(0, 4, time_ns=30), op(0, time_ns=20, nature="free")
-    found = FlopReport(make.model({}), Work(places=PLACES, ops=ops, total_ns=100))
+    found = FlopReport(make.model({}), FlopRecord(places=PLACES, ops=ops, total_ns=100))
 
     assert found.share(found.free) == 0.2
     assert found.ops[0].flops_per_second == pytest.approx(4 / 30e-9)
@@ -130,4 +130,4 @@ def test_rows_are_a_tree_or_a_list_of_the_largest() -> None:
 
 
 def test_the_record_goes_through_json_and_back() -> None:
-    assert from_plain(Work, to_plain(STEP)) == STEP
+    assert from_json_data(FlopRecord, to_json_data(STEP)) == STEP

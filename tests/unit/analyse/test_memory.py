@@ -5,14 +5,14 @@ from typing import Any
 from tests import make
 from torchglass.analyse.memory import MemoryReport, devices_of, memory_report, memory_rows
 from torchglass.records.measures import (
-    Allocation,
-    Block,
+    AllocatorPeak,
     BlockId,
     BlockKind,
-    Change,
     Footprint,
-    Part,
+    MemoryBlock,
+    MemoryChange,
     Saver,
+    StepPart,
     StepPhase,
 )
 
@@ -23,12 +23,14 @@ class Writing:
     """A footprint, written down block by block."""
 
     def __init__(self) -> None:
-        self.blocks: list[Block] = []
-        self.changes: list[Change] = []
+        self.blocks: list[MemoryBlock] = []
+        self.changes: list[MemoryChange] = []
 
-    def there(self, size: int, kind: BlockKind, path: str | None = None, **more: Any) -> Block:
+    def there(
+        self, size: int, kind: BlockKind, path: str | None = None, **more: Any
+    ) -> MemoryBlock:
         spec = make.spec(1, device=more.pop("device", "cpu"))
-        block = Block(
+        block = MemoryBlock(
             id=BlockId(len(self.blocks)), kind=kind, bytes=size, spec=spec, path=path, **more
         )
         self.blocks.append(block)
@@ -42,16 +44,16 @@ class Writing:
         op: str = "mm",
         phase: StepPhase = "forward",
         **more: Any,
-    ) -> Block:
+    ) -> MemoryBlock:
         block = self.there(size, kind, path, op=op, phase=phase, **more)
         self._change(block, size)
         return block
 
-    def freed(self, block: Block) -> None:
+    def freed(self, block: MemoryBlock) -> None:
         self._change(block, -block.bytes)
 
     def footprint(self, **more: Any) -> Footprint:
-        parts = (Part(phase="forward", start=0, start_ns=0),)
+        parts = (StepPart(phase="forward", start=0, start_ns=0),)
         return Footprint(
             blocks=tuple(self.blocks), changes=tuple(self.changes), parts=parts, **more
         )
@@ -59,9 +61,9 @@ class Writing:
     def report(self, device: str = "cpu", **more: Any) -> MemoryReport:
         return memory_report(self.footprint(**more), MODEL, device)
 
-    def _change(self, block: Block, size: int) -> None:
+    def _change(self, block: MemoryBlock, size: int) -> None:
         self.changes.append(
-            Change(
+            MemoryChange(
                 time_ns=len(self.changes),
                 block=block.id,
                 bytes=size,
@@ -164,7 +166,7 @@ def test_each_device_has_a_report_of_its_own() -> None:
     step.there(10, "input", device="cpu")
     step.there(90, "parameter", "a", device="cuda:0")
     step.taken(50, path="a", device="cuda:0")
-    allocations = (Allocation(device="cuda:0", peak_bytes=64),)
+    allocations = (AllocatorPeak(device="cuda:0", peak_bytes=64),)
 
     assert devices_of(step.footprint()) == ["cuda:0", "cpu"]
     report = step.report("cuda:0", allocations=allocations)

@@ -6,8 +6,8 @@ import pytest
 
 from tests import make
 from torchglass.analyse.nonfinite_cause import cause
-from torchglass.records.findings import Evidence, Finding, Role
-from torchglass.records.json_data import from_plain, to_plain
+from torchglass.records.findings import Evidence, EvidenceRole, Finding
+from torchglass.records.json_data import from_json_data, to_json_data
 from torchglass.records.tensors import Stats
 
 
@@ -16,7 +16,7 @@ def seen(
     low: float,
     high: float,
     *,
-    role: Role = "argument",
+    role: EvidenceRole = "argument",
     inf: int = 0,
     dtype: str = "float32",
 ) -> Evidence:
@@ -67,4 +67,4 @@ def test_a_reason_is_told_where_the_ranges_show_one(found: Finding, why: str) ->
 def test_a_finding_comes_back_from_plain_data() -> None:
     found = finding("sqrt", "nan", seen("input", -2, 1))
 
-    assert from_plain(Finding, to_plain(found)) == found
+    assert from_json_data(Finding, to_json_data(found)) == found

@@ -4,7 +4,7 @@ from itertools import count
 
 from tests import make
 from torchglass.analyse.op_names import longest_loop, passes
-from torchglass.records.trace import Op, OpId
+from torchglass.records.trace import OpId, OpRecord
 
 
 def test_ops_with_the_same_parameters_are_passes_of_one_layer() -> None:
@@ -113,7 +113,7 @@ def layer(ops: tuple[int, ...]) -> tuple[OpId, ...]:
     return tuple(map(OpId, ops))
 
 
-def residual_blocks(blocks: int) -> list[Op]:
+def residual_blocks(blocks: int) -> list[OpRecord]:
     """`x = x + layer(x)` over a list of layers: the adds have one site, the layers their own."""
     numbers = count()
     ops = [make.op(next(numbers), "x", kind="input")]

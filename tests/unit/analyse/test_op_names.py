@@ -4,10 +4,10 @@ import pytest
 
 from tests import make
 from torchglass.analyse.op_names import labels
-from torchglass.records.trace import Op
+from torchglass.records.trace import OpRecord
 
 
-def names(*ops: Op) -> list[str]:
+def names(*ops: OpRecord) -> list[str]:
     return [str(label) for label in labels(ops)]
 
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tests.timings import run, span
 from torchglass.analyse.time_attribution import charge
-from torchglass.records.timing import Charges, Cost, ModuleKey, OpKey, Span, Stage
+from torchglass.records.timing import ModuleKey, OpKey, RunTimes, Span, Stage, StageTime
 
 
-def self_and_total(charges: Charges, stage: Stage) -> dict[str | None, tuple[int, int]]:
+def self_and_total(charges: RunTimes, stage: Stage) -> dict[str | None, tuple[int, int]]:
     return {
         key.path: (cost.self_ns, cost.total_ns)
         for key, cost in charges.modules.items()
@@ -49,7 +49,7 @@ def test_an_op_has_its_backward_and_what_is_left_of_a_module_lies_between_ops() 
 def test_cpu_time_is_charged_like_time_on_the_wall() -> None:
     slow = charge(run(10, cpu=2))
 
-    assert slow.modules[ModuleKey("fc", "backward")] == Cost(
+    assert slow.modules[ModuleKey("fc", "backward")] == StageTime(
         calls=0, self_ns=1200, total_ns=1200, self_cpu_ns=240, total_cpu_ns=240
     )
     assert (slow.total_ns, slow.total_cpu_ns) == (3000, 600)
@@ -77,7 +77,7 @@ def test_a_recursion_counts_once_in_the_total_of_its_module() -> None:
 def test_a_run_that_ended_before_its_backward_has_none() -> None:
     charges = charge(run()[:7])
 
-    assert charges.root("backward") == Cost()
+    assert charges.root("backward") == StageTime()
     assert charges.total_ns == 100
 
 

@@ -20,7 +20,7 @@ from torchglass.capture.module_calls import (
     observe_calls,
 )
 from torchglass.errors import TorchglassWarning
-from torchglass.records.trace import Call
+from torchglass.records.trace import CallRecord
 
 CALL = nn.Module.__call__
 
@@ -33,13 +33,13 @@ def _torch_is_as_it_was() -> Iterator[None]:
     assert sys.getrecursionlimit() == limit
 
 
-def calls_of(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[Call, ...]:
+def calls_of(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[CallRecord, ...]:
     with observe_calls(CallRecorder(model.named_modules())) as recorder:
         model(*args, **kwargs)
     return recorder.calls
 
 
-def paths(calls: tuple[Call, ...]) -> list[str]:
+def paths(calls: tuple[CallRecord, ...]) -> list[str]:
     return [call.path for call in calls]
 
 

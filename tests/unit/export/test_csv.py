@@ -9,10 +9,10 @@ from tests import make, networks
 from torchglass.analyse.summary import summarize
 from torchglass.export.summary import summary_csv
 from torchglass.records.model import Model
-from torchglass.records.trace import Call
+from torchglass.records.trace import CallRecord
 
 
-def rows(model: Model, calls: list[Call] | None = None) -> list[dict[str, str]]:
+def rows(model: Model, calls: list[CallRecord] | None = None) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(summary_csv(summarize(model, calls)))))
 
 

@@ -17,7 +17,7 @@ from torchglass.export.inspection import (
     inspection_json,
     read_json,
 )
-from torchglass.records.calls import Effort, InspectedModel, InspectedModule
+from torchglass.records.calls import CallCost, InspectedModel, InspectedModule
 from torchglass.records.tensors import Stats
 
 
@@ -60,10 +60,10 @@ def test_what_is_no_number_is_null_in_the_file_and_nan_again_after_it() -> None:
 def test_latencies_are_of_the_latest_pass_and_nan_of_any() -> None:
     bad = Stats(count=2, min=0, max=0, mean=0, std=0, nan=1)
     calls = (
-        call(1, outputs=(tensor(2, stats=bad),), forward=Effort(total_ns=9, self_ns=9)),
-        call(2, forward_pass=2, forward=Effort(total_ns=10, self_ns=6)),
-        call(3, forward_pass=2, forward=Effort(total_ns=4, self_ns=4), nested=True),
-        call(4, forward_pass=2, forward=Effort(total_ns=20, self_ns=20)),
+        call(1, outputs=(tensor(2, stats=bad),), forward=CallCost(total_ns=9, self_ns=9)),
+        call(2, forward_pass=2, forward=CallCost(total_ns=10, self_ns=6)),
+        call(3, forward_pass=2, forward=CallCost(total_ns=4, self_ns=4), nested=True),
+        call(4, forward_pass=2, forward=CallCost(total_ns=20, self_ns=20)),
     )
     root = InspectedModule(path="", name="", class_name="Net", call_count=4, calls=calls)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests import make
 from torchglass.records.attributes import Attribute, AttributeId, Page
-from torchglass.records.json_data import from_plain, to_plain
+from torchglass.records.json_data import from_json_data, to_json_data
 
 
 def test_a_page_of_attributes_is_plain_data() -> None:
@@ -13,10 +13,10 @@ def test_a_page_of_attributes_is_plain_data() -> None:
     )
     page = Page(attributes=(weight,), start=100, total=101)
 
-    assert from_plain(Page, to_plain(page)) == page
+    assert from_json_data(Page, to_json_data(page)) == page
 
 
 def test_a_property_that_was_not_called_says_nothing_of_itself() -> None:
-    plain = to_plain(Attribute(id=AttributeId(0), name="device", role="property"))
+    plain = to_json_data(Attribute(id=AttributeId(0), name="device", role="property"))
 
     assert plain == {"id": 0, "name": "device", "role": "property"}

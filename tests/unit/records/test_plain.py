@@ -4,7 +4,7 @@ import json
 import math
 
 from tests import make
-from torchglass.records.json_data import finite, from_plain, to_plain
+from torchglass.records.json_data import from_json_data, nan_as_none, to_json_data
 from torchglass.records.model import ClassSource, Model
 from torchglass.records.tensors import TensorSpec
 
@@ -19,29 +19,29 @@ def test_a_model_comes_back_from_json_as_it_was() -> None:
         classes={"torch.nn.Linear": ClassSource(file="linear.py", forward_line=7)},
     )
 
-    again = from_plain(Model, json.loads(json.dumps(to_plain(model))))
+    again = from_json_data(Model, json.loads(json.dumps(to_json_data(model))))
 
     assert again == model
     assert again.modules[1].slots[0].spec.shape == (3, 2)
 
 
 def test_fields_at_their_default_are_left_out() -> None:
-    assert to_plain(TensorSpec(shape=(), dtype="float32")) == {"shape": [], "dtype": "float32"}
+    assert to_json_data(TensorSpec(shape=(), dtype="float32")) == {"shape": [], "dtype": "float32"}
 
 
 def test_a_shape_that_is_not_known_stays_unknown() -> None:
     lazy = TensorSpec(shape=None, dtype="float32")
 
-    assert from_plain(TensorSpec, to_plain(lazy)) == lazy
+    assert from_json_data(TensorSpec, to_json_data(lazy)) == lazy
 
 
 def test_a_newer_writers_fields_are_ignored() -> None:
     plain = {"shape": [1], "dtype": "float32", "colour": "blue"}
 
-    assert from_plain(TensorSpec, plain) == TensorSpec(shape=(1,), dtype="float32")
+    assert from_json_data(TensorSpec, plain) == TensorSpec(shape=(1,), dtype="float32")
 
 
 def test_what_is_not_finite_becomes_nothing() -> None:
     plain = {"mean": math.nan, "range": [-math.inf, 1.5], "count": 3, "name": "nan"}
 
-    assert finite(plain) == {"mean": None, "range": [None, 1.5], "count": 3, "name": "nan"}
+    assert nan_as_none(plain) == {"mean": None, "range": [None, 1.5], "count": 3, "name": "nan"}

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from torchglass.records.json_data import from_plain
+from torchglass.records.json_data import from_json_data
 from torchglass.records.measures import Footprint
 
 
@@ -18,4 +18,4 @@ def test_the_footprint_is_read_back_from_the_json() -> None:
     taken = tg.memory(model, torch.randn(3, 4), optimizer="adamw")
 
     plain = json.loads(taken.to_json())["footprint"]
-    assert from_plain(Footprint, plain) == taken.footprint
+    assert from_json_data(Footprint, plain) == taken.footprint

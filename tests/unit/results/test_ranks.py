@@ -12,8 +12,8 @@ from tests.unit.analyse.test_histograms import histogram_of, stats_of
 from torchglass.errors import StoreError, TargetError, TorchglassWarning
 from torchglass.records.graph import Graph
 from torchglass.records.reader import Reader
-from torchglass.records.run import Run
-from torchglass.records.series import Frame, Point, SeriesId, numbers
+from torchglass.records.run import RunRecord
+from torchglass.records.series import Frame, Point, SeriesId, point_values
 from torchglass.results.ranks import LOST_NS, RanksReader
 from torchglass.results.run import SavedRun, open_run
 from torchglass.store.file_reader import FileReader, FileSink
@@ -36,7 +36,9 @@ def write_rank(
     forward_seconds: float = 0.05,
     nan_from: float = math.inf,
 ) -> FileSink:
-    run = Run(name="net", created_ns=NOW + rank, host=f"node{rank}", rank=rank, world_size=RANKS)
+    run = RunRecord(
+        name="net", created_ns=NOW + rank, host=f"node{rank}", rank=rank, world_size=RANKS
+    )
     sink = FileSink(path, run)
     sink.put_model(MODEL)
     loss = sink.series("", "loss")
@@ -96,7 +98,7 @@ def test_statistics_are_those_of_the_numbers_of_all_ranks(run: SavedRun) -> None
 
     for step, row in zip(weight.steps.tolist(), weight.values, strict=True):
         values = [value for rank in range(RANKS) for value in values_at(step, rank)]
-        np.testing.assert_allclose(row, numbers(stats_of(np.array(values))))
+        np.testing.assert_allclose(row, point_values(stats_of(np.array(values))))
 
 
 def test_histograms_are_those_of_the_numbers_of_all_ranks(run: SavedRun) -> None:
@@ -205,7 +207,7 @@ def test_a_step_is_there_once_all_ranks_at_work_have_it(tmp_path: Path) -> None:
 
 def test_ranks_whose_numbers_went_to_the_first_are_no_ranks_of_their_own(tmp_path: Path) -> None:
     write_rank(tmp_path / "rank0.glass", 0, 3)
-    FileSink(tmp_path / "rank1.glass", Run(name="net", created_ns=NOW, rank=1)).close()
+    FileSink(tmp_path / "rank1.glass", RunRecord(name="net", created_ns=NOW, rank=1)).close()
 
     with open_run(tmp_path) as run:
         assert list(run.ranks) == [0]

@@ -14,8 +14,8 @@ import pytest
 
 from tests import make
 from torchglass.errors import LookupFailedError
-from torchglass.records.calls import ForwardStats, Level, Measured, ModuleStatistics, Totals
-from torchglass.records.json_data import from_plain
+from torchglass.records.calls import CallTensor, ForwardStats, Level, ModuleStatistics, Totals
+from torchglass.records.json_data import from_json_data
 from torchglass.records.tensors import Stats
 from torchglass.results.observation import Recording
 
@@ -28,7 +28,7 @@ STATS = Stats(count=6, min=-1.0, max=2.0, mean=0.5, std=0.25)
 def call(
     path: str, number: int = 1, *, forward: int = 1, start_ns: int = 0, **fields: Any
 ) -> ForwardStats:
-    tensor = Measured(place="0", spec=make.spec(2, 3), stats=STATS)
+    tensor = CallTensor(place="0", spec=make.spec(2, 3), stats=STATS)
     return ForwardStats(
         **{
             "path": path,
@@ -157,7 +157,7 @@ def test_json_holds_all_and_can_be_read_back() -> None:
     plain = json.loads(recording.to_json())
 
     assert (plain["model"], plain["level"], plain["forwards"]) == ("Net", "full", 2)
-    assert from_plain(ModuleStatistics, plain["modules"]["fc"]) == recording["fc"]
+    assert from_json_data(ModuleStatistics, plain["modules"]["fc"]) == recording["fc"]
 
 
 def test_what_is_not_a_number_is_null_in_json() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.recorded import MODEL, ROOT, RUN, put_step, stats, write_run
 from torchglass.errors import StoreError, TargetError, ViewError
-from torchglass.records.series import Frame, numbers
+from torchglass.records.series import Frame, point_values
 from torchglass.records.tensors import Histogram
 from torchglass.results.run import SavedRun, open_run
 from torchglass.store.file_reader import FileSink
@@ -55,7 +55,7 @@ def test_statistics_have_a_row_for_each_step_and_columns_by_name(run: SavedRun) 
     weight = run["fc.weight"]
 
     assert weight.steps.tolist() == [0, 2]
-    assert tuple(weight.values[1]) == numbers(stats(2))
+    assert tuple(weight.values[1]) == point_values(stats(2))
     assert weight.column("max").tolist() == [0, 2]
     with pytest.raises(TargetError, match=r"fc\.weight has no field 'median'; its fields are coun"):
         weight.column("median")
@@ -158,7 +158,7 @@ def test_each_histogram_keeps_its_own_grid_and_numbers(spread: SavedRun) -> None
 
     assert series.histograms[0].counts == (1, 2)
     assert series.histograms[0].stats == stats(9)
-    assert tuple(series.values[0]) == numbers(stats(9))
+    assert tuple(series.values[0]) == point_values(stats(9))
     assert repr(series).endswith("inf and bins at 3 steps>")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.recorded import MODEL, ROOT, RUN, stats, write_run
-from torchglass.records.series import numbers
+from torchglass.records.series import point_values
 from torchglass.store.file_reader import FileReader, FileSink
 
 WRITE_WHEN_ASKED = """
@@ -125,5 +125,5 @@ def test_statistics_keep_their_exact_numbers(tmp_path: Path) -> None:
 
     row = reader.points(reader.series()[1].id, after=7).values[0]
 
-    assert tuple(row) == numbers(stats(8))
+    assert tuple(row) == point_values(stats(8))
     reader.close()

@@ -11,7 +11,7 @@ from torchglass.records.findings import Findings
 from torchglass.records.graph import Graph, Node, NodeId
 from torchglass.records.measures import Measures
 from torchglass.records.reader import Reader, Sink
-from torchglass.records.series import Frame, Series, SeriesId, numbers
+from torchglass.records.series import Frame, Series, SeriesId, point_values
 from torchglass.store.file_reader import FileReader, FileSink
 from torchglass.store.memory import MemoryStore
 
@@ -45,7 +45,7 @@ def test_what_was_put_is_what_is_read(store: tuple[Sink, Reader]) -> None:
     assert reader.points(loss.id).steps.tolist() == [0, 1, 2, 3, 4]
     assert reader.points(loss.id).column("value").tolist() == [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]
     assert reader.points(weight.id).steps.tolist() == [0, 2, 4]
-    assert tuple(reader.points(weight.id).values[2]) == numbers(stats(4))
+    assert tuple(reader.points(weight.id).values[2]) == point_values(stats(4))
     assert reader.last_step() == 4
     assert reader.finished()
 
@@ -121,7 +121,7 @@ def test_histograms_are_kept_with_their_exact_numbers(store: tuple[Sink, Reader]
     assert found.series.label == "fc.output"
     assert found.steps.tolist() == [1, 2, 3]
     assert tuple(found.bins) == tuple(map(histogram, (1, 2, 3)))
-    assert tuple(reader.points(output).values[3]) == numbers(stats(3))
+    assert tuple(reader.points(output).values[3]) == point_values(stats(3))
     assert len(reader.histograms(sink.series("", "loss"))) == 0
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recorded import histogram, stats
-from torchglass.records.series import Frame, Point, Series, SeriesId, numbers
+from torchglass.records.series import Frame, Point, Series, SeriesId, point_values
 from torchglass.records.tensors import Histogram, Stats
 from torchglass.store.packing import Blobs, pack, unpack, unpack_histograms
 
@@ -53,7 +53,7 @@ def test_every_point_comes_back_at_its_step(frames: list[dict[SeriesId, Point]])
 
     for points in unpacked:
         expected = {
-            step: numbers(frame[points.series.id])
+            step: point_values(frame[points.series.id])
             for step, frame in enumerate(frames)
             if points.series.id in frame
         }

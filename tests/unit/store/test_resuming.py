@@ -7,11 +7,11 @@ import pytest
 
 from tests.recorded import MODEL, RUN, put_step, write_run
 from torchglass.errors import StoreError, TorchglassWarning
-from torchglass.records.run import Run, Session
+from torchglass.records.run import RunRecord, Session
 from torchglass.records.series import Frame
 from torchglass.store.file_reader import FileReader, FileSink
 
-LATER = Run(name="today", created_ns=RUN.created_ns + 1, host="there")
+LATER = RunRecord(name="today", created_ns=RUN.created_ns + 1, host="there")
 
 
 def resume(path: Path, steps: range, value: float = 0.5) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.recorded import RUN, put_step, write_run
 from torchglass.errors import SchemaError, StoreError
-from torchglass.records.trace import Trace
+from torchglass.records.trace import TraceRecord
 from torchglass.store.file_reader import FileReader, FileSink
 
 NOBODY = 65534
@@ -192,7 +192,7 @@ def _read_all(path: Path) -> int:
     reader = FileReader(path)
     try:
         reader.run()
-        reader.document(Trace)
+        reader.document(TraceRecord)
         reader.sessions()
         for series in reader.series():
             reader.points(series.id)

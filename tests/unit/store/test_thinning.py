@@ -13,7 +13,7 @@ from torchglass.records.series import Frame
 from torchglass.store import schema, writer
 from torchglass.store.file_reader import FileReader, FileSink
 from torchglass.store.packing import Blobs
-from torchglass.store.run_file import FEWEST_FRAMES, News, PackedFrame, RunFile, choose
+from torchglass.store.run_file import FEWEST_FRAMES, PackedFrame, PendingWrites, RunFile, choose
 
 LIMIT = 400_000
 
@@ -65,9 +65,9 @@ def test_steps_make_room_for_a_large_document(tmp_path: Path) -> None:
     step = Blobs(bytes(4_000), None)
     for number in range(60):
         frame = PackedFrame(step=number, time_ns=number, blobs=step)
-        file.write(News(frames=[frame]), max_bytes=LIMIT)
+        file.write(PendingWrites(frames=[frame]), max_bytes=LIMIT)
 
-    file.write(News(documents={"findings": bytes(LIMIT // 3)}), max_bytes=LIMIT)
+    file.write(PendingWrites(documents={"findings": bytes(LIMIT // 3)}), max_bytes=LIMIT)
     file.close()
 
     assert (tmp_path / "run.glass").stat().st_size <= LIMIT

@@ -14,10 +14,10 @@ import pytest
 from tests.recorded import MODEL, RUN, histogram, put_step, stats
 from torchglass.errors import StoreError
 from torchglass.records.graph import Graph
-from torchglass.records.json_data import to_plain
+from torchglass.records.json_data import to_json_data
 from torchglass.records.run import Session
-from torchglass.records.series import Frame, numbers
-from torchglass.records.trace import Trace
+from torchglass.records.series import Frame, point_values
+from torchglass.records.trace import TraceRecord
 from torchglass.store import schema
 from torchglass.store.file_reader import FileReader, FileSink
 from torchglass.store.traces import read_trace
@@ -43,7 +43,7 @@ CREATE TABLE frames (
 CREATE INDEX frames_by_step ON frames (step);
 CREATE TABLE trace (id INTEGER PRIMARY KEY, json BLOB NOT NULL);
 """
-TRACE = Trace(model="Net", calls=(), ops=(), notes=("as it was",))
+TRACE = TraceRecord(model="Net", calls=(), ops=(), notes=("as it was",))
 
 
 @pytest.fixture
@@ -52,20 +52,20 @@ def version_1(tmp_path: Path) -> Path:
     path = tmp_path / "old.glass"
     connection = sqlite3.connect(path)
     connection.executescript(VERSION_1)
-    meta = {"run": to_plain(RUN), "finished_ns": 1, "random_seed": 5}
+    meta = {"run": to_json_data(RUN), "finished_ns": 1, "random_seed": 5}
     with connection:
         connection.executemany(
             "INSERT INTO meta VALUES (?, ?)", [(key, json.dumps(meta[key])) for key in meta]
         )
         for table, record in (("model", MODEL), ("trace", TRACE)):
-            packed = zlib.compress(json.dumps(to_plain(record)).encode())
+            packed = zlib.compress(json.dumps(to_json_data(record)).encode())
             connection.execute(f"INSERT INTO {table} (json) VALUES (?)", [packed])
         connection.executemany(
             "INSERT INTO series VALUES (?, ?, ?, ?)",
             [(0, "", "loss", "scalar"), (1, "fc", "weight", "stats")],
         )
         for step in range(3):
-            blob = struct.pack("<III8d", 2, 0, 1, 1 / (step + 1), *numbers(stats(step)))
+            blob = struct.pack("<III8d", 2, 0, 1, 1 / (step + 1), *point_values(stats(step)))
             connection.execute(
                 "INSERT INTO frames (step, time_ns, blob) VALUES (?, ?, ?)", [step, step, blob]
             )
@@ -94,7 +94,7 @@ def test_a_file_of_version_1_tells_all_that_it_did(version_1: Path) -> None:
         assert reader.run() == RUN
         assert reader.model() == MODEL
         assert reader.points(loss.id).column("value").tolist() == [1, 1 / 2, 1 / 3]
-        assert tuple(reader.points(weight.id, after=1).values[0]) == numbers(stats(2))
+        assert tuple(reader.points(weight.id, after=1).values[0]) == point_values(stats(2))
         assert len(reader.histograms(weight.id)) == 0
         assert reader.document(Graph) is None
         assert reader.last_step() == 2
@@ -118,7 +118,7 @@ def test_a_run_of_version_1_is_resumed_as_one_of_today(version_1: Path) -> None:
         assert reader.points(loss.id).steps.tolist() == [0, 1, 2, 3]
         assert tuple(reader.histograms(output).bins) == (histogram(4),)
         assert reader.document(Graph) == Graph(passes=2)
-        assert reader.document(Trace) == TRACE
+        assert reader.document(TraceRecord) == TRACE
         assert [session.first_step for session in reader.sessions()] == [0, 3]
 
 

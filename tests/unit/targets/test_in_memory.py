@@ -13,12 +13,12 @@ import torchglass as tg
 from torchglass.records.calls import Statistics
 from torchglass.records.measures import Footprint, Measures
 from torchglass.records.reader import Document
-from torchglass.records.trace import Trace
+from torchglass.records.trace import TraceRecord
 from torchglass.targets.in_memory import reader_of_result
 
 VERBS: dict[str, tuple[Callable[..., Any], type[Document] | None]] = {
     "summary": (tg.summary, None),
-    "trace": (tg.trace, Trace),
+    "trace": (tg.trace, TraceRecord),
     "memory": (tg.memory, Footprint),
     "profile": (lambda *given: tg.profile(*given, warmup=0, repeats=1), Measures),
 }

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests import make
 from torchglass.errors import TargetError
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame
 from torchglass.store.file_reader import FileSink
 from torchglass.store.memory import MemoryStore
@@ -30,7 +30,7 @@ class Trap(nn.Module):
 @pytest.fixture
 def run_file(tmp_path: Path) -> Path:
     path = tmp_path / "a.glass"
-    sink = FileSink(path, Run(name="a", created_ns=1))
+    sink = FileSink(path, RunRecord(name="a", created_ns=1))
     sink.put_model(make.model(name="Saved"))
     sink.close()
     return path
@@ -65,7 +65,7 @@ def test_what_holds_no_model_is_refused() -> None:
 
 
 def test_a_reader_is_given_back_as_it_is() -> None:
-    store = MemoryStore(Run(name="a", created_ns=1))
+    store = MemoryStore(RunRecord(name="a", created_ns=1))
 
     assert open_reader(store) is store
 
@@ -79,7 +79,7 @@ def test_a_reader_of_a_run_reads_its_file(run_file: Path) -> None:
 
 def test_a_folder_with_a_file_for_each_rank_is_one_run(tmp_path: Path) -> None:
     for rank in range(2):
-        run = Run(name="net", created_ns=1, rank=rank, world_size=2)
+        run = RunRecord(name="net", created_ns=1, rank=rank, world_size=2)
         sink = FileSink(tmp_path / f"net-rank{rank}.glass", run)
         sink.put_model(make.model({"children": {"fc": {"class": "torch.nn.Linear"}}}))
         sink.put_frame(Frame(step=0, time_ns=1, points={sink.series("", "loss"): rank}))
@@ -107,7 +107,8 @@ def test_telling_what_a_target_is_touches_no_property() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["net.py:Net", Path("a.pt"), make.model(), MemoryStore(Run(name="a", created_ns=1))]
+    "target",
+    ["net.py:Net", Path("a.pt"), make.model(), MemoryStore(RunRecord(name="a", created_ns=1))],
 )
 def test_names_records_and_readers_are_not_live(target: object) -> None:
     assert not is_live(target)

@@ -15,7 +15,7 @@ import pytest
 from tests import make
 from torchglass.analyse.graph.parts import Again, Box, Cost, Edge, Graph, Node
 from torchglass.errors import ViewError
-from torchglass.records.trace import Source
+from torchglass.records.trace import SourceLine
 from torchglass.views.graph import Direction, Overrides, draw
 from torchglass.views.graph.columns import wrap
 from torchglass.views.graph.dot_layout import arrange
@@ -132,7 +132,7 @@ def test_a_closed_module_says_what_is_in_it() -> None:
 
 
 def test_the_pointer_learns_all_there_is_to_know() -> None:
-    source = Source(file="/home/someone/net.py", line=7, function="forward")
+    source = SourceLine(file="/home/someone/net.py", line=7, function="forward")
     record = make.op(1, "dropout", settings=(("1", "0.5"),), source=source)
     node = op("dropout_1_1", op=record, module="drop", cost=Cost(time_ns=1_500_000))
 

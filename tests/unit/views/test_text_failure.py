@@ -7,7 +7,7 @@ from pathlib import Path
 from tests import make
 from torchglass.analyse.failure.failure import Failure
 from torchglass.records.model import Model
-from torchglass.records.trace import Op, Operand, OpId, Source, Trace
+from torchglass.records.trace import Operand, OpId, OpRecord, SourceLine, TraceRecord
 from torchglass.views.html.fragments import failure_fragment
 from torchglass.views.text.findings import digest_text, failure_note, failure_text
 
@@ -25,14 +25,14 @@ MODEL = make.model(
 )
 
 
-def record(tmp_path: Path, error: str = "RuntimeError: shapes") -> Trace:
+def record(tmp_path: Path, error: str = "RuntimeError: shapes") -> TraceRecord:
     """A pass whose second layer raised, with its source."""
     file = tmp_path / "net.py"
     file.write_text("x = self.body(x)\nx = self.head(x)\n", encoding="utf-8")
-    lines = [Source(file=str(file), line=line, function="forward") for line in (1, 2)]
+    lines = [SourceLine(file=str(file), line=line, function="forward") for line in (1, 2)]
     ops = [
         make.op(0, "x", kind="input", shape=(5, 3)),
-        Op(
+        OpRecord(
             id=OpId(1),
             function="linear",
             call=make.call(1).id,
@@ -45,7 +45,7 @@ def record(tmp_path: Path, error: str = "RuntimeError: shapes") -> Trace:
             source=lines[0],
         ),
     ]
-    failed = Op(
+    failed = OpRecord(
         id=OpId(2),
         function="linear",
         call=make.call(2).id,

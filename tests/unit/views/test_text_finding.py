@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests import make
-from torchglass.records.findings import Evidence, Finding, Replay
+from torchglass.records.findings import Evidence, Finding, ReplayRecord
 from torchglass.records.tensors import Stats
-from torchglass.records.trace import Source
+from torchglass.records.trace import SourceLine
 from torchglass.views.text.findings import finding_text, findings_text, replay_text
 
 GIVEN = Evidence(
@@ -27,7 +27,7 @@ FOUND = Finding(
     path="blocks.1",
     call=2,
     op="sqrt",
-    source=Source(file="nowhere.py", line=12, function="forward"),
+    source=SourceLine(file="nowhere.py", line=12, function="forward"),
     facts={"first_index": [0, 1], "dump": "bad/001.safetensors"},
     tensors=(GIVEN, MADE),
 )
@@ -75,8 +75,8 @@ def test_nothing_found_is_said() -> None:
 
 
 def test_a_replay_tells_whether_it_happens_again() -> None:
-    again = Replay(finding=FOUND, tensors=(GIVEN, MADE), reproduced=True)
-    other = Replay(finding=FOUND, tensors=(GIVEN,), reproduced=False)
+    again = ReplayRecord(finding=FOUND, tensors=(GIVEN, MADE), reproduced=True)
+    other = ReplayRecord(finding=FOUND, tensors=(GIVEN,), reproduced=False)
 
     assert replay_text(again).startswith("sqrt, run alone: it happens again\n")
     assert replay_text(other).startswith("sqrt, run alone: this time it does not happen\n")

@@ -11,20 +11,22 @@ import pytest
 from tests import make
 from tests.timings import timing
 from torchglass.errors import LookupFailedError, ViewError
-from torchglass.records.measures import OpWork, Work, WorkPlace
+from torchglass.records.measures import CallPath, FlopRecord, OpFlopRecord
 from torchglass.results.measurement import Flops
 from torchglass.views.text.flops import format_flops
 
 MODEL = make.model({"children": {"fc": {"class": "Linear"}, "act": {"class": "ReLU"}}})
-FC = OpWork(
+FC = OpFlopRecord(
     op="aten.addmm", place=1, stage="forward", nature="counted", calls=1, flops=3000, bytes=9
 )
-ODD = OpWork(op="aten._fft_r2c", place=0, stage="forward", nature="uncounted", calls=2, time_ns=25)
-PLACES = (WorkPlace(path="", calls=1), WorkPlace(path="fc", parent=0, calls=1))
+ODD = OpFlopRecord(
+    op="aten._fft_r2c", place=0, stage="forward", nature="uncounted", calls=2, time_ns=25
+)
+PLACES = (CallPath(path="", calls=1), CallPath(path="fc", parent=0, calls=1))
 
 
-def counted(*ops: OpWork, **fields: object) -> Flops:
-    work = Work(places=PLACES, ops=ops, **fields)  # type: ignore[arg-type]
+def counted(*ops: OpFlopRecord, **fields: object) -> Flops:
+    work = FlopRecord(places=PLACES, ops=ops, **fields)  # type: ignore[arg-type]
     return Flops(MODEL, work, None)
 
 
@@ -94,7 +96,7 @@ def test_the_table_of_ops_tells_what_is_unknown() -> None:
 
 
 def test_with_times_there_is_a_speed() -> None:
-    found = Flops(MODEL, Work(places=PLACES, ops=(FC,)), timing())
+    found = Flops(MODEL, FlopRecord(places=PLACES, ops=(FC,)), timing())
 
     assert found.flops_per_second == 3000 / 300e-9
     assert found.speed(found["fc"]) == 3000 / 180e-9

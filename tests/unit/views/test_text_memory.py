@@ -8,7 +8,7 @@ from tests import make
 from tests.unit.analyse.test_memory import MODEL, Writing
 from torchglass.analyse.memory import Moment
 from torchglass.errors import LookupFailedError, ViewError
-from torchglass.records.measures import Allocation, BlockId, StepPhase
+from torchglass.records.measures import AllocatorPeak, BlockId, StepPhase
 from torchglass.results.memory import Memory
 from torchglass.views.text.memory import area_text
 
@@ -57,7 +57,7 @@ def test_the_peak_is_told_with_what_it_is_made_of() -> None:
 
 
 def test_the_peak_has_in_it_what_kernels_take_inside_of_themselves() -> None:
-    allocations = (Allocation(device="cpu", peak_bytes=1536 + 1024, op="conv"),)
+    allocations = (AllocatorPeak(device="cpu", peak_bytes=1536 + 1024, op="conv"),)
 
     text = str(Memory(MODEL, (), step().footprint(allocations=allocations)))
 

@@ -5,7 +5,7 @@ import pytest
 from tests import make
 from torchglass.analyse.trace import Anatomy
 from torchglass.records.tensors import Stats
-from torchglass.records.trace import OpId, Source
+from torchglass.records.trace import OpId, SourceLine
 from torchglass.views.text.trace import Look, log_text, op_line, op_text
 
 WEIGHT = {"fc.weight": (3, 3), "fc.bias": (3,)}
@@ -178,7 +178,7 @@ def test_an_input_is_no_function(anatomy: Anatomy) -> None:
 
 
 def test_relatives_and_source_are_told_where_there_are_any() -> None:
-    source = Source(file="net.py", line=12, function="forward")
+    source = SourceLine(file="net.py", line=12, function="forward")
     ops = [
         make.op(0, "x", kind="input"),
         make.op(1, "relu", 0, source=source),

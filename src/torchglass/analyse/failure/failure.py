@@ -27,7 +27,15 @@ from torchglass.analyse.signatures import argument_name, plain_name
 from torchglass.analyse.trace import Anatomy, parameters_of
 from torchglass.records.model import Model, Module
 from torchglass.records.tensors import Stats
-from torchglass.records.trace import Call, CallId, Op, Operand, OpId, Source, Trace
+from torchglass.records.trace import (
+    CallId,
+    CallRecord,
+    Operand,
+    OpId,
+    OpRecord,
+    SourceLine,
+    TraceRecord,
+)
 
 _LAST_OPS = 8
 _OURS = str(Path(__file__).parents[2])
@@ -37,9 +45,9 @@ _OURS = str(Path(__file__).parents[2])
 class Clues:
     """What the record of a pass does not hold: it takes the exception and the tensors to know."""
 
-    source: Source | None = None
+    source: SourceLine | None = None
     """The innermost line of the user's code that the exception came through."""
-    torch_source: Source | None = None
+    torch_source: SourceLine | None = None
     """The line that raised it, where that is Python code of torch's own."""
     depth: int | None = None
     """How many module calls the exception came out of."""
@@ -53,13 +61,13 @@ class SetSize:
 
     given: Given
     size: int
-    op: Op
+    op: OpRecord
 
 
 class Failure:
     """A forward that raised, each thing worked out when it is first asked for."""
 
-    def __init__(self, record: Trace, model: Model, clues: Clues | None = None) -> None:
+    def __init__(self, record: TraceRecord, model: Model, clues: Clues | None = None) -> None:
         self.record = record
         self.model = model
         self.clues = clues or Clues()
@@ -71,12 +79,12 @@ class Failure:
         return self.record.error
 
     @property
-    def op(self) -> Op | None:
+    def op(self) -> OpRecord | None:
         """The op that raised; None where the exception came from Python code."""
         return self.record.failed
 
     @cached_property
-    def call(self) -> Call | None:
+    def call(self) -> CallRecord | None:
         """The innermost module call that was running."""
         found = self.op.call if self.op is not None else self._open_call()
         return None if found is None else self.record.calls[found]
@@ -87,12 +95,12 @@ class Failure:
         return None if self.call is None else self.model.find(self.call.path)
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> SourceLine | None:
         """The line of the user's code where it happened."""
         found = self.source_of(self.op) if self.op is not None else None
         return found or self.clues.source
 
-    def source_of(self, op: Op) -> Source | None:
+    def source_of(self, op: OpRecord) -> SourceLine | None:
         """The line that called an op; None where that is ours, which called the whole model."""
         return None if op.source is None or is_ours(op.source.file) else op.source
 
@@ -217,12 +225,12 @@ class Failure:
         return tuple(found.values())
 
     @cached_property
-    def earlier(self) -> tuple[Op, ...]:
+    def earlier(self) -> tuple[OpRecord, ...]:
         """The same op as it ran before in this pass, in a loop or in an earlier call."""
         return tuple(op for op in self.record.ops if self.op and _is_same(op, self.op))
 
     @property
-    def last_ops(self) -> tuple[Op, ...]:
+    def last_ops(self) -> tuple[OpRecord, ...]:
         """The ops that ran before it, the last one last."""
         return self.record.ops[-_LAST_OPS:]
 
@@ -274,19 +282,19 @@ def is_ours(file: str) -> bool:
     return file.startswith(_OURS)
 
 
-def code_at(source: Source) -> str:
+def code_at(source: SourceLine) -> str:
     """The text of a line, "" where its file cannot be read."""
     return linecache.getline(source.file, source.line).strip()
 
 
-def _is_same(op: Op, failed: Op) -> bool:
+def _is_same(op: OpRecord, failed: OpRecord) -> bool:
     if op.function != failed.function:
         return False
     used = parameters_of(failed)
     return used.keys() == parameters_of(op).keys() if used else op.site == failed.site
 
 
-def _given_to(call: Call) -> tuple[Given, ...]:
+def _given_to(call: CallRecord) -> tuple[Given, ...]:
     """The tensors that a call was given, as those of an op."""
     heads = {value.place.partition(".")[0] for value in call.inputs}
     count = sum(map(str.isdecimal, heads))

@@ -11,7 +11,7 @@ from typing import Any
 from torchglass.analyse.signatures import REST, argument_name, signature
 from torchglass.records.model import Module, join_path
 from torchglass.records.tensors import Stats
-from torchglass.records.trace import Op, Operand
+from torchglass.records.trace import Operand, OpRecord
 
 Shape = tuple[int, ...]
 
@@ -159,7 +159,7 @@ def broadcast(*shapes: Shape) -> Shape | None:
 
 
 def arguments(
-    op: Op, stats: Mapping[str, Stats] | None = None
+    op: OpRecord, stats: Mapping[str, Stats] | None = None
 ) -> tuple[tuple[Given, ...], dict[str, Any]]:
     """An op's tensors, with their numbers by place, and its other arguments by name."""
     names = signature(op.function)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torchglass.analyse.failure.operands import arguments
 from torchglass.analyse.signatures import plain_name
-from torchglass.records.trace import Op, Operand, OpId
+from torchglass.records.trace import Operand, OpId, OpRecord
 
 SAME_SHAPE = frozenset(
     (
@@ -26,7 +26,7 @@ SAME_SHAPE = frozenset(
 _PLACES = re.compile(r"pool([123])d$")
 
 
-def set_by(ops: Sequence[Op], operand: Operand, dim: int) -> OpId | None:
+def set_by(ops: Sequence[OpRecord], operand: Operand, dim: int) -> OpId | None:
     """The op that gave a tensor its size in a dimension; None for what no op made."""
     while operand.op is not None:
         op = ops[operand.op]
@@ -53,7 +53,7 @@ class Limit:
         return (self.held.spec.shape or ())[self.dim]
 
 
-def limit_behind(ops: Sequence[Op], operand: Operand) -> Limit | None:
+def limit_behind(ops: Sequence[OpRecord], operand: Operand) -> Limit | None:
     """The held tensor that ran out where a tensor came from: `positions[:, :600]` of 512."""
     waiting, seen = [operand.op], set[OpId]()
     while waiting:
@@ -70,7 +70,7 @@ def limit_behind(ops: Sequence[Op], operand: Operand) -> Limit | None:
     return None
 
 
-def depends_on_inputs(ops: Sequence[Op], operand: Operand) -> bool:
+def depends_on_inputs(ops: Sequence[OpRecord], operand: Operand) -> bool:
     """Whether the values of a tensor come from an input of the model."""
     waiting, seen = [operand.op], set[OpId]()
     while waiting:
@@ -84,7 +84,7 @@ def depends_on_inputs(ops: Sequence[Op], operand: Operand) -> bool:
     return False
 
 
-def input_of_size(ops: Sequence[Op], size: int) -> tuple[Op, int] | None:
+def input_of_size(ops: Sequence[OpRecord], size: int) -> tuple[OpRecord, int] | None:
     """The input of the model that has a size, and in which dimension; that of indices first."""
     found = [
         (op, dim)
@@ -97,7 +97,7 @@ def input_of_size(ops: Sequence[Op], size: int) -> tuple[Op, int] | None:
     return found[0] if found else None
 
 
-def _short_slices(op: Op) -> Iterator[Limit]:
+def _short_slices(op: OpRecord) -> Iterator[Limit]:
     if plain_name(op.function) != "getitem" or not op.operands:
         return
     held = op.operands[0]
@@ -116,7 +116,7 @@ def _short_slices(op: Op) -> Iterator[Limit]:
             yield Limit(held=held, dim=dim, asked=stop)
 
 
-def _handed_on(op: Op, shape: tuple[int, ...], dim: int) -> tuple[Operand, int] | None:
+def _handed_on(op: OpRecord, shape: tuple[int, ...], dim: int) -> tuple[Operand, int] | None:
     """The operand and its dimension whose size an op passes on as a dimension of its result."""
     function = plain_name(op.function)
     if not op.operands:
@@ -132,7 +132,7 @@ def _handed_on(op: Op, shape: tuple[int, ...], dim: int) -> tuple[Operand, int] 
     return (first, dim) if dim < _untouched(function, op, len(shape)) else None
 
 
-def _untouched(function: str, op: Op, rank: int) -> int:
+def _untouched(function: str, op: OpRecord, rank: int) -> int:
     """How many of the first dimensions an op leaves as they are in its first operand."""
     if function in ("linear", "embedding"):
         return rank - 1
@@ -143,7 +143,7 @@ def _untouched(function: str, op: Op, rank: int) -> int:
     return rank - int(pooled[1]) if pooled else 0
 
 
-def _moved_from(op: Op, function: str, dim: int) -> int | None:
+def _moved_from(op: OpRecord, function: str, dim: int) -> int | None:
     """The dimension of the operand that stands at `dim` in the result."""
     rank = len(op.operands[0].spec.shape or ())
     _, settings = arguments(op)
@@ -167,7 +167,7 @@ Step = Callable[[int], int]
 class Images:
     """An input of the model, and the square sizes with which it would fit."""
 
-    input: Op
+    input: OpRecord
     least: int
     most: int
     """No larger one was looked at where it is the largest there is."""
@@ -181,7 +181,7 @@ class Images:
 
 
 def fitting_images(
-    ops: Sequence[Op], operand: Operand, fits: Callable[[int], bool]
+    ops: Sequence[OpRecord], operand: Operand, fits: Callable[[int], bool]
 ) -> Images | None:
     """The inputs for which a tensor N×C×H×W would have a height and width that fit.
 
@@ -220,7 +220,7 @@ def _through(steps: Sequence[Step], side: int | None) -> int | None:
     return side
 
 
-def _step(op: Op) -> Step | None:
+def _step(op: OpRecord) -> Step | None:
     """What an op does to the size of an image; None where that is not known."""
     function = plain_name(op.function)
     if sum(operand.op is not None for operand in op.operands) != 1 or op.operands[0].op is None:

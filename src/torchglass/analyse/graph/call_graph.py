@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from torchglass.records.graph import Edge, Graph, Node, NodeId, NodeKind
 from torchglass.records.tensors import TensorSpec
-from torchglass.records.trace import Call, CallId, Op, OpId, Trace, Value
+from torchglass.records.trace import CallId, CallRecord, OpId, OpRecord, TraceRecord, Value
 
 Sources = dict[NodeId, TensorSpec]
 """The nodes of one call that data came from, and what came from each."""
@@ -30,7 +30,7 @@ _MOST_JOINS = 500
 
 
 def call_graph(
-    trace: Trace,
+    trace: TraceRecord,
     *,
     facts: Mapping[str, Facts] | None = None,
     attached: Mapping[OpId, str] | None = None,
@@ -102,7 +102,7 @@ class _Contraction:
     """A pass on its way to a graph."""
 
     def __init__(
-        self, trace: Trace, facts: Mapping[str, Facts], attached: Mapping[OpId, str]
+        self, trace: TraceRecord, facts: Mapping[str, Facts], attached: Mapping[OpId, str]
     ) -> None:
         self._trace = trace
         self._facts = facts
@@ -144,7 +144,7 @@ class _Contraction:
             [node for node in self._nodes if node.id in used], self._edges.values(), self._starts
         )
 
-    def _add_call(self, call: Call) -> None:
+    def _add_call(self, call: CallRecord) -> None:
         parent = self._node_of[call.parent] if call.parent is not None else None
         self._node_of[call.id] = self._add_node(
             "call",
@@ -176,7 +176,7 @@ class _Contraction:
             )
             self._outputs[call.id].append(node)
 
-    def _follow(self, op: Op) -> None:
+    def _follow(self, op: OpRecord) -> None:
         """Learn where the data of an op came from, as seen in the call that it ran in."""
         taken: list[Sources] = []
         for operand in op.operands:
@@ -195,7 +195,7 @@ class _Contraction:
             sources = self._stand(kind, op, call, sources)
         self._through[op.id] = sources
 
-    def _join(self, op: Op, call: CallId, taken: Iterable[Sources]) -> NodeKind | None:
+    def _join(self, op: OpRecord, call: CallId, taken: Iterable[Sources]) -> NodeKind | None:
         """Whether data of several nodes meets in an op, so that it becomes a node itself."""
         different = {frozenset(found) for found in taken if found}
         if op.kind != "op" or call not in self._opened or len(different) < 2:
@@ -205,7 +205,7 @@ class _Contraction:
         self._joins[call, ""] += 1
         return "op"
 
-    def _stand(self, kind: NodeKind, op: Op, call: CallId, sources: Sources) -> Sources:
+    def _stand(self, kind: NodeKind, op: OpRecord, call: CallId, sources: Sources) -> Sources:
         """Add the node that an op becomes."""
         spec = op.outputs[0].spec
         name = self._attached[op.id] if kind == "attached" else op.function
@@ -224,7 +224,7 @@ class _Contraction:
         self._add_edges(sources, node)
         return {node: spec}
 
-    def _cross(self, parent: OpId, output: int | None, op: Op, spec: TensorSpec) -> None:
+    def _cross(self, parent: OpId, output: int | None, op: OpRecord, spec: TensorSpec) -> None:
         """Add the edge to a call that took data past its arguments, as from an attribute."""
         for call in self._calls_around(op.call):
             outside = self._trace.calls[call].parent
@@ -235,12 +235,12 @@ class _Contraction:
             if self._is_in(parent, outside):
                 return
 
-    def _enter(self, call: Call) -> None:
+    def _enter(self, call: CallRecord) -> None:
         """Add the edges to a call from what made its arguments."""
         for value in call.inputs:
             self._add_edges(self._came_from(value, call.parent), self._node_of[call.id])
 
-    def _return(self, call: Call) -> None:
+    def _return(self, call: CallRecord) -> None:
         """Add the edges to the outputs that a call shows when it is opened."""
         for node, value in zip(self._outputs[call.id], call.outputs, strict=False):
             self._add_edges(self._came_from(value, call.id), node)

@@ -20,7 +20,7 @@ from torchglass.analyse.op_names import labels
 from torchglass.analyse.parameters import count
 from torchglass.errors import ViewError
 from torchglass.records.model import Model
-from torchglass.records.trace import CallId, Op, OpId, Trace
+from torchglass.records.trace import CallId, OpId, OpRecord, TraceRecord
 
 Mode = Literal["rolled", "unrolled"]
 Depth = int | Literal["auto"] | None
@@ -30,7 +30,7 @@ _READABLE = 300
 
 
 def fold(
-    trace: Trace,
+    trace: TraceRecord,
     model: Model | None = None,
     *,
     mode: Mode = "unrolled",
@@ -69,7 +69,7 @@ def _closed_to_fit(at: Callable[[int | None], Graph]) -> Graph:
 
 
 def _fold(
-    trace: Trace,
+    trace: TraceRecord,
     model: Model | None,
     mode: Mode,
     hide_views: bool,
@@ -122,7 +122,7 @@ class _Folding:
 
     def __init__(
         self,
-        trace: Trace,
+        trace: TraceRecord,
         model: Model | None,
         mode: Mode,
         flow: Flow,
@@ -210,7 +210,7 @@ class _Folding:
 
     def add_failure(self) -> None:
         """A mark where the forward raised."""
-        raised = self._trace.failed or Op(
+        raised = self._trace.failed or OpRecord(
             id=OpId(len(self._trace.ops)), function="", call=_failing_call(self._trace)
         )
         closed = self._places.closed(raised)
@@ -236,7 +236,7 @@ class _Folding:
             error=self._trace.error,
         )
 
-    def _op_node(self, op: Op) -> Node:
+    def _op_node(self, op: OpRecord) -> Node:
         module = self._places.module(op)
         return Node(
             name=self._name(op),
@@ -250,7 +250,7 @@ class _Folding:
             again=Again(passes=self._labels[op.id].passes if self._rolled else 1),
         )
 
-    def _module_node(self, op: Op, call: CallId) -> Node:
+    def _module_node(self, op: OpRecord, call: CallId) -> Node:
         record = self._trace.calls[call]
         return Node(
             name=self._call_name(call),
@@ -263,7 +263,7 @@ class _Folding:
             again=self._again(call, op),
         )
 
-    def _end(self, op: Op) -> str:
+    def _end(self, op: OpRecord) -> str:
         """The node at the end of an edge, which is a stub where it is outside what is drawn."""
         name = self._name(self._trace.ops[self._drawn[op.id]])
         if name not in self._gathered:
@@ -272,7 +272,7 @@ class _Folding:
             self._gathered[name] = _Gathered(stub, self._number(op))
         return name
 
-    def _add_failure_node(self, raised: Op) -> None:
+    def _add_failure_node(self, raised: OpRecord) -> None:
         taken = self._flow.follow(raised.operands)
         module = self._places.module(raised)
         node = Node(
@@ -344,7 +344,7 @@ class _Folding:
                 parameters[name] = spec.elements
         return Cost(time_ns=time_ns, parameters=sum(parameters.values()), bytes=size, flops=flops)
 
-    def _box_around(self, op: Op) -> str | None:
+    def _box_around(self, op: OpRecord) -> str | None:
         """The name of the innermost box around an op, after making the boxes there."""
         parent: str | None = None
         for surrounding in self._places.around(op):
@@ -354,7 +354,7 @@ class _Folding:
             parent = name
         return parent
 
-    def _box(self, name: str, surrounding: Surrounding, parent: str | None, op: Op) -> Box:
+    def _box(self, name: str, surrounding: Surrounding, parent: str | None, op: OpRecord) -> Box:
         if isinstance(surrounding, Run):
             again = Again(times=surrounding.times, until=self._op_name(surrounding.last))
             return Box(name=name, parent=parent, again=again)
@@ -367,14 +367,14 @@ class _Folding:
             again=self._again(surrounding, op),
         )
 
-    def _again(self, call: CallId, op: Op) -> Again:
+    def _again(self, call: CallId, op: OpRecord) -> Again:
         run = self._places.run_of(call, op)
         passes = self._calls_of[self._trace.calls[call].path] if self._rolled else 1
         if run is None or run.last_call is None:
             return Again(passes=passes)
         return Again(passes=passes, times=run.times, until=self._call_name(run.last_call))
 
-    def _is_drawn_as_op(self, op: Op) -> bool:
+    def _is_drawn_as_op(self, op: OpRecord) -> bool:
         return (
             self._places.has(op)
             and self._drawn[op.id] == op.id
@@ -382,15 +382,15 @@ class _Folding:
             and self._places.closed(op) is None
         )
 
-    def _instance(self, op: Op) -> tuple[str, int]:
+    def _instance(self, op: OpRecord) -> tuple[str, int]:
         closed = self._places.closed(op)
         return ("op", op.id) if closed is None else ("call", closed)
 
-    def _number(self, op: Op) -> int:
+    def _number(self, op: OpRecord) -> int:
         closed = self._places.closed(op)
         return self._labels[op.id].number if closed is None else self._trace.calls[closed].number
 
-    def _name(self, op: Op) -> str:
+    def _name(self, op: OpRecord) -> str:
         closed = self._places.closed(op)
         return self._op_name(op.id) if closed is None else self._call_name(closed)
 
@@ -411,7 +411,7 @@ class _Folding:
         return self._call_name(surrounding)
 
 
-def _failing_call(trace: Trace) -> CallId | None:
+def _failing_call(trace: TraceRecord) -> CallId | None:
     """The innermost call that was running when the forward raised."""
     last = trace.ops[-1] if trace.ops else None
     busy = set(_lines(trace, last.call)) if last is not None else set()
@@ -423,7 +423,7 @@ def _failing_call(trace: Trace) -> CallId | None:
     return None
 
 
-def _lines(trace: Trace, call: CallId | None) -> Iterator[CallId]:
+def _lines(trace: TraceRecord, call: CallId | None) -> Iterator[CallId]:
     """A call and those around it, innermost first."""
     while call is not None:
         yield call

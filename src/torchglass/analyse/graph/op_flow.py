@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torchglass.analyse.signatures import argument_name, signature
 from torchglass.records.tensors import TensorSpec
-from torchglass.records.trace import Op, Operand, OpId
+from torchglass.records.trace import Operand, OpId, OpRecord
 
 _VIEWS = frozenset(
     {
@@ -63,7 +63,7 @@ class Taken:
 class Flow:
     """Which ops are seen, and what each of them takes from which other."""
 
-    def __init__(self, ops: Sequence[Op], *, hide_views: bool, hide_buffers: bool) -> None:
+    def __init__(self, ops: Sequence[OpRecord], *, hide_views: bool, hide_buffers: bool) -> None:
         self._ops = ops
         hidden = {op.id for op in ops if _only_looks(op)} if hide_views else set()
         if hide_buffers:
@@ -101,7 +101,7 @@ class Flow:
         return taken
 
 
-def links_into(op: Op, taken: Taken) -> Iterator[Link]:
+def links_into(op: OpRecord, taken: Taken) -> Iterator[Link]:
     """The tensors that an op takes from others."""
     ordered = len(taken.made) > 1 and op.type not in _COMMUTATIVE
     names = signature(op.function)
@@ -109,7 +109,7 @@ def links_into(op: Op, taken: Taken) -> Iterator[Link]:
         yield Link(source, output, op.id, argument_name(place, names) if ordered else "")
 
 
-def from_input(ops: Sequence[Op]) -> list[bool]:
+def from_input(ops: Sequence[OpRecord]) -> list[bool]:
     """Whether each op, however indirectly, depends on an input of the pass."""
     found: list[bool] = []
     for op in ops:
@@ -117,7 +117,7 @@ def from_input(ops: Sequence[Op]) -> list[bool]:
     return found
 
 
-def _only_looks(op: Op) -> bool:
+def _only_looks(op: OpRecord) -> bool:
     return (
         op.kind == "op"
         and op.type in _VIEWS
@@ -127,7 +127,7 @@ def _only_looks(op: Op) -> bool:
     )
 
 
-def _bookkeeping(ops: Sequence[Op]) -> Iterator[OpId]:
+def _bookkeeping(ops: Sequence[OpRecord]) -> Iterator[OpId]:
     """Ops that only change buffers, as batch norm does when it counts its batches."""
     used = {parent for op in ops for parent in op.parents}
     for op in ops:

@@ -11,7 +11,7 @@ from typing import Literal
 from torchglass.analyse.graph.repeats import Run
 from torchglass.errors import LookupFailedError
 from torchglass.records.tensors import TensorSpec
-from torchglass.records.trace import Call, CallId, Op, OpId
+from torchglass.records.trace import CallId, CallRecord, OpId, OpRecord
 
 NodeKind = Literal["input", "output", "op", "module", "buffer", "stub", "failure"]
 
@@ -48,7 +48,7 @@ class Node:
     kind: NodeKind
     box: str | None = None
     """The name of the innermost box that it is in."""
-    op: Op | None = None
+    op: OpRecord | None = None
     """The op that it is, or the first of several."""
     module: str = ""
     """The path of the module that it is."""
@@ -126,10 +126,10 @@ class Places:
 
     def __init__(
         self,
-        calls: Sequence[Call],
-        ops: Sequence[Op],
+        calls: Sequence[CallRecord],
+        ops: Sequence[OpRecord],
         *,
-        shown: Iterable[Op],
+        shown: Iterable[OpRecord],
         depth: int | None,
         focus: str | None,
     ) -> None:
@@ -170,11 +170,11 @@ class Places:
             drawn[op] = drawn[other] if other != op else op
         return [OpId(op) for op in drawn]
 
-    def has(self, op: Op) -> bool:
+    def has(self, op: OpRecord) -> bool:
         """Whether it is inside what is drawn, not merely next to it."""
         return self._focus is None or any(call in self._focus for call in self.line(op.call))
 
-    def closed(self, op: Op) -> CallId | None:
+    def closed(self, op: OpRecord) -> CallId | None:
         """The call that is drawn as one node and has the op inside it."""
         if self._depth is None:
             return None
@@ -183,7 +183,7 @@ class Places:
         # A module that is a single op tells more as that op.
         return line[level] if len(line) > level and self._shown[line[level]] > 1 else None
 
-    def around(self, op: Op) -> list[Surrounding]:
+    def around(self, op: OpRecord) -> list[Surrounding]:
         """The boxes around an op or around the closed call that it is in."""
         closed = self.closed(op)
         runs = self._runs.get(op.id, ())
@@ -197,12 +197,12 @@ class Places:
                 boxes.append(call)
         return boxes
 
-    def module(self, op: Op) -> str:
+    def module(self, op: OpRecord) -> str:
         """The path of the innermost module call that the op is all of; "" where there is none."""
         line = self.line(op.call)
         return self._calls[line[-1]].path if line and self._shown[line[-1]] <= 1 else ""
 
-    def run_of(self, call: CallId, op: Op) -> Run | None:
+    def run_of(self, call: CallId, op: OpRecord) -> Run | None:
         """The run whose first unit is the call, seen from an op in it."""
         return next((run for run in self._runs.get(op.id, ()) if run.call == call), None)
 
@@ -214,14 +214,14 @@ class Places:
             self._lines[call] = (*self.line(self._calls[call].parent), call)
         return self._lines[call]
 
-    def _drawn_line(self, op: Op) -> tuple[CallId, ...]:
+    def _drawn_line(self, op: OpRecord) -> tuple[CallId, ...]:
         line = self.line(op.call)
         if self._focus is not None:
             start = next((i for i, call in enumerate(line) if call in self._focus), len(line))
             return line[start:]
         return line if self.open_levels else line[1:]
 
-    def _above(self, op: Op) -> CallId | None:
+    def _above(self, op: OpRecord) -> CallId | None:
         skipped = len(self.line(op.call)) - len(self._drawn_line(op))
         return self.line(op.call)[skipped - 1] if skipped else None
 
@@ -229,7 +229,7 @@ class Places:
         return self._focus is not None and call in self._focus
 
 
-def _matching(calls: Sequence[Call], focus: str) -> list[CallId]:
+def _matching(calls: Sequence[CallRecord], focus: str) -> list[CallId]:
     found = [call.id for call in calls if focus in (call.path, f"{call.path}:{call.number}")]
     if found:
         # A call inside another of them, as in a recursion, is drawn there.

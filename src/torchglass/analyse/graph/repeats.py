@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from torchglass.analyse.op_names import Label
-from torchglass.records.trace import Call, CallId, Op, Operand, OpId
+from torchglass.records.trace import CallId, CallRecord, Operand, OpId, OpRecord
 
 _LONGEST_UNIT = 64
 """The most neighbours (ops and module calls) that are looked at as one unit."""
@@ -65,8 +65,8 @@ class Repeats:
 
     def __init__(
         self,
-        ops: Sequence[Op],
-        calls: Sequence[Call],
+        ops: Sequence[OpRecord],
+        calls: Sequence[CallRecord],
         labels: Sequence[Label],
         *,
         classes: Mapping[str, str],
@@ -187,15 +187,15 @@ class Repeats:
                     tuple((item.build, self._name(item, call)) for item in items),
                 )
 
-    def _item(self, child: CallId | Op, builds: Mapping[CallId, int]) -> _Item:
-        if isinstance(child, Op):
+    def _item(self, child: CallId | OpRecord, builds: Mapping[CallId, int]) -> _Item:
+        if isinstance(child, OpRecord):
             return _Item(None, child.id, child.id + 1, self._number(*_build(child)))
         inner = self._items[child]
         if not inner:
             return _Item(child, 0, 0, builds[child])
         return _Item(child, inner[0].start, inner[-1].end, builds[child])
 
-    def _name(self, item: _Item, parent: Call) -> str:
+    def _name(self, item: _Item, parent: CallRecord) -> str:
         return (
             self._calls[item.call].path.removeprefix(parent.path) if item.call is not None else ""
         )
@@ -204,9 +204,11 @@ class Repeats:
         return self._numbers.setdefault(key, len(self._numbers))
 
 
-def _contents(ops: Sequence[Op], calls: Sequence[Call]) -> dict[CallId | None, list[CallId | Op]]:
+def _contents(
+    ops: Sequence[OpRecord], calls: Sequence[CallRecord]
+) -> dict[CallId | None, list[CallId | OpRecord]]:
     """The ops and calls directly in each call, in the order in which they began."""
-    inside: dict[CallId | None, list[CallId | Op]] = {}
+    inside: dict[CallId | None, list[CallId | OpRecord]] = {}
     seen: set[CallId] = set()
     for op in ops:
         unseen: list[CallId] = []
@@ -221,7 +223,7 @@ def _contents(ops: Sequence[Op], calls: Sequence[Call]) -> dict[CallId | None, l
     return inside
 
 
-def _children(ops: Sequence[Op]) -> list[list[OpId]]:
+def _children(ops: Sequence[OpRecord]) -> list[list[OpId]]:
     children: list[list[OpId]] = [[] for _ in ops]
     for op in ops:
         for parent in op.parents:
@@ -229,7 +231,7 @@ def _children(ops: Sequence[Op]) -> list[list[OpId]]:
     return children
 
 
-def _build(op: Op) -> tuple[Hashable, ...]:
+def _build(op: OpRecord) -> tuple[Hashable, ...]:
     return (
         op.kind,
         op.function,
@@ -254,7 +256,7 @@ def _builds(items: Sequence[_Item], place: int, period: int) -> list[int]:
     return [item.build for item in items[place : place + period]]
 
 
-def _references(op: Op) -> Iterable[OpId | None]:
+def _references(op: OpRecord) -> Iterable[OpId | None]:
     for operand in op.operands:
         yield operand.op
         yield from operand.writers

@@ -19,9 +19,9 @@ from torchglass.capture.guard.tensor_health import Health
 from torchglass.capture.nested_tensors import named_tensors
 from torchglass.capture.tensor.description import describe, measure
 from torchglass.capture.trace.op_mode import user_code
-from torchglass.records.findings import Evidence, Finding, Role, Severity
+from torchglass.records.findings import Evidence, EvidenceRole, Finding, Severity
 from torchglass.records.tensors import Stats
-from torchglass.records.trace import Phase, Source
+from torchglass.records.trace import Phase, SourceLine
 
 KINDS = {Health.NAN: "nan", Health.INF: "inf", Health.NEAR: "near overflow"}
 
@@ -32,7 +32,7 @@ class Spot(NamedTuple):
     op: str
     path: str
     call: int
-    source: Source | None
+    source: SourceLine | None
     phase: Phase = "forward"
 
     @property
@@ -50,13 +50,13 @@ def inside(path: str, call: int) -> str:
     return f" in {module_name(path)}" if path else " in the model itself"
 
 
-def user_source(frame: types.FrameType | None = None) -> Source | None:
+def user_source(frame: types.FrameType | None = None) -> SourceLine | None:
     """The innermost line of the user's that is running."""
     frame = frame or sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if user_code((code, 0)) is not None:
-            return Source(file=code.co_filename, line=frame.f_lineno, function=code.co_name)
+            return SourceLine(file=code.co_filename, line=frame.f_lineno, function=code.co_name)
         frame = frame.f_back
     return None
 
@@ -91,7 +91,7 @@ class Exhibit(NamedTuple):
     """A tensor to be shown, before it is described."""
 
     name: str
-    role: Role
+    role: EvidenceRole
     tensor: torch.Tensor
     maker: str = ""
     holder: str = ""
@@ -182,7 +182,7 @@ def standing(
     name: str,
     health: Health,
     culprit: Exhibit,
-    source: Source | None,
+    source: SourceLine | None,
     why: str = "no op was seen to make it",
 ) -> Finding:
     """The finding that a tensor is not finite, whoever made it so; `why` says why that is open."""

@@ -46,8 +46,8 @@ from torchglass.errors import (
     TorchglassError,
     UnsafeFileError,
 )
-from torchglass.records.findings import Finding, Replay
-from torchglass.records.json_data import from_plain, to_plain
+from torchglass.records.findings import Finding, ReplayRecord
+from torchglass.records.json_data import from_json_data, to_json_data
 from torchglass.records.trace import OpId
 
 _NAMED = {
@@ -317,7 +317,7 @@ class Dumper:
             "kwargs": sheet.write(dict(kept.kwargs)),
             "autocast": [[device, str(dtype)] for device, dtype in kept.autocast],
             "trained": [id(tensor) in kept.trained for tensor in sheet.tensors],
-            "finding": to_plain(finding),
+            "finding": to_json_data(finding),
         }
         for tensor in sheet.tensors:
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
@@ -344,7 +344,7 @@ def _keyed(tensors: Iterable[tuple[int, torch.Tensor]]) -> dict[tuple[OpId, int]
 _NOBODYS = Held({}, {})
 
 
-def replay(path: Path) -> Replay:
+def replay(path: Path) -> ReplayRecord:
     """Run the op of a dump on what it was given, and say whether it does the same again."""
     note = read_note(path, NOTE)
     if note is None:
@@ -359,8 +359,8 @@ def replay(path: Path) -> Replay:
         ) from error
 
 
-def _replayed(path: Path, call: Mapping[str, Any]) -> Replay:
-    finding = from_plain(Finding, call["finding"])
+def _replayed(path: Path, call: Mapping[str, Any]) -> ReplayRecord:
+    finding = from_json_data(Finding, call["finding"])
     given = _numbered(SavedTensors(path, GIVEN))
     with keeping_random_state(), gradients_set(True):
         leaves = [
@@ -379,7 +379,7 @@ def _replayed(path: Path, call: Mapping[str, Any]) -> Replay:
         *made,
     ]
     kinds = {KINDS.get(look_again(exhibit.tensor)) for exhibit in made}
-    return Replay(
+    return ReplayRecord(
         finding=finding,
         tensors=tuple(evidence(exhibit, _NOBODYS) for exhibit in shown),
         reproduced=finding.kind in kinds,

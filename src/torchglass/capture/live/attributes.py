@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchglass.records.attributes import Role
+from torchglass.records.attributes import AttributeRole
 from torchglass.records.calls import ForwardStats
 
-_TABLES: Mapping[str, Role] = {
+_TABLES: Mapping[str, AttributeRole] = {
     "_parameters": "parameter",
     "_buffers": "buffer",
     "_modules": "module",
@@ -37,7 +37,7 @@ class Held(NamedTuple):
     """A thing, and under which name and as what it is held."""
 
     name: str
-    role: Role
+    role: AttributeRole
     value: Any
     """Of a property what stands in the class, which is not called."""
 

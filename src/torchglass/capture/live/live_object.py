@@ -38,9 +38,9 @@ from torchglass.records.attributes import (
     Attribute,
     AttributeId,
     Index,
+    LinearHistogram,
     Page,
     Progress,
-    Spread,
     TensorFacts,
 )
 from torchglass.records.calls import ForwardStats
@@ -146,7 +146,7 @@ class LiveObject:
 
     def spread(
         self, id: AttributeId, stats: Stats, bins: int, progress: Progress, part: Index = ()
-    ) -> Spread | None:
+    ) -> LinearHistogram | None:
         """How the finite numbers of what was measured are spread."""
         return tensor_values.spread(
             tensor_values.part_of(self._tensor(id), part), stats, bins, progress

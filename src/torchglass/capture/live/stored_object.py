@@ -11,14 +11,14 @@ import torch
 from torchglass.capture.live.attributes import Held
 from torchglass.capture.live.live_object import LiveObject, Load, Recorded
 from torchglass.errors import LookupFailedError
-from torchglass.records.attributes import Attribute, AttributeId, Role
+from torchglass.records.attributes import Attribute, AttributeId, AttributeRole
 from torchglass.records.model import Model, Module, join_path
-from torchglass.records.trace import Call, OpId, Trace, Value
+from torchglass.records.trace import CallRecord, OpId, TraceRecord, Value
 
 Tensors = Mapping[tuple[OpId, int], torch.Tensor]
 
 
-def recorded_tensors(trace: Trace, tensors: Tensors) -> dict[str, dict[str, torch.Tensor]]:
+def recorded_tensors(trace: TraceRecord, tensors: Tensors) -> dict[str, dict[str, torch.Tensor]]:
     """For the path of each module the tensors of its last call, by what they are to it.
 
     They are named as series are: `input.0`, `input.mask`, `output`, `output.0`.
@@ -31,7 +31,9 @@ def recorded_tensors(trace: Trace, tensors: Tensors) -> dict[str, dict[str, torc
     return found
 
 
-def _of_call(trace: Trace, call: Call, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
+def _of_call(
+    trace: TraceRecord, call: CallRecord, tensors: Tensors
+) -> Iterator[tuple[str, torch.Tensor]]:
     for side, values in (("input", call.inputs), ("output", call.outputs)):
         for value in values:
             tensor = _saved(trace, value, tensors)
@@ -39,7 +41,7 @@ def _of_call(trace: Trace, call: Call, tensors: Tensors) -> Iterator[tuple[str, 
                 yield join_path(side, value.place), tensor
 
 
-def _saved(trace: Trace, value: Value, tensors: Tensors) -> torch.Tensor | None:
+def _saved(trace: TraceRecord, value: Value, tensors: Tensors) -> torch.Tensor | None:
     """The tensor of a value: the output of its op that has the same shape and memory."""
     if value.op is None:
         return None
@@ -56,7 +58,7 @@ class _Unread(NamedTuple):
     """Something that is held, and how to get at it once it is looked at."""
 
     name: str
-    role: Role
+    role: AttributeRole
     load: Callable[[], object]
 
 

@@ -17,8 +17,8 @@ from torchglass.capture.guard.tensor_health import Health, look_again
 from torchglass.capture.live.attributes import raised
 from torchglass.capture.tensor.description import describe, measure
 from torchglass.capture.torch_internals import DisableTorchFunction
-from torchglass.records.attributes import Index, Progress, Spread, TensorFacts
-from torchglass.records.findings import Evidence, Finding, Role
+from torchglass.records.attributes import Index, LinearHistogram, Progress, TensorFacts
+from torchglass.records.findings import Evidence, EvidenceRole, Finding
 from torchglass.records.model import join_path
 from torchglass.records.tensors import Stats
 
@@ -98,11 +98,13 @@ def measure_all(tensor: torch.Tensor, progress: Progress) -> Stats | None:
     return joined(parts) if parts else None
 
 
-def spread(tensor: torch.Tensor, stats: Stats, bins: int, progress: Progress) -> Spread | None:
+def spread(
+    tensor: torch.Tensor, stats: Stats, bins: int, progress: Progress
+) -> LinearHistogram | None:
     """How many of the finite numbers lie in each of equal parts of their range."""
     finite = stats.count - stats.nan - stats.inf
     if not stats.min < stats.max:
-        return Spread(low=stats.min, high=stats.max, counts=(finite,)) if finite else None
+        return LinearHistogram(low=stats.min, high=stats.max, counts=(finite,)) if finite else None
     counts = torch.zeros(bins, dtype=torch.float64)
     done = 0
     with DisableTorchFunction():
@@ -114,10 +116,10 @@ def spread(tensor: torch.Tensor, stats: Stats, bins: int, progress: Progress) ->
             numbers = numbers[torch.isfinite(numbers)]
             counts += torch.histc(numbers, bins, stats.min, stats.max).cpu()
             done += slab.numel()
-    return Spread(low=stats.min, high=stats.max, counts=tuple(map(int, counts.tolist())))
+    return LinearHistogram(low=stats.min, high=stats.max, counts=tuple(map(int, counts.tolist())))
 
 
-def not_finite(path: str, name: str, role: Role, tensor: torch.Tensor) -> Finding | None:
+def not_finite(path: str, name: str, role: EvidenceRole, tensor: torch.Tensor) -> Finding | None:
     """The NaN and Inf values of a parameter or a buffer; None where it is sound.
 
     Inf where it belongs is sound: −Inf in a mask, Inf in a buffer that keeps a limit.

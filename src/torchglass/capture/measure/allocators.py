@@ -26,7 +26,7 @@ from torchglass.capture.torch_internals import (
     stop_allocation_reports,
 )
 from torchglass.capture.torch_modes import LookingMode, mode_on
-from torchglass.records.measures import Allocation
+from torchglass.records.measures import AllocatorPeak
 
 _CPU = "cpu"
 
@@ -37,7 +37,7 @@ class Meter(Protocol):
     def start(self) -> None:
         """The run begins."""
 
-    def stop(self) -> Allocation | None:
+    def stop(self) -> AllocatorPeak | None:
         """The run ended; None where the allocator could not be asked."""
 
 
@@ -51,7 +51,7 @@ class CpuMeter:
         """Have every block reported, unless a profiler of the user's is at work already."""
         self._on = start_allocation_reports()
 
-    def stop(self) -> Allocation | None:
+    def stop(self) -> AllocatorPeak | None:
         """The peak over all reports of this thread, and the op that it was in."""
         if not self._on:
             return None
@@ -72,10 +72,10 @@ class DeviceMeter:
         self._statistics.reset_peak_memory_stats(self._device)
         self._before = self._statistics.memory_allocated(self._device)
 
-    def stop(self) -> Allocation | None:
+    def stop(self) -> AllocatorPeak | None:
         """The peak since."""
         peak = self._statistics.max_memory_allocated(self._device)
-        return Allocation(device=self._device, peak_bytes=peak - self._before)
+        return AllocatorPeak(device=self._device, peak_bytes=peak - self._before)
 
 
 def meters_for(devices: Iterable[str]) -> list[Meter]:
@@ -91,7 +91,7 @@ def meters_for(devices: Iterable[str]) -> list[Meter]:
     return meters
 
 
-def _peak(events: Iterable[Any]) -> Allocation:
+def _peak(events: Iterable[Any]) -> AllocatorPeak:
     live = peak = 0
     op, running = "", [""]
     for event in events:
@@ -104,7 +104,7 @@ def _peak(events: Iterable[Any]) -> Allocation:
             live += event.cpu_memory_usage()
             if live > peak:
                 peak, op = live, _kernel(running)
-    return Allocation(device=_CPU, peak_bytes=peak, op=op)
+    return AllocatorPeak(device=_CPU, peak_bytes=peak, op=op)
 
 
 def _kernel(running: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ from torchglass.capture.torch_internals import node_number, running_node
 from torchglass.capture.torch_modes import LookingMode
 from torchglass.capture.trace.kernel_mode import is_made_of_others
 from torchglass.errors import warn
-from torchglass.records.measures import Nature, OpWork, WorkPlace, WorkStage
+from torchglass.records.measures import CallPath, FlopStage, FlopStatus, OpFlopRecord
 
 
 class CountedCall(NamedTuple):
@@ -65,7 +65,7 @@ class FlopCounter(ModuleStack[CountedCall]):
         self._last: dict[str, int] = {}
         self._makers: NodeCreators[int | None] = NodeCreators()
         self._node_place: int | None = None
-        self._amounts: dict[tuple[str, Nature, int | None, WorkStage], _OpTotals] = {}
+        self._amounts: dict[tuple[str, FlopStatus, int | None, FlopStage], _OpTotals] = {}
         self.is_backward = False
         """Whether the step is in its backward."""
 
@@ -93,7 +93,7 @@ class FlopCounter(ModuleStack[CountedCall]):
     def add(
         self,
         op: str,
-        nature: Nature,
+        nature: FlopStatus,
         *,
         flops: int = 0,
         moved: int = 0,
@@ -110,18 +110,18 @@ class FlopCounter(ModuleStack[CountedCall]):
         amount.bytes += moved
         amount.marks += marks
 
-    def places(self) -> tuple[WorkPlace, ...]:
+    def places(self) -> tuple[CallPath, ...]:
         """All places where modules were called, in the order of their first calls."""
         return tuple(
-            WorkPlace(path=path, parent=parent, calls=calls)
+            CallPath(path=path, parent=parent, calls=calls)
             for (parent, path), calls in zip(self._places, self._calls, strict=True)
         )
 
-    def ops(self) -> tuple[OpWork, ...]:
+    def ops(self) -> tuple[OpFlopRecord, ...]:
         """What was added up; a clock may have to wait for its device."""
         times = iter(self._read_clock())
         return tuple(
-            OpWork(
+            OpFlopRecord(
                 op=op,
                 place=place,
                 stage=stage,
@@ -157,7 +157,7 @@ class FlopCounter(ModuleStack[CountedCall]):
             self._last[path] = place
         return place
 
-    def _home(self) -> tuple[int | None, WorkStage]:
+    def _home(self) -> tuple[int | None, FlopStage]:
         """Where what runs now belongs, and in which stage it runs."""
         node = running_node()
         innermost = self.current

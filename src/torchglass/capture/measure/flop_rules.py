@@ -27,7 +27,7 @@ from torchglass.capture.torch_internals import (
     qualified_name,
 )
 from torchglass.errors import CaptureError
-from torchglass.records.measures import Nature
+from torchglass.records.measures import FlopStatus
 
 F = TypeVar("F", bound=Formula)
 
@@ -135,7 +135,7 @@ class Rule(NamedTuple):
 
     name: str
     """As torch writes it: "aten.addmm"."""
-    nature: Nature
+    nature: FlopStatus
     flops: Count | None
     moves: Callable[[Args, Any], int] | None
     """The bytes that it reads and writes; None for one that only looks at memory anew."""
@@ -147,7 +147,7 @@ def rule_of(func: Any) -> Rule:
     """What is known of a kernel, or of an op that takes functions."""
     if not isinstance(func, OpOverload):
         torchs = formula_of_torch(func)
-        nature: Nature = "uncounted" if torchs is None else "counted"
+        nature: FlopStatus = "uncounted" if torchs is None else "counted"
         return Rule(full_name(func), nature, torchs and _with_tensors(torchs), _all_bytes, False)
     namespace, name = func._schema.name.split("::")
     by_user, count = formula_by_user(func), _formula(func, namespace, name)

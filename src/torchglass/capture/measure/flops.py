@@ -34,7 +34,7 @@ from torchglass.capture.torch_internals import tree_map_only
 from torchglass.capture.torch_modes import mode_on
 from torchglass.capture.trial_forward import tensors_of
 from torchglass.errors import CaptureError
-from torchglass.records.measures import Work
+from torchglass.records.measures import FlopRecord
 from torchglass.records.model import Model
 from torchglass.records.timing import Stage
 
@@ -46,7 +46,7 @@ class Counted(NamedTuple):
     """A model, and what one step of it computes."""
 
     model: Model
-    work: Work
+    work: FlopRecord
 
 
 @retried_with_gradients
@@ -91,7 +91,7 @@ def count(
     notes += left_out
     return Counted(
         read_target(target, modules),
-        Work(
+        FlopRecord(
             places=work.places,
             ops=work.ops,
             total_ns=work.total_ns,
@@ -124,12 +124,12 @@ class _Run:
         self._modules = modules
         self._is_module = is_module
 
-    def count(self, clock: Clock | None) -> Work:
+    def count(self, clock: Clock | None) -> FlopRecord:
         """Run the step once, and give what it computed."""
         counter = FlopCounter(self._modules, clock)
         watcher = _Counting(counter, clock, is_module=self._is_module)
         self._step.run(watcher)
-        return Work(places=counter.places(), ops=counter.ops(), total_ns=watcher.total_ns())
+        return FlopRecord(places=counter.places(), ops=counter.ops(), total_ns=watcher.total_ns())
 
 
 class _Counting:

@@ -38,10 +38,10 @@ from torchglass.capture.restore_state import (
 from torchglass.capture.torch_internals import replace_flat_weights, tree_map_only
 from torchglass.capture.trial_forward import modules_in, note_where, tensors_of
 from torchglass.errors import CaptureError
-from torchglass.records.measures import Allocation, Footprint
+from torchglass.records.measures import AllocatorPeak, Footprint
 from torchglass.records.model import Model
 from torchglass.records.timing import Stage
-from torchglass.records.trace import Call
+from torchglass.records.trace import CallRecord
 
 _ESTIMATED = "the workspace that an LSTM keeps for the backward is estimated from a few real steps"
 _NO_WORKSPACE = (
@@ -58,7 +58,7 @@ class Measured(NamedTuple):
     """A model, the shapes that went through it, and the memory that it took."""
 
     model: Model
-    calls: tuple[Call, ...]
+    calls: tuple[CallRecord, ...]
     footprint: Footprint
 
 
@@ -119,7 +119,7 @@ def measure(
     )
 
 
-def _taken(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Footprint]:
+def _taken(plan: _Plan, arguments: Arguments) -> tuple[tuple[CallRecord, ...], Footprint]:
     """Run the step twice: with a look at all storages, and with the allocators' own meters on."""
     args, kwargs = arguments
     inputs = [tensor for _, tensor in tensors_of_call(args, kwargs)]
@@ -136,7 +136,7 @@ def _taken(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Footpri
     return seen.calls, footprint
 
 
-def _predicted(plan: _Plan, arguments: Arguments) -> tuple[tuple[Call, ...], Footprint]:
+def _predicted(plan: _Plan, arguments: Arguments) -> tuple[tuple[CallRecord, ...], Footprint]:
     """Run the step once, on tensors that hold nothing."""
     modules = plan.modules
     faking = Faking(tensors_of(plan.located), plan.located)
@@ -200,7 +200,7 @@ class _Seen:
         self._recorder = MemoryRecorder(plan.located, fake)
         self._leaves: list[torch.Tensor] = []
         self.went_back = False
-        self.calls: tuple[Call, ...] = ()
+        self.calls: tuple[CallRecord, ...] = ()
         self.twin: Twin | None = None
 
     @property
@@ -277,7 +277,7 @@ class _Metered:
         self._meters = meters
         self._last = last
         self._twin = twin
-        self.allocations: list[Allocation] = []
+        self.allocations: list[AllocatorPeak] = []
 
     @unbroken
     def stage(self, name: Stage) -> Iterator[None]:

@@ -26,8 +26,8 @@ from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import has_compiled, retried_with_gradients
 from torchglass.capture.trial_forward import note_where, tensors_of
 from torchglass.records.model import Model
-from torchglass.records.timing import Charges, Span, Stage, Timing
-from torchglass.records.trace import Call
+from torchglass.records.timing import RunTimes, Span, Stage, Timing
+from torchglass.records.trace import CallRecord
 
 _MOST_PLAIN_RUNS = 3
 _NO_GRADIENT = "nothing that the model returned has a gradient, so only its forward was timed"
@@ -38,7 +38,7 @@ class Measured(NamedTuple):
     """A model, the shapes that went through it, and how long it took."""
 
     model: Model
-    calls: tuple[Call, ...]
+    calls: tuple[CallRecord, ...]
     timing: Timing
 
 
@@ -84,7 +84,7 @@ def measure(
     return Measured(read_target(target, modules), calls, timing)
 
 
-def _look(step: Step, modules: Located) -> tuple[Call, ...]:
+def _look(step: Step, modules: Located) -> tuple[CallRecord, ...]:
     """Run once without a clock, and take down the shapes."""
     recorder = CallRecorder(modules)
     try:
@@ -105,7 +105,7 @@ class _Runs:
         self._modules = modules
         self._clocks = clock, cpu
         self._ops = ops
-        self.charges: list[Charges] = []
+        self.charges: list[RunTimes] = []
         self.plain_cpu_ns: list[int] = []
         self.lowest = 0
         self.spans: tuple[Span, ...] = ()

@@ -17,7 +17,15 @@ from torch.nn.parameter import is_lazy
 
 from torchglass.capture.tensor.description import describe, inner_tensors
 from torchglass.capture.torch_internals import FakeTensor, storage_address
-from torchglass.records.measures import Block, BlockId, BlockKind, Change, Part, Saver, StepPhase
+from torchglass.records.measures import (
+    BlockId,
+    BlockKind,
+    MemoryBlock,
+    MemoryChange,
+    Saver,
+    StepPart,
+    StepPhase,
+)
 from torchglass.records.tensors import TensorSpec
 
 K = TypeVar("K")
@@ -126,8 +134,8 @@ class _Draft:
     name: str = ""
     saved_by: dict[Saver, None] = field(default_factory=dict)
 
-    def block(self) -> Block:
-        return Block(
+    def block(self) -> MemoryBlock:
+        return MemoryBlock(
             id=self.id,
             kind=self.kind,
             bytes=self.bytes,
@@ -148,8 +156,8 @@ class Ledger:
         self._start_ns = 0
         self._drafts: list[_Draft] = []
         self._living: Living[_Draft] = Living(self._gone)
-        self._changes: list[Change] = []
-        self._parts: list[Part] = []
+        self._changes: list[MemoryChange] = []
+        self._parts: list[StepPart] = []
         self._end = 0
         self._phase: StepPhase = "forward"
         self.place = Place()
@@ -163,7 +171,7 @@ class Ledger:
         if not self._parts:
             self._start_ns = now
         start_ns = now - self._start_ns
-        self._parts.append(Part(phase=phase, start=len(self._changes), start_ns=start_ns))
+        self._parts.append(StepPart(phase=phase, start=len(self._changes), start_ns=start_ns))
 
     def hold(
         self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
@@ -234,7 +242,9 @@ class Ledger:
         """Look at no storage any longer."""
         self._living.clear()
 
-    def read(self) -> tuple[tuple[Block, ...], tuple[Change, ...], tuple[Part, ...]]:
+    def read(
+        self,
+    ) -> tuple[tuple[MemoryBlock, ...], tuple[MemoryChange, ...], tuple[StepPart, ...]]:
         """The blocks and what became of them; the state of an optimizer was there before."""
         lasting = {draft.id for draft in self._drafts if draft.kind == "optimizer"}
         for draft in self._drafts:
@@ -243,7 +253,7 @@ class Ledger:
         changes = self._changes[: self._end]
         kept = [number for number, one in enumerate(changes) if one.block not in lasting]
         parts = [
-            Part(
+            StepPart(
                 phase=part.phase,
                 start=sum(number < part.start for number in kept),
                 start_ns=part.start_ns,
@@ -292,7 +302,7 @@ class Ledger:
         if not size:
             return
         self._changes.append(
-            Change(
+            MemoryChange(
                 time_ns=self._clock() - self._start_ns,
                 block=draft.id,
                 bytes=size,

@@ -13,7 +13,7 @@ from torch import nn
 from torchglass.capture.model.containers import module_parts
 from torchglass.capture.tensor.description import describe
 from torchglass.errors import TargetError
-from torchglass.records.model import FilePart, Module, ModuleId, Role, Slot, TensorId, join_path
+from torchglass.records.model import FilePart, Module, ModuleId, Slot, SlotRole, TensorId, join_path
 from torchglass.records.tensors import TensorSpec
 
 _MOST = 500_000
@@ -203,7 +203,7 @@ def stored_slot(
     """
     path, _, last = name.rpartition(".")
     buffer = state or last in _STATISTICS or spec.dtype.startswith(_WHOLE_NUMBERS)
-    role: Role = "buffer" if buffer else "parameter"
+    role: SlotRole = "buffer" if buffer else "parameter"
     return path, Slot(
         name=last, role=role, spec=spec, tensor=tensor, trainable=trainable and not buffer
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torchglass.analyse import moments
 from torchglass.capture.observe.tensor_batch import PENDING
 from torchglass.capture.observe.tensor_reading import Reader, Reading
-from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Totals
+from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Totals
 from torchglass.records.tensors import Stats
 
 if TYPE_CHECKING:
@@ -159,5 +159,5 @@ class History:
         self._dropped = plus(self._dropped, calls)
 
 
-def _records(located: tuple[tuple[str, Reading], ...]) -> tuple[Measured, ...]:
+def _records(located: tuple[tuple[str, Reading], ...]) -> tuple[CallTensor, ...]:
     return tuple(reading.record(place) for place, reading in located)

@@ -22,7 +22,7 @@ from torchglass.capture.restore_state import retried_with_gradients
 from torchglass.capture.tensor.description import describe
 from torchglass.capture.trial_forward import modules_in
 from torchglass.errors import CaptureError
-from torchglass.records.calls import Effort, InspectedCall, InspectedModel, InspectedModule
+from torchglass.records.calls import CallCost, InspectedCall, InspectedModel, InspectedModule
 from torchglass.records.model import Model, ModuleId
 from torchglass.records.timing import Stage
 
@@ -256,7 +256,7 @@ def _module_with_times(module: InspectedModule, timed: Sequence[InspectedCall]) 
     return replace(module, calls=tuple(calls))
 
 
-def _taken(seen: Effort | None, timed: Effort | None) -> Effort | None:
+def _taken(seen: CallCost | None, timed: CallCost | None) -> CallCost | None:
     if seen is None or timed is None:
         return seen
     return replace(timed, added_bytes=seen.added_bytes)

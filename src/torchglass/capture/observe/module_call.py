@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from torchglass.records.calls import Effort, InspectedCall, Measured
+from torchglass.records.calls import CallCost, CallTensor, InspectedCall
 
 if TYPE_CHECKING:
     from torchglass.capture.observe.tensor_reading import Reading
@@ -123,11 +123,11 @@ class Call:
         """The same as plain data."""
         forward = backward = None
         if times and self.total_ns is not None and not self.recomputed:
-            forward = Effort(
+            forward = CallCost(
                 total_ns=self.total_ns, self_ns=self.self_ns, added_bytes=self.added_bytes
             )
         if self.backward_ns is not None:
-            backward = Effort(
+            backward = CallCost(
                 total_ns=self.backward_ns,
                 self_ns=self.backward_self_ns,
                 added_bytes=self.backward_bytes,
@@ -159,5 +159,5 @@ def nearest_around(one: Call, other: Call) -> Call | None:
     return first if first is second else None
 
 
-def _records(located: Mapping[str, Reading | None]) -> tuple[Measured, ...]:
+def _records(located: Mapping[str, Reading | None]) -> tuple[CallTensor, ...]:
     return tuple(reading.record(place) for place, reading in located.items() if reading is not None)

@@ -12,7 +12,7 @@ import torch
 from torchglass.capture.observe.tensor_batch import LARGEST_BYTES, PENDING, Batch, Pending, can_wait
 from torchglass.capture.tensor.description import describe, measure
 from torchglass.capture.tensor.memory_extent import identity_of
-from torchglass.records.calls import Level, Measured
+from torchglass.records.calls import CallTensor, Level
 from torchglass.records.tensors import Stats, TensorSpec
 
 _SAMPLE = 4096
@@ -42,9 +42,9 @@ class Reading:
         """Its statistics, where they are there by now."""
         return None if self.stats is PENDING else self.stats
 
-    def record(self, place: str) -> Measured:
+    def record(self, place: str) -> CallTensor:
         """The same as plain data."""
-        return Measured(
+        return CallTensor(
             place=place,
             spec=self.spec,
             stats=self.ready_stats,

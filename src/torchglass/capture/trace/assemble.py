@@ -20,14 +20,23 @@ from torchglass.capture.trace.pass_recorder import Ended, Event, PassRecorder, R
 from torchglass.capture.trace.producers import Linker, Located
 from torchglass.capture.trace.saved_tensors import ByOp, Output, Ran, Rerun, Reruns, Saved
 from torchglass.records.model import join_path
-from torchglass.records.trace import Call, CallId, Op, Operand, OpId, Source, Trace, Value
+from torchglass.records.trace import (
+    CallId,
+    CallRecord,
+    Operand,
+    OpId,
+    OpRecord,
+    SourceLine,
+    TraceRecord,
+    Value,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Captured:
     """A pass: the record of it, and the tensors that flowed."""
 
-    trace: Trace
+    trace: TraceRecord
     tensors: Mapping[Output, torch.Tensor]
     """What each op made, as it was then."""
     gradients: Mapping[Output, torch.Tensor]
@@ -69,7 +78,7 @@ class _Place(NamedTuple):
     call: CallId
     path: str
     location: CallId
-    source: Source | None
+    source: SourceLine | None
 
 
 _OUTSIDE = _Place(CallId(-1), "", CallId(-1), None)
@@ -90,7 +99,7 @@ def finish(assembly: Assembly, recorder: PassRecorder) -> Captured:
     """What an assembly has made of the events of a recorder."""
     failed = assembly.failed(recorder.failure) if recorder.failure else None
     calls, ops = assembly.end()
-    trace = Trace(
+    trace = TraceRecord(
         model=type(recorder.model).__name__,
         calls=calls,
         ops=ops,
@@ -125,10 +134,12 @@ class Assembly:
     """The records of a pass so far. Only the tensors of ops that `wanted` wants are held."""
 
     def __init__(
-        self, model: nn.Module, wanted: Callable[[Op, Sequence[Call]], bool] | None = None
+        self,
+        model: nn.Module,
+        wanted: Callable[[OpRecord, Sequence[CallRecord]], bool] | None = None,
     ) -> None:
-        self.ops: list[Op] = []
-        self.calls: list[Call] = []
+        self.ops: list[OpRecord] = []
+        self.calls: list[CallRecord] = []
         self.events: list[Rerun | None] = []
         self.given: dict[Output, tuple[Key, torch.Tensor]] = {}
         """The tensors of the ops that have no event, and by what the recorder knows them."""
@@ -160,7 +171,7 @@ class Assembly:
             self.events[op.id] = self._reruns.of(event)
         return held
 
-    def end(self) -> tuple[tuple[Call, ...], tuple[Op, ...]]:
+    def end(self) -> tuple[tuple[CallRecord, ...], tuple[OpRecord, ...]]:
         """All records, once; what was known for the sake of events to come is let go first."""
         del self._linker, self._known, self._unknown
         records = tuple(self.calls), tuple(self.ops)
@@ -168,11 +179,11 @@ class Assembly:
         self.ops.clear()
         return records
 
-    def failed(self, event: OpEvent) -> Op:
+    def failed(self, event: OpEvent) -> OpRecord:
         """The record of an op that raised."""
         return self._record(event)
 
-    def _record(self, event: OpEvent) -> Op:
+    def _record(self, event: OpEvent) -> OpRecord:
         place = self._place(event.call)
         call = place.call if place is not _OUTSIDE else None
         return self._linker.op(self._next, event, call, place.location, place.source)
@@ -187,7 +198,7 @@ class Assembly:
         location = self._linker.location(parent.location, way.number, path, this)
         call.place = _Place(this, path, location, way.source or parent.source)
         self.calls.append(
-            Call(
+            CallRecord(
                 id=this,
                 parent=None if call.parent is None else parent.call,
                 path=path,
@@ -216,7 +227,7 @@ class Assembly:
         outputs = list(named_tensors(call.output))
         record = self.calls[self._place(call).call]
         held = self._make_seen(number, call, record.id, outputs)
-        self.calls[record.id] = Call(
+        self.calls[record.id] = CallRecord(
             id=record.id,
             parent=record.parent,
             path=record.path,
@@ -250,12 +261,12 @@ class Assembly:
         self.sources[op.id] = tuple(tensor for _, tensor in unseen)
         return self._append_given(op, [((number, at), outputs[at][1]) for at in made])
 
-    def _append(self, op: Op) -> bool:
+    def _append(self, op: OpRecord) -> bool:
         self.ops.append(op)
         self.events.append(None)
         return self._wanted is None or self._wanted(op, self.calls)
 
-    def _append_given(self, op: Op, given: Iterable[tuple[Key, torch.Tensor]]) -> bool:
+    def _append_given(self, op: OpRecord, given: Iterable[tuple[Key, torch.Tensor]]) -> bool:
         """Add an op without an event, and its tensors by what the recorder knows them."""
         held = self._append(op)
         if held:

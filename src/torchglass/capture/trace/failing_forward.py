@@ -26,7 +26,7 @@ from torchglass.capture.trace.assemble import Captured
 from torchglass.capture.trace.op_mode import OpEvent, user_code
 from torchglass.capture.trace.selection import taping
 from torchglass.records.tensors import Stats
-from torchglass.records.trace import Source
+from torchglass.records.trace import SourceLine
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
@@ -106,9 +106,9 @@ def _is_users(step: TracebackType) -> bool:
     return user_code((step.tb_frame.f_code, step.tb_lasti)) is not None
 
 
-def _source(step: TracebackType) -> Source:
+def _source(step: TracebackType) -> SourceLine:
     code = step.tb_frame.f_code
-    return Source(file=code.co_filename, line=step.tb_lineno, function=code.co_name)
+    return SourceLine(file=code.co_filename, line=step.tb_lineno, function=code.co_name)
 
 
 def _stats(failed: OpEvent) -> dict[str, Stats]:

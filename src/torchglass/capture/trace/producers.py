@@ -23,7 +23,7 @@ from torchglass.capture.torch_functions import SETS_DATA, iter_tensors
 from torchglass.capture.trace.op_mode import Chain, OpEvent, user_code
 from torchglass.capture.trace.saved_tensors import Output
 from torchglass.records.tensors import TensorSpec
-from torchglass.records.trace import CallId, Op, Operand, OpId, Phase, Source, Value
+from torchglass.records.trace import CallId, Operand, OpId, OpRecord, Phase, SourceLine, Value
 
 _Made = tuple[OpId, int, torch.Tensor | View]
 """An op, the number of an output, and the output, or what it showed."""
@@ -130,7 +130,7 @@ class Way(NamedTuple):
 
     number: int
     """The same whenever the pass comes along it again."""
-    source: Source | None
+    source: SourceLine | None
     """The innermost place of it that is the user's own code."""
     phase: Phase
 
@@ -157,15 +157,15 @@ class Linker:
         self._said: dict[Any, Any] = {}
         self._inputs: set[OpId] = set()
 
-    def source_op(self, id: OpId, address: str, tensor: torch.Tensor) -> Op:
+    def source_op(self, id: OpId, address: str, tensor: torch.Tensor) -> OpRecord:
         """The record of a tensor that came from outside: an input of the pass."""
         self._inputs.add(id)
-        return Op(id=id, kind="input", function=address, outputs=self._made(id, (tensor,)))
+        return OpRecord(id=id, kind="input", function=address, outputs=self._made(id, (tensor,)))
 
-    def final_op(self, id: OpId, address: str, tensor: torch.Tensor) -> Op:
+    def final_op(self, id: OpId, address: str, tensor: torch.Tensor) -> OpRecord:
         """The record of a tensor that the pass returned."""
         operand = self._operand(address, tensor)
-        return Op(
+        return OpRecord(
             id=id,
             kind="output",
             function=address,
@@ -179,14 +179,14 @@ class Linker:
         event: OpEvent,
         call: CallId | None,
         location: CallId,
-        source: Source | None,
-    ) -> Op:
+        source: SourceLine | None,
+    ) -> OpRecord:
         """The record of one event that ran in a call, which was made at a location in a source."""
         results = event.results
         # An op that writes has read what it wrote over; one that does not may be a mere view.
         operands, settings = self._arguments(event, views=() if event.written else results)
         way = self.way(event.chain)
-        record = Op(
+        record = OpRecord(
             id=id,
             function=self._once(_name(event.function)),
             call=call,
@@ -208,11 +208,11 @@ class Linker:
 
     def opaque_op(
         self, id: OpId, function: str, call: CallId, inputs: Located, outputs: Located
-    ) -> Op:
+    ) -> OpRecord:
         """The record of a whole module call whose inside could not be seen."""
         operands = tuple(self._operand(place, tensor) for place, tensor in inputs)
         made = self._made(id, [tensor for _, tensor in outputs])
-        return Op(id=id, function=function, call=call, operands=operands, outputs=made)
+        return OpRecord(id=id, function=function, call=call, operands=operands, outputs=made)
 
     def location(self, around: CallId, way: int, path: str, call: CallId) -> CallId:
         """Of a call and those that were made where it was, whenever the pass came by, the first.
@@ -359,7 +359,7 @@ def _text(argument: Any) -> str:
 _LONGEST_TEXT = 200
 
 
-def _source(found: tuple[types.CodeType, int] | None) -> Source | None:
+def _source(found: tuple[types.CodeType, int] | None) -> SourceLine | None:
     if found is None:
         return None
     code, offset = found
@@ -368,4 +368,4 @@ def _source(found: tuple[types.CodeType, int] | None) -> Source | None:
         if start <= offset < end and number is not None:
             line = number
             break
-    return Source(file=code.co_filename, line=line, function=code.co_name)
+    return SourceLine(file=code.co_filename, line=line, function=code.co_name)

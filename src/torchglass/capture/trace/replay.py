@@ -27,7 +27,7 @@ from torchglass.capture.torch_internals import tree_map_only
 from torchglass.capture.trace.assemble import Captured
 from torchglass.capture.trace.saved_tensors import Rerun
 from torchglass.errors import CaptureError
-from torchglass.records.trace import Doubt, Op, Validation
+from torchglass.records.trace import OpRecord, UnconfirmedOp, Validation
 
 _INSENSITIVE = frozenset(
     {"zeroslike", "oneslike", "fulllike", "randlike", "randnlike", "zero", "fill"}
@@ -75,11 +75,11 @@ class _Replay:
         }
         """The last op that wrote into a tensor, which may also have given it another shape."""
         self.replayed = 0
-        self.differing: list[Doubt] = []
-        self.unproven: list[Doubt] = []
-        self.skipped: list[Doubt] = []
+        self.differing: list[UnconfirmedOp] = []
+        self.unproven: list[UnconfirmedOp] = []
+        self.skipped: list[UnconfirmedOp] = []
 
-    def check(self, op: Op) -> None:
+    def check(self, op: OpRecord) -> None:
         """Replay one op and compare what it makes with what was saved."""
         event = self._captured.events[op.id]
         if event is None or op.type in _UNDEFINED:
@@ -91,10 +91,10 @@ class _Replay:
         except Exception as error:  # noqa: BLE001 - whatever an op raises, it cannot be replayed
             own = isinstance(error, CaptureError)
             reason = str(error) if own else f"{type(error).__name__}: {error}"
-            self.skipped.append(Doubt(op=op.id, reason=reason))
+            self.skipped.append(UnconfirmedOp(op=op.id, reason=reason))
             self._take_saved(op, event.results)
 
-    def _check(self, op: Op, event: Rerun) -> None:
+    def _check(self, op: OpRecord, event: Rerun) -> None:
         if has_fakes(event.results):
             raise CaptureError("it ran on fake tensors, which have no values")
         if op.type.startswith("asstrided"):
@@ -123,7 +123,7 @@ class _Replay:
             if is_random:
                 self._skip(op, _OTHER_RANDOM_STATE)
             else:
-                self.differing.append(Doubt(op=op.id, reason=_difference(saved, result)))
+                self.differing.append(UnconfirmedOp(op=op.id, reason=_difference(saved, result)))
 
     def _check_surroundings(self, tensor: torch.Tensor) -> None:
         """`as_strided` may read all of a tensor's storage, of which a copy has but a part."""
@@ -140,12 +140,12 @@ class _Replay:
             if self._stand_in(tensor) is tensor:
                 self._made[id(tensor)] = copy_of(tensor)
 
-    def _skip(self, op: Op, reason: str) -> None:
+    def _skip(self, op: OpRecord, reason: str) -> None:
         if not self.skipped or self.skipped[-1].op != op.id:
             self.replayed -= 1
-            self.skipped.append(Doubt(op=op.id, reason=reason))
+            self.skipped.append(UnconfirmedOp(op=op.id, reason=reason))
 
-    def _prove_edges(self, op: Op, event: Rerun) -> None:
+    def _prove_edges(self, op: OpRecord, event: Rerun) -> None:
         """Change each parent's result in turn: an edge is real if the op's own result changes."""
         with _random_state_kept():
             plain = self._run_apart(op, event, {})
@@ -162,11 +162,11 @@ class _Replay:
             if all(_equal(one, other) for one, other in zip(plain, result, strict=True)):
                 name = argument_name(operand.place, signature(op.function))
                 self.unproven.append(
-                    Doubt(op=op.id, reason=f"changing {name} does not change the result")
+                    UnconfirmedOp(op=op.id, reason=f"changing {name} does not change the result")
                 )
 
     def _run_apart(
-        self, op: Op, event: Rerun, changed: Mapping[int, torch.Tensor]
+        self, op: OpRecord, event: Rerun, changed: Mapping[int, torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
         """The results of an op on copies, so that what it writes is lost."""
 
@@ -199,7 +199,7 @@ class _Replay:
             made = self._made[id(tensor)] = self._captured.before_writes(tensor)
         return made
 
-    def _take_saved(self, op: Op, originals: tuple[torch.Tensor, ...]) -> None:
+    def _take_saved(self, op: OpRecord, originals: tuple[torch.Tensor, ...]) -> None:
         for number, original in enumerate(originals):
             saved = self._captured.tensors.get((op.id, number))
             if saved is not None and not is_lazy(saved):
@@ -207,7 +207,7 @@ class _Replay:
                 self._made[id(original)] = made.requires_grad_(original.requires_grad)
 
 
-def _run(op: Op, event: Rerun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _run(op: OpRecord, event: Rerun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """An op with autograd on if it was, which chooses other kernels."""
     if any(isinstance(given, torch.Generator) for given in (*args, *kwargs.values())):
         raise CaptureError("it draws from a generator, which is not to be touched")

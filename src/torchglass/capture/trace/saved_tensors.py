@@ -30,7 +30,7 @@ from torchglass.capture.torch_functions import iter_tensors
 from torchglass.capture.trace.op_mode import OpEvent, UnwrappedEvent, results_of
 from torchglass.capture.trace.overwritten import Ingredient, Key, Overwritten, recipe_for
 from torchglass.errors import CaptureError
-from torchglass.records.trace import Op, OpId
+from torchglass.records.trace import OpId, OpRecord
 
 
 class Rerun(NamedTuple):
@@ -149,7 +149,7 @@ class Saved(Mapping[Output, torch.Tensor]):
 
     def __init__(
         self,
-        ops: Sequence[Op],
+        ops: Sequence[OpRecord],
         events: Sequence[Rerun | None],
         given: Mapping[Output, torch.Tensor],
         copies: Mapping[Output, torch.Tensor],

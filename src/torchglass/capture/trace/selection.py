@@ -23,7 +23,7 @@ from torchglass.capture.trace.assemble import Assembly, Captured, assemble, fini
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.capture.trace.pass_recorder import Level, PassRecorder, tracing
 from torchglass.errors import CaptureError
-from torchglass.records.trace import Call, Op, OpId
+from torchglass.records.trace import CallRecord, OpId, OpRecord
 
 _UNCOMPILED = "compiled modules were run as the Python that they were made of"
 
@@ -73,7 +73,9 @@ class Tape:
             self.recorder = None
 
 
-def _wanted_by(test: Callable[[Op], bool]) -> Callable[[Op, Sequence[Call]], bool]:
+def _wanted_by(
+    test: Callable[[OpRecord], bool],
+) -> Callable[[OpRecord, Sequence[CallRecord]], bool]:
     return lambda op, calls: bool(test(op))
 
 

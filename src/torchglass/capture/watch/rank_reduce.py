@@ -30,10 +30,10 @@ from torchglass.errors import TargetError, warn
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model, join_path
 from torchglass.records.reader import Document, Sink
-from torchglass.records.series import Frame, Kind, Point, SeriesId
+from torchglass.records.series import Frame, Point, SeriesId, SeriesKind
 from torchglass.records.tensors import Histogram, Stats
 
-Label = tuple[str, str, Kind]
+Label = tuple[str, str, SeriesKind]
 """A series by its path, its name and its kind: ids differ from rank to rank."""
 _SCALE: Label = ("", "grad_scale", "scalar")
 
@@ -198,7 +198,7 @@ class Reducing:
                 document = self._all_findings()
             self._sink.put_document(document)
 
-    def series(self, path: str, name: str, kind: Kind = "scalar") -> SeriesId:
+    def series(self, path: str, name: str, kind: SeriesKind = "scalar") -> SeriesId:
         """The id of the series with this place and name, made on first use."""
         series = self._sink.series(path, name, kind)
         self._labels[series] = (path, name, kind)

@@ -11,7 +11,7 @@ from torchglass.analyse.failure.failure import Failure
 from torchglass.analyse.summary import SummaryReport, SummaryRow
 from torchglass.analyse.trace import Anatomy, parameters_of
 from torchglass.records.model import Model
-from torchglass.records.trace import Op
+from torchglass.records.trace import OpRecord
 from torchglass.views.failure_words import Part, PartRow, digest, headline, parts
 from torchglass.views.formats import format_bytes, format_count, format_shape, format_time, harmless
 from torchglass.views.model_facts import Saved, ends, facts, notes, parameters, structure, tensors
@@ -216,7 +216,7 @@ def _trace_rows(anatomy: Anatomy) -> Iterator[str]:
         yield _trace_row(anatomy, place, op, longest)
 
 
-def _trace_row(anatomy: Anatomy, place: int, op: Op, longest: int) -> str:
+def _trace_row(anatomy: Anatomy, place: int, op: OpRecord, longest: int) -> str:
     spec = op.outputs[0].spec if op.outputs else None
     calls = anatomy.modules(op.id)
     used = sum(parameter.elements for parameter in parameters_of(op).values())
@@ -237,7 +237,7 @@ def _trace_row(anatomy: Anatomy, place: int, op: Op, longest: int) -> str:
     )
 
 
-def _time(op: Op, longest: int) -> str:
+def _time(op: OpRecord, longest: int) -> str:
     taken = op.end_ns - op.start_ns
     if not taken:
         return "<td></td>"

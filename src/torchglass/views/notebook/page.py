@@ -15,7 +15,7 @@ from typing import Any
 from torchglass.errors import TorchglassError
 from torchglass.records.reader import Reader
 from torchglass.views.web.answers import answer
-from torchglass.views.web.open_runs import Distances, Shelf
+from torchglass.views.web.open_runs import Distances, OpenRuns
 from torchglass.views.web.saved_page import render_shelf
 
 _FRAME = (
@@ -35,7 +35,7 @@ class NotebookPage:
         distances: Distances | None = None,
     ) -> None:
         self.readers = readers
-        self._shelf = Shelf(readers, compared=compared, distances=distances)
+        self._shelf = OpenRuns(readers, compared=compared, distances=distances)
         self.height = height
 
     @cached_property
@@ -67,7 +67,7 @@ def _widget_part(widget: Any) -> dict[str, Any]:
     return {kind: value for kind, value in data.items() if kind.startswith("application/")}
 
 
-def reply(shelf: Shelf, content: dict[str, Any]) -> dict[str, Any]:
+def reply(shelf: OpenRuns, content: dict[str, Any]) -> dict[str, Any]:
     """The answer to a question that the page in a widget asked."""
     try:
         text = answer(shelf, content["name"], content["query"]).decode("ascii")

@@ -9,7 +9,7 @@ import anywidget
 import traitlets
 
 from torchglass.views.notebook.page import reply
-from torchglass.views.web.open_runs import Shelf
+from torchglass.views.web.open_runs import OpenRuns
 from torchglass.views.web.saved_page import render_shell
 
 
@@ -20,7 +20,7 @@ class PageWidget(anywidget.AnyWidget):
     page = traitlets.Unicode().tag(sync=True)
     height = traitlets.Int(720).tag(sync=True)
 
-    def __init__(self, shelf: Shelf, *, height: int = 720) -> None:
+    def __init__(self, shelf: OpenRuns, *, height: int = 720) -> None:
         super().__init__(page=render_shell(), height=height)
         self._shelf = shelf
         self.on_msg(self._answer)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from torchglass.analyse.failure.failure import Clues, Failure, code_at
 from torchglass.analyse.nonfinite_cause import cause
-from torchglass.records.findings import Evidence, Finding, Replay
+from torchglass.records.findings import Evidence, Finding, ReplayRecord
 from torchglass.records.model import Model
 from torchglass.records.tensors import Stats
-from torchglass.records.trace import Trace
+from torchglass.records.trace import TraceRecord
 from torchglass.views.failure_words import Part, digest, headline, parts
 from torchglass.views.formats import format_shape, harmless, pad, shorten, width
 
@@ -49,7 +49,7 @@ def findings_text(findings: Iterable[Finding]) -> str:
     return "\n\n".join(map(finding_text, findings)) or "no NaN and no Inf was made"
 
 
-def replay_text(replay: Replay) -> str:
+def replay_text(replay: ReplayRecord) -> str:
     """What came of running an op again."""
     op = harmless(replay.finding.op)
     verdict = "it happens again" if replay.reproduced else "this time it does not happen"
@@ -113,7 +113,7 @@ def _range(stats: Stats) -> str:
     return ", ".join(parts)
 
 
-def failure_note(record: Trace, model: Model, clues: Clues | None = None) -> str:
+def failure_note(record: TraceRecord, model: Model, clues: Clues | None = None) -> str:
     """What an exception can be told to add: the op, its module, its line, its operands and why."""
     told = [part for part in parts(Failure(record, model, clues)) if part.in_note]
     lines = [line for part in told for line in _lines(part)]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torchglass.analyse.memory import MemoryReport, ModuleMemory, Moment, memory_rows
 from torchglass.records.measures import BlockKind, Footprint
 from torchglass.records.model import Model
-from torchglass.records.trace import Call
+from torchglass.records.trace import CallRecord
 from torchglass.tables.column import Column, TableOptions, find_columns
 from torchglass.tables.text import (
     Cells,
@@ -116,12 +116,12 @@ class Remembered:
     """All that the views of a step's memory show."""
 
     model: Model
-    calls: Sequence[Call]
+    calls: Sequence[CallRecord]
     footprint: Footprint
     report: MemoryReport
 
     @cached_property
-    def first_calls(self) -> Mapping[str, Call]:
+    def first_calls(self) -> Mapping[str, CallRecord]:
         """The first call of each module."""
         return {call.path: call for call in reversed(self.calls)}
 

@@ -9,11 +9,11 @@ from itertools import chain, repeat
 from typing import NamedTuple
 
 from torchglass.records.calls import (
-    Effort,
+    CallCost,
+    CallTensor,
     InspectedModel,
     InspectedModule,
     Level,
-    Measured,
     ModuleStatistics,
     NonFinite,
 )
@@ -126,15 +126,15 @@ def _calls(module: InspectedModule) -> str:
     return f"{module.call_count:,}" if module.call_count else NOT_RUN
 
 
-def _time(effort: Effort | None) -> str:
+def _time(effort: CallCost | None) -> str:
     return "" if effort is None else format_time(effort.total_ns / 1e9)
 
 
-def _share(effort: Effort | None, whole: Effort | None) -> str:
+def _share(effort: CallCost | None, whole: CallCost | None) -> str:
     return format_share(effort.total_ns, whole.total_ns) if effort and whole else ""
 
 
-def _memory(effort: Effort | None) -> str:
+def _memory(effort: CallCost | None) -> str:
     if effort is None or effort.added_bytes is None:
         return ""
     sign = _MINUS if effort.added_bytes < 0 else ""
@@ -287,7 +287,7 @@ def _name(path: str, model: str) -> str:
 
 def _shapes(module: ModuleStatistics, side: str) -> str:
     """The shape of the first tensor of the latest call, and how many more there were."""
-    measured: tuple[Measured, ...] = getattr(module[-1], side) if module.calls else ()
+    measured: tuple[CallTensor, ...] = getattr(module[-1], side) if module.calls else ()
     return first_shape(measured) or _UNDEFINED
 
 

@@ -18,7 +18,7 @@ from torchglass.analyse.parameters import Counts, ModuleCounts, count
 from torchglass.errors import ViewError
 from torchglass.records.model import Model, Module
 from torchglass.records.timing import Stage, Timing
-from torchglass.records.trace import Call, Value
+from torchglass.records.trace import CallRecord, Value
 from torchglass.tables.column import Column, TableOptions, find_columns
 from torchglass.tables.text import (
     Cells,
@@ -57,13 +57,13 @@ class Profiled:
     """All that the views of a profile show."""
 
     model: Model
-    calls: Sequence[Call]
+    calls: Sequence[CallRecord]
     """Of one forward, for the shapes."""
     timing: Timing
     latency: Latency
 
     @cached_property
-    def first_calls(self) -> Mapping[str, Call]:
+    def first_calls(self) -> Mapping[str, CallRecord]:
         """The first call of each module."""
         return {call.path: call for call in reversed(self.calls)}
 

@@ -10,7 +10,7 @@ from torchglass.analyse.signatures import settings_text
 from torchglass.analyse.trace import Anatomy, parameters_of
 from torchglass.records.model import Model, Module
 from torchglass.records.tensors import Stats, TensorSpec
-from torchglass.records.trace import Call, Op, OpId
+from torchglass.records.trace import CallRecord, OpId, OpRecord
 from torchglass.tables.text import Cells, fitted, lined_up
 from torchglass.views.formats import first_shape, format_bytes, format_shape, harmless, sparkline
 from torchglass.views.model_facts import Saved, ends, parameters, structure, tensors
@@ -192,7 +192,7 @@ def _brief(spec: TensorSpec) -> str:
     return f"{format_shape(spec.shape) or 'scalar'} {spec.dtype}"
 
 
-def _outputs(op: Op, looks: Mapping[int, Look]) -> Iterator[str]:
+def _outputs(op: OpRecord, looks: Mapping[int, Look]) -> Iterator[str]:
     several = len(op.outputs) > 1
     for index, value in enumerate(op.outputs[:_MOST_OUTPUTS]):
         look = looks.get(index)
@@ -212,7 +212,7 @@ def _spec(spec: TensorSpec) -> str:
     return f"shape={spec.shape}, dtype=torch.{spec.dtype}, size={size}{device}{layout}"
 
 
-def _parameters(op: Op) -> str:
+def _parameters(op: OpRecord) -> str:
     specs = parameters_of(op).values()
     if not specs:
         return "no params used"
@@ -222,7 +222,7 @@ def _parameters(op: Op) -> str:
     return f"Computed from params with shape {shapes}; {elements} params total ({size})"
 
 
-def _function(anatomy: Anatomy, op: Op) -> Iterator[str]:
+def _function(anatomy: Anatomy, op: OpRecord) -> Iterator[str]:
     if op.kind != "op":
         yield f"\t{op.kind.capitalize()} of the model: {harmless(op.function) or 'all of it'}"
         return
@@ -272,7 +272,7 @@ def _numbers(stats: Stats) -> str:
     )
 
 
-def _arguments(op: Op) -> Iterator[str]:
+def _arguments(op: OpRecord) -> Iterator[str]:
     if op.settings:
         yield f"\tArguments: {harmless(settings_text(op))}"
 
@@ -286,7 +286,7 @@ def _relatives(anatomy: Anatomy, id: OpId) -> Iterator[str]:
             yield f"\t{title}: {_names(anatomy, relatives)}"
 
 
-def _source(op: Op, code: str) -> Iterator[str]:
+def _source(op: OpRecord, code: str) -> Iterator[str]:
     if op.source is not None:
         place = f"{op.source.file}:{op.source.line} in {op.source.function}"
         yield f"\tSource: {harmless(place)}" + (f": {harmless(code)}" if code else "")
@@ -298,5 +298,5 @@ def _names(anatomy: Anatomy, ops: Sequence[OpId]) -> str:
     return ", ".join([*names, *more]) or "none"
 
 
-def _call_names(anatomy: Anatomy, calls: Sequence[Call]) -> str:
+def _call_names(anatomy: Anatomy, calls: Sequence[CallRecord]) -> str:
     return ", ".join(harmless(anatomy.call_name(call)) for call in calls)

@@ -20,10 +20,10 @@ from torchglass.records.findings import Finding, Findings
 from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Model, Module, ModuleId, Slot, join_path
 from torchglass.records.reader import D, Document
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.tensors import Histograms, TensorSpec
-from torchglass.records.trace import Call, Trace
+from torchglass.records.trace import CallRecord, TraceRecord
 from torchglass.views.formats import SAME_AS
 from torchglass.views.tui.tree.rows import Outline
 
@@ -55,7 +55,7 @@ class Flow:
 def flows(documents: Mapping[type[Document], Document]) -> dict[str, Flow]:
     """The flow of each module that ran, by path: measures over statistics over a trace."""
     found: dict[str, Flow] = {}
-    trace = cast(Trace | None, documents.get(Trace))
+    trace = cast(TraceRecord | None, documents.get(TraceRecord))
     if trace:
         found = _of_calls(trace.calls)
     statistics = cast(Statistics | None, documents.get(Statistics))
@@ -67,7 +67,7 @@ def flows(documents: Mapping[type[Document], Document]) -> dict[str, Flow]:
     return found
 
 
-def _of_calls(calls: Iterable[Call]) -> dict[str, Flow]:
+def _of_calls(calls: Iterable[CallRecord]) -> dict[str, Flow]:
     found: dict[str, Flow] = {}
     for call in calls:
         before = found.get(call.path, Flow(calls=0, total_ns=0))
@@ -147,7 +147,7 @@ class Subject:
 
     def __init__(
         self,
-        run: Run,
+        run: RunRecord,
         model: Model,
         *,
         live: LiveModel | None = None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from torchglass.errors import TorchglassError
 from torchglass.records.model import Model
-from torchglass.records.reader import NAMES, Document, Reader
+from torchglass.records.reader import DOCUMENT_NAMES, Document, Reader
 from torchglass.records.run import RunStatus
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.tensors import Histograms
@@ -125,7 +125,7 @@ class Follower:
         if revision == self._revision:
             return None, None
         model = self._reader.model()
-        found = {kind: self._reader.document(kind) for kind in NAMES}  # type: ignore[type-var]
+        found = {kind: self._reader.document(kind) for kind in DOCUMENT_NAMES}  # type: ignore[type-var]
         changed = None if model is self._model or model == self._model else model
         self._revision, self._model = revision, model
         return changed, {kind: record for kind, record in found.items() if record is not None}

@@ -24,13 +24,13 @@ from collections.abc import Callable, Mapping, Sequence
 from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.series import SeriesId
 from torchglass.views.web import documents, payloads
-from torchglass.views.web.open_runs import Shelf, ShownRun
+from torchglass.views.web.open_runs import OpenRuns, ShownRun
 
 Query = Mapping[str, Sequence[str]]
 """The values of each name in a question."""
 
 
-def answer(shelf: Shelf, name: str, query: Query) -> bytes:
+def answer(shelf: OpenRuns, name: str, query: Query) -> bytes:
     """The JSON for a question.
 
     Raises ViewError for one that nobody understands and LookupFailedError where there is nothing.

@@ -33,7 +33,7 @@ from torchglass.records.reader import Reader
 from torchglass.views.web import payloads, saved_page
 from torchglass.views.web.access import SafeHeaders, TokenCheck
 from torchglass.views.web.answers import NAMES, answer
-from torchglass.views.web.open_runs import Distances, FindMore, Shelf
+from torchglass.views.web.open_runs import Distances, FindMore, OpenRuns
 from torchglass.views.web.saved_page import render_shelf
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def build_app(
     distances: Distances | None = None,
 ) -> Starlette:
     """The application that shows some runs; setting `closing` ends its open streams."""
-    shelf = Shelf(readers, find_more, compared=compared, distances=distances)
+    shelf = OpenRuns(readers, find_more, compared=compared, distances=distances)
     routes = _Api(shelf, closing or threading.Event()).routes()
     # A proxy may strip the prefix or pass it on: both find their way.
     prefixed = [Mount(root_path, routes=routes)] if root_path.strip("/") else []
@@ -88,7 +88,7 @@ def _page_file(request: Request) -> Response:
 class _Api:
     """The endpoints, over the runs of one shelf."""
 
-    def __init__(self, shelf: Shelf, closing: threading.Event) -> None:
+    def __init__(self, shelf: OpenRuns, closing: threading.Event) -> None:
         self._shelf = shelf
         self._closing = closing
         self._news = _News(shelf)
@@ -167,7 +167,7 @@ class _Latest(NamedTuple):
 class _News:
     """Reads how far the runs are, once for all open streams."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: OpenRuns) -> None:
         self._shelf = shelf
         self._lock = asyncio.Lock()
         self._read_at = -math.inf

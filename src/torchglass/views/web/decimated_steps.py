@@ -15,10 +15,10 @@ from torchglass.analyse.gradient_flow import gradient_norms, layers
 from torchglass.analyse.histograms import merged
 from torchglass.errors import StoreError
 from torchglass.records.reader import Reader
-from torchglass.records.series import Kind, Points, SeriesId
+from torchglass.records.series import Points, SeriesId, SeriesKind
 from torchglass.records.tensors import Histogram
 
-_DRAWN: dict[Kind, tuple[str, ...]] = {
+_DRAWN: dict[SeriesKind, tuple[str, ...]] = {
     "scalar": ("value",),
     "stats": ("mean", "min", "max"),
     "histogram": ("mean", "min", "max"),

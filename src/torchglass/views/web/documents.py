@@ -11,12 +11,12 @@ from torchglass.errors import StoreError
 from torchglass.records.calls import Statistics
 from torchglass.records.findings import Findings
 from torchglass.records.graph import Graph, Node
-from torchglass.records.json_data import to_plain
+from torchglass.records.json_data import to_json_data
 from torchglass.records.measures import Footprint, Measures
 from torchglass.records.model import Model, Module
 from torchglass.records.reader import Reader
 from torchglass.records.tensors import Activations, TensorSpec
-from torchglass.records.trace import Trace
+from torchglass.records.trace import TraceRecord
 from torchglass.views.web.op_graph import op_graph
 
 Payload = dict[str, Any]
@@ -29,7 +29,7 @@ _MOST_SPANS = 20_000
 
 def graph(reader: Reader) -> Payload:
     """How data flows; a node's id is its place in the list, a spec is written once."""
-    trace = reader.document(Trace)
+    trace = reader.document(TraceRecord)
     record = reader.document(Graph) if trace is None else op_graph(trace)
     if record is None:
         return {"graph": None}
@@ -56,7 +56,7 @@ class _Interned:
             return -1
         if spec not in self._places:
             self._places[spec] = len(self.written)
-            self.written.append(to_plain(spec))
+            self.written.append(to_json_data(spec))
         return self._places[spec]
 
     def places(self, specs: Iterable[TensorSpec]) -> list[int]:
@@ -85,24 +85,24 @@ def _node(node: Node, specs: _Interned) -> Payload:
 def findings(reader: Reader) -> Payload:
     """The problems that were found, in the order in which they were."""
     record = reader.document(Findings)
-    return {"findings": [] if record is None else to_plain(record.findings)}
+    return {"findings": [] if record is None else to_json_data(record.findings)}
 
 
 def measures(reader: Reader) -> Payload:
     """What modules take to run, a row for each."""
     record = reader.document(Measures)
-    return {"measures": None if record is None else to_plain(record)}
+    return {"measures": None if record is None else to_json_data(record)}
 
 
 def statistics(reader: Reader) -> Payload:
     """The last calls of each module, with what went in and came out."""
     record = reader.document(Statistics)
-    return {"modules": [] if record is None else to_plain(record.modules)}
+    return {"modules": [] if record is None else to_json_data(record.modules)}
 
 
 def spans(reader: Reader) -> Payload:
     """When the calls and ops of the traced pass ran: `[kind, name, depth, start_ns, end_ns]`."""
-    trace = reader.document(Trace)
+    trace = reader.document(TraceRecord)
     if trace is None:
         return _profiled(reader)
     depths: dict[int | None, int] = {None: -1}
@@ -157,7 +157,7 @@ def _timed_below(
 def activations(reader: Reader) -> Payload:
     """Small pictures of what modules put out."""
     record = reader.document(Activations)
-    return {"maps": [] if record is None else to_plain(record.maps)}
+    return {"maps": [] if record is None else to_json_data(record.maps)}
 
 
 def memory(reader: Reader) -> Payload:
@@ -219,4 +219,4 @@ def source(model: Model | None, class_name: str) -> Payload:
     """The code of a class of the model, where its file is here. No other file is ever read."""
     place = None if model is None else model.classes.get(class_name)
     code = None if place is None else read_class(place, class_name)
-    return {"source": None if code is None else to_plain(code)}
+    return {"source": None if code is None else to_json_data(code)}

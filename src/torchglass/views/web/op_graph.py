@@ -12,10 +12,10 @@ from pathlib import PurePath
 from torchglass.analyse.graph.call_graph import in_order
 from torchglass.records.graph import Edge, Graph, Node, NodeId, NodeKind
 from torchglass.records.tensors import TensorSpec
-from torchglass.records.trace import Call, CallId, Op, Operand, OpId, Trace, Value
+from torchglass.records.trace import CallId, CallRecord, Operand, OpId, OpRecord, TraceRecord, Value
 
 
-def op_graph(trace: Trace) -> Graph:
+def op_graph(trace: TraceRecord) -> Graph:
     """All calls and ops of a pass, and what flows between them."""
     drawing = _Drawing(trace)
     for op in trace.ops:
@@ -28,7 +28,7 @@ def op_graph(trace: Trace) -> Graph:
 class _Drawing:
     """A graph on its way."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: TraceRecord) -> None:
         self._calls = {call.id: call for call in trace.calls}
         self._ops = {op.id: op for op in trace.ops}
         self._nodes: list[Node] = []
@@ -49,7 +49,7 @@ class _Drawing:
         """What was drawn."""
         return in_order(self._nodes, self._edges.values(), self._starts)
 
-    def connect(self, parent: OpId, op: Op, operand: Operand) -> None:
+    def connect(self, parent: OpId, op: OpRecord, operand: Operand) -> None:
         """Draw what an op made to an op that used it, through all borders between them."""
         if parent not in self._ops:
             return
@@ -91,7 +91,7 @@ class _Drawing:
             borders[call].append(self._add(kind, call, Value(place="", spec=operand.spec)))
         return borders[call][places[0] if places else 0]
 
-    def _add_call(self, call: Call) -> None:
+    def _add_call(self, call: CallRecord) -> None:
         self._lines[call.id] = (*self._lines[call.parent], call.id)
         node = NodeId(len(self._nodes))
         self._of_call[call.id] = node
@@ -127,7 +127,7 @@ class _Drawing:
         )
         return node
 
-    def _add_op(self, op: Op) -> None:
+    def _add_op(self, op: OpRecord) -> None:
         node = NodeId(len(self._nodes))
         self._of_op[op.id] = node
         self._starts[node] = op.start_ns
@@ -146,7 +146,7 @@ class _Drawing:
         )
 
 
-def _facts(op: Op) -> dict[str, str]:
+def _facts(op: OpRecord) -> dict[str, str]:
     """The settings of an op, and where in the user's code it stands."""
     source = op.source
     if source is None:

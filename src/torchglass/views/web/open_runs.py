@@ -41,7 +41,7 @@ FindMore = Callable[[], Sequence[Reader]]
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
-class Shelf:
+class OpenRuns:
     """Several runs side by side. With `find_more`, those that appear later are put behind them.
 
     `compared` are the places of those that the first one is compared with when the page is opened.

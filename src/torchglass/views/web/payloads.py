@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchglass.analyse.parameters import Counts, count
-from torchglass.records.json_data import to_plain
+from torchglass.records.json_data import to_json_data
 from torchglass.records.model import Model
 from torchglass.records.reader import Reader
 from torchglass.records.series import FIELDS, SeriesId
@@ -28,7 +28,7 @@ from torchglass.views.web import documents
 from torchglass.views.web.decimated_steps import Flow, Heat, StepColumn, decimate, in_order
 
 if TYPE_CHECKING:
-    from torchglass.views.web.open_runs import Shelf
+    from torchglass.views.web.open_runs import OpenRuns
 
 VERSION = 1
 MOST_POINTS = 2000
@@ -48,7 +48,7 @@ def run_payload(reader: Reader) -> Payload:
     return {"version": VERSION, "run": _who(reader), "status": status(reader)}
 
 
-def runs_payload(shelf: Shelf) -> Payload:
+def runs_payload(shelf: OpenRuns) -> Payload:
     """All runs that can be looked at, and which of them the first is compared with."""
     runs = [_who(reader) for reader in shelf.readers]
     return {"version": VERSION, "runs": runs, "compare": list(shelf.compared)}
@@ -59,16 +59,16 @@ def _who(reader: Reader) -> Payload:
     run = reader.run()
     path = getattr(reader, "path", None)
     if path is None:
-        return dict(to_plain(run))
+        return dict(to_json_data(run))
     # The same whatever the file is called, and whatever other runs there are.
     file = path.name
     with contextlib.suppress(ValueError, OSError):
         # As it can be opened again from where the program runs.
         file = path.resolve().relative_to(Path.cwd()).as_posix()
-    return {**to_plain(run), "file": file, "id": f"{run.created_ns:x}-{run.rank}"}
+    return {**to_json_data(run), "file": file, "id": f"{run.created_ns:x}-{run.rank}"}
 
 
-def distances_payload(shelf: Shelf, number: int, other: int) -> Payload:
+def distances_payload(shelf: OpenRuns, number: int, other: int) -> Payload:
     """How far the weights of two runs lie apart; null where they cannot be compared."""
     found = shelf.distances(number, other)
     return {
@@ -113,7 +113,7 @@ def model_payload(model: Model | None) -> Payload:
     counts = count(model)
     return {
         "version": VERSION,
-        "model": to_plain(model),
+        "model": to_json_data(model),
         "counts": {
             "fields": names,
             "own": [numbers(row.own) for row in counts],
@@ -126,8 +126,8 @@ def series_payload(reader: Reader) -> Payload:
     """What was measured, and which numbers a point of each kind has."""
     return {
         "version": VERSION,
-        "fields": to_plain(FIELDS),
-        "series": [to_plain(series) for series in reader.series()],
+        "fields": to_json_data(FIELDS),
+        "series": [to_json_data(series) for series in reader.series()],
     }
 
 

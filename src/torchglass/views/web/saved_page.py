@@ -12,7 +12,7 @@ from pathlib import Path
 from torchglass.errors import ViewError
 from torchglass.records.reader import Reader
 from torchglass.tables.files import in_its_folder
-from torchglass.views.web.open_runs import Shelf
+from torchglass.views.web.open_runs import OpenRuns
 from torchglass.views.web.payloads import distances_payload, snapshot, to_json
 
 MEDIA_TYPES = {
@@ -67,10 +67,10 @@ img-src data: blob:">
 
 def render_page(*readers: Reader) -> str:
     """All that the readers have, and the page that shows it, as one HTML text."""
-    return render_shelf(Shelf(readers))
+    return render_shelf(OpenRuns(readers))
 
 
-def render_shelf(shelf: Shelf) -> str:
+def render_shelf(shelf: OpenRuns) -> str:
     """The same, with what is known of the runs beside each other."""
     readers = shelf.readers
     data = {
@@ -106,10 +106,10 @@ def _render(title: str, data: str) -> str:
 
 def write_page(reader: Reader, path: Path, *others: Reader) -> None:
     """Save the page of a run, and of others to compare it with, as one HTML file."""
-    write_shelf(Shelf((reader, *others)), path)
+    write_shelf(OpenRuns((reader, *others)), path)
 
 
-def write_shelf(shelf: Shelf, path: Path) -> None:
+def write_shelf(shelf: OpenRuns, path: Path) -> None:
     """The same, with what is known of the runs beside each other."""
     page = render_shelf(shelf)
     in_its_folder(path).write_text(page, encoding="utf-8", errors="replace")

@@ -12,7 +12,7 @@ from tests import make
 from torchglass.analyse.failure.failure import Clues, Failure
 from torchglass.analyse.failure.operands import Verdict
 from torchglass.records.tensors import Stats
-from torchglass.records.trace import Op, Operand, OpId, Source, Trace
+from torchglass.records.trace import Operand, OpId, OpRecord, SourceLine, TraceRecord
 
 Tensor = tuple[int, ...]
 
@@ -29,13 +29,16 @@ def given(place: str, *shape: int, op: int | None = None, **fields: Any) -> Oper
     )
 
 
-def failed(function: str, *operands: Operand, id: int = 0, **fields: Any) -> Op:
+def failed(function: str, *operands: Operand, id: int = 0, **fields: Any) -> OpRecord:
     """An op that raised."""
-    return Op(id=OpId(id), function=function, operands=operands, **fields)
+    return OpRecord(id=OpId(id), function=function, operands=operands, **fields)
 
 
 def judged(
-    op: Op, *, error: str = "RuntimeError: no", ranges: Mapping[str, tuple[int, int]] | None = None
+    op: OpRecord,
+    *,
+    error: str = "RuntimeError: no",
+    ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> Verdict:
     """What is said of an op that failed alone, whose numbers lie in ranges by place."""
     numbers = {
@@ -48,7 +51,7 @@ def judged(
     return verdict
 
 
-def unexplained(op: Op, error: str = "RuntimeError: no") -> bool:
+def unexplained(op: OpRecord, error: str = "RuntimeError: no") -> bool:
     """Whether nothing is claimed of an op that failed."""
     return Failure(make.trace([], error=error, failed=op), make.model()).verdict is None
 
@@ -282,11 +285,11 @@ def test_of_what_breaks_no_rule_nothing_is_claimed(function: str) -> None:
     assert unexplained(failed(function, given("0", 2, 3)))
 
 
-def _layered() -> Trace:
+def _layered() -> TraceRecord:
     """A linear layer, relu and dropout of it, and a second layer that raises."""
     ops = [
         make.op(0, "x", kind="input", shape=(2, 10), outputs=(make.value(2, 10),)),
-        Op(
+        OpRecord(
             id=OpId(1),
             function="linear",
             operands=(given("0", 2, 10, op=0), given("1", 4, 10, parameter="a.weight")),
@@ -328,7 +331,7 @@ def test_an_error_of_python_code_is_placed_by_how_deep_it_was() -> None:
         make.call(2, "b", parent=0, inputs=[(2, 3)]),
     ]
     record = make.trace([], calls, error="KeyError: 'x'")
-    source = Source(file="net.py", line=3, function="forward")
+    source = SourceLine(file="net.py", line=3, function="forward")
 
     inner = Failure(record, make.model(), Clues(depth=2, source=source))
     outer = Failure(record, make.model(), Clues(depth=1))
@@ -347,7 +350,7 @@ def test_an_error_of_python_code_is_placed_by_how_deep_it_was() -> None:
 def test_our_own_lines_are_not_shown_as_the_users() -> None:
     import torchglass.analyse.failure.failure as ours
 
-    source = Source(file=ours.__file__, line=1, function="f")
+    source = SourceLine(file=ours.__file__, line=1, function="f")
     op = failed("relu", given("0", 2), source=source)
 
     assert Failure(make.trace([], error="E: e", failed=op), make.model()).source is None

@@ -6,21 +6,21 @@ import pytest
 
 from tests import make
 from torchglass.analyse.failure.sizes import fitting_images, set_by
-from torchglass.records.trace import Op, Operand, OpId
+from torchglass.records.trace import Operand, OpId, OpRecord
 
 Shape = tuple[int, ...]
 
 
 def passing(
     function: str, before: Shape, after: Shape, weight: Shape | None = None, *texts: str
-) -> tuple[list[Op], Operand]:
+) -> tuple[list[OpRecord], Operand]:
     """An input that one op made a tensor of, and that tensor."""
     operands = [Operand(place="0", spec=make.spec(*before), op=OpId(0))]
     if weight is not None:
         operands.append(Operand(place="1", spec=make.spec(*weight), parameter="weight"))
     ops = [
         make.op(0, "x", kind="input", shape=before),
-        Op(
+        OpRecord(
             id=OpId(1),
             function=function,
             operands=tuple(operands),

@@ -7,7 +7,7 @@ import pytest
 from tests import make
 from torchglass.analyse.graph.call_graph import call_graph, facts_of, union
 from torchglass.records.graph import Graph
-from torchglass.records.trace import Call, OpId, Trace
+from torchglass.records.trace import CallRecord, OpId, TraceRecord
 
 
 def call(
@@ -18,7 +18,7 @@ def call(
     number: int = 1,
     inputs: tuple[int, ...] = (),
     outputs: tuple[int, ...] = (),
-) -> Call:
+) -> CallRecord:
     """A call that took what some ops made, and gave what others made."""
     return make.call(
         id,
@@ -33,7 +33,7 @@ def call(
     )
 
 
-def chain() -> Trace:
+def chain() -> TraceRecord:
     """x goes through a and b, with an op between them, and past both by an addition."""
     return make.trace(
         [
@@ -88,7 +88,7 @@ def test_a_call_stands_before_what_is_in_it() -> None:
     assert [node.id for node in graph.nodes] == [0, 1, 2, 3, 4, 5]
 
 
-def residuals(blocks: int, *, join: str = "add") -> Trace:
+def residuals(blocks: int, *, join: str = "add") -> TraceRecord:
     """Blocks whose results are added to what they were given, outside of them."""
     ops, calls, last = [make.op(0, "x", kind="input")], [call(0, "", None, inputs=(0,))], 0
     for at in range(blocks):

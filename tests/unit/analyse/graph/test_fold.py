@@ -11,7 +11,7 @@ from torchglass.analyse.graph.fold import fold
 from torchglass.analyse.graph.parts import Again, Edge, Graph, Node
 from torchglass.analyse.op_names import Lookup, labels
 from torchglass.errors import LookupFailedError, ViewError
-from torchglass.records.trace import Call, CallId, Op, Operand, OpId, Trace
+from torchglass.records.trace import CallId, CallRecord, Operand, OpId, OpRecord, TraceRecord
 
 
 def edges(graph: Graph) -> set[tuple[str, str]]:
@@ -30,7 +30,7 @@ def edge(graph: Graph, source: str, target: str) -> Edge:
     return next(edge for edge in graph.edges if (edge.source, edge.target) == (source, target))
 
 
-def chain(*functions: str, **fields: Any) -> list[Op]:
+def chain(*functions: str, **fields: Any) -> list[OpRecord]:
     """An input, ops that each use the one before, and an output."""
     last = len(functions) + 1
     return [
@@ -40,7 +40,7 @@ def chain(*functions: str, **fields: Any) -> list[Op]:
     ]
 
 
-def blocks(count: int) -> Trace:
+def blocks(count: int) -> TraceRecord:
     """Blocks of two linears and a residual, one after the other, as a transformer has them."""
     ops = [make.op(0, "x", kind="input")]
     calls = [make.call(0)]
@@ -61,7 +61,7 @@ def blocks(count: int) -> Trace:
     return make.trace(ops, calls)
 
 
-def recurrent(steps: int) -> Trace:
+def recurrent(steps: int) -> TraceRecord:
     """`x = relu(fc(x))` in a loop, with a module call for each linear."""
     ops = [make.op(0, "x", kind="input")]
     calls = [make.call(0)]
@@ -76,7 +76,7 @@ def recurrent(steps: int) -> Trace:
     return make.trace(ops, calls)
 
 
-def shifted(op: Op) -> Op:
+def shifted(op: OpRecord) -> OpRecord:
     """The same op one place later in the pass."""
     operands = tuple(
         replace(operand, op=None if operand.op is None else OpId(operand.op + 1))
@@ -605,7 +605,7 @@ def test_wrong_options_say_what_is_possible() -> None:
 
 def test_a_thousand_alike_layers_are_folded_at_once() -> None:
     ops = [make.op(0, "x", kind="input")]
-    calls: list[Call] = [make.call(0)]
+    calls: list[CallRecord] = [make.call(0)]
     for layer in range(1000):
         calls.append(make.call(layer + 1, str(layer), parent=0))
         weight = {f"{layer}.weight": (3, 3)}

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.sleepers import FakeClock, Sleeper
 from torchglass.capture.measure.profile import measure
 from torchglass.capture.measure.timer import NodeTimer, Stopwatch
-from torchglass.records.timing import Charges, Timing
+from torchglass.records.timing import RunTimes, Timing
 
 
 def timed(clock: FakeClock, model: nn.Module, **options: Any) -> Timing:
@@ -21,7 +21,7 @@ def timed(clock: FakeClock, model: nn.Module, **options: Any) -> Timing:
     return measure(model, (x,), {}, **options).timing
 
 
-def backward_of(charges: Charges) -> dict[str | None, tuple[int, int]]:
+def backward_of(charges: RunTimes) -> dict[str | None, tuple[int, int]]:
     return {
         key.path: (cost.self_ns, cost.total_ns)
         for key, cost in charges.modules.items()

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.hard.forwards import Written
 from torchglass.capture.measure.memory import measure
 from torchglass.errors import CaptureError
-from torchglass.records.measures import Block, Footprint
+from torchglass.records.measures import Footprint, MemoryBlock
 
 
 def footprint(forward: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> Footprint:
@@ -35,7 +35,7 @@ def peak(found: Footprint) -> int:
     return max(accumulate((change.bytes for change in found.changes), initial=0))
 
 
-def of_kind(found: Footprint, kind: str) -> list[Block]:
+def of_kind(found: Footprint, kind: str) -> list[MemoryBlock]:
     return [block for block in found.blocks if block.kind == kind]
 
 

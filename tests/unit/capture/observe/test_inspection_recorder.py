@@ -12,7 +12,7 @@ from tests.sleepers import FakeClock, Sleeper
 from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.observe.inspection import inspected_model
 from torchglass.capture.observe.inspection_recorder import EVERYTHING, InspectionRecorder, Watched
-from torchglass.records.calls import Effort, InspectedModel
+from torchglass.records.calls import CallCost, InspectedModel
 
 
 def inspect(
@@ -145,7 +145,7 @@ def test_the_gradient_of_an_identity_is_what_came() -> None:
     (call,) = record.modules[1].calls
     for gradients in (call.input_gradients, call.output_gradients):
         assert [one.stats.mean for one in gradients if one.stats] == [3]
-    assert call.backward == Effort(total_ns=0, self_ns=0, added_bytes=0)
+    assert call.backward == CallCost(total_ns=0, self_ns=0, added_bytes=0)
 
 
 def test_one_tensor_at_several_places_has_one_gradient_at_each() -> None:

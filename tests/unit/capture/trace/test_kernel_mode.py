@@ -18,7 +18,7 @@ from torchglass.capture.trace.pass_recorder import tracing
 from torchglass.capture.trace.replay import validate
 from torchglass.capture.trace.selection import taping
 from torchglass.errors import TorchglassError
-from torchglass.records.trace import Op
+from torchglass.records.trace import OpRecord
 
 
 def forward_of(model: nn.Module, *args: Any) -> Captured:
@@ -38,7 +38,7 @@ def kernels(captured: Captured, phase: str = "forward") -> list[str]:
     return [op.function for op in ops if op.kind == "op" and op.phase == phase]
 
 
-def path(captured: Captured, op: Op) -> str | None:
+def path(captured: Captured, op: OpRecord) -> str | None:
     return None if op.call is None else captured.trace.calls[op.call].path
 
 

@@ -18,7 +18,7 @@ from torchglass.capture.tensor.description import measure
 from torchglass.capture.watch import Watcher
 from torchglass.capture.watch.options import Options
 from torchglass.errors import TargetError, TorchglassWarning
-from torchglass.records.series import Frame, numbers
+from torchglass.records.series import Frame, point_values
 from torchglass.store.memory import MemoryStore
 
 PARAMETERS = Options(log=frozenset({"params", "params_grad"}))
@@ -122,7 +122,7 @@ def test_gradients_are_those_of_the_update_and_weights_those_after_it(store: Mem
         optimizer.zero_grad()
 
     assert after is not None
-    assert values_of(store, "weight")[0] == pytest.approx(numbers(after))
+    assert values_of(store, "weight")[0] == pytest.approx(point_values(after))
     gradient = values_of(store, "weight.grad")[0]
     assert gradient[1:4] == (1.0, 1.5, 1.25)
 

@@ -9,7 +9,7 @@ import pytest
 import hatch_build
 from tests.browser.runs import training
 from torchglass.views.notebook.page import NotebookPage, reply
-from torchglass.views.web.open_runs import Shelf
+from torchglass.views.web.open_runs import OpenRuns
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +37,7 @@ def test_a_notebook_with_widgets_is_told_of_one_beside_the_page() -> None:
 
 
 def test_questions_of_the_widget_are_answered_as_the_server_would() -> None:
-    shelf = Shelf([training(3)])
+    shelf = OpenRuns([training(3)])
 
     answered = reply(shelf, {"id": 7, "name": "points", "query": {"series": ["0"], "after": ["1"]}})
 
@@ -51,7 +51,7 @@ def test_questions_of_the_widget_are_answered_as_the_server_would() -> None:
 def test_a_question_that_makes_no_sense_is_refused_in_words(
     name: str, query: dict[str, list[str]]
 ) -> None:
-    answered = reply(Shelf([training(3)]), {"id": 1, "name": name, "query": query})
+    answered = reply(OpenRuns([training(3)]), {"id": 1, "name": name, "query": query})
 
     assert answered["error"]
     assert "text" not in answered

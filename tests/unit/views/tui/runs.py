@@ -10,11 +10,11 @@ from dataclasses import replace
 from textual.pilot import Pilot
 
 from tests import make
-from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Statistics, Totals
+from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
 from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Model, Module, Slot
 from torchglass.records.reader import Document
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, Point, SeriesId
 from torchglass.records.tensors import Stats
 from torchglass.store.memory import MemoryStore
@@ -141,7 +141,7 @@ class Training:
         self, model: Model | None = None, *, name: str = "demo", documents: Iterable[Document] = ()
     ) -> None:
         self.model = model or tiny()
-        self.store = MemoryStore(Run(name=name, created_ns=0))
+        self.store = MemoryStore(RunRecord(name=name, created_ns=0))
         self.store.put_model(self.model)
         for document in documents:
             self.store.put_document(document)
@@ -182,8 +182,8 @@ def documents(model: Model | None = None) -> list[Document]:
                     path=module.path,
                     number=1,
                     forward=1,
-                    inputs=(Measured(place="0", spec=make.spec(8, 16, 64)),),
-                    outputs=(Measured(place="", spec=make.spec(8, 16, 64)),),
+                    inputs=(CallTensor(place="0", spec=make.spec(8, 16, 64)),),
+                    outputs=(CallTensor(place="", spec=make.spec(8, 16, 64)),),
                 ),
             ),
             totals=Totals(calls=1),
@@ -207,7 +207,7 @@ def documents(model: Model | None = None) -> list[Document]:
 
 def still(model: Model) -> MemoryStore:
     """A model that is not trained."""
-    store = MemoryStore(Run(name=model.name, created_ns=0))
+    store = MemoryStore(RunRecord(name=model.name, created_ns=0))
     store.put_model(model)
     store.close()
     return store

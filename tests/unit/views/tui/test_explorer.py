@@ -12,7 +12,7 @@ from tests.unit.views.tui.runs import Training, drive, linear, paths, screen_tex
 from torchglass.errors import StoreError
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.reader import Document
-from torchglass.records.run import Ending, Run
+from torchglass.records.run import Ending, RunRecord
 from torchglass.store.memory import MemoryStore
 from torchglass.views.tui.app import ExplorerApp
 from torchglass.views.tui.drawing import draw_explorer, settle
@@ -112,7 +112,7 @@ class Vanishing(MemoryStore):
 
 
 def test_a_run_that_disappears_is_a_status_and_the_tree_stays() -> None:
-    store = Vanishing(Run(name="demo", created_ns=0))
+    store = Vanishing(RunRecord(name="demo", created_ns=0))
     store.put_model(tiny())
     app = ExplorerApp(store)
 

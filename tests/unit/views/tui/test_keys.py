@@ -10,7 +10,7 @@ from textual.command import CommandPalette
 from textual.pilot import Pilot
 
 from tests.unit.views.tui.runs import Training, documents, drive, screen_text, tiny
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.views.tui.app import ExplorerApp
 from torchglass.views.tui.bars import SearchInput
 from torchglass.views.tui.drawing import settle
@@ -196,7 +196,7 @@ CASES: dict[tuple[Place, str], Case] = {
 
 
 def recorded() -> Subject:
-    subject = Subject(Run(name="demo", created_ns=0), tiny())
+    subject = Subject(RunRecord(name="demo", created_ns=0), tiny())
     subject.take_documents({type(one): one for one in documents()})
     subject.learn(0, Training().store.series(), ())
     return subject

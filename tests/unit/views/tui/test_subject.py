@@ -10,7 +10,7 @@ from torch import nn
 from tests.unit.views.tui.runs import Training, tiny
 from torchglass.capture.model.structure import read_model
 from torchglass.records.model import Module
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.views.tui.explorer_state import Subject, measure
 from torchglass.views.tui.tree import column_values
@@ -18,7 +18,7 @@ from torchglass.views.tui.tree import column_values
 
 @pytest.fixture
 def subject() -> Subject:
-    return Subject(Run(name="run", created_ns=0), tiny())
+    return Subject(RunRecord(name="run", created_ns=0), tiny())
 
 
 def module(subject: Subject, path: str) -> Module:
@@ -103,7 +103,7 @@ def test_devices_and_types_of_containers_are_those_of_all_inside() -> None:
         }
     )
     model = read_model(halves)
-    subject = Subject(Run(name="", created_ns=0), model)
+    subject = Subject(RunRecord(name="", created_ns=0), model)
     subject.holdings = measure(model)
 
     def told(path: str) -> tuple[str, str]:

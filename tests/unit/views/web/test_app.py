@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 import hatch_build
 from tests import make
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.store.memory import MemoryStore
 from torchglass.views.web.app import build_app
 
@@ -23,7 +23,7 @@ def _built_page() -> None:
 
 @pytest.fixture
 def store() -> MemoryStore:
-    store = MemoryStore(Run(name="run", created_ns=0))
+    store = MemoryStore(RunRecord(name="run", created_ns=0))
     store.put_model(make.model({"children": {"a": {"weight": (2, 3)}}}))
     store.close()
     return store

@@ -12,7 +12,7 @@ import pytest
 
 import hatch_build
 from tests import make
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.store.memory import MemoryStore
 from torchglass.views.web.payloads import snapshot
 from torchglass.views.web.saved_page import render_page, write_page
@@ -24,7 +24,7 @@ def _built_page() -> None:
 
 
 def store_for(name: str) -> MemoryStore:
-    store = MemoryStore(Run(name=name, created_ns=0))
+    store = MemoryStore(RunRecord(name=name, created_ns=0))
     store.put_model(make.model({"children": {name: {"weight": (2, 3)}}}))
     return store
 

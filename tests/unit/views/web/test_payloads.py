@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests import make
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, Points, Series, SeriesId
 from torchglass.records.tensors import Stats
 from torchglass.store.file_reader import FileReader, FileSink
@@ -28,7 +28,7 @@ from torchglass.views.web.payloads import (
 
 @pytest.fixture
 def store() -> MemoryStore:
-    return MemoryStore(Run(name="run", created_ns=5))
+    return MemoryStore(RunRecord(name="run", created_ns=5))
 
 
 def scalars(*values: float, steps: list[int] | None = None) -> Points:
@@ -163,7 +163,7 @@ def test_a_run_is_named_by_its_file_and_by_an_id_that_stays(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "runs" / "a.glass"
     path.parent.mkdir()
-    FileSink(path, Run(name="Net", created_ns=255)).close()
+    FileSink(path, RunRecord(name="Net", created_ns=255)).close()
 
     with contextlib.closing(FileReader(path)) as reader:
         first = run_payload(reader)["run"]

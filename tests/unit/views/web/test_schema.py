@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from tests import make
 from tests.browser.runs import RUN, training, transformer
-from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Statistics
+from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics
 from torchglass.records.calls import Totals as CallTotals
 from torchglass.records.model import ClassSource, Model
 from torchglass.records.tensors import Stats
@@ -44,7 +44,7 @@ def validate(name: str, answer: Any) -> None:
 
 def statistics() -> Statistics:
     stats = Stats(count=4, min=0.0, max=math.inf, mean=math.nan, std=0.1, nan=1)
-    tensor = Measured(place="0", spec=make.spec(2, 3), stats=stats)
+    tensor = CallTensor(place="0", spec=make.spec(2, 3), stats=stats)
     call = ForwardStats(path="embed", number=1, forward=1, inputs=(tensor,), total_ns=5)
     module = ModuleStatistics(
         path="embed", class_name="Embedding", calls=(call,), totals=CallTotals(calls=1)

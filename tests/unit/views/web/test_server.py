@@ -20,7 +20,7 @@ import pytest
 import hatch_build
 from tests import make
 from torchglass.errors import ViewError
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame
 from torchglass.store.memory import MemoryStore
 from torchglass.views.web.app import MOST_STREAMS
@@ -34,7 +34,7 @@ def _built_page() -> None:
 
 @pytest.fixture
 def store() -> MemoryStore:
-    store = MemoryStore(Run(name="run", created_ns=0))
+    store = MemoryStore(RunRecord(name="run", created_ns=0))
     store.put_model(make.model())
     return store
 
@@ -128,11 +128,11 @@ def test_closing_ends_open_streams(server: Server) -> None:
 
 SERVE = """
 from tests import make
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.store.memory import MemoryStore
 from torchglass.views.web.server import serve
 
-store = MemoryStore(Run(name="run", created_ns=0))
+store = MemoryStore(RunRecord(name="run", created_ns=0))
 store.put_model(make.model())
 server = serve(store, port=0)
 print(server.url, flush=True)
@@ -310,7 +310,7 @@ def test_one_look_at_the_runs_is_enough_for_all_streams(store: MemoryStore) -> N
             looks.append(time.monotonic())
             return super().last_step()
 
-    counting = Counting(Run(name="run", created_ns=0))
+    counting = Counting(RunRecord(name="run", created_ns=0))
     server = serve(counting, port=0)
     with contextlib.closing(server), contextlib.ExitStack() as stack:
         streams = [stack.enter_context(events(server.url)) for _ in range(8)]

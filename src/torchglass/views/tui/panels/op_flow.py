@@ -13,7 +13,7 @@ from torchglass.analyse.failure.failure import code_at
 from torchglass.analyse.signatures import argument_name, settings_text, signature
 from torchglass.analyse.trace import Anatomy
 from torchglass.records.model import Module
-from torchglass.records.trace import Call, Op, Operand, OpId, Trace, Value
+from torchglass.records.trace import CallRecord, Operand, OpId, OpRecord, TraceRecord, Value
 from torchglass.views.formats import format_bytes, format_time, harmless, shape_text
 from torchglass.views.tui.cells import fit
 from torchglass.views.tui.explorer_state import SHARED, Subject
@@ -34,15 +34,15 @@ from torchglass.views.tui.panels.text_rows import (
 class Pass:
     """One pass: its anatomy, and its ops by the module that they ran in."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: TraceRecord) -> None:
         self.anatomy = Anatomy(trace)
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> TraceRecord:
         """The record."""
         return self.anatomy.record
 
-    def op(self, id: OpId) -> Op:
+    def op(self, id: OpId) -> OpRecord:
         """One op."""
         return self.trace.ops[id]
 
@@ -51,9 +51,9 @@ class Pass:
         return str(self.anatomy.labels[id])
 
     @cached_property
-    def calls(self) -> Mapping[str, tuple[Call, ...]]:
+    def calls(self) -> Mapping[str, tuple[CallRecord, ...]]:
         """The calls of each module, by its path."""
-        found: dict[str, list[Call]] = {}
+        found: dict[str, list[CallRecord]] = {}
         for call in self.trace.calls:
             found.setdefault(call.path, []).append(call)
         return {path: tuple(calls) for path, calls in found.items()}
@@ -84,7 +84,7 @@ _KNOWN: WeakKeyDictionary[Subject, Pass] = WeakKeyDictionary()
 
 def pass_of(subject: Subject) -> Pass | None:
     """The pass that a run keeps; the same object as long as the trace is the same."""
-    trace = subject.document(Trace)
+    trace = subject.document(TraceRecord)
     if trace is None:
         return None
     known = _KNOWN.get(subject)
@@ -116,7 +116,7 @@ class TensorFlow(Panel):
     @classmethod
     def available(cls, subject: Subject) -> bool:
         """Whether a pass was traced."""
-        return subject.document(Trace) is not None
+        return subject.document(TraceRecord) is not None
 
     def follow(self, moved: bool) -> None:
         """List the ops of the module."""
@@ -253,12 +253,12 @@ def _listed(trace: Pass, id: OpId, path: str, width: int) -> Row:
     )
 
 
-def _made(op: Op) -> str:
+def _made(op: OpRecord) -> str:
     more = f" +{len(op.outputs) - 1}" if len(op.outputs) > 1 else ""
     return (shape_text(op.outputs[0].spec) if op.outputs else "nothing") + more
 
 
-def _time(op: Op) -> str:
+def _time(op: OpRecord) -> str:
     return "" if op.kind != "op" else format_time((op.end_ns - op.start_ns) / 1e9)
 
 
@@ -273,7 +273,7 @@ def _opened(trace: Pass, id: OpId, width: int) -> list[Row]:
     )
 
 
-def _about(trace: Pass, op: Op, width: int) -> Iterator[Row]:
+def _about(trace: Pass, op: OpRecord, width: int) -> Iterator[Row]:
     where = trace.path(op.id) or "the model itself"
     yield from map(
         Row,
@@ -313,7 +313,7 @@ def _value(value: Value) -> Row:
     )
 
 
-def _sources(trace: Pass, op: Op) -> Iterator[Row]:
+def _sources(trace: Pass, op: OpRecord) -> Iterator[Row]:
     names = signature(op.function)
     cells, targets = [], []
     for operand in op.operands[:_MOST_RELATIVES]:

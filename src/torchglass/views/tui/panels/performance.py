@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
-from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Statistics
+from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics
 from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Module
 from torchglass.records.tensors import Stats
-from torchglass.records.trace import Trace
+from torchglass.records.trace import TraceRecord
 from torchglass.views.formats import (
     format_bytes,
     format_count,
@@ -57,7 +57,7 @@ class Performance(Panel):
     def available(cls, subject: Subject) -> bool:
         """Whether anything of a forward was recorded."""
         measured = subject.document(Measures) or subject.document(Statistics)
-        return measured is not None or subject.document(Trace) is not None
+        return measured is not None or subject.document(TraceRecord) is not None
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -178,8 +178,8 @@ def _call_lines(
     """A line for each tensor of a call, the time with the first."""
     first = True
     for side in ("inputs", "outputs"):
-        tensors: Sequence[Measured] = getattr(call, side)
-        earlier: Sequence[Measured] = getattr(before, side) if before else ()
+        tensors: Sequence[CallTensor] = getattr(call, side)
+        earlier: Sequence[CallTensor] = getattr(before, side) if before else ()
         for at, tensor in enumerate(tensors):
             other = earlier[at] if at < len(earlier) else None
             yield [
@@ -206,7 +206,7 @@ def _place(side: str, place: str, count: int) -> str:
     return f"{word} {harmless(place)}" if count > 1 and place else word
 
 
-def _shape(tensor: Measured, before: Measured | None) -> Cell:
+def _shape(tensor: CallTensor, before: CallTensor | None) -> Cell:
     same = before is not None and before.spec.shape == tensor.spec.shape
     return Cell("same" if same else shape_text(tensor.spec), "faint" if same else "shape")
 

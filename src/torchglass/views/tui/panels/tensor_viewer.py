@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.records.attributes import Attribute, Index, LiveModel, Progress, Spread, TensorFacts
+from torchglass.records.attributes import (
+    Attribute,
+    Index,
+    LinearHistogram,
+    LiveModel,
+    Progress,
+    TensorFacts,
+)
 from torchglass.records.tensors import Stats
 from torchglass.views.formats import SPARKS, format_bytes, format_count, harmless, shape_text
 from torchglass.views.tui.cells import Piece, fit
@@ -56,7 +63,7 @@ class Measured:
 
     part: Index
     stats: Stats | None
-    spread: Spread | None
+    spread: LinearHistogram | None
 
 
 class Viewer:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from tests import make
 from torchglass.analyse.failure.failure import Failure
-from torchglass.records.calls import ForwardStats, Measured, ModuleStatistics, Statistics, Totals
+from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
 from torchglass.records.findings import Evidence, Finding, Findings
 from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Ancestor, ClassSource, Model, Module
 from torchglass.records.reader import Document
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, Point
 from torchglass.records.tensors import Stats
-from torchglass.records.trace import CallId, Op, Operand, OpId, Source, Trace
+from torchglass.records.trace import CallId, Operand, OpId, OpRecord, SourceLine, TraceRecord
 from torchglass.store.memory import MemoryStore
 
 HOSTILE = ("[b]bold[/b]", "[/red]", "a\nb\x1b[31m", "שלום", "🦜🦜", "x" * 300, "$primary", "")
@@ -129,7 +129,7 @@ def coded(folder: Path) -> Model:
     )
 
 
-def traced(file: str = "net.py") -> Trace:
+def traced(file: str = "net.py") -> TraceRecord:
     """A pass through `net()`: two blocks, and the head's use of a weight."""
     calls = [
         make.call(0, outputs=[(2, 4)]),
@@ -146,7 +146,7 @@ def traced(file: str = "net.py") -> Trace:
             0,
             parameters={"blocks.0.fc.weight": (4, 4)},
             call=CallId(2),
-            source=Source(file=file, line=21, function="forward"),
+            source=SourceLine(file=file, line=21, function="forward"),
             start_ns=0,
             end_ns=1500,
             settings=(("2", "None"),),
@@ -159,7 +159,7 @@ def traced(file: str = "net.py") -> Trace:
             1,
             3,
             call=CallId(0),
-            source=Source(file=file, line=22, function="forward"),
+            source=SourceLine(file=file, line=22, function="forward"),
         ),
         make.op(5, "", 4, kind="output", call=None),
     ]
@@ -174,11 +174,11 @@ def failed() -> Failure:
     return Failure(replace(trace, ops=trace.ops[:3], error=error, failed=op), net())
 
 
-def long_pass(count: int) -> Trace:
+def long_pass(count: int) -> TraceRecord:
     """A chain of so many ops, all in the model itself."""
     operand = make.op(0, "relu", 0).operands[0]
 
-    def op(at: int) -> Op:
+    def op(at: int) -> OpRecord:
         operands: tuple[Operand, ...] = (replace(operand, op=OpId(at - 1)),) if at else ()
         return replace(make.op(at, "relu"), operands=operands, call=CallId(0))
 
@@ -224,8 +224,8 @@ def statistics() -> Statistics:
             path="blocks.0.fc",
             number=number,
             forward=number,
-            inputs=(Measured(place="0", spec=make.spec(2, 4), stats=stats(0.0, number)),),
-            outputs=(Measured(place="", spec=make.spec(number, 4), stats=stats(1.0, number)),),
+            inputs=(CallTensor(place="0", spec=make.spec(2, 4), stats=stats(0.0, number)),),
+            outputs=(CallTensor(place="", spec=make.spec(number, 4), stats=stats(1.0, number)),),
             total_ns=number * 1_000_000,
             error="ValueError" if number == 3 else "",
         )
@@ -249,7 +249,7 @@ def findings(file: str = "net.py") -> Findings:
                 op="sqrt",
                 call=2,
                 step=7,
-                source=Source(file=file, line=21, function="forward"),
+                source=SourceLine(file=file, line=21, function="forward"),
                 tensors=(
                     Evidence(name="input", role="argument", spec=spec, stats=stats(-1.0)),
                     Evidence(name="result", role="result", spec=spec, stats=stats(1.0, nan=3)),
@@ -268,7 +268,7 @@ def findings(file: str = "net.py") -> Findings:
 
 def store(model: Model | None = None, *documents: Document) -> MemoryStore:
     """A run of a model with some documents."""
-    found = MemoryStore(Run(name="demo", created_ns=0))
+    found = MemoryStore(RunRecord(name="demo", created_ns=0))
     found.put_model(model or net())
     for document in documents:
         found.put_document(document)

@@ -14,7 +14,7 @@ from torchglass.analyse.failure.failure import Failure
 from torchglass.analyse.model_diff import Comparison
 from torchglass.records.attributes import LiveModel
 from torchglass.records.model import Module
-from torchglass.records.reader import NAMES, Document
+from torchglass.records.reader import DOCUMENT_NAMES, Document
 from torchglass.store.memory import MemoryStore
 from torchglass.views.tui.explorer_state import Subject, measure
 from torchglass.views.tui.panels.panel import Panel
@@ -38,7 +38,7 @@ def subject_of(
 def catch_up(subject: Subject, store: MemoryStore) -> None:
     """Read what a run has, and what a run that goes on has now."""
     documents: dict[type[Document], Document] = {}
-    for kind in NAMES:
+    for kind in DOCUMENT_NAMES:
         found = store.document(kind)  # type: ignore[type-var]
         if found is not None:
             documents[kind] = found

@@ -6,12 +6,12 @@ from textual.pilot import Pilot
 
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.showing import PanelApp, drive, seen, settle, subject_of, text_of
-from torchglass.records.trace import OpId, Trace
+from torchglass.records.trace import OpId, TraceRecord
 from torchglass.views.tui.panels.op_flow import TensorFlow, pass_of
 from torchglass.views.tui.panels.panel import Panel
 
 
-def panel_of(trace: Trace | None = None) -> TensorFlow:
+def panel_of(trace: TraceRecord | None = None) -> TensorFlow:
     return TensorFlow(subject_of(samples.store(None, trace or samples.traced())))
 
 

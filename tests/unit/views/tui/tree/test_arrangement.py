@@ -7,14 +7,14 @@ import pytest
 
 from tests.unit.views.tui.runs import tiny
 from torchglass.records.model import ModuleId
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.views.tui.explorer_state import Subject, measure
 from torchglass.views.tui.tree.row_order import Arrangement, Sorting
 
 
 @pytest.fixture
 def arrangement() -> Arrangement:
-    subject = Subject(Run(name="run", created_ns=0), tiny())
+    subject = Subject(RunRecord(name="run", created_ns=0), tiny())
     subject.holdings = measure(subject.model)
     return Arrangement(subject)
 

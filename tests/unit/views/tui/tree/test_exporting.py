@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.views.tui.runs import Training, changed, documents, tiny
 from torchglass.records.model import Module
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.views.tui.explorer_state import Subject, measure
 from torchglass.views.tui.tree.export import (
     TreeLine,
@@ -31,7 +31,7 @@ def table() -> TreeTable:
     from dataclasses import replace
 
     model = changed(tiny(), "broken", lambda module: replace(module, name="<b>&,\n"))
-    subject = Subject(Run(name="run", created_ns=0), model)
+    subject = Subject(RunRecord(name="run", created_ns=0), model)
     subject.holdings = measure(model)
     lines = [TreeLine([module], subject.outline.depths[module.id]) for module in model.modules]
     return TreeTable(subject, Labels().columns(subject), lines)
@@ -86,7 +86,7 @@ def test_no_file_is_written_over(tmp_path: Path) -> None:
 
 
 def test_a_file_has_shares_and_times_in_the_units_of_its_headings() -> None:
-    subject = Subject(Run(name="run", created_ns=0), tiny())
+    subject = Subject(RunRecord(name="run", created_ns=0), tiny())
     subject.holdings = measure(subject.model)
     subject.take_documents({type(one): one for one in documents()})
     labels = Labels(shown=frozenset(BY_ID))
@@ -110,7 +110,7 @@ def test_a_file_has_shares_and_times_in_the_units_of_its_headings() -> None:
 
 def test_modules_that_share_a_row_have_only_what_is_true_of_all() -> None:
     training = Training(documents=documents()).train(5)
-    subject = Subject(Run(name="run", created_ns=0), training.model)
+    subject = Subject(RunRecord(name="run", created_ns=0), training.model)
     subject.holdings = measure(subject.model)
     subject.take_documents({type(one): one for one in documents()})
     series = training.store.series()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.views.tui.runs import tiny
-from torchglass.records.run import Run
+from torchglass.records.run import RunRecord
 from torchglass.views.tui.cells import Piece
 from torchglass.views.tui.explorer_state import Subject, measure
 from torchglass.views.tui.tree.label_choice import BY_ID, Labels
@@ -14,7 +14,7 @@ from torchglass.views.tui.tree.lines import Layout, lay_out
 
 @pytest.fixture
 def subject() -> Subject:
-    subject = Subject(Run(name="run", created_ns=0), tiny())
+    subject = Subject(RunRecord(name="run", created_ns=0), tiny())
     subject.holdings = measure(subject.model)
     return subject
 
