@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests import textual_pilot
+
+textual_pilot.install()
+
 # How long an example takes says how busy the machine is, and nothing of what is tested. A check
 # has the same examples each time; `--hypothesis-profile=searching` looks for others.
 settings.register_profile("repeatable", deadline=None, derandomize=True)

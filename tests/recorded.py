@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests import make
@@ -38,6 +41,18 @@ def put_step(sink: Sink, step: int) -> None:
     if step % 2 == 0:
         points[sink.series("fc", "weight", "stats")] = stats(step)
     sink.put_frame(Frame(step=step, time_ns=step * 1_000, points=points))
+
+
+@contextlib.contextmanager
+def going_on(path: Path, *ages: float) -> Iterator[Path]:
+    """A run file that this process is writing, with steps that are so many seconds old."""
+    sink = FileSink(path, RunRecord(name="run", created_ns=0))
+    now = time.time()
+    for step, age in enumerate(ages):
+        sink.put_frame(Frame(step=step, time_ns=int((now - age) * 1e9), points={}))
+    sink.flush()
+    yield path
+    sink.close()
 
 
 def write_run(path: Path, steps: int = 10) -> Path:

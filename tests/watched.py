@@ -8,14 +8,16 @@ from typing import Any
 
 from torch import nn
 
+import torchglass as tg
 from torchglass.api.run_files import this_run
 from torchglass.capture.watch import Watcher
 from torchglass.capture.watch.options import Options
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.graph import Graph
 from torchglass.records.series import Series
-from torchglass.records.tensors import Histogram
+from torchglass.records.tensors import Activations, Histogram
 from torchglass.store.memory import MemoryStore
+from torchglass.views.web.op_graph import op_graph
 
 
 class Seen:
@@ -42,6 +44,12 @@ class Seen:
         return graph
 
     @property
+    def activations(self) -> Activations:
+        pictures = self.store.document(Activations)
+        assert pictures is not None
+        return pictures
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         found = self.store.document(Findings)
         return found.findings if found is not None else ()
@@ -58,6 +66,15 @@ class Seen:
     def _series(self, label: str) -> Series:
         (series,) = (each for each in self.store.series() if each.label == label)
         return series
+
+
+def graph_of(seen: Any) -> Graph:
+    """The graph that a saved run has recorded, or the one that the page draws of a trace."""
+    if isinstance(seen, tg.Trace):
+        return op_graph(seen.record)
+    graph: Graph | None = seen.reader.document(Graph)
+    assert graph is not None
+    return graph
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import hatch_build
+import torchglass as tg
 from tests.browser import chromium
 from torchglass.records.reader import Reader
 from torchglass.views.web.server import Server, serve
@@ -47,12 +48,16 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def serving() -> Iterator[Serve]:
-    """Serves readers on free ports until the test ends."""
+    """Serves a target, or several runs, on free ports until the test ends."""
     servers: list[Server] = []
 
-    def start(*readers: Reader, **options: Any) -> Server:
-        servers.append(serve(*readers, **{"port": 0, **options}))
-        return servers[-1]
+    def start(target: Any, *others: Reader, **options: Any) -> Server:
+        if others:
+            server = serve(target, *others, port=0, **options)
+        else:
+            server = tg.view(target, port=0, **options)
+        servers.append(server)
+        return server
 
     yield start
     for server in servers:

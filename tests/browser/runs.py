@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from tests import make
+from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.graph import Edge, Graph, Node, NodeId, NodeKind
-from torchglass.records.measures import Measures, ModuleMeasure
-from torchglass.records.model import Model
+from torchglass.records.measures import (
+    BlockId,
+    Footprint,
+    Measures,
+    MemoryBlock,
+    MemoryChange,
+    ModuleMeasure,
+    StepPart,
+)
+from torchglass.records.model import ClassSource, Model
 from torchglass.records.reader import Sink
 from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, Point, SeriesId
-from torchglass.records.tensors import Histogram, Stats, TensorSpec
+from torchglass.records.tensors import Activations, FeatureMap, Histogram, Stats, TensorSpec
+from torchglass.store.file_reader import FileSink
 from torchglass.store.memory import MemoryStore
 
 RUN = RunRecord(name="tiny-gpt", created_ns=0, command="python train.py")
@@ -196,13 +211,153 @@ def measures(blocks: int = BLOCKS) -> Measures:
     return Measures(rows=tuple(rows))
 
 
+def run_named(name: str, created_ns: int = 1, **facts: Any) -> RunRecord:
+    """A run beside `RUN`, which a page tells apart by its name."""
+    return RunRecord(name=name, created_ns=created_ns, **facts)
+
+
+def run_of(
+    model: Model | None, *documents: Any, run: RunRecord = RUN, ends: bool = True
+) -> MemoryStore:
+    """A run in memory of a model; one that does not end can be written on."""
+    store = MemoryStore(run)
+    if model is not None:
+        store.put_model(model)
+    for document in documents:
+        store.put_document(document)
+    if ends:
+        store.close()
+    return store
+
+
+def file_of(path: Path, model: Model | None, *documents: Any, run: RunRecord = RUN) -> FileSink:
+    """A run file that is being written, until `.close()`."""
+    sink = FileSink(path, run)
+    if model is not None:
+        sink.put_model(model)
+    for document in documents:
+        sink.put_document(document)
+    return sink
+
+
 def training(steps: int = 40, *, run: RunRecord = RUN, blocks: int = BLOCKS) -> MemoryStore:
     """A finished run with a graph, histograms, findings and measures."""
-    store = MemoryStore(run)
-    store.put_model(transformer(blocks))
-    store.put_document(graph(blocks))
-    store.put_document(findings())
-    store.put_document(measures(blocks))
+    documents = graph(blocks), findings(), measures(blocks)
+    store = run_of(transformer(blocks), *documents, run=run, ends=False)
     put_training(store, range(steps), blocks)
     store.close()
     return store
+
+
+def scalars(values: Mapping[str, Mapping[int, float]], *, run: RunRecord = RUN) -> MemoryStore:
+    """A finished run of numbers of the whole model: by their names, by steps."""
+    store = run_of(transformer(), run=run, ends=False)
+    series = {name: store.series("", name) for name in values}
+    for step in sorted({step for each in values.values() for step in each}):
+        points: dict[SeriesId, Point] = {
+            series[name]: each[step] for name, each in values.items() if step in each
+        }
+        store.put_frame(Frame(step=step, time_ns=0, points=points))
+    store.close()
+    return store
+
+
+def put_histogram(store: MemoryStore, step: int, bins: Histogram) -> None:
+    """A step at which the weight of the embedding was measured."""
+    series = store.series("embed", "weight", "histogram")
+    store.put_frame(Frame(step=step, time_ns=step, points={series: bins}))
+
+
+def histograms(counts: tuple[int, ...], first: int, nan: int = 0) -> MemoryStore:
+    """Three steps at which the same numbers were seen, in bins as wide as one."""
+    store = run_of(transformer(), ends=False)
+    numbers = replace(stats(count=sum(counts) + nan, reach=1.5), nan=nan)
+    for step in range(3):
+        put_histogram(store, step, Histogram(exponent=0, first=first, counts=counts, stats=numbers))
+    store.close()
+    return store
+
+
+def long_training(steps: int) -> MemoryStore:
+    """A loss and one histogram at many steps."""
+    model = make.model({"children": {"a": {"weight": (2, 3)}}})
+    store = run_of(model, ends=False)
+    series, loss = store.series("a", "weight", "histogram"), store.series("", "loss")
+    same = bell(0.0, exponent=-3)
+    for step in range(steps):
+        store.put_frame(Frame(step=step, time_ns=0, points={series: same, loss: float(step % 7)}))
+    store.close()
+    return store
+
+
+def called_twice() -> MemoryStore:
+    """An embedding that is called twice, and findings about an op and a series of call two."""
+    root = Node(id=NodeId(0), kind="call")
+    first = Node(id=NodeId(1), kind="call", path="embed", parent=NodeId(0))
+    again = Node(id=NodeId(2), kind="call", path="embed", parent=NodeId(0), number=2)
+    op = Node(id=NodeId(3), kind="op", path="embed", parent=NodeId(2), name="embedding")
+    finding = Finding(
+        severity="error", kind="nan", message="NaN", path="embed", op="embedding", call=2
+    )
+    series = replace(finding, op="", call=0, facts={"series": "embed.2:output"})
+    nodes = Graph(nodes=(root, first, again, op))
+    store = run_of(transformer(), nodes, Findings(findings=(finding, series)), ends=False)
+    store.series("embed", "2:output", "histogram")
+    store.close()
+    return store
+
+
+def pictures() -> Activations:
+    """A picture of what the embedding put out: a black and a white pixel."""
+    picture = FeatureMap(
+        path="embed",
+        name="output",
+        step=3,
+        spec=make.spec(2, 2),
+        low=-1.0,
+        high=1.0,
+        rows=1,
+        columns=2,
+        pixels=base64.b64encode(bytes([0, 255])).decode(),
+    )
+    return Activations(maps=(picture,))
+
+
+def footprint() -> Footprint:
+    """One activation of a kilobyte, taken in the forward and freed in the backward."""
+    block = MemoryBlock(
+        id=BlockId(0),
+        kind="activation",
+        spec=make.spec(256),
+        bytes=1024,
+        path="embed",
+        op="add",
+        phase="forward",
+    )
+    taken = MemoryChange(
+        time_ns=5, block=BlockId(0), bytes=1024, phase="forward", path="embed", op="add"
+    )
+    freed = replace(taken, time_ns=9, bytes=-1024, phase="backward")
+    parts = (
+        StepPart(phase="forward", start=0, start_ns=0),
+        StepPart(phase="backward", start=1, start_ns=7),
+    )
+    return Footprint(blocks=(block,), changes=(taken, freed), parts=parts)
+
+
+def statistics() -> Statistics:
+    """The second call of the first block, with three NaN."""
+    numbers = Stats(count=4, min=-1.0, max=2.5, mean=0.5, std=0.1, nan=3)
+    tensor = CallTensor(place="", spec=make.spec(2, 3), stats=numbers)
+    call = ForwardStats(path="blocks.0", number=2, forward=1, outputs=(tensor,), total_ns=5000)
+    calls = ModuleStatistics(
+        path="blocks.0", class_name="Block", calls=(call,), totals=Totals(calls=2)
+    )
+    return Statistics(modules=(calls,))
+
+
+def with_source(model: Model, class_name: str, file: Path, forward_line: int) -> Model:
+    """The model with the place of a class's code."""
+    return replace(
+        model, classes={class_name: ClassSource(file=str(file), forward_line=forward_line)}
+    )

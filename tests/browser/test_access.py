@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import http.client
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import OpenPage, Serve
-from tests.browser.runs import RUN, transformer
-from torchglass.store.memory import MemoryStore
+from tests.browser.runs import run_of, transformer
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
-    store.close()
-    return store
+def store() -> Any:
+    return run_of(transformer())
 
 
 @pytest.mark.parametrize("query", ["", "?token=wrong"])
 def test_without_its_token_the_page_stays_shut(
-    query: str, store: MemoryStore, browser: Browser, serving: Serve
+    query: str, store: Any, browser: Browser, serving: Serve
 ) -> None:
     with browser.new_context() as context:
         page = context.new_page()
@@ -35,7 +32,7 @@ def test_without_its_token_the_page_stays_shut(
         expect(page.locator("body")).to_contain_text("This page needs its token")
 
 
-def test_a_foreign_host_name_is_refused(store: MemoryStore, serving: Serve) -> None:
+def test_a_foreign_host_name_is_refused(store: Any, serving: Serve) -> None:
     address = urlsplit(serving(store).url)
     connection = http.client.HTTPConnection("127.0.0.1", address.port)
 
@@ -46,7 +43,7 @@ def test_a_foreign_host_name_is_refused(store: MemoryStore, serving: Serve) -> N
 
 
 def test_a_link_on_another_site_opens_the_page(
-    store: MemoryStore, browser: Browser, serving: Serve
+    store: Any, browser: Browser, serving: Serve
 ) -> None:
     server = serving(store)
     with browser.new_context() as context:
@@ -60,7 +57,7 @@ def test_a_link_on_another_site_opens_the_page(
 
 
 def test_the_page_works_under_the_prefix_of_a_proxy(
-    store: MemoryStore, open_page: OpenPage, serving: Serve
+    store: Any, open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(store, root_path="/user/ada/glass").url)
 

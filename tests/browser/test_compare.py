@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,14 +15,17 @@ from torch import nn
 
 import torchglass as tg
 from tests.browser.conftest import OpenPage, Serve
-from tests.browser.runs import put_steps, training, transformer
-from torchglass.api.view import _find_more
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Frame
-from torchglass.store.file_reader import FileSink
-from torchglass.store.memory import MemoryStore
+from tests.browser.runs import (
+    file_of,
+    graph,
+    put_steps,
+    run_named,
+    scalars,
+    training,
+    transformer,
+)
 
-OTHER = RunRecord(name="deeper", created_ns=1)
+OTHER = run_named("deeper")
 
 
 @pytest.fixture
@@ -66,6 +69,7 @@ def test_a_marked_step_is_compared_with_the_one_that_is_shown(
     open_page: OpenPage, serving: Serve
 ) -> None:
     page = open_page(serving(training()).url)
+    expect(page.get_by_test_id("step")).to_have_text("step 39")
     page.get_by_label("Step", exact=True).fill("5")
 
     page.get_by_role("button", name="Compare from here").click()
@@ -99,10 +103,7 @@ def test_weights_and_outputs_are_compared_between_two_steps(
 
 
 def test_all_ranks_of_a_training_stand_side_by_side(open_page: OpenPage, serving: Serve) -> None:
-    ranks = [
-        training(run=RunRecord(name="gpt", created_ns=0, rank=rank, world_size=3))
-        for rank in range(3)
-    ]
+    ranks = [training(run=run_named("gpt", 0, rank=rank, world_size=3)) for rank in range(3)]
     page = open_page(serving(*ranks).url)
     page.locator('[data-key="embed:1"]').drag_to(page.get_by_test_id("drop"))
 
@@ -116,19 +117,14 @@ def test_all_ranks_of_a_training_stand_side_by_side(open_page: OpenPage, serving
 
 
 def test_a_run_that_is_started_later_in_a_served_folder_is_offered(
-    open_page: OpenPage, serving: Serve
+    tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
-    later = [training(30, run=OTHER, blocks=5)]
-    is_started = threading.Event()
-
-    def find_more() -> list[MemoryStore]:
-        return [later.pop()] if is_started.is_set() and later else []
-
-    page = open_page(serving(training(), find_more=find_more).url)
+    run_file(tmp_path / "first.glass", 1_000, 3)
+    page = open_page(serving(tmp_path).url)
     page.get_by_test_id("box").first.wait_for()
     expect(page.get_by_label("Run", exact=True)).to_have_count(0)
 
-    is_started.set()
+    run_file(tmp_path / "later.glass", 2_000, 5, blocks=5)
     page.get_by_label("Run", exact=True).select_option("1")
 
     expect(page.locator("[data-testid=box].stack")).to_contain_text("Block ×5")
@@ -137,14 +133,13 @@ def test_a_run_that_is_started_later_in_a_served_folder_is_offered(
 def test_an_empty_folder_is_watched_and_fills(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
-    page = open_page(serving(find_more=_find_more([tmp_path])).url)
+    page = open_page(serving(tmp_path).url)
     expect(page.get_by_test_id("state")).to_have_text("waiting for a run")
     expect(page.locator(".tree-pane .empty")).to_contain_text(
         "No runs yet. New runs appear here automatically."
     )
 
-    sink = FileSink(tmp_path / "first.glass", OTHER)
-    sink.put_model(transformer())
+    sink = file_of(tmp_path / "first.glass", transformer())
     put_steps(sink, range(3))
 
     expect(page.get_by_test_id("box")).to_have_count(3)
@@ -153,15 +148,10 @@ def test_an_empty_folder_is_watched_and_fills(
     expect(page.get_by_test_id("state")).to_have_text("finished")
 
 
-def logged(every: int, *, name: str, values: float = 1.0) -> MemoryStore:
+def logged(every: int, *, name: str, values: float = 1.0) -> Any:
     """A training of 24 steps that was logged at some of them."""
-    store = MemoryStore(RunRecord(name=name, created_ns=every))
-    store.put_model(transformer())
-    loss = store.series("", "loss")
-    for step in range(0, 24, every):
-        store.put_frame(Frame(step=step, time_ns=0, points={loss: values + step}))
-    store.close()
-    return store
+    loss = {step: values + step for step in range(0, 24, every)}
+    return scalars({"loss": loss}, run=run_named(name, every))
 
 
 UNBROKEN_LINES = """canvas => {
@@ -230,9 +220,8 @@ def test_weights_that_nobody_has_are_not_called_identical(page: Page) -> None:
     expect(page.get_by_test_id("legend")).not_to_contain_text("identical")
 
 
-def run_file(path: Path, created_ns: int, steps: int) -> None:
-    sink = FileSink(path, RunRecord(name="Gpt", created_ns=created_ns))
-    sink.put_model(transformer())
+def run_file(path: Path, created_ns: int, steps: int, blocks: int = 4) -> None:
+    sink = file_of(path, transformer(blocks), graph(blocks), run=run_named("Gpt", created_ns))
     put_steps(sink, range(steps))
     sink.close()
 
@@ -251,8 +240,10 @@ def test_a_link_opens_the_same_run_when_others_have_come(
             re.search(r"(one|two)\.glass · .*\d\d:\d\d · \d steps · finished", one)
             for one in options
         )
+        before = page.url
         runs.select_option(label=next(one for one in options if "one.glass" in one))
-        page.wait_for_url(re.compile("run="))
+        # The address follows a moment later.
+        page.wait_for_url(lambda url: "run=" in url and url != before)
         expect(page.get_by_test_id("step")).to_have_text("step 2")
         link = page.url.partition("#")[2]
         expect(page).to_have_title(re.compile("one.glass – Torchglass"))

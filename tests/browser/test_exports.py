@@ -12,8 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests import make
 from tests.browser.conftest import OpenPage, Serve
-from tests.browser.runs import RUN, training
-from torchglass.store.memory import MemoryStore
+from tests.browser.runs import run_of, training
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -81,9 +80,7 @@ def test_hostile_names_are_only_text_in_a_picture(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
     name = '<script>alert("1")</script>\u0000&\ud800'
-    store = MemoryStore(RUN)
-    store.put_model(make.model({"children": {name: {}}}))
-    page = open_page(serving(store).url)
+    page = open_page(serving(run_of(make.model({"children": {name: {}}}))).url)
     page.get_by_test_id("box").first.wait_for()
 
     path = save(page, "Graph as SVG", tmp_path)

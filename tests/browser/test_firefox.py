@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import torchglass as tg
 from tests.browser import firefox
 from tests.browser.conftest import Serve
-from tests.browser.runs import RUN, graph, put_training, training, transformer
-from torchglass.store.memory import MemoryStore
-from torchglass.views.web.saved_page import write_page
+from tests.browser.runs import graph, put_training, run_of, training, transformer
 
 EMBED = '[data-key="embed:1"]'
 BLOCK = '[data-key="blocks.0:1"]'
@@ -93,9 +92,7 @@ def test_the_slider_sets_the_step(tab: firefox.Tab, serving: Serve) -> None:
 
 
 def test_a_training_is_followed_while_it_goes_on(tab: firefox.Tab, serving: Serve) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
-    store.put_document(graph())
+    store = run_of(transformer(), graph(), ends=False)
     put_training(store, range(5))
     tab.open(serving(store).url + "#columns=embed:1")
     tab.wait_until(f"{count(DRAWN)} === 3")
@@ -109,7 +106,7 @@ def test_a_training_is_followed_while_it_goes_on(tab: firefox.Tab, serving: Serv
 
 def test_a_saved_page_opens_from_the_disk(tab: firefox.Tab, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    write_page(training(), page)
+    tg.view(training(), save=page)
 
     tab.open(f"{page.as_uri()}#columns=embed:1&colour=gradients")
 

@@ -12,8 +12,7 @@ from torch import nn
 
 import torchglass as tg
 from tests.browser.conftest import OpenPage, Serve
-from tests.browser.runs import RUN, training, transformer
-from torchglass.store.memory import MemoryStore
+from tests.browser.runs import run_of, training, transformer
 
 
 @pytest.fixture
@@ -269,11 +268,7 @@ def test_boxes_seen_from_afar_are_entered_and_walked_through(afar: Page) -> None
 def test_a_model_that_was_never_run_shows_what_is_in_what(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
-    store.close()
-
-    page = open_page(serving(store).url)
+    page = open_page(serving(run_of(transformer())).url)
 
     expect(page.get_by_test_id("box")).to_have_count(3)
     box(page, "blocks:1").click()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, expect
 
-from tests.browser.runs import RUN, graph, put_training, transformer
-from torchglass.store.memory import MemoryStore
-from torchglass.views.notebook import page as notebook
-from torchglass.views.web.open_runs import OpenRuns
-from torchglass.views.web.saved_page import render_shell
+import torchglass as tg
+from tests.browser.runs import graph, put_training, run_of, transformer
 
 NOTEBOOK = """async ([script, page]) => {
   const widget = (await import(`data:text/javascript,${encodeURIComponent(script)}`)).default;
@@ -29,18 +26,23 @@ NOTEBOOK = """async ([script, page]) => {
 
 
 def test_the_widget_shows_a_run_and_follows_it(browser: Browser) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
-    store.put_document(graph())
+    store = run_of(transformer(), graph(), ends=False)
     put_training(store, range(5))
-    shelf = OpenRuns([store])
-    script = Path(notebook.__file__).with_name("widget.js").read_text("utf-8")
+    widget = tg.view(store, notebook=True).widget
+    replies: list[dict[str, Any]] = []
+    widget.send = replies.append
+
+    def kernel(content: dict[str, Any]) -> dict[str, Any]:
+        """What the widget sends to the page that has sent it a message."""
+        widget._handle_custom_msg(content, [])
+        return replies.pop()
+
     with browser.new_context(viewport={"width": 1280, "height": 760}) as context:
         tab = context.new_page()
         problems: list[str] = []
         tab.on("pageerror", lambda error: problems.append(str(error)))
-        tab.expose_function("kernel", lambda content: notebook.reply(shelf, content))
-        tab.evaluate(NOTEBOOK, [script, render_shell()])
+        tab.expose_function("kernel", kernel)
+        tab.evaluate(NOTEBOOK, [str(widget._esm), widget.page])
         frame = tab.frame_locator("iframe")
 
         expect(frame.get_by_test_id("box")).to_have_count(5)

@@ -8,20 +8,14 @@ from playwright.sync_api import Page, expect
 
 from tests import make
 from tests.browser.conftest import OpenPage, Serve
-from tests.browser.runs import RUN, put_steps, transformer
-from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
-from torchglass.records.model import ClassSource, Model
-from torchglass.records.tensors import Stats
-from torchglass.store.file_reader import FileReader, FileSink
-from torchglass.store.memory import MemoryStore
+from tests.browser.runs import file_of, put_steps, run_of, statistics, transformer, with_source
 
 CODE = Path(__file__).with_name("shop.py")
 
 
 @pytest.fixture
 def run_file(tmp_path: Path) -> Path:
-    sink = FileSink(tmp_path / "run.glass", RUN)
-    sink.put_model(transformer())
+    sink = file_of(tmp_path / "run.glass", transformer())
     put_steps(sink, range(100))
     sink.close()
     return tmp_path / "run.glass"
@@ -29,7 +23,7 @@ def run_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def page(run_file: Path, open_page: OpenPage, serving: Serve) -> Page:
-    page = open_page(serving(FileReader(run_file)).url)
+    page = open_page(serving(run_file).url)
     page.get_by_test_id("box").first.wait_for()
     return page
 
@@ -43,12 +37,6 @@ def keys(page: Page, *pressed: str) -> None:
     page.get_by_role("tree").focus()
     for key in pressed:
         page.keyboard.press(key)
-
-
-def hold(model: Model) -> MemoryStore:
-    store = MemoryStore(RUN)
-    store.put_model(model)
-    return store
 
 
 def test_the_tree_of_a_run_file_is_shown(page: Page) -> None:
@@ -146,17 +134,8 @@ def test_a_tied_tensor_leads_to_its_other_place_and_back(page: Page) -> None:
 def test_the_calls_of_a_module_are_a_table_and_its_code_can_be_read(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    store = hold(transformer())
-    model = transformer()
-    classes = {"shop.Block": ClassSource(file=str(CODE), forward_line=4)}
-    store.put_model(Model(name=model.name, modules=model.modules, classes=classes))
-    numbers = Stats(count=4, min=-1.0, max=2.5, mean=0.5, std=0.1, nan=3)
-    tensor = CallTensor(place="", spec=make.spec(2, 3), stats=numbers)
-    call = ForwardStats(path="blocks.0", number=2, forward=1, outputs=(tensor,), total_ns=5000)
-    calls = ModuleStatistics(
-        path="blocks.0", class_name="Block", calls=(call,), totals=Totals(calls=2)
-    )
-    store.put_document(Statistics(modules=(calls,)))
+    model = with_source(transformer(), "shop.Block", CODE, forward_line=4)
+    store = run_of(model, statistics(), ends=False)
     page = open_page(serving(store).url + "#module=blocks.0")
 
     row = page.get_by_role("row", name="2 5.0 µs")
@@ -174,7 +153,7 @@ def test_a_link_opens_the_same_view_again(page: Page, open_page: OpenPage, servi
     page.get_by_role("searchbox").fill("mlp")
     page.keyboard.press("ArrowDown")
     page.wait_for_url("**/#module=blocks.0.mlp&search=mlp*")
-    server = serving(hold(transformer()))
+    server = serving(run_of(transformer()))
 
     again = open_page(server.url + "#" + page.url.partition("#")[2])
 
@@ -195,7 +174,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_name_is_only_text(name: str, open_page: OpenPage, serving: Serve) -> None:
     node = {"class": f"shop.{name}", "extra": name, "problem": name, "weight": (2,), name: (3,)}
-    store = hold(make.model({"children": {name: node}}, name=name))
+    store = run_of(make.model({"children": {name: node}}, name=name))
 
     page = open_page(serving(store).url)
     keys(page, "End")
@@ -212,7 +191,7 @@ def test_twenty_thousand_modules_are_lines_only_where_they_are_seen(
 ) -> None:
     leaf = {"class": "torch.nn.modules.linear.Linear", "weight": (2, 2)}
     wide = make.model({"children": {str(at): leaf for at in range(20_000)}})
-    page = open_page(serving(hold(wide)).url)
+    page = open_page(serving(run_of(wide)).url)
 
     keys(page, "End")
 
@@ -224,7 +203,7 @@ def test_twenty_thousand_modules_are_lines_only_where_they_are_seen(
 def test_the_page_follows_the_colour_scheme(
     scheme: str, open_page: OpenPage, serving: Serve
 ) -> None:
-    page = open_page(serving(hold(transformer())).url, color_scheme=scheme)
+    page = open_page(serving(run_of(transformer())).url, color_scheme=scheme)
     page.get_by_role("tree").wait_for()
 
     ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
@@ -234,9 +213,7 @@ def test_the_page_follows_the_colour_scheme(
 
 
 def test_nothing_is_wider_than_a_phone(run_file: Path, open_page: OpenPage, serving: Serve) -> None:
-    page = open_page(
-        serving(FileReader(run_file)).url, viewport={"width": 390, "height": 844}, has_touch=True
-    )
+    page = open_page(serving(run_file).url, viewport={"width": 390, "height": 844}, has_touch=True)
 
     page.get_by_role("button", name="modules").tap()
     page.get_by_role("treeitem", name="embed").tap()

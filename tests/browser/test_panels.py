@@ -15,7 +15,11 @@ from tests.browser.runs import training
 def page(open_page: OpenPage, serving: Serve) -> Page:
     page = open_page(serving(training()).url)
     page.get_by_test_id("box").first.wait_for()
+    expect(page.get_by_test_id("step")).to_have_text("step 39")
     return page
+
+
+ALL_STEPS = re.compile("steps 0 to 39")
 
 
 def embed(page: Page) -> Locator:
@@ -86,6 +90,7 @@ def test_columns_are_added_moved_and_removed(page: Page) -> None:
 def test_a_heat_map_reads_exact_counts_under_the_mouse(page: Page) -> None:
     embed(page).drag_to(page.get_by_test_id("drop"))
     plot = chart(page, "weight").locator(".u-over")
+    expect(chart(page, "weight").get_by_role("img")).to_have_attribute("aria-label", ALL_STEPS)
 
     plot.hover()
 
@@ -97,6 +102,9 @@ def test_a_heat_map_reads_exact_counts_under_the_mouse(page: Page) -> None:
 def test_the_cursor_shows_the_same_step_in_all_plots(page: Page) -> None:
     embed(page).drag_to(page.get_by_test_id("drop"))
     page.get_by_role("radio", name="Lines").click()
+    expect(chart(page, "weight")).to_have_attribute("data-mode", "lines")
+    for name in ("weight", "output"):
+        expect(chart(page, name).get_by_role("img")).to_have_attribute("aria-label", ALL_STEPS)
 
     chart(page, "weight").locator(".u-over").hover()
 

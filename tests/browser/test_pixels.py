@@ -5,16 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import OpenPage, Serve
-from tests.browser.runs import RUN, bell, stats, transformer
-from torchglass.records.series import Frame
-from torchglass.records.tensors import Histogram
-from torchglass.store.memory import MemoryStore
+from tests.browser.runs import bell, histograms, put_histogram, run_of, transformer
 
 CanvasOf = Callable[..., Locator]
 Shade = tuple[int, int, int]
@@ -46,24 +42,12 @@ WATCH_TEXT = """() => {
 }"""
 
 
-def store_of(counts: tuple[int, ...], first: int, nan: int = 0) -> MemoryStore:
-    """Three steps at which the same numbers were seen, in bins as wide as one."""
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
-    series = store.series("embed", "weight", "histogram")
-    numbers = replace(stats(count=sum(counts) + nan, reach=1.5), nan=nan)
-    spread = Histogram(exponent=0, first=first, counts=counts, stats=numbers)
-    for step in range(3):
-        store.put_frame(Frame(step=step, time_ns=step, points={series: spread}))
-    store.close()
-    return store
-
-
 @pytest.fixture
 def canvas_of(open_page: OpenPage, serving: Serve) -> CanvasOf:
     def open_(counts: tuple[int, ...], *, first: int = 0, nan: int = 0) -> Locator:
-        store = store_of(counts, first, nan)
-        return drawn(open_page(serving(store).url + "#columns=embed:1&outliers=0"))
+        return drawn(
+            open_page(serving(histograms(counts, first, nan)).url + "#columns=embed:1&outliers=0")
+        )
 
     return open_
 
@@ -137,13 +121,10 @@ def test_a_step_with_nan_has_a_red_tick_below(canvas_of: CanvasOf) -> None:
 def test_what_is_added_live_looks_as_if_all_was_drawn_at_once(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
-    series = store.series("embed", "weight", "histogram")
+    store = run_of(transformer(), ends=False)
 
     def put(step: int) -> None:
-        bins = bell(0.25 * (step % 3), exponent=-2)
-        store.put_frame(Frame(step=step, time_ns=step, points={series: bins}))
+        put_histogram(store, step, bell(0.25 * (step % 3), exponent=-2))
 
     for step in range(60):
         put(step)
@@ -161,7 +142,7 @@ def test_what_is_added_live_looks_as_if_all_was_drawn_at_once(
 def test_the_axis_says_the_smallest_and_the_largest_value(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    page = open_page(serving(store_of((5, 0, 0, 0, 5), -2)).url + "#columns=embed:1&outliers=0")
+    page = open_page(serving(histograms((5, 0, 0, 0, 5), -2)).url + "#columns=embed:1&outliers=0")
     page.add_init_script(f"({WATCH_TEXT})()")
     page.reload()
     canvas = drawn(page)

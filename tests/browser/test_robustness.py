@@ -13,20 +13,14 @@ from playwright.sync_api import expect
 
 from tests import make
 from tests.browser.conftest import OpenPage, Serve
-from tests.browser.runs import RUN, bell, graph, put_training, transformer
-from torchglass.records.series import Frame
-from torchglass.store.file_reader import FileReader, FileSink
-from torchglass.store.memory import MemoryStore
+from tests.browser.runs import file_of, graph, long_training, put_training, run_of, transformer
 
 TRAIN = """
 import sys
 from pathlib import Path
-from tests.browser.runs import RUN, graph, put_training, transformer
-from torchglass.store.file_reader import FileSink
+from tests.browser.runs import file_of, graph, put_training, transformer
 
-sink = FileSink(Path(sys.argv[1]), RUN)
-sink.put_model(transformer())
-sink.put_document(graph())
+sink = file_of(Path(sys.argv[1]), transformer(), graph())
 for step in range(10_000):
     put_training(sink, range(step, step + 1))
     print(step, flush=True)
@@ -62,7 +56,7 @@ def test_a_training_that_is_killed_is_still_shown(
 ) -> None:
     assert trainer.stdout is not None
     trainer.stdout.readline()
-    page = open_page(serving(FileReader(tmp_path / "run.glass")).url)
+    page = open_page(serving(tmp_path / "run.glass").url)
     expect(page.get_by_test_id("box")).to_have_count(5)
     go_on(trainer)
     go_on(trainer)
@@ -81,12 +75,10 @@ def test_a_training_that_is_killed_is_still_shown(
 def test_a_file_that_is_deleted_is_shown_as_far_as_it_was_read(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
-    sink = FileSink(tmp_path / "run.glass", RUN)
-    sink.put_model(transformer())
-    sink.put_document(graph())
+    sink = file_of(tmp_path / "run.glass", transformer(), graph())
     put_training(sink, range(5))
     sink.close()
-    page = open_page(serving(FileReader(tmp_path / "run.glass")).url)
+    page = open_page(serving(tmp_path / "run.glass").url)
     expect(page.get_by_test_id("box")).to_have_count(5)
 
     for file in tmp_path.iterdir():
@@ -99,8 +91,7 @@ def test_a_file_that_is_deleted_is_shown_as_far_as_it_was_read(
 
 
 def test_two_tabs_follow_one_run(open_page: OpenPage, serving: Serve) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
+    store = run_of(transformer(), ends=False)
     put_training(store, range(2))
     server = serving(store)
     tabs = [open_page(server.url), open_page(server.url)]
@@ -112,14 +103,10 @@ def test_two_tabs_follow_one_run(open_page: OpenPage, serving: Serve) -> None:
 
 
 def test_ten_thousand_ops_are_seen_in_parts(open_page: OpenPage, serving: Serve) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(make.model())
     ops = [make.op(0, "arange", call=0)]
     ops += [make.op(at, f"op{at % 7}", at - 1, call=0) for at in range(1, 10_000)]
-    store.put_document(make.trace(ops, [make.call(0)]))
-    store.close()
 
-    page = open_page(serving(store).url)
+    page = open_page(serving(run_of(make.model(), make.trace(ops, [make.call(0)]))).url)
 
     stack = page.locator("[data-testid=box].stack")
     expect(stack).to_contain_text("op1, op2")
@@ -135,14 +122,7 @@ def test_ten_thousand_ops_are_seen_in_parts(open_page: OpenPage, serving: Serve)
 
 
 def test_a_hundred_thousand_steps_are_one_plot(open_page: OpenPage, serving: Serve) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(make.model({"children": {"a": {"weight": (2, 3)}}}))
-    series, loss = store.series("a", "weight", "histogram"), store.series("", "loss")
-    same = bell(0.0, exponent=-3)
-    for step in range(100_000):
-        store.put_frame(Frame(step=step, time_ns=0, points={series: same, loss: float(step % 7)}))
-    store.close()
-    page = open_page(serving(store).url + "#columns=a%3A1")
+    page = open_page(serving(long_training(100_000)).url + "#columns=a%3A1")
 
     plot = page.get_by_test_id("chart").get_by_role("img")
 

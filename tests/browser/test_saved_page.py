@@ -5,17 +5,16 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
+import torchglass as tg
 from tests import make
 from tests.browser.conftest import OpenPage
-from tests.browser.runs import RUN, put_steps, training
-from torchglass.store.memory import MemoryStore
-from torchglass.views.web.saved_page import write_page
+from tests.browser.runs import put_steps, run_of, training
 
 
 def test_a_saved_page_opens_from_the_disk_without_a_network(
     tmp_path: Path, open_page: OpenPage
 ) -> None:
-    write_page(training(), tmp_path / "page.html")
+    tg.view(training(), save=tmp_path / "page.html")
 
     page = open_page((tmp_path / "page.html").as_uri(), offline=True)
 
@@ -30,11 +29,12 @@ def test_a_saved_page_opens_from_the_disk_without_a_network(
 
 
 def test_a_saved_page_keeps_all_interactions(tmp_path: Path, open_page: OpenPage) -> None:
-    write_page(training(), tmp_path / "page.html")
+    tg.view(training(), save=tmp_path / "page.html")
     page = open_page((tmp_path / "page.html").as_uri(), offline=True)
 
     page.locator("[data-testid=box].stack").click()
     page.locator('[data-key="blocks.0:1"]').click()
+    expect(page.get_by_test_id("step")).to_have_text("step 39")
     page.get_by_label("Step", exact=True).fill("7")
     page.get_by_label("Colour by").select_option("gradients")
 
@@ -50,9 +50,9 @@ def test_a_saved_page_keeps_all_interactions(tmp_path: Path, open_page: OpenPage
 def test_a_page_saved_while_the_run_goes_on_does_not_wait(
     tmp_path: Path, open_page: OpenPage
 ) -> None:
-    store = MemoryStore(RUN)
+    store = run_of(None, ends=False)
     put_steps(store, range(3))
-    write_page(store, tmp_path / "page.html")
+    tg.view(store, save=tmp_path / "page.html")
 
     page = open_page((tmp_path / "page.html").as_uri(), offline=True)
 
@@ -64,9 +64,8 @@ def test_hostile_names_stay_inside_the_data_of_a_saved_page(
     tmp_path: Path, open_page: OpenPage
 ) -> None:
     name = "</script><script>alert(1)</script><!--<script>\u2028\ud800"
-    store = MemoryStore(RUN)
-    store.put_model(make.model({"children": {name: {"extra": name}}}, name=name))
-    write_page(store, tmp_path / "page.html")
+    store = run_of(make.model({"children": {name: {"extra": name}}}, name=name), ends=False)
+    tg.view(store, save=tmp_path / "page.html")
 
     page = open_page((tmp_path / "page.html").as_uri(), offline=True)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,15 +14,20 @@ from torch import nn
 import torchglass as tg
 from tests import make
 from tests.browser.conftest import PATIENCE_MS, OpenPage, Serve
-from tests.browser.runs import RUN, graph, put_steps, put_training, training, transformer
-from torchglass.records.findings import Finding, Findings
-from torchglass.records.graph import Graph, Node, NodeId
-from torchglass.records.measures import BlockId, Footprint, MemoryBlock, MemoryChange, StepPart
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Frame, Point, SeriesId
-from torchglass.records.tensors import Activations, FeatureMap
-from torchglass.store.file_reader import FileReader, FileSink
-from torchglass.store.memory import MemoryStore
+from tests.browser.runs import (
+    called_twice,
+    file_of,
+    footprint,
+    graph,
+    pictures,
+    put_steps,
+    put_training,
+    run_named,
+    run_of,
+    scalars,
+    training,
+    transformer,
+)
 
 
 def test_scalars_are_charted(open_page: OpenPage, serving: Serve) -> None:
@@ -121,21 +124,7 @@ def test_a_finding_opens_its_series_at_its_step(open_page: OpenPage, serving: Se
 
 
 def test_a_finding_leads_to_the_call_that_it_is_about(open_page: OpenPage, serving: Serve) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
-    first = Node(id=NodeId(1), kind="call", path="embed", parent=NodeId(0))
-    again = Node(id=NodeId(2), kind="call", path="embed", parent=NodeId(0), number=2)
-    op = Node(id=NodeId(3), kind="op", path="embed", parent=NodeId(2), name="embedding")
-    root = Node(id=NodeId(0), kind="call")
-    store.put_document(Graph(nodes=(root, first, again, op)))
-    store.series("embed", "2:output", "histogram")
-    finding = Finding(
-        severity="error", kind="nan", message="NaN", path="embed", op="embedding", call=2
-    )
-    series = replace(finding, op="", call=0, facts={"series": "embed.2:output"})
-    store.put_document(Findings(findings=(finding, series)))
-    store.close()
-    page = open_page(serving(store).url)
+    page = open_page(serving(called_twice()).url)
     page.get_by_role("button", name="Findings").click()
 
     page.get_by_role("button", name="embed · call 2 · output", exact=True).click()
@@ -150,13 +139,8 @@ def test_a_finding_leads_to_the_call_that_it_is_about(open_page: OpenPage, servi
 
 
 def test_numbers_of_the_whole_run_have_names_in_words(open_page: OpenPage, serving: Serve) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
     names = ("lr.1", "grad_scale", "ranks.slowest", "my own")
-    points: dict[SeriesId, Point] = {store.series("", name): 1.0 for name in names}
-    store.put_frame(Frame(step=0, time_ns=0, points=points))
-    store.close()
-    page = open_page(serving(store).url)
+    page = open_page(serving(scalars({name: {0: 1.0} for name in names})).url)
 
     page.get_by_role("button", name="Scalars").click()
 
@@ -165,13 +149,9 @@ def test_numbers_of_the_whole_run_have_names_in_words(open_page: OpenPage, servi
 
 
 def test_the_time_of_a_traced_pass_is_a_flame(open_page: OpenPage, serving: Serve) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
     calls = [make.call(0), make.call(1, "embed", parent=0)]
     ops = [make.op(0, "embedding", call=1, start_ns=10, end_ns=90)]
-    store.put_document(make.trace(ops, calls))
-    store.close()
-    page = open_page(serving(store).url)
+    page = open_page(serving(run_of(transformer(), make.trace(ops, calls))).url)
 
     page.get_by_role("button", name="Time", exact=True).click()
 
@@ -219,7 +199,7 @@ def test_a_profile_has_a_view_of_the_time_that_modules_take(
 def test_gradients_are_read_under_the_mouse_and_beside_another_run(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    server = serving(training(), training(30, run=RunRecord(name="other", created_ns=1)))
+    server = serving(training(), training(30, run=run_named("other")))
     page = open_page(f"{server.url}#view=gradients&compare=1")
     said = page.get_by_role("region", name="Gradients").get_by_role("status")
     expect(said).to_contain_text("Amber: other")
@@ -231,22 +211,7 @@ def test_gradients_are_read_under_the_mouse_and_beside_another_run(
 
 
 def test_pictures_of_activations_are_drawn(open_page: OpenPage, serving: Serve) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
-    picture = FeatureMap(
-        path="embed",
-        name="output",
-        step=3,
-        spec=make.spec(2, 2),
-        low=-1.0,
-        high=1.0,
-        rows=1,
-        columns=2,
-        pixels=base64.b64encode(bytes([0, 255])).decode(),
-    )
-    store.put_document(Activations(maps=(picture,)))
-    store.close()
-    page = open_page(serving(store).url)
+    page = open_page(serving(run_of(transformer(), pictures())).url)
 
     page.get_by_role("button", name="Activations").click()
 
@@ -263,7 +228,7 @@ def test_tiles_that_no_channel_is_in_are_empty(
     model, file = torch.nn.Conv2d(1, channels, 1), tmp_path / "run.glass"
     with tg.watch(model, log=["activations"], save=file, verbose=False):
         model(torch.ones(1, 1, 4, 4)).sum().backward()
-    page = open_page(serving(tg.open(file).reader).url)
+    page = open_page(serving(file).url)
 
     page.get_by_role("button", name="Activations").click()
 
@@ -277,23 +242,7 @@ def test_tiles_that_no_channel_is_in_are_empty(
 
 
 def test_the_memory_of_a_step_is_a_timeline(open_page: OpenPage, serving: Serve) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
-    block = MemoryBlock(
-        id=BlockId(0), kind="activation", spec=make.spec(256), bytes=1024, path="embed", op="add"
-    )
-    block = replace(block, phase="forward")
-    taken = MemoryChange(
-        time_ns=5, block=BlockId(0), bytes=1024, phase="forward", path="embed", op="add"
-    )
-    freed = replace(taken, time_ns=9, bytes=-1024, phase="backward")
-    parts = (
-        StepPart(phase="forward", start=0, start_ns=0),
-        StepPart(phase="backward", start=1, start_ns=7),
-    )
-    store.put_document(Footprint(blocks=(block,), changes=(taken, freed), parts=parts))
-    store.close()
-    page = open_page(serving(store).url)
+    page = open_page(serving(run_of(transformer(), footprint())).url)
 
     page.get_by_role("button", name="Memory").click()
 
@@ -304,8 +253,8 @@ def test_the_memory_of_a_step_is_a_timeline(open_page: OpenPage, serving: Serve)
 def test_new_steps_arrive_while_the_run_is_written(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
-    sink = FileSink(tmp_path / "run.glass", RUN)
-    page = open_page(serving(FileReader(tmp_path / "run.glass")).url)
+    sink = file_of(tmp_path / "run.glass", None)
+    page = open_page(serving(tmp_path / "run.glass").url)
     expect(page.locator(".tree-pane .empty")).to_have_text("No model recorded yet.")
 
     sink.put_model(transformer())
@@ -330,8 +279,7 @@ def test_new_steps_arrive_while_the_run_is_written(
 
 
 def test_a_graph_that_comes_later_is_shown(open_page: OpenPage, serving: Serve) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
+    store = run_of(transformer(), ends=False)
     page = open_page(serving(store).url)
     expect(page.get_by_test_id("box")).to_have_count(3)
 
@@ -341,10 +289,10 @@ def test_a_graph_that_comes_later_is_shown(open_page: OpenPage, serving: Serve) 
 
 
 def test_who_went_back_in_time_stays_there(open_page: OpenPage, serving: Serve) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
+    store = run_of(transformer(), ends=False)
     put_training(store, range(10))
     page = open_page(serving(store).url)
+    expect(page.get_by_test_id("step")).to_have_text("step 9")
     page.get_by_label("Step", exact=True).fill("4")
 
     put_training(store, range(10, 20))
@@ -357,10 +305,9 @@ def test_who_went_back_in_time_stays_there(open_page: OpenPage, serving: Serve) 
 def test_a_page_whose_server_ends_says_how_to_open_the_file_again(
     tmp_path: Path, open_page: OpenPage, serving: Serve
 ) -> None:
-    sink = FileSink(tmp_path / "run.glass", RUN)
-    sink.put_model(transformer())
+    sink = file_of(tmp_path / "run.glass", transformer())
     put_steps(sink, range(3))
-    server = serving(FileReader(tmp_path / "run.glass"))
+    server = serving(tmp_path / "run.glass")
     page = open_page(server.url, loses_its_server=True)
     expect(page.get_by_test_id("step")).to_have_text("step 2")
 
@@ -406,8 +353,7 @@ def test_nan_gradients_are_marked_and_layers_stand_in_the_order_in_which_they_ru
 def test_a_page_whose_server_ends_says_so_and_goes_on_showing(
     open_page: OpenPage, serving: Serve
 ) -> None:
-    store = MemoryStore(RUN)
-    store.put_model(transformer())
+    store = run_of(transformer(), ends=False)
     server = serving(store)
     page = open_page(server.url, loses_its_server=True)
     page.get_by_role("treeitem").first.wait_for()

@@ -10,7 +10,6 @@ import pytest
 
 import torchglass as tg
 from tests.distributed.processes import run_ranks
-from torchglass.records.findings import Findings
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +20,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from tests.distributed.processes import gather
-from torchglass.api.watch import watch
-from torchglass.results.run import tg.open
+import torchglass as tg
+from torchglass import watch
 
 rank = gather()
 folder, reduce, steps, victim, spoiled = sys.argv[1:]
@@ -56,7 +55,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from tests.distributed.processes import gather
-from torchglass.api.watch import watch
+from torchglass import watch
 
 rank = gather()
 torch.manual_seed(0)
@@ -81,7 +80,7 @@ import sys
 import torch
 from torch import nn
 from tests.distributed.processes import gather
-from torchglass.api.watch import watch
+from torchglass import watch
 
 rank = gather()
 model = nn.Linear(4, 1)
@@ -102,7 +101,7 @@ import sys
 import torch
 from torch import nn
 from tests.distributed.processes import gather
-from torchglass.api.watch import watch
+from torchglass import watch
 
 rank = gather()
 folder, *reduce = sys.argv[1:]
@@ -190,9 +189,8 @@ def test_a_nan_on_one_rank_is_found_with_the_rank(tmp_path: Path) -> None:
     train(tmp_path, 4, reduce="all", spoiled=3, steps=1)
 
     with tg.open(tmp_path / "0.glass") as run:
-        found = run.reader.document(Findings)
-    assert found is not None
-    (of_input,) = (one for one in found.findings if one.facts["series"] == "input.0")
+        found = run.findings
+    (of_input,) = (one for one in found if one.facts["series"] == "input.0")
     assert of_input.facts["ranks"] == [3]
     assert of_input.message == "`input.0` has NaN or Inf on rank 3 of 4 (since step 0)"
 

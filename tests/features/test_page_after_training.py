@@ -5,20 +5,19 @@ The programs run at real terminals, in pipes, and without either.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import torchglass as tg
+from tests.pages import read_page
 from tests.terminals import Terminal
 
 TRAINING = """
@@ -51,11 +50,7 @@ def program(ending: str, folder: Path) -> list[str]:
 def status(screen: str) -> dict[str, Any]:
     """What the page says of its run."""
     (url,) = set(re.findall(r"http://localhost:\d+/\?token=[\w-]+", screen))
-    # The token of the address becomes a cookie.
-    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-    browser.open(url).close()
-    with browser.open(f"{url.partition('?')[0]}api/run") as answer:
-        told: dict[str, Any] = json.load(answer)["status"]
+    told: dict[str, Any] = read_page(url, "api/run")["status"]
     return told
 
 

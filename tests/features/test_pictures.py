@@ -291,7 +291,6 @@ def test_the_title_counts_the_parameters_of_the_model_and_those_that_ran() -> No
 
 SLOW_DRAWING = """
 import torch, torchglass as tg
-from torchglass.views.graph import Overrides
 from torch import nn
 
 class Wide(nn.Module):
@@ -301,8 +300,9 @@ class Wide(nn.Module):
             made = [a + b for a in made[:40] for b in made[40:50]][:400]
         return torch.stack(made)
 
-tg.trace(Wide(), torch.ones(2)).draw(
-    "wide.svg", fold_repeats=False, overrides=Overrides(graph={"splines": "ortho"})
+tg.log_forward_pass(
+    Wide(), torch.ones(2), vis_opt="unrolled", vis_outpath="wide", vis_save_only=True,
+    vis_fileformat="svg", vis_graph_overrides={"splines": "ortho"},
 )
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,7 +11,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,8 @@ from torch import nn
 
 import torchglass as tg
 from tests.command_line import main
-from torchglass.records.run import Ending, RunRecord, RunStatus, worst_status
-from torchglass.records.series import Frame
-from torchglass.store import run_file
-from torchglass.store.file_reader import FileReader, FileSink
-from torchglass.views.web.payloads import mark, status
+from tests.pages import read_page
+from tests.recorded import going_on
 
 
 class Model(nn.Module):
@@ -196,43 +193,17 @@ def test_a_process_that_was_killed_is_told_at_once(tmp_path: Path) -> None:
             assert not run.finished
 
 
-def frames(*ages: float) -> Iterator[Frame]:
-    now = time.time()
-    for step, age in enumerate(ages):
-        yield Frame(step=step, time_ns=int((now - age) * 1e9), points={})
+def test_a_run_that_makes_no_more_steps_is_stalled(tmp_path: Path) -> None:
+    with going_on(tmp_path / "run.glass", 103, 102, 101, 100) as path, tg.open(path) as run:
+        told = run.status
 
-
-@pytest.fixture
-def written(tmp_path: Path) -> Iterator[Callable[..., FileReader]]:
-    """A run that this process writes, whose steps are so many seconds old."""
-    sinks: list[FileSink] = []
-    readers: list[FileReader] = []
-
-    def write(*ages: float) -> FileReader:
-        sink = FileSink(tmp_path / "run.glass", RunRecord(name="run", created_ns=0))
-        sinks.append(sink)
-        for frame in frames(*ages):
-            sink.put_frame(frame)
-        sink.flush()
-        readers.append(FileReader(tmp_path / "run.glass"))
-        return readers[-1]
-
-    yield write
-    for reader in readers:
-        reader.close()
-    for sink in sinks:
-        sink.close()
-
-
-def test_a_run_that_makes_no_more_steps_is_stalled(written: Callable[..., FileReader]) -> None:
-    told = written(103, 102, 101, 100).status()
-
-    assert re.fullmatch(r"stalled for 10\d s", told) or told == "stalled for 2 min"
+    assert re.fullmatch(r"stalled for 1\d\d s", told) or re.fullmatch(r"stalled for \d min", told)
     assert not told.is_over
 
 
-def test_a_run_whose_steps_take_long_is_not_stalled(written: Callable[..., FileReader]) -> None:
-    assert written(180, 120, 60).status() == "running"
+def test_a_run_whose_steps_take_long_is_not_stalled(tmp_path: Path) -> None:
+    with going_on(tmp_path / "run.glass", 18_000, 12_000, 6_000) as path, tg.open(path) as run:
+        assert run.status == "running"
 
 
 def change_writer(path: Path, **facts: Any) -> None:
@@ -243,45 +214,30 @@ def change_writer(path: Path, **facts: Any) -> None:
     connection.close()
 
 
-def test_of_another_machine_the_heartbeat_tells(written: Callable[..., FileReader]) -> None:
-    reader = written(1)
-
-    change_writer(reader.path, machine="elsewhere")
-    assert reader.status() == "running"
-    change_writer(reader.path, time_ns=time.time_ns() - 60_000_000_000)
-    assert reader.status() == "killed"
-
-
-def test_a_writer_with_nothing_to_write_says_that_it_is_there(
-    written: Callable[..., FileReader], monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(run_file, "HEARTBEAT_SECONDS", 0.0)
-    reader = written(1)
-
-    change_writer(reader.path, machine="elsewhere", time_ns=0)
-
-    while reader.status() != "running":
-        continue
+def test_of_another_machine_the_heartbeat_tells(tmp_path: Path) -> None:
+    with going_on(tmp_path / "run.glass", 1) as path, tg.open(path) as run:
+        change_writer(path, machine="elsewhere", time_ns=time.time_ns())
+        assert run.status == "running"
+        change_writer(path, time_ns=time.time_ns() - 60_000_000_000)
+        assert run.status == "killed"
 
 
 def test_another_process_with_the_number_of_one_that_is_gone_does_not_count(
-    written: Callable[..., FileReader],
+    tmp_path: Path,
 ) -> None:
-    reader = written(1)
+    with going_on(tmp_path / "run.glass", 1) as path, tg.open(path) as run:
+        change_writer(path, began=1)
 
-    change_writer(reader.path, began=1)
-
-    assert reader.status() == "killed"
+        assert run.status == "killed"
 
 
-def test_a_file_that_does_not_say_who_writes_it_is_read(written: Callable[..., FileReader]) -> None:
-    reader = written(7200)
+def test_a_file_that_does_not_say_who_writes_it_is_read(tmp_path: Path) -> None:
+    with going_on(tmp_path / "run.glass", 7200) as path, tg.open(path) as run:
+        with sqlite3.connect(path) as connection:
+            connection.execute("DELETE FROM meta WHERE key = 'writer'")
+        connection.close()
 
-    with sqlite3.connect(reader.path) as connection:
-        connection.execute("DELETE FROM meta WHERE key = 'writer'")
-    connection.close()
-
-    assert reader.status() == "stalled for 2 h"
+        assert run.status == "stalled for 2 h"
 
 
 def test_a_run_that_is_resumed_runs_again(model: Model, tmp_path: Path) -> None:
@@ -298,17 +254,19 @@ def test_a_run_that_is_resumed_runs_again(model: Model, tmp_path: Path) -> None:
     assert tg.open(path).status == "finished"
 
 
-def test_of_many_ranks_the_worst_is_told(tmp_path: Path) -> None:
-    for rank, fails in enumerate([False, True]):
-        run = RunRecord(name="run", created_ns=0, rank=rank, world_size=2, group="one")
-        sink = FileSink(tmp_path / f"run-rank{rank}.glass", run)
-        sink.put_frame(next(frames(1)))
-        if fails:
-            sink.put_document(Ending(state="stopped", error="RuntimeError", step=7))
-        sink.close()
+def test_of_many_ranks_the_worst_is_told(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, at in enumerate(["", "loss"]):
+        monkeypatch.setenv("RANK", str(rank))
+        watcher = tg.watch(model, run_dir=tmp_path, verbose=False)
+        with contextlib.suppress(RuntimeError), watcher:
+            train(watcher, model, at, RuntimeError)
 
-    assert tg.open(tmp_path).status == "stopped by RuntimeError at step 7"
-    assert worst_status([RunStatus("finished"), RunStatus("running")]) == "running"
+    with tg.open(tmp_path) as run:
+        assert list(run.ranks) == [0, 1]
+        assert run.status == "stopped by RuntimeError at step 4"
 
 
 def test_a_run_in_memory_is_no_file(model: Model, tmp_path: Path, monkeypatch: Any) -> None:
@@ -335,10 +293,9 @@ def test_the_command_line_and_the_page_tell_it(
     assert main(["summary", str(path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["run"]
     assert (told["status"], told["state"]) == ("stopped by ValueError at step 4", "stopped")
-    with FileReader(path) as reader:
-        payload = status(reader)
-    assert payload["how"] == "stopped by ValueError at step 4: bad batch"
-    assert mark([payload]) != mark([{**payload, "state": "finished"}])
+    with contextlib.closing(tg.view(path, port=0)) as server:
+        status = read_page(server.url, "api/run")["status"]
+    assert status["how"] == "stopped by ValueError at step 4: bad batch"
 
 
 # What is printed

@@ -20,11 +20,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torchglass as tg
-from tests.watched import watching
+from tests.watched import graph_of, watching
 from torchglass import TorchglassWarning, attach, errors, watch
-from torchglass.records.graph import Graph
-from torchglass.records.tensors import Activations
-from torchglass.views.web.op_graph import op_graph
 
 
 class Net(nn.Module):
@@ -518,9 +515,7 @@ def test_pictures_of_what_modules_put_out_are_kept_on_request() -> None:
     with watching(model, log=["activations"]) as seen:
         train(model, 2, torch.randn(2, 1, 8, 8))
 
-    kept = seen.store.document(Activations)
-    assert kept is not None
-    pictures = {picture.path: picture for picture in kept.maps}
+    pictures = {picture.path: picture for picture in seen.activations.maps}
     conv, head = pictures["0"], pictures["2"]
     assert (conv.rows, conv.columns, conv.tiles, conv.step) == (16, 16, 2, 1)
     assert len(base64.b64decode(conv.pixels)) == 256
@@ -536,9 +531,7 @@ def test_the_pictures_of_the_last_pass_are_kept_if_nothing_else_is_logged(passes
         for _ in range(passes):
             model(torch.randn(2, 1, 8, 8))
 
-    kept = seen.store.document(Activations)
-    assert kept is not None
-    assert kept.maps[0].path == ""
+    assert seen.activations.maps[0].path == ""
 
 
 def test_time_can_be_told_by_something_else_than_steps() -> None:
@@ -640,7 +633,7 @@ class TwoInputs(nn.Module):
         return cast(torch.Tensor, (hidden - self.right(targets)).square().sum())
 
 
-def flow_of_inputs(graph: Graph) -> set[tuple[str, str]]:
+def flow_of_inputs(graph: Any) -> set[tuple[str, str]]:
     names = {node.id: node.facts.get("argument", node.name) for node in graph.nodes}
     sources = {node.id for node in graph.nodes if node.kind == "input" and node.parent == 0}
     return {(names[e.source], names[e.target]) for e in graph.edges if e.source in sources}
@@ -665,7 +658,7 @@ def test_views_of_one_batch_are_inputs_of_their_own(views: Any) -> None:
         backward(model(idx, targets))
 
     assert flow_of_inputs(seen.graph) == {("idx", "left"), ("targets", "right")}
-    assert flow_of_inputs(op_graph(tg.trace(model, idx, targets).record)) == {
+    assert flow_of_inputs(graph_of(tg.trace(model, idx, targets))) == {
         ("idx", "left"),
         ("targets", "right"),
     }
@@ -696,7 +689,7 @@ def test_parts_of_one_tensor_go_their_own_ways_inside_a_module(split: Any) -> No
     with watching(model) as seen:
         backward(model(torch.randn(3, 4)))
 
-    for graph in (seen.graph, op_graph(tg.trace(model, torch.randn(3, 4)).record)):
+    for graph in (seen.graph, graph_of(tg.trace(model, torch.randn(3, 4)))):
         names = {node.id: node.name for node in graph.nodes}
         inputs = {
             node.id: node.facts["argument"]
@@ -742,7 +735,7 @@ def test_residual_connections_outside_of_blocks_are_one_line_each(blocks: int) -
     assert in_order == ["call", *["call", "op"] * blocks]
 
 
-def edges(graph: Graph) -> set[tuple[str, str]]:
+def edges(graph: Any) -> set[tuple[str, str]]:
     """The edges by the names of their ends."""
     names = {node.id: node.path if node.kind == "call" else node.kind for node in graph.nodes}
     return {(names[edge.source], names[edge.target]) for edge in graph.edges}

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from torch import nn
 
 import torchglass as tg
 from tests.recorded import ROOT
+from tests.watched import graph_of
 from torchglass import TorchglassWarning, errors, setup, watch
-from torchglass.api import backends
-from torchglass.records.graph import Graph
-from torchglass.store.file_reader import FileReader
 
 STRUCTURE = """
 import torch
@@ -105,36 +102,8 @@ def test_a_snippet_of_the_seed_runs_as_printed_and_ends(
     with tg.open(file) as run:
         assert run.finished
         assert labels <= set(run)
-        assert run.reader.document(Graph) is not None
+        assert graph_of(run).nodes
     assert ("http://localhost:" in done.stderr) == ("standalone" in snippet)
-
-
-def test_a_page_is_served_while_the_training_goes_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
-    served: list[backends.StandaloneBackend] = []
-    begin = backends.StandaloneBackend.begin
-
-    def remember(self: backends.StandaloneBackend, reader: object) -> None:
-        served.append(self)
-        begin(self, reader)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(backends.StandaloneBackend, "begin", remember)
-    model = nn.Linear(4, 2)
-
-    with watch(model, backend="standalone", run_dir=":memory:", standalone_port=5077):
-        model(torch.randn(3, 4)).sum().backward()
-        # The token of the address becomes a cookie.
-        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-        with browser.open(served[0].url) as answer:
-            page = answer.read().decode()
-
-    assert "<html" in page
-    assert served[0].url in capsys.readouterr().err
-    server = served[0]._server
-    assert server is not None
-    server.close()
 
 
 def test_a_resumed_training_goes_on_in_its_file(tmp_path: Path) -> None:
@@ -311,28 +280,6 @@ def test_no_file_is_left_of_a_watch_that_could_not_begin(tmp_path: Path) -> None
     assert set(threading.enumerate()) <= threads
 
 
-def test_a_backend_that_cannot_begin_leaves_nothing_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    readers: list[FileReader] = []
-
-    def fail(self: backends.StandaloneBackend, reader: FileReader) -> None:
-        readers.append(reader)
-        raise OSError("no port is free")
-
-    monkeypatch.setattr(backends.StandaloneBackend, "begin", fail)
-    call, threads = nn.Module.__call__, set(threading.enumerate())
-
-    with pytest.raises(OSError, match="no port is free"):
-        watch(nn.Linear(4, 2), backend="standalone", run_dir=tmp_path, verbose=False)
-
-    with pytest.raises(errors.StoreError, match="closed"):
-        readers[0].run()
-    assert not list(tmp_path.iterdir())
-    assert set(threading.enumerate()) <= threads
-    assert nn.Module.__call__ is call
-
-
 TRAIN_WHEN_TOLD = """
 import sys
 import torch, torchglass as tg
@@ -467,7 +414,7 @@ def test_how_histograms_were_made_and_are_to_be_shown_is_in_the_run(
 def test_setup_lets_a_process_open_more_files(tmp_path: Path) -> None:
     code = """
 import resource
-from torchglass.api.watch import setup
+from torchglass import setup
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 2000))
 setup()
 print(resource.getrlimit(resource.RLIMIT_NOFILE))
@@ -478,30 +425,3 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
 
     assert done.stdout.splitlines() == ["(2000, 2000)", "(2000, 2000)"], done.stderr
     assert setup() is None  # type: ignore[func-returns-value]
-
-
-def test_a_backend_that_breaks_is_a_warning_and_the_file_is_written(tmp_path: Path) -> None:
-    class Broken:
-        def follow(self, training: object) -> None:
-            """Nothing to do."""
-
-        def begin(self, reader: object) -> None:
-            """Nothing to do."""
-
-        def frame(self, frame: object, series: object) -> None:
-            raise OSError("gone away")
-
-        def close(self) -> None:
-            """Nothing to do."""
-
-    from tests.recorded import RUN, put_step
-    from torchglass.store.memory import MemoryStore
-
-    store = MemoryStore(RUN)
-    shown = backends.BackendSink(store, [Broken()])
-
-    with pytest.warns(TorchglassWarning, match="Broken stopped: OSError: gone away"):
-        put_step(shown, 0)
-    put_step(shown, 1)
-
-    assert store.last_step() == 1

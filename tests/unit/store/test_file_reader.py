@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import sqlite3
 import subprocess
 import sys
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.recorded import MODEL, ROOT, RUN, stats, write_run
+from tests.recorded import MODEL, ROOT, RUN, going_on, stats, write_run
 from torchglass.records.series import point_values
+from torchglass.store import run_file
 from torchglass.store.file_reader import FileReader, FileSink
 
 WRITE_WHEN_ASKED = """
@@ -127,3 +129,18 @@ def test_statistics_keep_their_exact_numbers(tmp_path: Path) -> None:
 
     assert tuple(row) == point_values(stats(8))
     reader.close()
+
+
+def test_a_writer_with_nothing_to_write_says_that_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_file, "HEARTBEAT_SECONDS", 0.0)
+    with going_on(tmp_path / "run.glass", 1) as path, FileReader(path) as reader:
+        with sqlite3.connect(path) as connection:
+            ((writer,),) = connection.execute("SELECT value FROM meta WHERE key = 'writer'")
+            gone = json.dumps({**json.loads(writer), "machine": "elsewhere", "time_ns": 0})
+            connection.execute("UPDATE meta SET value = ? WHERE key = 'writer'", [gone])
+        connection.close()
+
+        while reader.status() != "running":
+            continue

@@ -17,6 +17,7 @@ from torchglass.store.memory import MemoryStore
 from torchglass.views.web.decimated_steps import decimate, in_order
 from torchglass.views.web.payloads import (
     VERSION,
+    mark,
     model_payload,
     points_payload,
     run_payload,
@@ -52,6 +53,12 @@ def test_the_run_is_told_with_how_far_it_is(store: MemoryStore) -> None:
         "series": 1,
         "revision": 0,
     }
+
+
+def test_another_state_is_another_event() -> None:
+    status = {"last_step": 7, "finished": False, "state": "stopped", "how": "stopped by ValueError"}
+
+    assert mark([status]) != mark([{**status, "state": "finished"}])
 
 
 def test_each_module_has_its_own_and_its_total_counts() -> None:

@@ -1,0 +1,92 @@
+"""Where a watched training is shown while it goes on."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.recorded import RUN, put_step
+from torchglass import TorchglassWarning, errors, watch
+from torchglass.api import backends
+from torchglass.store.file_reader import FileReader
+from torchglass.store.memory import MemoryStore
+
+
+def test_a_page_is_served_while_the_training_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    served: list[backends.StandaloneBackend] = []
+    begin = backends.StandaloneBackend.begin
+
+    def remember(self: backends.StandaloneBackend, reader: object) -> None:
+        served.append(self)
+        begin(self, reader)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(backends.StandaloneBackend, "begin", remember)
+    model = nn.Linear(4, 2)
+
+    with watch(model, backend="standalone", run_dir=":memory:", standalone_port=0):
+        model(torch.randn(3, 4)).sum().backward()
+        # The token of the address becomes a cookie.
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with browser.open(served[0].url) as answer:
+            page = answer.read().decode()
+
+    assert "<html" in page
+    assert served[0].url in capsys.readouterr().err
+    server = served[0]._server
+    assert server is not None
+    server.close()
+
+
+def test_a_backend_that_cannot_begin_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[FileReader] = []
+
+    def fail(self: backends.StandaloneBackend, reader: FileReader) -> None:
+        readers.append(reader)
+        raise OSError("no port is free")
+
+    monkeypatch.setattr(backends.StandaloneBackend, "begin", fail)
+    call, threads = nn.Module.__call__, set(threading.enumerate())
+
+    with pytest.raises(OSError, match="no port is free"):
+        watch(nn.Linear(4, 2), backend="standalone", run_dir=tmp_path, verbose=False)
+
+    with pytest.raises(errors.StoreError, match="closed"):
+        readers[0].run()
+    assert not list(tmp_path.iterdir())
+    assert set(threading.enumerate()) <= threads
+    assert nn.Module.__call__ is call
+
+
+def test_a_backend_that_breaks_is_a_warning_and_the_file_is_written(tmp_path: Path) -> None:
+    class Broken:
+        def follow(self, training: object) -> None:
+            """Nothing to do."""
+
+        def begin(self, reader: object) -> None:
+            """Nothing to do."""
+
+        def frame(self, frame: object, series: object) -> None:
+            raise OSError("gone away")
+
+        def close(self) -> None:
+            """Nothing to do."""
+
+    store = MemoryStore(RUN)
+    shown = backends.BackendSink(store, [Broken()])
+
+    with pytest.warns(TorchglassWarning, match="Broken shows no more: OSError: gone away"):
+        put_step(shown, 0)
+    put_step(shown, 1)
+
+    assert store.last_step() == 1
