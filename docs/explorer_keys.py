@@ -14,20 +14,20 @@ BEGIN, END = "<!-- keys -->", "<!-- end of keys -->"
 
 
 def renewed(page: str) -> str:
-    """The page with its keys and components as they are now."""
+    """The page with its keys and columns as they are now."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{markdown()}\n{END}{after}"
 
 
 def markdown() -> str:
-    """All keys and all components of the labels as tables."""
+    """All keys and all columns as tables."""
     parts = [
         *("## Keys", "", "`?` shows them in the explorer.", ""),
         *_tables((*KEYS, *panel_toggles())),
         *("## Keys inside the panels", ""),
         *_tables(PANEL_KEYS),
-        *("## Components of the labels", "", "| component | example | key |", "|---|---|---|"),
+        *("## Columns", "", "| column | example | key |", "|---|---|---|"),
         *(
             f"| {column.name} | `{column.example[0]}` | {_group_key(column.group)} |"
             for column in (NAME, *COLUMNS)
