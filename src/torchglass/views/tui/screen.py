@@ -15,10 +15,11 @@ from torchglass.views.tui.panels import Panel
 from torchglass.views.tui.panels.code import Code
 from torchglass.views.tui.panels.label_panel import LabelPanel
 from torchglass.views.tui.tree.columns import Group
+from torchglass.views.tui.tree.export import choices, save
 from torchglass.views.tui.tree.label_choice import BY_ID, EMPTY, Labels
 from torchglass.views.tui.tree.rows import next_twin
 from torchglass.views.tui.tree.tree import ModuleTree
-from torchglass.views.tui.windows import Help, Pick, choices, save
+from torchglass.views.tui.windows import Help, Pick
 
 _NO_SEARCH = "No search yet: / starts one"
 
@@ -91,13 +92,13 @@ class Explorer(LiveBench):
 
     def _export(self, format: str | None) -> None:
         if format is not None:
-            self.say(save(self.app, self.tree_panel, format))
+            self.say(save(self.app, self.tree_panel.table(), format))
 
     def action_help(self) -> None:
         """Show all keys."""
         focused = self.focused
         places = focused.places if isinstance(focused, Panel) else ("anywhere", "tree")
-        self.app.push_screen(Help(places))
+        self.app.push_screen(Help(all_keys(), places))
 
     def action_quit(self) -> None:
         """Leave the explorer."""

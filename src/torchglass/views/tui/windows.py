@@ -7,7 +7,6 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import on
@@ -23,9 +22,6 @@ from textual.widgets.option_list import Option
 from torchglass.views.formats import harmless
 from torchglass.views.tui.explorer_state import FOUND, LOST, SHARED, TIED
 from torchglass.views.tui.keys import Key, Place, sections
-from torchglass.views.tui.panel_tabs import all_keys
-from torchglass.views.tui.tree.export import FORMATS, TreeLine, TreeTable, new_file
-from torchglass.views.tui.tree.tree import ModuleTree
 
 
 class Pick(ModalScreen["str | None"]):
@@ -91,9 +87,10 @@ class Help(ModalScreen[None]):
         Binding("pageup", "page(-1)", "scroll up a page", show=False),
     ]
 
-    def __init__(self, focused: Collection[Place] = ()) -> None:
+    def __init__(self, keys: Sequence[Key], focused: Collection[Place] = ()) -> None:
         """`focused` are the places whose keys act now."""
         super().__init__()
+        self._keys = keys
         self._focused = focused
 
     def compose(self) -> ComposeResult:
@@ -169,9 +166,9 @@ class Help(ModalScreen[None]):
 
     def _sections(self) -> Iterator[tuple[str, Sequence[Line]]]:
         """Headings and lines: what acts in the focused panel, all else, and the marks."""
-        own: list[Key] = [key for key in all_keys() if key.place in self._focused]
+        own = [key for key in self._keys if key.place in self._focused]
         first = {key.section for key in own} if self._in_panel else set()
-        found = sections(all_keys())
+        found = sections(self._keys)
         ordered = sorted(found, key=lambda title: title not in first)
         for title in ordered:
             yield title, [(key.label, key.does) for key in found[title]]
@@ -256,31 +253,3 @@ def screenshot(app: App[Any], *, simplify: bool = False) -> str:
     svg = app.export_screenshot(simplify=simplify)
     # The picture would load its font from another host.
     return re.sub(r"@font-face\s*{.*?}", "", svg, flags=re.DOTALL)
-
-
-_PICTURE = "SVG"
-
-
-def choices() -> list[tuple[str, str]]:
-    """The formats, each with a word on what is written."""
-    tables = [(name, f"{name:5} rows and columns of the tree") for name in FORMATS]
-    return [*tables, (_PICTURE, f"{_PICTURE:5} screenshot")]
-
-
-def save(app: App[Any], tree: ModuleTree, format: str) -> str:
-    """Write what is shown in a format; what to tell the user of it."""
-    suffix, write = FORMATS.get(format, (f".{_PICTURE.lower()}", None))
-    path = new_file(Path.cwd(), tree.subject.model.name, suffix)
-    try:
-        text = write(_table(tree)) if write else screenshot(app)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        return f"Cannot write {path}: {error.strerror}"
-    return f"Wrote {path.name}"
-
-
-def _table(tree: ModuleTree) -> TreeTable:
-    model, depths = tree.subject.model, tree.subject.outline.depths
-    modules = (model[row] for row in tree.arrangement.rows.tolist())
-    lines = [TreeLine(tree.arrangement.row(module), depths[module.id]) for module in modules]
-    return TreeTable(tree.subject, tree.columns, lines)

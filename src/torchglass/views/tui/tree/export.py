@@ -9,11 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from textual.app import App
 
 from torchglass.views.formats import harmless, pad, width
 from torchglass.views.tui.explorer_state import Subject
 from torchglass.views.tui.tree.columns import Column, Row
+from torchglass.views.tui.windows import screenshot
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -149,3 +152,24 @@ def _cell(tag: str, text: str, right: bool) -> str:
         if right
         else f"<{tag}>{escape(text)}</{tag}>"
     )
+
+
+_PICTURE = "SVG"
+
+
+def choices() -> list[tuple[str, str]]:
+    """The export formats, and what each contains."""
+    tables = [(name, f"{name:5} rows and columns of the tree") for name in FORMATS]
+    return [*tables, (_PICTURE, f"{_PICTURE:5} screenshot")]
+
+
+def save(app: App[Any], table: TreeTable, format: str) -> str:
+    """Export the table, or a screenshot; the message for the user."""
+    suffix, write = FORMATS.get(format, (f".{_PICTURE.lower()}", None))
+    path = new_file(Path.cwd(), table.subject.model.name, suffix)
+    try:
+        text = write(table) if write else screenshot(app)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        return f"Cannot write {path}: {error.strerror}"
+    return f"Wrote {path.name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from textual.message import Message
 
@@ -13,7 +13,9 @@ from torchglass.records.model import ModuleId
 from torchglass.views.tui.explorer_state import Subject
 from torchglass.views.tui.tree.rows import Folds, Mask, reveal
 from torchglass.views.tui.tree.search import NONE, Finder, Matches, SearchError, Walk
-from torchglass.views.tui.tree.tree import ModuleTree
+
+if TYPE_CHECKING:
+    from torchglass.views.tui.tree.tree import ModuleTree
 
 _TURN_SECONDS, _REST_SECONDS = 0.01, 0.001
 """After how long a search lets keys be heard, and for how long at least."""

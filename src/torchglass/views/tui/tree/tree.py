@@ -19,6 +19,7 @@ from torchglass.views.tui.explorer_state import Subject
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.tree import rows
 from torchglass.views.tui.tree.columns import Column, Group
+from torchglass.views.tui.tree.export import TreeLine, TreeTable
 from torchglass.views.tui.tree.label_choice import NAME, Labels
 from torchglass.views.tui.tree.lines import TONES, Sheet, Standing, written
 from torchglass.views.tui.tree.row_order import Arrangement, Sorting
@@ -73,6 +74,13 @@ class TreeView(ScrollView, can_focus=True):
     def row_count(self) -> int:
         """How many modules have a row."""
         return len(self.arrangement)
+
+    def table(self) -> TreeTable:
+        """What the tree shows, to be exported."""
+        model, depths = self.subject.model, self.subject.outline.depths
+        modules = (model[row] for row in self.arrangement.rows.tolist())
+        lines = [TreeLine(self.arrangement.row(module), depths[module.id]) for module in modules]
+        return TreeTable(self.subject, self.columns, lines)
 
     def on_screen(self) -> Sequence[Module]:
         """The modules whose rows can be seen now."""
