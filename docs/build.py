@@ -21,8 +21,7 @@ from torchglass.api.explorer_source import exhibit
 from torchglass.demo.training import train
 from torchglass.results.run import open_run
 from torchglass.results.trace import Trace
-from torchglass.views.tui.app import Exhibit
-from torchglass.views.tui.drawing import draw_explorer
+from torchglass.views.tui.app import ExplorerSource, draw_explorer
 from torchglass.views.tui.themes import LIGHT
 from torchglass.views.web.saved_page import write_page
 
@@ -81,7 +80,7 @@ def _of_the_explorer() -> Iterator[Path]:
     )
 
 
-def _picture(name: str, shown: Exhibit, **options: Any) -> Path:
+def _picture(name: str, shown: ExplorerSource, **options: Any) -> Path:
     path = IMAGES / f"{name}.svg"
     path.write_text(draw_explorer(shown, columns=150, lines=28, **options), encoding="utf-8")
     return path

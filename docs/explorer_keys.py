@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchglass.views.tui.keys import KEYS, Key, sections
-from torchglass.views.tui.panel_keys import PANEL_KEYS
+from torchglass.views.tui.keys import KEYS, PANEL_KEYS, KeyEntry, sections
 from torchglass.views.tui.panel_tabs import all_keys, panel_toggles
 from torchglass.views.tui.tree.label_choice import COLUMNS, NAME
 
@@ -37,7 +36,7 @@ def markdown() -> str:
     return "\n".join(parts)
 
 
-def _tables(keys: tuple[Key, ...]) -> list[str]:
+def _tables(keys: tuple[KeyEntry, ...]) -> list[str]:
     lines = []
     for title, entries in sections(keys).items():
         lines += [f"### {title}", "", "| key | does |", "|---|---|"]
@@ -46,7 +45,7 @@ def _tables(keys: tuple[Key, ...]) -> list[str]:
     return lines
 
 
-def _code(entry: Key) -> str:
+def _code(entry: KeyEntry) -> str:
     return " ".join(f"`{key}`" for key in entry.label.split())
 
 

@@ -160,7 +160,7 @@ def _open_page(reader: Reader) -> Server:
 def _picked() -> Path | None:
     """The run or checkpoint of the current folder that the user picks."""
     from torchglass.targets.names import find_targets
-    from torchglass.views.tui.file_picker import pick
+    from torchglass.views.tui.windows import pick_file
 
     found = find_targets(Path.cwd())
     if not found:
@@ -173,4 +173,4 @@ def _picked() -> Path | None:
             f"picking a target needs a terminal; `torchglass summary {names[0]}` prints one; "
             f"there are {', '.join(names)}{', …' if len(found) > _FEW else ''}"
         )
-    return pick(found)
+    return pick_file(found)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from torchglass.records.attributes import LiveModel
     from torchglass.records.reader import Reader
     from torchglass.results.observation import Recording
-    from torchglass.views.tui.app import Exhibit
-    from torchglass.views.tui.preferences import Kind
+    from torchglass.views.tui.app import ExplorerSource
+    from torchglass.views.tui.preferences import SourceKind
 
     Tensors = Mapping[tuple[str, int, str], torch.Tensor]
 
@@ -46,13 +46,13 @@ def exhibit(
     against: object = None,
     unsafe: bool = False,
     tensors: Tensors | None = None,
-) -> Exhibit:
+) -> ExplorerSource:
     """Whatever a user points at, made ready to be looked at; with inputs a model is run.
 
     A forward that raises is shown up to there, with the explanation. `tensors` are those of a
     recording of the model.
     """
-    from torchglass.views.tui.app import Exhibit
+    from torchglass.views.tui.app import ExplorerSource
 
     found = resolve(target)
     if inputs or kwargs:
@@ -62,7 +62,7 @@ def exhibit(
     else:
         opened = _opened(found, unsafe, tensors)
     model = opened.reader.model()
-    return Exhibit(
+    return ExplorerSource(
         kind=_kind(opened, bool(inputs or kwargs), compared=against is not None),
         reader=opened.reader,
         live=opened.live,
@@ -81,7 +81,7 @@ class Opened(NamedTuple):
     error: BaseException | None = None
 
 
-def _kind(opened: Opened, ran: bool, *, compared: bool) -> Kind:
+def _kind(opened: Opened, ran: bool, *, compared: bool) -> SourceKind:
     """What is explored."""
     if compared:
         return "comparison"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from torchglass.results.summary import Summary
-    from torchglass.views.tui.preferences import Memory
+    from torchglass.views.tui.preferences import PreferenceStore
 
 format_shape = formats.format_shape
 format_param_count = formats.format_count
@@ -82,9 +82,9 @@ class ExplorerConfig:
         columns = [name for wished, names in wishes if wished for name in names]
         return {"depth": self.max_depth, "fold": self.compact_view, "col_names": columns}
 
-    def memory(self) -> Memory:
+    def memory(self) -> PreferenceStore:
         """The same choices as preferences of the explorer, on top of the user's own."""
-        from torchglass.views.tui.preferences import Forgetful, PreferenceFile
+        from torchglass.views.tui.preferences import InMemoryPreferences, PreferenceFile
 
         chosen = PreferenceFile().load()
         wishes = {
@@ -96,7 +96,7 @@ class ExplorerConfig:
         shown = set(chosen.labels.shown)
         for columns, wished in wishes.items():
             shown = shown.union(columns) if wished else shown.difference(columns)
-        return Forgetful(
+        return InMemoryPreferences(
             replace(
                 chosen,
                 labels=replace(chosen.labels, shown=frozenset(shown)),
@@ -291,9 +291,9 @@ def input_select_file(
         raise TargetError(f"there is no {kind} in {folder.resolve()}")
     if in_event_loop() or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ViewError(f"picking a file needs a terminal; there are {_listed(found)}")
-    from torchglass.views.tui.file_picker import pick
+    from torchglass.views.tui.windows import pick_file
 
-    picked = pick(found, "Which file")
+    picked = pick_file(found, "Which file")
     if picked is None:
         raise TargetError("no file was picked")
     return str(picked)

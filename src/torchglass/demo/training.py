@@ -16,7 +16,7 @@ from torchglass.api import summary, watch
 from torchglass.capture.watch import Watcher
 from torchglass.results.run import SavedRun, SavedSeries
 from torchglass.views.formats import sparkline
-from torchglass.views.tui.cells import squeeze
+from torchglass.views.tui.text_rows import squeeze
 
 DIGITS = 10
 LENGTH = 6

@@ -1,16 +1,18 @@
-"""The explorer as an application: `run_explorer(reader)`."""
+"""The explorer as an application, in a terminal or drawn to a picture."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from textual import on
 from textual.app import App, SystemCommand, get_system_commands_provider
+from textual.pilot import Pilot
 from textual.screen import Screen
 
 from torchglass.analyse.failure.failure import Failure
@@ -18,15 +20,20 @@ from torchglass.analyse.model_diff import Comparison
 from torchglass.records.attributes import LiveModel
 from torchglass.records.reader import Reader
 from torchglass.views.tui.command_palette import Commands
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.preferences import Forgetful, Kind, Memory, PreferenceFile
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.preferences import (
+    InMemoryPreferences,
+    PreferenceFile,
+    PreferenceStore,
+    SourceKind,
+)
 from torchglass.views.tui.screen import Explorer
-from torchglass.views.tui.themes import THEMES, column_colours, theme_for
-from torchglass.views.tui.windows import Opening
+from torchglass.views.tui.themes import DARK, THEMES, column_colours, theme_for
+from torchglass.views.tui.windows import LoadingScreen, screenshot
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exhibit:
+class ExplorerSource:
     """What is to be looked at."""
 
     reader: Reader
@@ -34,7 +41,7 @@ class Exhibit:
     """The model itself, where it is in this process."""
     comparison: Comparison | None = None
     """With another model, in whose tree both are."""
-    kind: Kind = "model"
+    kind: SourceKind = "model"
     """By which columns and panels are chosen at first."""
     failure: Failure | None = None
     """The forward that raised."""
@@ -42,11 +49,11 @@ class Exhibit:
     """What it raised."""
 
 
-Source = Reader | Exhibit | Callable[[], Exhibit]
+Source = Reader | ExplorerSource | Callable[[], ExplorerSource]
 """What is called takes its time: a screen says so meanwhile."""
 
 
-def run_explorer(source: Source, *, memory: Memory | None = None) -> None:
+def run_explorer(source: Source, *, memory: PreferenceStore | None = None) -> None:
     """Show a run in this terminal until the user quits; the reader stays open.
 
     What a reader raises about a run that cannot be read passes through.
@@ -79,14 +86,16 @@ class ExplorerApp(App[None]):
     COMMANDS: ClassVar = {get_system_commands_provider, Commands}
     explorer: Explorer
 
-    def __init__(self, source: Source, *, theme: str = "", memory: Memory | None = None) -> None:
+    def __init__(
+        self, source: Source, *, theme: str = "", memory: PreferenceStore | None = None
+    ) -> None:
         super().__init__()
-        self._memory = memory or Forgetful()
+        self._memory = memory or InMemoryPreferences()
         self._preferences = self._memory.load()
         self.error: BaseException | None = None
         """What reading the model raised."""
         self._source = source
-        if isinstance(source, (Exhibit, Reader)):
+        if isinstance(source, (ExplorerSource, Reader)):
             self._take(source)
         for each in THEMES:
             self.register_theme(each)
@@ -95,18 +104,18 @@ class ExplorerApp(App[None]):
         self.theme = wanted if wanted in self.available_themes else self._own_theme
         self.animation_level = "none"
 
-    def _take(self, source: Reader | Exhibit) -> None:
-        exhibit = source if isinstance(source, Exhibit) else Exhibit(reader=source)
+    def _take(self, source: Reader | ExplorerSource) -> None:
+        exhibit = source if isinstance(source, ExplorerSource) else ExplorerSource(reader=source)
         reader, comparison = exhibit.reader, exhibit.comparison
         model = reader.model() if comparison is None else comparison.model
-        subject = Subject(
+        state = ExplorerState(
             reader.run(),
             model,
             live=exhibit.live,
             comparison=comparison,
             failure=exhibit.failure,
         )
-        self.explorer = Explorer(subject, reader, self._preferences, kind=exhibit.kind)
+        self.explorer = Explorer(state, reader, self._preferences, kind=exhibit.kind)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Themes alone: all else of Textual's own has a key here, and is offered by its name."""
@@ -120,14 +129,14 @@ class ExplorerApp(App[None]):
 
     def get_default_screen(self) -> Screen[None]:
         """The explorer, or what is shown until there is something to explore."""
-        if isinstance(self._source, (Exhibit, Reader)):
+        if isinstance(self._source, (ExplorerSource, Reader)):
             return self.explorer
-        return Opening(self._source)
+        return LoadingScreen(self._source)
 
-    @on(Opening.Opened)
-    def _open(self, message: Opening.Opened) -> None:
+    @on(LoadingScreen.Opened)
+    def _open(self, message: LoadingScreen.Opened) -> None:
         self.error = message.error
-        if isinstance(message.result, Exhibit):
+        if isinstance(message.result, ExplorerSource):
             self._take(message.result)
             self.push_screen(self.explorer)
         else:
@@ -138,3 +147,38 @@ class ExplorerApp(App[None]):
         if hasattr(self, "explorer"):
             theme = "" if self.theme == self._own_theme else self.theme
             self._memory.save(replace(self.explorer.preferences, theme=theme))
+
+
+# What was read arrives as a message, and showing it may ask for more.
+_ROUNDS = 3
+
+
+def draw_explorer(
+    exhibit: Reader | ExplorerSource,
+    *,
+    press: Sequence[str] = (),
+    columns: int = 120,
+    lines: int = 36,
+    theme: str = DARK.name,
+) -> str:
+    """The explorer's screen as SVG, after some keys were pressed.
+
+    `draw_explorer(reader, press=["Z", "j", "t"])` unfolds all, goes down and shows shapes.
+    """
+    return asyncio.run(_draw(ExplorerApp(exhibit, theme=theme), press, (columns, lines)))
+
+
+async def settle(app: ExplorerApp, pilot: Pilot[None]) -> None:
+    """Wait until the explorer shows all that there was to count and to read."""
+    quiet = 0
+    while quiet < _ROUNDS:
+        await pilot.pause()
+        quiet = quiet + 1 if app.explorer.settled else 0
+
+
+async def _draw(app: ExplorerApp, press: Sequence[str], size: tuple[int, int]) -> str:
+    async with app.run_test(size=size) as pilot:
+        await settle(app, pilot)
+        await pilot.press(*press)
+        await settle(app, pilot)
+        return screenshot(app, simplify=True)

@@ -19,14 +19,14 @@ from torchglass.analyse.training_health import nan_since
 from torchglass.records.findings import Findings
 from torchglass.records.run import RunStatus
 from torchglass.views.formats import harmless
-from torchglass.views.tui.cells import fit
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.keys import Key, bindings, glyph
-from torchglass.views.tui.run_follower import News
-from torchglass.views.tui.tree.search_state import Searching
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.keys import KeyEntry, bindings, glyph
+from torchglass.views.tui.run_follower import RunUpdate
+from torchglass.views.tui.text_rows import fit
+from torchglass.views.tui.tree.search import SearchState
 
 
-class TwoEnds(Widget):
+class TwoEndedBar(Widget):
     """A line with text at its left end and at its right end; the right one is never cut."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"ends--left", "ends--right"}
@@ -60,9 +60,9 @@ class KeyBar(Widget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._keys: tuple[Key, ...] = ()
+        self._keys: tuple[KeyEntry, ...] = ()
 
-    def offer(self, keys: Iterable[Key]) -> None:
+    def offer(self, keys: Iterable[KeyEntry]) -> None:
         """Show these keys, the first ones first."""
         self._keys = tuple(keys)
         self.refresh()
@@ -102,13 +102,13 @@ _LIVE_SECONDS = 10.0
 """How long a run that made a step is taken to go on."""
 
 
-class RunTitle(TwoEnds):
+class TitleBar(TwoEndedBar):
     """The names of run and model at the left, the state of the run at the right."""
 
-    def __init__(self, subject: Subject, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, state: ExplorerState, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(id="title")
-        self.subject = subject
-        self.news: News | None = None
+        self.state = state
+        self.news: RunUpdate | None = None
         """The last that was heard of the run."""
         self._clock = clock
         self._advanced: float | None = None
@@ -119,7 +119,7 @@ class RunTitle(TwoEnds):
         self.set_interval(1.0, self.tell)
         self.tell()
 
-    def take(self, news: News) -> None:
+    def take(self, news: RunUpdate) -> None:
         """Tell how far the run is now."""
         if self.news is not None and news.step > self.news.step:
             self._advanced = self._clock()
@@ -131,17 +131,17 @@ class RunTitle(TwoEnds):
 
     def tell(self) -> None:
         """Draw both ends anew."""
-        run, model = self.subject.run.name, self.subject.model.name
+        run, model = self.state.run.name, self.state.model.name
         names = [run] if run == model else [run, model]
-        if self.subject.comparison is not None:
-            changed = len(self.subject.comparison.changes)
+        if self.state.comparison is not None:
+            changed = len(self.state.comparison.changes)
             words = f"{changed:,} modules differ" if changed != 1 else "1 module differs"
             names.append(words if changed else "no differences")
         self.say(" " + " · ".join(filter(None, names)), self._state())
 
     def _state(self) -> str:
         """How far the run is, nothing for a model that is not run."""
-        if self.subject.holdings is None:
+        if self.state.holdings is None:
             return "counting… "
         if self.news is None or self.news.step < 0:
             return ""
@@ -150,7 +150,7 @@ class RunTitle(TwoEnds):
             return step + "✗ lost "
         return f"{step}{self._ending(self.news)} "
 
-    def _ending(self, news: News) -> str:
+    def _ending(self, news: RunUpdate) -> str:
         """How the run is doing, its worst first."""
         status = news.status or RunStatus("finished" if news.finished else "running")
         if status.has_failed:
@@ -190,7 +190,7 @@ class SearchInput(Input):
 class SearchBar(Horizontal):
     """What is searched for, and how many matches there are."""
 
-    def __init__(self, searching: Searching) -> None:
+    def __init__(self, searching: SearchState) -> None:
         super().__init__()
         self.searching = searching
         self._line = SearchInput(

@@ -11,10 +11,10 @@ from textual.content import Content
 from textual.markup import escape
 
 from torchglass.views.formats import harmless
-from torchglass.views.tui.keys import Key
+from torchglass.views.tui.keys import KeyEntry
 from torchglass.views.tui.panel_tabs import all_keys
 from torchglass.views.tui.tree.label_choice import NAME
-from torchglass.views.tui.tree.row_order import Sorting
+from torchglass.views.tui.tree.row_order import SortOrder
 
 if TYPE_CHECKING:
     from textual.dom import DOMNode
@@ -61,7 +61,7 @@ class Commands(Provider):
 
     @property
     def _name(self) -> str:
-        return self._explorer.subject.model.name if self._explorer else ""
+        return self._explorer.state.model.name if self._explorer else ""
 
     def _commands(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         explorer = self._explorer
@@ -81,7 +81,7 @@ class Commands(Provider):
         explorer = self._explorer
         if explorer is None or not query:
             return
-        modules, wanted = explorer.subject.model.modules, query.lower()
+        modules, wanted = explorer.state.model.modules, query.lower()
         found: list[tuple[float, Module]] = []
         for start in range(0, len(modules), _BATCH):
             batch = modules[start : start + _BATCH]
@@ -93,7 +93,7 @@ class Commands(Provider):
             yield hit
 
 
-def command_title(key: Key) -> str:
+def command_title(key: KeyEntry) -> str:
     """What a key does, as a command."""
     toggled = _TOGGLES.get(key.section)
     is_thing = toggled and key.action not in ("align", "labels")
@@ -120,5 +120,5 @@ def _running(explorer: Explorer, action: str, namespace: DOMNode) -> Callable[[]
     return lambda: explorer.call_later(explorer.app.run_action, action, namespace)
 
 
-def _sorting(explorer: Explorer, sorting: Sorting) -> Callable[[], object]:
+def _sorting(explorer: Explorer, sorting: SortOrder) -> Callable[[], object]:
     return lambda: explorer.tree_panel.sort(sorting)

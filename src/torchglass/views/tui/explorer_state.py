@@ -29,7 +29,7 @@ from torchglass.views.tui.tree.rows import Outline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
+class ModuleActivity:
     """What went through a module and what that took, all calls together. None is not measured."""
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -52,26 +52,26 @@ class Flow:
         return self.total_ns / self.calls
 
 
-def flows(documents: Mapping[type[Document], Document]) -> dict[str, Flow]:
+def module_activities(documents: Mapping[type[Document], Document]) -> dict[str, ModuleActivity]:
     """The flow of each module that ran, by path: measures over statistics over a trace."""
-    found: dict[str, Flow] = {}
+    found: dict[str, ModuleActivity] = {}
     trace = cast(TraceRecord | None, documents.get(TraceRecord))
     if trace:
         found = _of_calls(trace.calls)
     statistics = cast(Statistics | None, documents.get(Statistics))
     for module in statistics.modules if statistics else ():
-        found[module.path] = _with_statistics(found.get(module.path, Flow()), module)
+        found[module.path] = _with_statistics(found.get(module.path, ModuleActivity()), module)
     measures = cast(Measures | None, documents.get(Measures))
     for row in measures.rows if measures else ():
-        found[row.path] = _with_measure(found.get(row.path, Flow()), row)
+        found[row.path] = _with_measure(found.get(row.path, ModuleActivity()), row)
     return found
 
 
-def _of_calls(calls: Iterable[CallRecord]) -> dict[str, Flow]:
-    found: dict[str, Flow] = {}
+def _of_calls(calls: Iterable[CallRecord]) -> dict[str, ModuleActivity]:
+    found: dict[str, ModuleActivity] = {}
     for call in calls:
-        before = found.get(call.path, Flow(calls=0, total_ns=0))
-        found[call.path] = Flow(
+        before = found.get(call.path, ModuleActivity(calls=0, total_ns=0))
+        found[call.path] = ModuleActivity(
             inputs=tuple(value.spec for value in call.inputs),
             outputs=tuple(value.spec for value in call.outputs),
             calls=(before.calls or 0) + 1,
@@ -80,7 +80,7 @@ def _of_calls(calls: Iterable[CallRecord]) -> dict[str, Flow]:
     return found
 
 
-def _with_statistics(flow: Flow, module: ModuleStatistics) -> Flow:
+def _with_statistics(flow: ModuleActivity, module: ModuleStatistics) -> ModuleActivity:
     last = module.calls[-1] if module.calls else None
     return replace(
         flow,
@@ -92,7 +92,7 @@ def _with_statistics(flow: Flow, module: ModuleStatistics) -> Flow:
     )
 
 
-def _with_measure(flow: Flow, row: ModuleMeasure) -> Flow:
+def _with_measure(flow: ModuleActivity, row: ModuleMeasure) -> ModuleActivity:
     timed = row.total_forward_ns is not None
     return replace(
         flow,
@@ -115,11 +115,11 @@ def _specs(row: ModuleMeasure) -> tuple[TensorSpec, ...]:
 LOST, SHARED, TIED, FOUND = "!", SAME_AS, "=", "✗"
 """Marks of a module that could not be read, stands elsewhere too, shares a tensor, or is ill."""
 
-_STILL = Flow()
+_NO_ACTIVITY = ModuleActivity()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holdings:
+class ModelContents:
     """What takes a while to work out on a large model."""
 
     counts: Sequence[ModuleCounts]
@@ -131,10 +131,10 @@ class Holdings:
     """Of which types the parameters in each branch are, or its buffers where it has none."""
 
 
-def measure(model: Model) -> Holdings:
+def count_model(model: Model) -> ModelContents:
     """Count all modules, and note what is out of the ordinary about them."""
     notes = {module.id: note for module in _notable(model) if (note := _note(model, module))}
-    return Holdings(
+    return ModelContents(
         counts=count(model),
         notes=notes,
         devices=kinds_below(model, lambda slot: slot.spec.device, of_all=True),
@@ -142,7 +142,7 @@ def measure(model: Model) -> Holdings:
     )
 
 
-class Subject:
+class ExplorerState:
     """What is looked at. The screen changes it, and every panel reads the same one."""
 
     def __init__(
@@ -167,14 +167,14 @@ class Subject:
         self._points: dict[SeriesId, Points] = {}
         self._histograms: dict[SeriesId, Histograms] = {}
         self._documents: Mapping[type[Document], Document] = {}
-        self._about = _About(self._documents, ())
+        self._about = _RunRecords(self._documents, ())
         self.take_model(model)
 
     def take_model(self, model: Model) -> None:
         """Look at another model, which a run may have after a while; nothing is counted yet."""
         self.model = model
         self.outline = Outline(model)
-        self.holdings: Holdings | None = None
+        self.holdings: ModelContents | None = None
         self.__dict__.pop("repeats", None)
 
     def counts(self, module: Module) -> ModuleCounts | None:
@@ -238,13 +238,13 @@ class Subject:
     def take_documents(self, documents: Mapping[type[Document], Document]) -> None:
         """Look at these records of the run from now on."""
         self._documents = documents
-        self._about = _About(documents, self._bad_values)
+        self._about = _RunRecords(documents, self._bad_values)
 
     def take_checked(self, found: Iterable[Finding] | None) -> None:
         """Take in the weights that contain NaN or Inf; None says that no values are there."""
         self.values_checked = None if found is None else True
         self._bad_values = tuple(found or ())
-        self._about = _About(self._documents, self._bad_values)
+        self._about = _RunRecords(self._documents, self._bad_values)
 
     def document(self, kind: type[D]) -> D | None:
         """The record of this class, the same object until another one is read."""
@@ -258,9 +258,9 @@ class Subject:
         """What went through a module; None where that was not recorded."""
         return self._about.statistics.get(path)
 
-    def flow(self, module: Module) -> Flow:
+    def flow(self, module: Module) -> ModuleActivity:
         """What went through a module and what that took, as far as it is known."""
-        return self._about.flows.get(self.path_of_calls(module), _STILL)
+        return self._about.flows.get(self.path_of_calls(module), _NO_ACTIVITY)
 
     def path_of_calls(self, module: Module) -> str:
         """The path under which the calls of a module are recorded: of a shared one the first."""
@@ -312,7 +312,7 @@ class Subject:
         return np.empty(0) if points is None else points.column(moving(series))
 
 
-class _About:
+class _RunRecords:
     """The records of a run by the module that they speak of."""
 
     def __init__(
@@ -332,12 +332,12 @@ class _About:
         return {module.path: module for module in found.modules} if found else {}
 
     @cached_property
-    def flows(self) -> Mapping[str, Flow]:
-        return flows(self._documents)
+    def flows(self) -> Mapping[str, ModuleActivity]:
+        return module_activities(self._documents)
 
     @cached_property
     def flow_fields(self) -> set[str]:
-        fields = Flow.__dataclass_fields__
+        fields = ModuleActivity.__dataclass_fields__
         return {
             name
             for name in fields

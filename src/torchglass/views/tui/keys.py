@@ -43,7 +43,7 @@ _GLYPHS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class KeyEntry:
     """One thing a key does."""
 
     keys: tuple[str, ...]
@@ -77,10 +77,10 @@ def glyph(key: str) -> str:
     return _GLYPHS.get(key, key)
 
 
-def rows(place: Place, section: str, *rows: tuple[str, ...]) -> tuple[Key, ...]:
+def key_rows(place: Place, section: str, *rows: tuple[str, ...]) -> tuple[KeyEntry, ...]:
     """Keys of one place under one heading, each as keys, action, what it does, and its hint."""
     return tuple(
-        Key(
+        KeyEntry(
             keys=tuple(keys.split()),
             action=action,
             does=does,
@@ -104,8 +104,8 @@ _FOCUSING = {
     "screen.filter",
 }
 
-KEYS: tuple[Key, ...] = (
-    *rows(
+KEYS: tuple[KeyEntry, ...] = (
+    *key_rows(
         "anywhere",
         "Explorer",
         ("question_mark", "help", "Show all keys", "help"),
@@ -115,7 +115,7 @@ KEYS: tuple[Key, ...] = (
         ("y", "copy_path", "Copy the path of the module"),
         ("e", "edit", "Open the source in $EDITOR"),
     ),
-    *rows(
+    *key_rows(
         "anywhere",
         "Search",
         ("slash", "search", "Search; re: for a regex", "search"),
@@ -124,7 +124,7 @@ KEYS: tuple[Key, ...] = (
         ("ampersand", "filter", "Show only matches, or all"),
         ("escape", "clear_search", "Clear the search"),
     ),
-    *rows(
+    *key_rows(
         "search",
         "While typing a search",
         ("enter", "screen.keep_search", "Keep the matches", "keep"),
@@ -133,7 +133,7 @@ KEYS: tuple[Key, ...] = (
         ("down", "screen.match(1)", "Next match", "next"),
         ("up", "screen.match(-1)", "Previous match", "previous"),
     ),
-    *rows(
+    *key_rows(
         "tree",
         "Move",
         ("up k", "move(-1)", "Up"),
@@ -148,7 +148,7 @@ KEYS: tuple[Key, ...] = (
         ("shift+right", "pan(1)", "Scroll columns right"),
         ("J", "screen.jump_to_twin", "Go to where it is shared or tied"),
     ),
-    *rows(
+    *key_rows(
         "tree",
         "Fold or unfold",
         ("space", "fold('one')", "Fold the module", "fold"),
@@ -161,12 +161,12 @@ KEYS: tuple[Key, ...] = (
         ("O", "fold('class branches')", "Fold all branches of this class"),
         ("B", "screen.fold_repeats", "Group repeats: 12 × Block"),
     ),
-    *rows(
+    *key_rows(
         "tree",
         "Sort",
         (" ".join(DIGITS), "sort({key})", "Sort by column 1–9; 0 = model order"),
     ),
-    *rows(
+    *key_rows(
         "anywhere",
         "Panels",
         ("tab", "panel(1)", "Next panel", "panel"),
@@ -175,7 +175,7 @@ KEYS: tuple[Key, ...] = (
         ("greater_than_sign", "resize(-1)", "Narrow the panels"),
         ("M f11", "maximize", "Maximize the panel, or the tree"),
     ),
-    *rows(
+    *key_rows(
         "anywhere",
         "Show or hide columns",
         ("t", "column('shapes')", "Parameter shapes", "shapes"),
@@ -190,7 +190,7 @@ KEYS: tuple[Key, ...] = (
         ("A", "align", "Align the columns"),
         ("L", "labels", "Choose and order the columns"),
     ),
-    *rows(
+    *key_rows(
         "labels",
         "Label panel",
         ("up k", "move(-1)", "Up"),
@@ -205,7 +205,7 @@ KEYS: tuple[Key, ...] = (
 )
 
 
-def bindings(place: Place, keys: Iterable[Key] = KEYS) -> list[BindingType]:
+def bindings(place: Place, keys: Iterable[KeyEntry] = KEYS) -> list[BindingType]:
     """The keys of one place as Textual takes them."""
     return [
         Binding(
@@ -225,20 +225,142 @@ _FOOTER = ("help", "quit", "search", "fold('one')", "panel(1)", "toggle_panel(",
 """The first actions of the footer, as they begin; the others follow in the order of the table."""
 
 
-def footer_order(key: Key) -> int:
+def footer_order(key: KeyEntry) -> int:
     """Where a key of the tree stands in the footer."""
     found = (at for at, action in enumerate(_FOOTER) if key.action.startswith(action))
     return next(found, len(_FOOTER))
 
 
-def hints(places: Collection[Place], keys: Iterable[Key] = KEYS) -> list[Key]:
+def hints(places: Collection[Place], keys: Iterable[KeyEntry] = KEYS) -> list[KeyEntry]:
     """The keys for the footer that act in one of these places."""
     return [key for key in keys if key.hint and key.place in places]
 
 
-def sections(keys: Iterable[Key] = KEYS) -> dict[str, list[Key]]:
+def sections(keys: Iterable[KeyEntry] = KEYS) -> dict[str, list[KeyEntry]]:
     """All keys under the headings of the help."""
-    found: dict[str, list[Key]] = {}
+    found: dict[str, list[KeyEntry]] = {}
     for key in keys:
         found.setdefault(key.section, []).append(key)
     return found
+
+
+PANEL_KEYS: tuple[KeyEntry, ...] = (
+    *key_rows(
+        "panel",
+        "In a panel",
+        ("up k", "line(-1)", "Up"),
+        ("down j", "line(1)", "Down"),
+        ("pageup", "screenful(-1)", "Page up"),
+        ("pagedown", "screenful(1)", "Page down"),
+        ("home", "end(-1)", "First line"),
+        ("end", "end(1)", "Last line"),
+        ("shift+left", "pan(-1)", "Scroll left"),
+        ("shift+right", "pan(1)", "Scroll right"),
+        ("escape", "back", "Cancel, close, or go back to the tree", "back"),
+    ),
+    *key_rows("panel:details", "Details", ("left h", "back", "Back to the tree")),
+    *key_rows(
+        "panel:code",
+        "Code",
+        ("f", "forward", "Go to forward", "forward"),
+        ("t", "top", "Go to the class", "class"),
+        ("o", "whole", "Show the whole file, or the class", "file"),
+    ),
+    *key_rows(
+        "panel:ancestors",
+        "Code",
+        ("right_square_bracket", "ancestor(1)", "Go to the base class", "base"),
+        ("left_square_bracket", "ancestor(-1)", "Back to the class itself"),
+    ),
+    *key_rows("panel:lines run", "Code", ("enter", "choose", "Select the op of the line", "op")),
+    *key_rows("panel:code", "Code", ("left h", "back", "Back to the tree")),
+    *key_rows(
+        "panel:attributes",
+        "Attributes",
+        ("right l", "unfold", "Open, or call a property"),
+        ("left h", "fold", "Close, or go to the parent"),
+        ("enter space", "choose", "Open: tensors and texts here, modules in the tree", "open"),
+        ("full_stop", "everything", "Show private names and methods", "private"),
+        ("r", "reload", "Reload", "reload"),
+    ),
+    *key_rows(
+        "panel:picture",
+        "Tensor viewer",
+        ("enter space", "mode", "Values, picture, or all slices as pictures", "picture"),
+    ),
+    *key_rows(
+        "panel:colours",
+        "Tensor viewer",
+        ("r", "colours", "One RGB picture, or channel by channel", "RGB"),
+    ),
+    *key_rows(
+        "panel:slices",
+        "Tensor viewer",
+        ("right_square_bracket", "browse(1)", "Next slice", "next"),
+        ("left_square_bracket", "browse(-1)", "Previous slice", "previous"),
+        ("comma", "dimension", "Browse another dimension", "dimension"),
+        ("t", "turn", "Choose the dimensions of rows and columns", "axes"),
+    ),
+    *key_rows(
+        "panel:tensor",
+        "Tensor viewer",
+        ("s", "slice", "Enter a slice: [0, :, 3:7]", "slice"),
+        ("left h", "columns(-1)", "Scroll columns left"),
+        ("right l", "columns(1)", "Scroll columns right"),
+    ),
+    *key_rows("panel:text", "Text", ("left h", "back", "Close")),
+    *key_rows(
+        "panel:calls",
+        "Performance",
+        ("d space", "differences", "Show calls, or differences between calls", "differences"),
+    ),
+    *key_rows("panel:performance", "Performance", ("left h", "back", "Back to the tree")),
+    *key_rows(
+        "panel:findings",
+        "Findings",
+        ("enter", "choose", "Go to the module", "go there"),
+        ("space right l", "tell", "Show or hide the evidence", "more"),
+        ("left h", "back", "Back to the tree"),
+    ),
+    *key_rows("panel:explanation", "Explanation", ("left h", "back", "Back to the tree")),
+    *key_rows(
+        "panel:values", "Findings", ("r", "check", "Check the weights for NaN and Inf", "check")
+    ),
+    *key_rows(
+        "panel:tensor flow",
+        "Tensor flow",
+        ("enter right l", "choose", "Open the op", "open"),
+        ("left h", "return", "Back to the previous op, or to the list", "back"),
+        ("left_square_bracket", "relative(-1)", "Go to the first input op", "parent"),
+        ("right_square_bracket", "relative(1)", "Go to the first op that uses it", "child"),
+        ("g", "module", "Go to the op's module in the tree", "module"),
+    ),
+    *key_rows(
+        "panel:quantities",
+        "Gradient flow",
+        (
+            "space",
+            "quantity",
+            "Gradients, updates, or output gradients",
+            "quantity",
+        ),
+    ),
+    *key_rows(
+        "panel:gradient flow",
+        "Gradient flow",
+        ("enter", "choose", "Go to the layer", "go there"),
+        ("s", "sort", "Model order, or largest first", "sort"),
+        ("left h", "back", "Back to the tree"),
+    ),
+    *key_rows(
+        "panel:percentiles",
+        "Series",
+        ("space", "bands", "Percentiles, or range and mean", "bands"),
+    ),
+    *key_rows("panel:series", "Series", ("left h", "back", "Back to the tree")),
+)
+
+
+def panel_bindings(*places: str) -> list[BindingType]:
+    """The keys of some places as Textual takes them."""
+    return [binding for place in places for binding in bindings(place, PANEL_KEYS)]

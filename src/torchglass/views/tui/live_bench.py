@@ -14,11 +14,11 @@ from torchglass.records.attributes import LiveModel
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model
 from torchglass.records.reader import Reader
-from torchglass.views.tui.explorer_state import Holdings, Subject, measure
-from torchglass.views.tui.panel_tabs import Dock
+from torchglass.views.tui.explorer_state import ExplorerState, ModelContents, count_model
+from torchglass.views.tui.panel_tabs import PanelTabs
 from torchglass.views.tui.panels.findings import FindingsPanel
-from torchglass.views.tui.preferences import Kind, Preferences
-from torchglass.views.tui.run_follower import Follower, News
+from torchglass.views.tui.preferences import Preferences, SourceKind
+from torchglass.views.tui.run_follower import RunFollower, RunUpdate
 from torchglass.views.tui.tree.tree import ModuleTree
 from torchglass.views.tui.workbench import LASTING, Workbench
 
@@ -33,7 +33,7 @@ class LiveBench(Workbench):
     class Measured(Message):
         """The modules are counted."""
 
-        def __init__(self, model: Model, holdings: Holdings) -> None:
+        def __init__(self, model: Model, holdings: ModelContents) -> None:
             super().__init__()
             self.model = model
             self.holdings = holdings
@@ -48,26 +48,26 @@ class LiveBench(Workbench):
     class Heard(Message):
         """The run was read again."""
 
-        def __init__(self, news: News) -> None:
+        def __init__(self, news: RunUpdate) -> None:
             super().__init__()
             self.news = news
 
     def __init__(
         self,
-        subject: Subject,
+        state: ExplorerState,
         reader: Reader,
         preferences: Preferences | None = None,
         clock: Callable[[], float] = time.monotonic,
-        kind: Kind = "model",
+        kind: SourceKind = "model",
     ) -> None:
         self._kind, self._chosen_before = kind, preferences or Preferences()
         self._preferences = self._chosen_before.for_kind(kind)
-        super().__init__(subject, self._preferences, clock)
-        self._follower = Follower(
+        super().__init__(state, self._preferences, clock)
+        self._follower = RunFollower(
             reader,
             lambda news: self.post_message(self.Heard(news)),
             interval=_POLL_SECONDS,
-            model=subject.model,
+            model=state.model,
         )
         self._fresh, self._is_due, self._sized = True, False, False
         self._checking = self._gone = False
@@ -77,14 +77,14 @@ class LiveBench(Workbench):
         """Whether no thread is at work, and all that was found is on the screen."""
         drawn = not (self._is_due or self._fresh) and all(panel.settled for panel in self.dock)
         at_work = self.searching.at_work or self._checking
-        counted = self.subject.holdings is not None and not at_work
+        counted = self.state.holdings is not None and not at_work
         return counted and self._follower.idle and drawn
 
     @property
     def preferences(self) -> Preferences:
         """What the user chose up to now."""
         tree = self.tree_panel
-        folds = tuple(self.subject.model[fold].path for fold in sorted(self.searching.folds))
+        folds = tuple(self.state.model[fold].path for fold in sorted(self.searching.folds))
         panels = self.dock.keys
         if set(panels) == set(self._first_panels) and panels[:1] == self._first_panels[:1]:
             panels = self._preferences.panels
@@ -94,7 +94,7 @@ class LiveBench(Workbench):
             repeats_folded=tree.arrangement.repeats_folded,
             filtering=self.searching.filtering,
         )
-        return chosen.with_folds(self.subject.model, folds)
+        return chosen.with_folds(self.state.model, folds)
 
     def on_mount(self) -> None:
         """Begin to follow the run beside the screen."""
@@ -110,28 +110,28 @@ class LiveBench(Workbench):
         self.run_worker(self._measure, thread=True)
 
     def _measure(self) -> None:
-        model = self.subject.model
-        self.post_message(self.Measured(model, measure(model)))
+        model = self.state.model
+        self.post_message(self.Measured(model, count_model(model)))
 
     @on(Measured)
     def _take_measures(self, message: Measured) -> None:
         # While it was counted another model may have come.
-        if message.model is self.subject.model:
-            self.subject.holdings = message.holdings
+        if message.model is self.state.model:
+            self.state.holdings = message.holdings
             self._learn()
             self.title_line.tell()
             self._check_values()
 
     def _check_values(self) -> None:
         """Look for NaN and Inf in weights that take no time to read, unless a run tells of them."""
-        subject = self.subject
-        counts = subject.counts(subject.model.root)
-        unread = subject.values_checked is False and subject.document(Findings) is None
-        if subject.live is None or counts is None or not unread or self.title_line.news is None:
+        state = self.state
+        counts = state.counts(state.model.root)
+        unread = state.values_checked is False and state.document(Findings) is None
+        if state.live is None or counts is None or not unread or self.title_line.news is None:
             return
         if not self._checking and 0 < counts.total.bytes <= _CHECKED_BYTES:
             self._checking = True
-            self.run_worker(partial(self._read_values, subject.live), thread=True)
+            self.run_worker(partial(self._read_values, state.live), thread=True)
 
     def _read_values(self, live: LiveModel) -> None:
         self.post_message(self.Checked(live.check(lambda share: not self._gone)))
@@ -139,7 +139,7 @@ class LiveBench(Workbench):
     @on(Checked)
     def _take_checked(self, message: Checked) -> None:
         self._checking = False
-        self.subject.take_checked(message.found)
+        self.state.take_checked(message.found)
         self._learn()
 
     @on(FindingsPanel.Checked)
@@ -149,12 +149,12 @@ class LiveBench(Workbench):
     @on(Heard)
     def _take_news(self, message: Heard) -> None:
         news, last = message.news, self.title_line.news
-        self.subject.learn(news.step, news.series, news.points, news.histograms)
+        self.state.learn(news.step, news.series, news.points, news.histograms)
         is_first = last is None
-        if news.model is not None and self.subject.comparison is None:
+        if news.model is not None and self.state.comparison is None:
             self._take_model(news.model)
         if news.documents is not None:
-            self.subject.take_documents(news.documents)
+            self.state.take_documents(news.documents)
         if is_first:
             # Before, nobody knew what there is to show.
             self.open_first_panels()
@@ -171,8 +171,8 @@ class LiveBench(Workbench):
         self._check_values()
 
     def _take_model(self, model: Model) -> None:
-        before = self.subject.model
-        self.subject.take_model(model)
+        before = self.state.model
+        self.state.take_model(model)
         self.tree_panel.take_model(before)
         self.searching.take_model()
         self.dock.show(self.tree_panel.selected)
@@ -187,7 +187,7 @@ class LiveBench(Workbench):
     def ask_for_series(self) -> None:
         """Have the series read that are on the screen."""
         wanted = {series.id for series in self.tree_panel.wanted()}
-        wanted.update(series.id for series in self.subject.series_at(self.tree_panel.selected))
+        wanted.update(series.id for series in self.state.series_at(self.tree_panel.selected))
         if self.dock.front is not None and self.dock.display:
             wanted.update(self.dock.front.wanted())
         self._follower.want(wanted)
@@ -204,7 +204,7 @@ class LiveBench(Workbench):
             self._is_due = True
             self.call_later(self._show_selected)
 
-    @on(Dock.Turned)
+    @on(PanelTabs.Turned)
     def _show_selected(self) -> None:
         self._is_due = False
         self.dock.show(self.tree_panel.selected)
@@ -225,8 +225,8 @@ class LiveBench(Workbench):
         self._fresh = False
         if preferences.repeats_folded:
             tree.fold_repeats(True)
-        tree.set_folds(preferences.first_folds(self.subject.outline, tree.window))
-        call = self.subject.failure.call if self.subject.failure else None
+        tree.set_folds(preferences.first_folds(self.state.outline, tree.window))
+        call = self.state.failure.call if self.state.failure else None
         if call is not None:
             self.go_to(call.path)
         # Not before: a thread that counts a large model takes half of the time of the first paint.

@@ -15,16 +15,15 @@ from textual.widget import Widget
 
 from torchglass.records.model import Module
 from torchglass.views.formats import harmless
-from torchglass.views.tui.cells import fit
-from torchglass.views.tui.keys import KEYS, Key, glyph
-from torchglass.views.tui.panel_keys import PANEL_KEYS
+from torchglass.views.tui.keys import KEYS, PANEL_KEYS, KeyEntry, glyph
 from torchglass.views.tui.panels import PANELS
 from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.text_rows import fit
 
 _MORE = 2
 
 
-class Tabs(Widget):
+class TabBar(Widget):
     """The titles of the open panels; a click brings one to the front."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -114,7 +113,7 @@ def _width(panel: Panel) -> int:
     return cell_len(f" {glyph(panel.key)} {panel.title} ")
 
 
-class Edge(Widget):
+class PanelEdge(Widget):
     """The line between the tree and the panels, which can be dragged."""
 
     class Dragged(Message):
@@ -143,7 +142,7 @@ class Edge(Widget):
             self.post_message(self.Dragged(event.screen_x, event.screen_y))
 
 
-class Dock(Vertical):
+class PanelTabs(Vertical):
     """The open panels. They are asked to show a module only while they can be seen."""
 
     class Turned(Message):
@@ -151,7 +150,7 @@ class Dock(Vertical):
 
     def __init__(self) -> None:
         super().__init__()
-        self._tabs = Tabs()
+        self._tabs = TabBar()
         self._open: list[Panel] = []
         self.front: Panel | None = None
 
@@ -225,15 +224,15 @@ class Dock(Vertical):
     def _retitle(self) -> None:
         self._tabs.refresh()
 
-    @on(Tabs.Clicked)
-    def _turn(self, message: Tabs.Clicked) -> None:
+    @on(TabBar.Clicked)
+    def _turn(self, message: TabBar.Clicked) -> None:
         self.turn_to(self.find(message.key))
 
 
-def panel_toggles() -> tuple[Key, ...]:
+def panel_toggles() -> tuple[KeyEntry, ...]:
     """The key of each panel."""
     return tuple(
-        Key(
+        KeyEntry(
             keys=(panel.key,),
             action=f"toggle_panel('{panel.key}')",
             does=panel.title,
@@ -245,6 +244,6 @@ def panel_toggles() -> tuple[Key, ...]:
     )
 
 
-def all_keys() -> tuple[Key, ...]:
+def all_keys() -> tuple[KeyEntry, ...]:
     """Every key there is."""
     return (*KEYS, *panel_toggles(), *PANEL_KEYS)

@@ -1,4 +1,4 @@
-"""What the user chose, kept between sessions in the folder that the system has for it."""
+"""The user's choices of columns, panels, theme and folds, kept between sessions."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from typing import Any, Literal, Protocol
 import platformdirs
 
 from torchglass.records.model import Model
-from torchglass.views.tui.tree.label_choice import BY_ID, COLUMNS, Labels
+from torchglass.views.tui.tree.label_choice import BY_ID, COLUMNS, ColumnChoice
 from torchglass.views.tui.tree.rows import Folds, Outline
 
 _MOST_MODELS = 30
 _MOST_FOLDS = 2_000
 
 
-Kind = Literal["model", "forward", "trace", "run", "comparison", "failure"]
+SourceKind = Literal["model", "forward", "trace", "run", "comparison", "failure"]
 """What is explored: a model as it is, one that was run, a trace, a training, …"""
 
 _OF_FORWARD = frozenset({"name", "class", "args", "output", "params", "time", "notes"})
-_COLUMNS: Mapping[Kind, frozenset[str]] = dict.fromkeys(
+_COLUMNS: Mapping[SourceKind, frozenset[str]] = dict.fromkeys(
     ("forward", "trace", "failure"), _OF_FORWARD
 )
 """The columns that are shown at first; the usual ones where nothing is said here."""
-_FIRST_PANEL: Mapping[Kind, str] = {"run": "v", "trace": "w", "failure": "E"}
+_FIRST_PANEL: Mapping[SourceKind, str] = {"run": "v", "trace": "w", "failure": "E"}
 """The panel that is in front at first, beside those that the user has open for models."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class KindChoice:
     """What the user chose for one kind of thing to explore; None where nothing was chosen."""
 
     shown: frozenset[str] | None = None
@@ -44,7 +44,7 @@ class Choice:
 class Preferences:
     """How the explorer looks."""
 
-    labels: Labels = field(default_factory=Labels)
+    labels: ColumnChoice = field(default_factory=ColumnChoice)
     theme: str = ""
     """"" for what fits the terminal."""
     share: int = 40
@@ -58,17 +58,17 @@ class Preferences:
     """How many levels are open at first; None for as many as fit."""
     folds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The paths that were open, by model; the latest model last."""
-    by_kind: Mapping[str, Choice] = field(default_factory=dict)
+    by_kind: Mapping[str, KindChoice] = field(default_factory=dict)
     """Other columns and panels for what is not a model alone."""
 
-    def for_kind(self, kind: Kind) -> Preferences:
+    def for_kind(self, kind: SourceKind) -> Preferences:
         """The same with the columns and panels for a kind: those chosen there, or for models."""
         if kind == "model":
             return self
-        choice = self.by_kind.get(kind, Choice())
+        choice = self.by_kind.get(kind, KindChoice())
         shown = choice.shown
         if shown is None:
-            usual = self.labels.shown == Labels().shown
+            usual = self.labels.shown == ColumnChoice().shown
             shown = _COLUMNS.get(kind, self.labels.shown) if usual else self.labels.shown
         # Whoever compares wants to see what changed, whatever was hidden the last time.
         shown |= {"change"} if kind == "comparison" else set()
@@ -80,12 +80,14 @@ class Preferences:
             panels=choice.panels or ((first, *rest) if first else self.panels),
         )
 
-    def with_choices(self, kind: Kind, labels: Labels, panels: tuple[str, ...]) -> Preferences:
+    def with_choices(
+        self, kind: SourceKind, labels: ColumnChoice, panels: tuple[str, ...]
+    ) -> Preferences:
         """The same with what was chosen while something of a kind was explored."""
         if kind == "model":
             return replace(self, labels=labels, panels=panels)
-        before, known = self.for_kind(kind), self.by_kind.get(kind, Choice())
-        choice = Choice(
+        before, known = self.for_kind(kind), self.by_kind.get(kind, KindChoice())
+        choice = KindChoice(
             shown=labels.shown if labels.shown != before.labels.shown else known.shown,
             panels=panels if panels != before.panels else known.panels,
         )
@@ -115,7 +117,7 @@ class Preferences:
         return replace(self, folds=dict(list(kept.items())[-_MOST_MODELS:]))
 
 
-class Memory(Protocol):
+class PreferenceStore(Protocol):
     """Where preferences are kept."""
 
     def load(self) -> Preferences:
@@ -125,7 +127,7 @@ class Memory(Protocol):
         """Keep these; that they cannot be written is no reason to stop."""
 
 
-class Forgetful:
+class InMemoryPreferences:
     """Keeps nothing: each session begins as the first."""
 
     def __init__(self, preferences: Preferences | None = None) -> None:
@@ -197,7 +199,7 @@ def from_json(text: str) -> Preferences:
     known = {*kept.get("order", ()), "name"}
     new = [column for column in COLUMNS if column.id not in known]
     shown = frozenset(one for one in kept["shown"] if one in BY_ID) if "shown" in kept else None
-    labels = Labels(
+    labels = ColumnChoice(
         order=(*order, *(column.id for column in new)),
         shown=usual.labels.shown
         if shown is None
@@ -216,9 +218,9 @@ def from_json(text: str) -> Preferences:
     )
 
 
-def _choice(kept: Mapping[str, Any]) -> Choice:
+def _choice(kept: Mapping[str, Any]) -> KindChoice:
     shown, panels = kept.get("shown"), kept.get("panels")
-    return Choice(
+    return KindChoice(
         shown=None if shown is None else frozenset(one for one in shown if one in BY_ID),
         panels=None if panels is None else tuple(map(str, panels)),
     )

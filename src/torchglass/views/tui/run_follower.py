@@ -15,7 +15,7 @@ from torchglass.records.tensors import Histograms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class RunUpdate:
     """What was read since the last time."""
 
     step: int
@@ -38,13 +38,13 @@ class News:
         return bool(self.series or self.points or self.model or self.documents is not None)
 
 
-class Follower:
+class RunFollower:
     """Follows a run and tells what is new. Only the thread that calls `follow` reads."""
 
     def __init__(
         self,
         reader: Reader,
-        tell: Callable[[News], object],
+        tell: Callable[[RunUpdate], object],
         *,
         interval: float,
         model: Model | None = None,
@@ -57,7 +57,7 @@ class Follower:
         self._wanted: frozenset[SeriesId] = frozenset()
         self._known: list[Series] = []
         self._read_to: dict[SeriesId, int] = {}
-        self._last: News | None = None
+        self._last: RunUpdate | None = None
         self._wake = threading.Event()
         self._waiting = False
         self._stopped = False
@@ -89,7 +89,7 @@ class Follower:
             news = self._look()
             if news.is_news or news != self._last:
                 self._tell(news)
-            self._last = News(
+            self._last = RunUpdate(
                 step=news.step, finished=news.finished, status=news.status, problem=news.problem
             )
             # A finished run changes no more, but other series of it may still be wanted.
@@ -97,7 +97,7 @@ class Follower:
             self._wake.wait(None if news.finished else self._interval)
             self._waiting = False
 
-    def _look(self) -> News:
+    def _look(self) -> RunUpdate:
         try:
             finished, step = self._reader.finished(), self._reader.last_step()
             status = self._reader.status()
@@ -105,10 +105,10 @@ class Follower:
             model, documents = self._revised()
             points, histograms = self._new_points(step)
         except (TorchglassError, OSError) as error:
-            last = self._last or News(step=-1, finished=False)
+            last = self._last or RunUpdate(step=-1, finished=False)
             return replace(last, problem=str(error))
         self._known += series
-        return News(
+        return RunUpdate(
             step=step,
             finished=finished,
             status=status,

@@ -7,19 +7,18 @@ from typing import ClassVar
 
 from textual import on
 
-from torchglass.views.tui.editor import open_editor, source_place
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.live_bench import LiveBench
 from torchglass.views.tui.panel_tabs import all_keys
 from torchglass.views.tui.panels import Panel
-from torchglass.views.tui.panels.code import Code
+from torchglass.views.tui.panels.code import CodePanel, open_editor, source_place
 from torchglass.views.tui.panels.label_panel import LabelPanel
 from torchglass.views.tui.tree.columns import Group
 from torchglass.views.tui.tree.export import choices, save
-from torchglass.views.tui.tree.label_choice import BY_ID, EMPTY, Labels
-from torchglass.views.tui.tree.rows import next_twin
+from torchglass.views.tui.tree.label_choice import BY_ID, WHY_EMPTY, ColumnChoice
+from torchglass.views.tui.tree.rows import next_shared_place
 from torchglass.views.tui.tree.tree import ModuleTree
-from torchglass.views.tui.windows import Help, Pick
+from torchglass.views.tui.windows import HelpWindow, ListDialog
 
 _NO_SEARCH = "No search yet: / starts one"
 
@@ -33,10 +32,10 @@ class Explorer(LiveBench):
         """Show or hide the columns of a group."""
         tree = self.tree_panel
         before = {column.id for column in tree.columns}
-        self._set_labels(tree.labels.with_group_turned(group, self.subject), group)
+        self._set_labels(tree.labels.with_group_turned(group, self.state), group)
         after = {column.id for column in tree.columns}
         if before == after:
-            self.say(EMPTY.get(group, "Nothing to show"))
+            self.say(WHY_EMPTY.get(group, "Nothing to show"))
             return
         changed = (BY_ID[one].name.lower() for one in tree.labels.order if one in before ^ after)
         self.say(f"{'Shown' if after - before else 'Hidden'}: {', '.join(changed)}")
@@ -46,7 +45,7 @@ class Explorer(LiveBench):
         labels = self.tree_panel.labels
         self._set_labels(replace(labels, aligned=not labels.aligned))
 
-    def _set_labels(self, labels: Labels, group: Group | None = None) -> None:
+    def _set_labels(self, labels: ColumnChoice, group: Group | None = None) -> None:
         self.tree_panel.set_labels(labels, group)
         panel = self.dock.find(LabelPanel.key)
         if isinstance(panel, LabelPanel):
@@ -57,7 +56,7 @@ class Explorer(LiveBench):
         """Let blocks that are built alike share a row, or not."""
         folded = not self.tree_panel.arrangement.repeats_folded
         self.tree_panel.fold_repeats(folded)
-        if folded and not self.subject.repeats:
+        if folded and not self.state.repeats:
             self.say("No repeats to group")
 
     @on(ModuleTree.Sorted)
@@ -66,7 +65,7 @@ class Explorer(LiveBench):
 
     def action_jump_to_twin(self) -> None:
         """Go to the next place of a shared module or of a tied tensor."""
-        twin = next_twin(self.subject.model, self.tree_panel.selected)
+        twin = next_shared_place(self.state.model, self.tree_panel.selected)
         if twin is None:
             self.say("Not shared with any other module")
         else:
@@ -81,14 +80,14 @@ class Explorer(LiveBench):
     def action_edit(self) -> None:
         """Open the source of the module under the cursor in the user's editor."""
         focused = self.focused
-        place = focused.place if isinstance(focused, Code) else None
-        place = place or source_place(self.subject.model, self.tree_panel.selected)
+        place = focused.place if isinstance(focused, CodePanel) else None
+        place = place or source_place(self.state.model, self.tree_panel.selected)
         problem = open_editor(self.app, *place) if place else "No source file for this module"
         self.say(problem)
 
     def action_export(self) -> None:
         """Ask for a format, and write what is shown."""
-        self.app.push_screen(Pick("Export", choices()), self._export)
+        self.app.push_screen(ListDialog("Export", choices()), self._export)
 
     def _export(self, format: str | None) -> None:
         if format is not None:
@@ -98,7 +97,7 @@ class Explorer(LiveBench):
         """Show all keys."""
         focused = self.focused
         places = focused.places if isinstance(focused, Panel) else ("anywhere", "tree")
-        self.app.push_screen(Help(all_keys(), places))
+        self.app.push_screen(HelpWindow(all_keys(), places))
 
     def action_quit(self) -> None:
         """Leave the explorer."""

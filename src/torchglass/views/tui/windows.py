@@ -1,14 +1,17 @@
-"""Windows in front of the explorer: lists, files, help, loading."""
+"""Windows in front of the explorer: lists, a prompt, files, help, loading."""
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding
@@ -19,12 +22,13 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, ProgressBar, Static
 from textual.widgets.option_list import Option
 
-from torchglass.views.formats import harmless
+from torchglass.views.formats import format_bytes, harmless
 from torchglass.views.tui.explorer_state import FOUND, LOST, SHARED, TIED
-from torchglass.views.tui.keys import Key, Place, sections
+from torchglass.views.tui.keys import KeyEntry, Place, sections
+from torchglass.views.tui.themes import THEMES, column_colours, theme_for
 
 
-class Pick(ModalScreen["str | None"]):
+class ListDialog(ModalScreen["str | None"]):
     """A list of things; the id of the one that is picked, or None."""
 
     BINDINGS: ClassVar = [
@@ -73,7 +77,7 @@ MARKS: tuple[tuple[str, str], ...] = (
 Line = tuple[str, str]
 
 
-class Help(ModalScreen[None]):
+class HelpWindow(ModalScreen[None]):
     """All keys under the headings of the table, those of the focused pane first."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"help--heading", "help--key", "help--does"}
@@ -87,7 +91,7 @@ class Help(ModalScreen[None]):
         Binding("pageup", "page(-1)", "scroll up a page", show=False),
     ]
 
-    def __init__(self, keys: Sequence[Key], focused: Collection[Place] = ()) -> None:
+    def __init__(self, keys: Sequence[KeyEntry], focused: Collection[Place] = ()) -> None:
         """`focused` are the places whose keys act now."""
         super().__init__()
         self._keys = keys
@@ -199,7 +203,7 @@ def _lines(label: str, does: str, width: int) -> Iterator[Content]:
 _TICK_SECONDS = 0.2
 
 
-class Opening(Screen[None]):
+class LoadingScreen(Screen[None]):
     """Does something in a thread, and tells how long it has been at it; it can be left any time."""
 
     BINDINGS: ClassVar = [Binding("escape,q", "app.quit", "give up", show=False)]
@@ -253,3 +257,119 @@ def screenshot(app: App[Any], *, simplify: bool = False) -> str:
     svg = app.export_screenshot(simplify=simplify)
     # The picture would load its font from another host.
     return re.sub(r"@font-face\s*{.*?}", "", svg, flags=re.DOTALL)
+
+
+_UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
+
+
+def pick_file(files: Sequence[Path], title: str = "Select a run or checkpoint") -> Path | None:
+    """The file that the user picks; None where they leave instead."""
+    return FilePicker(files, title).run()
+
+
+class FilePicker(App["Path | None"]):
+    """A list of files, the latest first."""
+
+    CSS_PATH: ClassVar = "app.tcss"
+    TITLE = "torchglass"
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        heading: str = "Select a run or checkpoint",
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__()
+        self._heading = heading
+        self._files = {str(number): file for number, file in enumerate(files)}
+        self._now = now
+        for each in THEMES:
+            self.register_theme(each)
+        self.theme = theme_for(os.environ, self.console.color_system)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """The colours of the columns, which the style sheet names."""
+        return dict(column_colours(self.current_theme))
+
+    def on_mount(self) -> None:
+        """Show the list."""
+        names = [harmless(os.path.relpath(file)) for file in self._files.values()]
+        width = max(map(cell_len, names), default=0)
+        lines = [
+            (number, f"{name}{' ' * (width - cell_len(name))}  {self._facts(file)}")
+            for name, (number, file) in zip(names, self._files.items(), strict=True)
+        ]
+        self.push_screen(ListDialog(self._heading, lines), self._leave)
+
+    def _leave(self, number: str | None) -> None:
+        self.exit(None if number is None else self._files[number])
+
+    def _facts(self, file: Path) -> str:
+        """How large a file is, and how old."""
+        try:
+            stat = file.stat()
+        except OSError:
+            return ""
+        return f"{format_bytes(stat.st_size):>9}  {_ago(self._now() - stat.st_mtime)}"
+
+
+def _ago(seconds: float) -> str:
+    for length, unit in _UNITS:
+        count = int(seconds // length)
+        if count:
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"
+
+
+class Prompt(ModalScreen["str | None"]):
+    """A line to type into; what is wrong with it is said, and it is given back when it is right."""
+
+    DEFAULT_CSS: ClassVar[str] = """
+    Prompt { align: center middle; background: $background 60%; }
+    Prompt Vertical {
+        width: 60;
+        max-width: 100%;
+        height: auto;
+        max-height: 100%;
+        background: $surface;
+        border: round $primary;
+    }
+    Prompt Input, Prompt Input:focus {
+        padding: 0 1;
+        background: $surface;
+        background-tint: $surface 0%;
+    }
+    Prompt Static { height: auto; padding: 0 1; color: $text-error; }
+    """
+    BINDINGS: ClassVar = [Binding("escape", "dismiss(None)", "close", show=False)]
+
+    def __init__(
+        self, title: str, value: str, placeholder: str, check: Callable[[str], str]
+    ) -> None:
+        """`check` says what is wrong with what was typed, "" if nothing is."""
+        super().__init__()
+        self._title = title
+        self._value = value
+        self._placeholder = placeholder
+        self._check = check
+
+    def compose(self) -> ComposeResult:
+        """The line, and what is wrong with it."""
+        with Vertical() as window:
+            yield Input(self._value, placeholder=self._placeholder, compact=True)
+            yield Static()
+        window.border_title = Content(harmless(self._title))
+        window.border_subtitle = "Enter apply · Esc close"
+
+    @on(Input.Changed)
+    def _typed(self) -> None:
+        self.query_one(Static).update("")
+
+    @on(Input.Submitted)
+    def _entered(self, message: Input.Submitted) -> None:
+        problem = self._check(message.value)
+        if problem:
+            self.query_one(Static).update(Content(harmless(problem)))
+        else:
+            self.dismiss(message.value)

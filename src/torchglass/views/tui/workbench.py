@@ -11,14 +11,14 @@ from textual.containers import Container
 from textual.screen import Screen
 from textual.timer import Timer
 
-from torchglass.views.tui.bars import KeyBar, RunTitle, SearchBar, TwoEnds
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.keys import Key, footer_order, hints
-from torchglass.views.tui.panel_tabs import Dock, Edge, all_keys
+from torchglass.views.tui.bars import KeyBar, SearchBar, TitleBar, TwoEndedBar
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.keys import KeyEntry, footer_order, hints
+from torchglass.views.tui.panel_tabs import PanelEdge, PanelTabs, all_keys
 from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.label_panel import LabelPanel
 from torchglass.views.tui.preferences import Preferences
-from torchglass.views.tui.tree.search_state import Searching
+from torchglass.views.tui.tree.search import SearchState
 from torchglass.views.tui.tree.tree import ModuleTree
 
 _WIDE, _HIGH = 110, 16
@@ -36,17 +36,17 @@ class Workbench(Screen[None]):
 
     def __init__(
         self,
-        subject: Subject,
+        state: ExplorerState,
         preferences: Preferences,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.subject = subject
-        self.tree_panel = ModuleTree(subject, preferences.labels)
-        self.searching = Searching(subject, self.tree_panel, filtering=preferences.filtering)
-        self.title_line = RunTitle(subject, clock)
+        self.state = state
+        self.tree_panel = ModuleTree(state, preferences.labels)
+        self.searching = SearchState(state, self.tree_panel, filtering=preferences.filtering)
+        self.title_line = TitleBar(state, clock)
         self.search_bar = SearchBar(self.searching)
-        self.dock = Dock()
+        self.dock = PanelTabs()
         self._panels_at_first = preferences.panels
         self._first_panels: tuple[str, ...] = ()
         """Those of them that could be opened."""
@@ -60,9 +60,9 @@ class Workbench(Screen[None]):
         yield self.title_line
         with Container(id="panels"):
             yield self.tree_panel
-            yield Edge()
+            yield PanelEdge()
             yield self.dock
-        yield TwoEnds(id="status")
+        yield TwoEndedBar(id="status")
         yield self.search_bar
         yield KeyBar()
 
@@ -87,7 +87,7 @@ class Workbench(Screen[None]):
         self._message_timer = (
             self.set_timer(_MESSAGE_SECONDS, self.say) if message and not lasts else None
         )
-        self.query_one("#status", TwoEnds).say(
+        self.query_one("#status", TwoEndedBar).say(
             f" {message or self.whereabouts()}", f"{tree.row + 1:,}/{tree.row_count:,} "
         )
         self.search_bar.tell()
@@ -95,8 +95,8 @@ class Workbench(Screen[None]):
     def whereabouts(self) -> str:
         """Where the cursor is, and among which matches."""
         module = self.tree_panel.selected
-        peers = self.subject.outline.by_class[module.class_name]
-        alone = len(peers) == 1 or module.class_name in self.subject.outline.classless
+        peers = self.state.outline.by_class[module.class_name]
+        alone = len(peers) == 1 or module.class_name in self.state.outline.classless
         kind = module.kind if alone else f"{module.kind} ×{len(peers):,}"
         return " · ".join(filter(None, (module.path, kind, self.searching.count)))
 
@@ -112,7 +112,7 @@ class Workbench(Screen[None]):
         self.set_class(wide, "wide")
         self.tree_panel.display = not (alone and self._viewing and docked)
         self.dock.display = docked and (self._viewing or not alone)
-        self.query_one(Edge).display = docked and not alone
+        self.query_one(PanelEdge).display = docked and not alone
         share = "100%" if alone else f"{self.share}%"
         self.dock.styles.width = share if wide else "100%"
         self.dock.styles.height = "100%" if wide or alone else share
@@ -128,9 +128,9 @@ class Workbench(Screen[None]):
         """Show the keys that act now."""
         self.query_one(KeyBar).offer(self._keys_now())
 
-    def _keys_now(self) -> list[Key]:
+    def _keys_now(self) -> list[KeyEntry]:
         focused, table = self.focused, all_keys()
-        missing = {panel.key for panel in PANELS if not panel.available(self.subject)}
+        missing = {panel.key for panel in PANELS if not panel.available(self.state)}
         table = tuple(entry for entry in table if not _opens(entry, missing))
         if focused is self.tree_panel:
             return sorted(hints({"anywhere", "tree"}, table), key=footer_order)
@@ -143,7 +143,7 @@ class Workbench(Screen[None]):
             return [*hints(own, table), *free]
         return hints({"search"}, table)
 
-    @on(Searching.Found)
+    @on(SearchState.Found)
     def _tell_found(self) -> None:
         self.search_bar.tell()
 
@@ -190,10 +190,10 @@ class Workbench(Screen[None]):
 
     def _make_panel(self, key: str) -> Panel | None:
         if key == LabelPanel.key:
-            return LabelPanel(self.subject, self.tree_panel.labels)
-        found = (each for each in PANELS if each.key == key and each.available(self.subject))
+            return LabelPanel(self.state, self.tree_panel.labels)
+        found = (each for each in PANELS if each.key == key and each.available(self.state))
         made = next(found, None)
-        return made(self.subject) if made else None
+        return made(self.state) if made else None
 
     def action_toggle_panel(self, key: str) -> None:
         """Open a panel, or close it where it is in front."""
@@ -225,7 +225,7 @@ class Workbench(Screen[None]):
             self._close(panel)
             self.enter(None)
             return
-        self.dock.open(panel or LabelPanel(self.subject, self.tree_panel.labels))
+        self.dock.open(panel or LabelPanel(self.state, self.tree_panel.labels))
         self.enter(self.dock.front)
 
     @on(LabelPanel.Changed)
@@ -243,15 +243,15 @@ class Workbench(Screen[None]):
 
     def go_to(self, path: str) -> None:
         """Put the cursor on the module at a path, or on the lowest one above it that there is."""
-        module = self.subject.model.find(path)
+        module = self.state.model.find(path)
         while module is None and path:
             path = path.rpartition(".")[0]
-            module = self.subject.model.find(path)
+            module = self.state.model.find(path)
         if module is not None:
             self.tree_panel.go_to(module.id)
 
-    @on(Edge.Dragged)
-    def _drag(self, message: Edge.Dragged) -> None:
+    @on(PanelEdge.Dragged)
+    def _drag(self, message: PanelEdge.Dragged) -> None:
         width, height = self.app.size
         share = 1 - message.x / width if self.has_class("wide") else 1 - message.y / height
         self._resize(round(100 * share))
@@ -271,6 +271,6 @@ class Workbench(Screen[None]):
         self._lay_out()
 
 
-def _opens(entry: Key, panels: Collection[str]) -> bool:
+def _opens(entry: KeyEntry, panels: Collection[str]) -> bool:
     """Whether a key opens one of some panels."""
     return entry.action.startswith("toggle_panel(") and entry.keys[0] in panels

@@ -18,8 +18,7 @@ from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, Point, SeriesId
 from torchglass.records.tensors import Stats
 from torchglass.store.memory import MemoryStore
-from torchglass.views.tui.app import ExplorerApp
-from torchglass.views.tui.drawing import settle
+from torchglass.views.tui.app import ExplorerApp, settle
 
 LINEAR = "torch.nn.modules.linear.Linear"
 SEQUENTIAL = "torch.nn.modules.container.Sequential"

@@ -22,12 +22,11 @@ from tests.unit.views.tui.runs import (
 )
 from torchglass.analyse.model_diff import compare
 from torchglass.records.findings import Finding, Findings
-from torchglass.views.tui.app import Exhibit, ExplorerApp
+from torchglass.views.tui.app import ExplorerApp, ExplorerSource, settle
 from torchglass.views.tui.command_palette import Commands, command_title
-from torchglass.views.tui.drawing import settle
-from torchglass.views.tui.editor import open_editor
-from torchglass.views.tui.panel_tabs import Edge, Tabs, all_keys
+from torchglass.views.tui.panel_tabs import PanelEdge, TabBar, all_keys
 from torchglass.views.tui.panels import Panel
+from torchglass.views.tui.panels.code import open_editor
 
 
 def app_of_a_run() -> ExplorerApp:
@@ -54,7 +53,7 @@ def test_the_edge_is_dragged_with_the_mouse() -> None:
 
     async def story(pilot: Pilot[None]) -> None:
         before = app.explorer.dock.outer_size.width
-        edge = app.screen.query_one(Edge)
+        edge = app.screen.query_one(PanelEdge)
 
         await pilot.mouse_down(edge, offset=(0, 5))
         await pilot.hover(app.explorer.tree_panel, offset=(30, 5))
@@ -74,7 +73,7 @@ def test_a_click_on_a_tab_brings_its_panel_to_the_front() -> None:
         await settle(app, pilot)
         assert app.explorer.dock.keys == ("P", "i")
 
-        await pilot.click(Tabs, offset=(4, 0))
+        await pilot.click(TabBar, offset=(4, 0))
         await settle(app, pilot)
 
         assert app.explorer.dock.keys == ("i", "P")
@@ -367,7 +366,7 @@ def test_a_finding_marks_its_module_and_a_new_model_takes_its_place() -> None:
 def test_a_comparison_tells_what_changed() -> None:
     before, after = two_models()
     compared = compare(before, after, {"embed.weight": 0.25})
-    app = ExplorerApp(Exhibit(reader=still(after), comparison=compared))
+    app = ExplorerApp(ExplorerSource(reader=still(after), comparison=compared))
 
     async def story(pilot: Pilot[None]) -> None:
         text = screen_text(app)

@@ -14,9 +14,8 @@ from torchglass.records.findings import Finding, Findings
 from torchglass.records.reader import Document
 from torchglass.records.run import Ending, RunRecord
 from torchglass.store.memory import MemoryStore
-from torchglass.views.tui.app import ExplorerApp
-from torchglass.views.tui.drawing import draw_explorer, settle
-from torchglass.views.tui.panel_tabs import Tabs
+from torchglass.views.tui.app import ExplorerApp, draw_explorer, settle
+from torchglass.views.tui.panel_tabs import TabBar
 
 HOSTILE = (
     "[red]markup[/]",
@@ -353,7 +352,7 @@ def test_the_pane_that_has_the_focus_is_marked() -> None:
 
     async def story(pilot: Pilot[None]) -> None:
         def title() -> list[object]:
-            segments = app.screen.query_one(Tabs).render_line(0)
+            segments = app.screen.query_one(TabBar).render_line(0)
             return [one.style for one in segments if "Details" in one.text]
 
         before = title()

@@ -11,15 +11,15 @@ from tests.unit.views.tui.runs import Training
 from torchglass.errors import StoreError
 from torchglass.records.reader import Reader
 from torchglass.store.memory import MemoryStore
-from torchglass.views.tui.run_follower import Follower, News
+from torchglass.views.tui.run_follower import RunFollower, RunUpdate
 
 PATIENCE = 10.0
 
 
 @contextlib.contextmanager
-def following(reader: Reader) -> Iterator[tuple[Follower, Queue[News]]]:
-    news: Queue[News] = Queue()
-    follower = Follower(reader, news.put, interval=0.005)
+def following(reader: Reader) -> Iterator[tuple[RunFollower, Queue[RunUpdate]]]:
+    news: Queue[RunUpdate] = Queue()
+    follower = RunFollower(reader, news.put, interval=0.005)
     thread = threading.Thread(target=follower.follow)
     thread.start()
     try:
@@ -30,7 +30,7 @@ def following(reader: Reader) -> Iterator[tuple[Follower, Queue[News]]]:
         assert not thread.is_alive()
 
 
-def heard(news: Queue[News], wanted: Callable[[News], bool]) -> News:
+def heard(news: Queue[RunUpdate], wanted: Callable[[RunUpdate], bool]) -> RunUpdate:
     while True:
         one = news.get(timeout=PATIENCE)
         if wanted(one):

@@ -11,14 +11,13 @@ from textual.pilot import Pilot
 
 from tests.unit.views.tui.runs import Training, documents, drive, screen_text, tiny
 from torchglass.records.run import RunRecord
-from torchglass.views.tui.app import ExplorerApp
+from torchglass.views.tui.app import ExplorerApp, settle
 from torchglass.views.tui.bars import SearchInput
-from torchglass.views.tui.drawing import settle
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.keys import Key, Place, sections
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.keys import KeyEntry, Place, sections
 from torchglass.views.tui.panel_tabs import all_keys
 from torchglass.views.tui.panels import PANELS
-from torchglass.views.tui.windows import Help, Pick
+from torchglass.views.tui.windows import HelpWindow, ListDialog
 
 SIZE = (120, 16)
 
@@ -58,7 +57,7 @@ def pan(app: ExplorerApp) -> object:
 
 
 def helping(app: ExplorerApp) -> object:
-    return isinstance(app.screen, Help)
+    return isinstance(app.screen, HelpWindow)
 
 
 def searching(app: ExplorerApp) -> object:
@@ -113,7 +112,7 @@ CASES: dict[tuple[Place, str], Case] = {
     ("anywhere", "app.command_palette"): Case(
         lambda app: isinstance(app.screen, CommandPalette), False, True
     ),
-    ("anywhere", "export"): Case(lambda app: isinstance(app.screen, Pick), False, True),
+    ("anywhere", "export"): Case(lambda app: isinstance(app.screen, ListDialog), False, True),
     ("anywhere", "copy_path"): Case(lambda app: app.clipboard, "", "embed", first=("down",)),
     ("anywhere", "edit"): Case(says("No source file for this module"), False, True),
     ("anywhere", "search"): Case(searching, False, True),
@@ -195,14 +194,14 @@ CASES: dict[tuple[Place, str], Case] = {
 }
 
 
-def recorded() -> Subject:
-    subject = Subject(RunRecord(name="demo", created_ns=0), tiny())
-    subject.take_documents({type(one): one for one in documents()})
-    subject.learn(0, Training().store.series(), ())
-    return subject
+def recorded() -> ExplorerState:
+    state = ExplorerState(RunRecord(name="demo", created_ns=0), tiny())
+    state.take_documents({type(one): one for one in documents()})
+    state.learn(0, Training().store.series(), ())
+    return state
 
 
-def case_of(entry: Key, key: str) -> Case:
+def case_of(entry: KeyEntry, key: str) -> Case:
     if entry.action == "sort({key})":
         by = SORTED_BY[int(key) - 1] if key != "0" else ""
         first = ("4",) if not by else ()
@@ -227,7 +226,7 @@ MINE = [entry for entry in all_keys() if not entry.place.startswith("panel")]
     ("entry", "key"),
     [pytest.param(entry, key, id=f"{entry.place}: {key}") for entry in MINE for key in entry.keys],
 )
-def test_every_key_does_what_the_table_says(entry: Key, key: str) -> None:
+def test_every_key_does_what_the_table_says(entry: KeyEntry, key: str) -> None:
     case = case_of(entry, key)
     app = ExplorerApp(Training(documents=documents()).train(30).finish())
 

@@ -9,18 +9,20 @@ import pytest
 
 from tests.unit.views.tui.runs import tiny
 from torchglass.views.tui.preferences import (
-    Forgetful,
+    InMemoryPreferences,
     PreferenceFile,
     Preferences,
     from_json,
     to_json,
 )
-from torchglass.views.tui.tree.label_choice import Labels
+from torchglass.views.tui.tree.label_choice import ColumnChoice
 
 
 def test_choices_come_back_from_the_file(tmp_path: Path) -> None:
     chosen = Preferences(
-        labels=Labels(shown=frozenset({"name", "class", "flops"}), aligned=False).moved("flops", 0),
+        labels=ColumnChoice(shown=frozenset({"name", "class", "flops"}), aligned=False).moved(
+            "flops", 0
+        ),
         theme="nord",
         share=55,
         panels=("c", "i"),
@@ -54,7 +56,7 @@ def test_components_of_another_version_are_passed_over_and_new_ones_are_there() 
     labels = from_json(json.dumps(kept)).labels
 
     assert labels.order[:2] == ("notes", "class")
-    assert sorted(labels.order) == sorted(Labels().order)
+    assert sorted(labels.order) == sorted(ColumnChoice().order)
     assert "gone" not in labels.shown
     assert "params" in labels.shown
 
@@ -77,7 +79,7 @@ def test_only_so_many_models_are_remembered() -> None:
 
 
 def test_what_is_forgetful_keeps_for_as_long_as_it_lives() -> None:
-    memory = Forgetful()
+    memory = InMemoryPreferences()
 
     memory.save(Preferences(share=70))
 

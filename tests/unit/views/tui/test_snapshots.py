@@ -13,8 +13,7 @@ from tests.unit.views.tui.runs import Training, documents, linear, still, tiny, 
 from tests.unit.views.tui.test_explorer import HOSTILE
 from torchglass.analyse.model_diff import compare
 from torchglass.records.reader import Reader
-from torchglass.views.tui.app import Exhibit, ExplorerApp
-from torchglass.views.tui.drawing import settle
+from torchglass.views.tui.app import ExplorerApp, ExplorerSource, settle
 
 
 class Compare(Protocol):
@@ -32,7 +31,7 @@ class Compare(Protocol):
 @pytest.fixture
 def looks_the_same(snap_compare: Compare) -> Callable[..., bool]:
     def compare(
-        reader: Reader | Exhibit,
+        reader: Reader | ExplorerSource,
         press: Sequence[str] = (),
         *,
         theme: str = "glass-dark",
@@ -115,7 +114,7 @@ def test_a_comparison(
     looks_the_same: Callable[..., bool], theme: str, size: tuple[int, int]
 ) -> None:
     compared = compare(*two_models(), {"embed.weight": 0.25, "blocks.0.mlp.0.weight": 0.003})
-    exhibit = Exhibit(reader=still(tiny()), comparison=compared)
+    exhibit = ExplorerSource(reader=still(tiny()), comparison=compared)
 
     assert looks_the_same(exhibit, ["j", "j", "j"], theme=theme, size=size)
 

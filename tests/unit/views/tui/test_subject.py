@@ -12,17 +12,17 @@ from torchglass.capture.model.structure import read_model
 from torchglass.records.model import Module
 from torchglass.records.run import RunRecord
 from torchglass.records.series import Points, Series, SeriesId
-from torchglass.views.tui.explorer_state import Subject, measure
+from torchglass.views.tui.explorer_state import ExplorerState, count_model
 from torchglass.views.tui.tree import column_values
 
 
 @pytest.fixture
-def subject() -> Subject:
-    return Subject(RunRecord(name="run", created_ns=0), tiny())
+def state() -> ExplorerState:
+    return ExplorerState(RunRecord(name="run", created_ns=0), tiny())
 
 
-def module(subject: Subject, path: str) -> Module:
-    found = subject.model.find(path)
+def module(state: ExplorerState, path: str) -> Module:
+    found = state.model.find(path)
     assert found is not None
     return found
 
@@ -41,18 +41,20 @@ def series(number: int, path: str, name: str) -> Series:
         ("norm", ""),
     ],
 )
-def test_a_note_names_what_is_out_of_the_ordinary(subject: Subject, path: str, note: str) -> None:
-    subject.holdings = measure(subject.model)
+def test_a_note_names_what_is_out_of_the_ordinary(
+    state: ExplorerState, path: str, note: str
+) -> None:
+    state.holdings = count_model(state.model)
 
-    assert subject.note(module(subject, path)) == note
-
-
-def test_before_it_is_measured_nothing_is_claimed(subject: Subject) -> None:
-    assert subject.counts(subject.model.root) is None
-    assert subject.note(module(subject, "broken")) == ""
+    assert state.note(module(state, path)) == note
 
 
-def test_the_trend_is_the_gradient_of_a_parameter_and_nothing_else(subject: Subject) -> None:
+def test_before_it_is_measured_nothing_is_claimed(state: ExplorerState) -> None:
+    assert state.counts(state.model.root) is None
+    assert state.note(module(state, "broken")) == ""
+
+
+def test_the_trend_is_the_gradient_of_a_parameter_and_nothing_else(state: ExplorerState) -> None:
     known = [
         series(0, "head", "weight"),
         series(1, "head", "output.grad"),
@@ -61,35 +63,35 @@ def test_the_trend_is_the_gradient_of_a_parameter_and_nothing_else(subject: Subj
         series(4, "", "train/loss"),
         series(5, "", "input.0.grad"),
     ]
-    subject.learn(0, known[:2], [])
-    assert not subject.has_trends()
-    subject.learn(0, known[2:], [])
+    state.learn(0, known[:2], [])
+    assert not state.has_trends()
+    state.learn(0, known[2:], [])
 
-    assert subject.has_trends()
-    assert subject.trend(module(subject, "head")) == known[2]
-    assert subject.trend(subject.model.root) is None
-    assert subject.trend(module(subject, "embed")) is None
+    assert state.has_trends()
+    assert state.trend(module(state, "head")) == known[2]
+    assert state.trend(state.model.root) is None
+    assert state.trend(module(state, "embed")) is None
 
 
-def test_points_that_come_later_are_put_behind_those_known(subject: Subject) -> None:
+def test_points_that_come_later_are_put_behind_those_known(state: ExplorerState) -> None:
     loss = series(0, "", "loss")
     first = Points(series=loss, steps=np.array([0, 1]), values=np.array([[4.0], [3.0]]))
     later = Points(series=loss, steps=np.array([2]), values=np.array([[2.0]]))
 
-    subject.learn(1, [loss], [first])
-    subject.learn(2, [], [later])
+    state.learn(1, [loss], [first])
+    state.learn(2, [], [later])
 
-    assert subject.values(loss).tolist() == [4.0, 3.0, 2.0]
+    assert state.values(loss).tolist() == [4.0, 3.0, 2.0]
 
 
 def test_of_statistics_the_spread_is_shown() -> None:
     training = Training().train(2)
-    subject = Subject(training.store.run(), training.model)
+    state = ExplorerState(training.store.run(), training.model)
     gradient = training.store.series()[1]
 
-    subject.learn(1, [gradient], [training.store.points(gradient.id)])
+    state.learn(1, [gradient], [training.store.points(gradient.id)])
 
-    assert subject.values(gradient)[0] == 1.0
+    assert state.values(gradient)[0] == 1.0
 
 
 def test_devices_and_types_of_containers_are_those_of_all_inside() -> None:
@@ -103,15 +105,13 @@ def test_devices_and_types_of_containers_are_those_of_all_inside() -> None:
         }
     )
     model = read_model(halves)
-    subject = Subject(RunRecord(name="", created_ns=0), model)
-    subject.holdings = measure(model)
+    state = ExplorerState(RunRecord(name="", created_ns=0), model)
+    state.holdings = count_model(model)
 
     def told(path: str) -> tuple[str, str]:
         module = model.find(path)
         assert module is not None
-        return column_values.device(subject, module)[0][0], column_values.dtype(subject, module)[0][
-            0
-        ]
+        return column_values.device(state, module)[0][0], column_values.dtype(state, module)[0][0]
 
     assert told("") == ("cpu, meta", "mixed")
     assert told("one") == ("cpu", "float32")

@@ -10,29 +10,28 @@ from typing import ClassVar
 from torchglass.records.attributes import Attribute, LiveModel, Page
 from torchglass.records.model import join_path
 from torchglass.views.formats import format_bytes, harmless, shape_text
-from torchglass.views.tui.cells import Piece, fit
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.panel_keys import panel_bindings
-from torchglass.views.tui.panels.lines import Reading
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.keys import panel_bindings
+from torchglass.views.tui.panels.lines import TextViewer
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.prompt import Ask
-from torchglass.views.tui.panels.slices import Look, read_slice
-from torchglass.views.tui.panels.tensor_viewer import Measured, Viewer
-from torchglass.views.tui.panels.text_rows import Row
+from torchglass.views.tui.panels.slices import TensorSlice, read_slice
+from torchglass.views.tui.panels.tensor_viewer import TensorViewer, ViewedStats
+from torchglass.views.tui.text_rows import Piece, TextRow, fit
+from torchglass.views.tui.windows import Prompt
 
 PAGE = 100
 """How many items are listed at a time."""
 
 
 @dataclass(slots=True, eq=False)
-class Branch:
+class AttributeNode:
     """One attribute, or a stretch of the items of one."""
 
     attribute: Attribute
-    parent: Branch | None = None
+    parent: AttributeNode | None = None
     stretch: range | None = None
     """Which items of the attribute it stands for; None for the attribute itself."""
-    below: list[Branch] = field(default_factory=list)
+    below: list[AttributeNode] = field(default_factory=list)
     is_read: bool = False
     is_open: bool = False
 
@@ -75,11 +74,11 @@ class Branch:
         self.is_read = self.is_open = True
         whole = range(page.total) if self.stretch is None else self.stretch
         if len(whole) > PAGE:
-            self.below = [Branch(self.attribute, self, part) for part in stretches(whole)]
+            self.below = [AttributeNode(self.attribute, self, part) for part in stretches(whole)]
         else:
-            self.below = [Branch(attribute, self) for attribute in page.attributes]
+            self.below = [AttributeNode(attribute, self) for attribute in page.attributes]
 
-    def visible(self) -> Iterator[Branch]:
+    def visible(self) -> Iterator[AttributeNode]:
         """The branches below it that can be seen, in order."""
         for branch in self.below:
             yield branch
@@ -101,7 +100,7 @@ _MARKS = {True: "▾ ", False: "▸ "}
 _MOST_NAME = 32
 
 
-class Attributes(Panel):
+class AttributesPanel(Panel):
     """A tree of all that a module holds. Nothing in it is run before it is opened."""
 
     key: ClassVar[str] = "a"
@@ -114,22 +113,22 @@ class Attributes(Panel):
         "panel:text",
     )
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
-        self._root: Branch | None = None
-        self._branches: list[Branch] = []
+    def __init__(self, state: ExplorerState) -> None:
+        super().__init__(state)
+        self._root: AttributeNode | None = None
+        self._branches: list[AttributeNode] = []
         self._everything = False
-        self._inner: Viewer | Reading | None = None
+        self._inner: TensorViewer | TextViewer | None = None
         """What is open in place of the tree."""
         self._inner_place = ""
-        self._looks: dict[tuple[str, ...], Look] = {}
+        self._looks: dict[tuple[str, ...], TensorSlice] = {}
         """How each tensor that was open was looked at, by its module and its place there."""
         self._below = (0, 0)
 
     @classmethod
-    def available(cls, subject: Subject) -> bool:
+    def available(cls, state: ExplorerState) -> bool:
         """Whether the model is here and not only its record."""
-        return subject.live is not None
+        return state.live is not None
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -139,12 +138,12 @@ class Attributes(Panel):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Let the keys of the tree and of the viewer act in turn."""
         if action in _OF_VIEWER:
-            return isinstance(self._inner, Viewer)
+            return isinstance(self._inner, TensorViewer)
         return self._inner is None or action not in _OF_TREE
 
     def follow(self, moved: bool) -> None:
         """Show what the module holds."""
-        if self.subject.live is None:
+        if self.state.live is None:
             self.say(f"{self.missing[:1].upper()}{self.missing[1:]}.")
         elif moved or self._root is None:
             self._inner = None
@@ -154,7 +153,7 @@ class Attributes(Panel):
 
     def action_reload(self) -> None:
         """Read what the module holds anew."""
-        live, path, everything = self.subject.live, self.module.path, self._everything
+        live, path, everything = self.state.live, self.module.path, self._everything
         if live is not None:
             self.work("Reading", lambda _: _read_module(live, path, everything), self._take_root)
 
@@ -184,10 +183,10 @@ class Attributes(Panel):
         else:
             self.action_back()
 
-    def choose(self, row: Row) -> None:
+    def choose(self, row: TextRow) -> None:
         """Open what the row stands for, close it, or go to it in the tree."""
         branch = row.target
-        if not isinstance(branch, Branch):
+        if not isinstance(branch, AttributeNode):
             return
         if branch.is_module and branch.stretch is None:
             path = reduce(join_path, branch.names, self.module.path)
@@ -198,19 +197,19 @@ class Attributes(Panel):
         else:
             self._open(branch)
 
-    def is_marker(self, row: Row, x: int) -> bool:
+    def is_marker(self, row: TextRow, x: int) -> bool:
         """Whether a place in a row is that of its triangle."""
-        return isinstance(row.target, Branch) and 0 <= x - _indent(row.target) + 1 < len(
+        return isinstance(row.target, AttributeNode) and 0 <= x - _indent(row.target) + 1 < len(
             _MARKS[True]
         )
 
     def action_mode(self) -> None:
         """Show numbers, a picture, or many."""
-        self._change(Look.next_mode, anew=True)
+        self._change(TensorSlice.next_mode, anew=True)
 
     def action_colours(self) -> None:
         """Show red, green and blue as one picture, or channel by channel."""
-        self._change(Look.turn_colours, anew=True)
+        self._change(TensorSlice.turn_colours, anew=True)
 
     def action_browse(self, by: int) -> None:
         """Go to the next slice."""
@@ -218,11 +217,11 @@ class Attributes(Panel):
 
     def action_dimension(self) -> None:
         """Browse through another dimension."""
-        self._change(Look.next_dimension)
+        self._change(TensorSlice.next_dimension)
 
     def action_turn(self) -> None:
         """See other dimensions as rows and columns."""
-        self._change(Look.turn, anew=True)
+        self._change(TensorSlice.turn, anew=True)
 
     def action_columns(self, by: int) -> None:
         """See columns further right."""
@@ -231,7 +230,7 @@ class Attributes(Panel):
     def action_slice(self) -> None:
         """Ask for a slice, and show it."""
         viewer = self._inner
-        if not isinstance(viewer, Viewer) or viewer.facts.unreadable:
+        if not isinstance(viewer, TensorViewer) or viewer.facts.unreadable:
             return
         look = viewer.look
 
@@ -247,11 +246,11 @@ class Attributes(Panel):
                 self._change(lambda look: look.take(read_slice(words, look.shape)), anew=True)
 
         title = f"A slice of {viewer.attribute.name} {shape_text(viewer.facts.spec)}"
-        self.app.push_screen(Ask(title, look.text, "0, :, 3:7", check), take)
+        self.app.push_screen(Prompt(title, look.text, "0, :, 3:7", check), take)
 
-    def _change(self, change: Callable[[Look], None], *, anew: bool = False) -> None:
+    def _change(self, change: Callable[[TensorSlice], None], *, anew: bool = False) -> None:
         """Look at another part of the tensor, `anew` from the top."""
-        if not isinstance(self._inner, Viewer):
+        if not isinstance(self._inner, TensorViewer):
             return
         change(self._inner.look)
         if anew:
@@ -271,11 +270,11 @@ class Attributes(Panel):
         self.turn_to(y=top)
         return True
 
-    def _branch(self) -> Branch | None:
+    def _branch(self) -> AttributeNode | None:
         return self._branches[self.row] if self.row < len(self._branches) else None
 
-    def _open(self, branch: Branch) -> None:
-        live, attribute, everything = self.subject.live, branch.attribute, self._everything
+    def _open(self, branch: AttributeNode) -> None:
+        live, attribute, everything = self.state.live, branch.attribute, self._everything
         if live is None:
             return
         if attribute.role == "property":
@@ -289,7 +288,7 @@ class Attributes(Panel):
         elif attribute.reads and not branch.opens:
             self.work(
                 "Reading",
-                lambda _: Reading(attribute, live.text(attribute.id)),
+                lambda _: TextViewer(attribute, live.text(attribute.id)),
                 lambda reading: self._show(branch, reading),
             )
         elif branch.is_read:
@@ -303,37 +302,37 @@ class Attributes(Panel):
             )
 
     def _take_root(self, read: tuple[Attribute, Page]) -> None:
-        self._root = Branch(read[0])
+        self._root = AttributeNode(read[0])
         self._root.grow(read[1])
         self._draw()
 
-    def _take_called(self, branch: Branch, called: Attribute) -> None:
+    def _take_called(self, branch: AttributeNode, called: Attribute) -> None:
         branch.attribute = called
         self._draw()
 
-    def _take_page(self, branch: Branch, page: Page) -> None:
+    def _take_page(self, branch: AttributeNode, page: Page) -> None:
         branch.grow(page)
         self._draw()
 
-    def _open_tensor(self, live: LiveModel, branch: Branch) -> None:
+    def _open_tensor(self, live: LiveModel, branch: AttributeNode) -> None:
         place = self.module.path, *branch.names
         known = self._looks.get(place)
 
-        def take(viewer: Viewer) -> None:
+        def take(viewer: TensorViewer) -> None:
             self._looks[place] = viewer.look
             self._show(branch, viewer)
             self._measure(viewer)
 
-        self.work("Opening", lambda _: Viewer(live, branch.attribute, known), take)
+        self.work("Opening", lambda _: TensorViewer(live, branch.attribute, known), take)
 
-    def _show(self, branch: Branch, inner: Viewer | Reading) -> None:
+    def _show(self, branch: AttributeNode, inner: TensorViewer | TextViewer) -> None:
         self._inner, self._inner_place = inner, branch.place
         self._below = self.row, self.scroll_offset.y
         self.turn_to(y=0)
         self._draw()
 
-    def _measure(self, viewer: Viewer) -> None:
-        def take(measured: Measured) -> None:
+    def _measure(self, viewer: TensorViewer) -> None:
+        def take(measured: ViewedStats) -> None:
             viewer.measured = measured
             self._draw()
 
@@ -351,8 +350,8 @@ class Attributes(Panel):
         self._branches = list(self._root.visible()) if self._root else []
         names = [_indent(branch) + len(branch.attribute.name) for branch in self._branches]
         width = min(max(names, default=0), _MOST_NAME, max(self.room // 2, 12))
-        rows = [Row(_pieces(branch, width), branch) for branch in self._branches]
-        self.put(rows or [Row([("It holds nothing.", "muted")])])
+        rows = [TextRow(_pieces(branch, width), branch) for branch in self._branches]
+        self.put(rows or [TextRow([("It holds nothing.", "muted")])])
 
 
 def _read_module(live: LiveModel, path: str, everything: bool) -> tuple[Attribute, Page]:
@@ -360,7 +359,7 @@ def _read_module(live: LiveModel, path: str, everything: bool) -> tuple[Attribut
     return module, live.open(module.id, most=PAGE, everything=everything)
 
 
-def _read(live: LiveModel, branch: Branch, everything: bool) -> Page:
+def _read(live: LiveModel, branch: AttributeNode, everything: bool) -> Page:
     wanted = branch.wanted
     return live.open(
         branch.attribute.id,
@@ -370,11 +369,11 @@ def _read(live: LiveModel, branch: Branch, everything: bool) -> Page:
     )
 
 
-def _indent(branch: Branch) -> int:
+def _indent(branch: AttributeNode) -> int:
     return 2 * branch.depth
 
 
-def _pieces(branch: Branch, width: int) -> Sequence[Piece]:
+def _pieces(branch: AttributeNode, width: int) -> Sequence[Piece]:
     """A branch in a line: its mark, its name, and what it is."""
     attribute = branch.attribute
     guide = "  " * (branch.depth - 1)

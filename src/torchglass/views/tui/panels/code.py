@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import linecache
+import os
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import ClassVar
 
-from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
+from pygments.lexers.python import PythonLexer
+from textual.app import App, SuspendNotSupported
 
 from torchglass.analyse.class_source import ClassCode, read_class
 from torchglass.records.attributes import Progress
-from torchglass.records.model import Ancestor, ClassSource, Model
+from torchglass.records.model import Ancestor, ClassSource, Model, Module
 from torchglass.records.trace import OpId
 from torchglass.views.formats import harmless
-from torchglass.views.tui.cells import Piece
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.panel_keys import panel_bindings
-from torchglass.views.tui.panels.op_flow import Pass, pass_of
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.keys import panel_bindings
+from torchglass.views.tui.panels.op_flow import TracedForward, traced_forward
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.text_rows import LazyRows, Line, Row
+from torchglass.views.tui.text_rows import LazyRows, Line, Piece, TextRow
 
 _TAB = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class CodeListing:
     """Some lines of a file."""
 
     class_name: str
@@ -53,7 +56,7 @@ def lineage(model: Model, class_name: str) -> list[Ancestor]:
     return [Ancestor(class_name=class_name, file=source.file), *source.ancestors]
 
 
-def list_class(model: Model, class_name: str, of: Ancestor, *, whole: bool) -> Listing | None:
+def list_class(model: Model, class_name: str, of: Ancestor, *, whole: bool) -> CodeListing | None:
     """The code of a class or of one that it inherits from; None where it is not here."""
     source = model.classes[class_name]
     code = read_class(
@@ -70,7 +73,7 @@ def list_class(model: Model, class_name: str, of: Ancestor, *, whole: bool) -> L
     forward = code.forward_line if (source.forward_file or source.file) == of.file else None
     # In a whole file there may be one of another class, too.
     holds = forward is not None and 0 <= forward - own < len(coloured(code.text))
-    return Listing(
+    return CodeListing(
         class_name=of.class_name,
         file=of.file,
         first=first,
@@ -155,7 +158,7 @@ class _View:
     whole: bool = False
 
 
-class Code(Panel):
+class CodePanel(Panel):
     """The class of the module, with the lines marked that ran in the recorded pass."""
 
     key: ClassVar[str] = "c"
@@ -164,23 +167,23 @@ class Code(Panel):
     has_cursor = True
     BINDINGS: ClassVar = panel_bindings("panel:code", "panel:ancestors", "panel:lines run")
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
+    def __init__(self, state: ExplorerState) -> None:
+        super().__init__(state)
         self._view = _View("")
-        self._listings: dict[_View, Listing | None] = {}
+        self._listings: dict[_View, CodeListing | None] = {}
         self._ran: Mapping[int, list[OpId]] = {}
-        self._ran_of: tuple[Pass, str, _View] | None = None
+        self._ran_of: tuple[TracedForward, str, _View] | None = None
         self._picked: OpId | None = None
 
     @classmethod
-    def available(cls, subject: Subject) -> bool:
+    def available(cls, state: ExplorerState) -> bool:
         """Whether the code of any class is known."""
-        return bool(subject.model.classes)
+        return bool(state.model.classes)
 
     @property
     def places(self) -> tuple[str, ...]:
         """Where the keys act that act now."""
-        inherits = len(lineage(self.subject.model, self._view.class_name)) > 1
+        inherits = len(lineage(self.state.model, self._view.class_name)) > 1
         return (
             *super().places,
             *(("panel:ancestors",) if inherits else ()),
@@ -188,7 +191,7 @@ class Code(Panel):
         )
 
     @property
-    def listing(self) -> Listing | None:
+    def listing(self) -> CodeListing | None:
         """The lines that are shown."""
         return self._listings.get(self._view)
 
@@ -208,7 +211,7 @@ class Code(Panel):
     def pick(self, op: OpId) -> None:
         """Mark the line that produced an op, and go there if it is shown."""
         self._picked = op
-        trace, listing = pass_of(self.subject), self.listing
+        trace, listing = traced_forward(self.state), self.listing
         source = trace.op(op).source if trace else None
         if listing and source and source.file == listing.file and source.line in listing:
             self._go_to_line(source.line)
@@ -230,12 +233,12 @@ class Code(Panel):
 
     def action_ancestor(self, direction: int) -> None:
         """Show the class that this one inherits from, or come back from there."""
-        line = lineage(self.subject.model, self._view.class_name)
+        line = lineage(self.state.model, self._view.class_name)
         if line:
             there = min(max(self._generation() + direction, 0), len(line) - 1)
             self._turn_to(_View(self._view.class_name, there, self._view.whole))
 
-    def choose(self, row: Row) -> None:
+    def choose(self, row: TextRow) -> None:
         """Pick the op that the line ran, the next one each time."""
         ops = row.target or []
         if ops:
@@ -247,7 +250,7 @@ class Code(Panel):
     def _generation(self) -> int:
         if self._view.generation is not None:
             return self._view.generation
-        names = [one.class_name for one in lineage(self.subject.model, self._view.class_name)]
+        names = [one.class_name for one in lineage(self.state.model, self._view.class_name)]
         return names.index(self.listing.class_name) if self.listing else 0
 
     def _turn_to(self, view: _View) -> None:
@@ -255,14 +258,14 @@ class Code(Panel):
         if view in self._listings:
             self._open()
             return
-        model = self.subject.model
+        model = self.state.model
         self.work(
             "Reading the source",
             lambda progress: _read(model, view, progress),
             lambda listing: self._take_listing(view, listing),
         )
 
-    def _take_listing(self, view: _View, listing: Listing | None) -> None:
+    def _take_listing(self, view: _View, listing: CodeListing | None) -> None:
         self._listings[view] = listing
         self._open()
 
@@ -276,7 +279,7 @@ class Code(Panel):
 
     def _mark(self) -> None:
         """Find out which lines ran, which takes a while in a large trace."""
-        trace, listing = pass_of(self.subject), self.listing
+        trace, listing = traced_forward(self.state), self.listing
         if trace is None or listing is None:
             self._draw()
             return
@@ -316,9 +319,9 @@ class Code(Panel):
             )
         )
 
-    def _row(self, listing: Listing, line: int, digits: int, picked: int | None) -> Row:
+    def _row(self, listing: CodeListing, line: int, digits: int, picked: int | None) -> TextRow:
         ran = self._ran.get(line)
-        return Row(
+        return TextRow(
             [
                 (f"{line:>{digits}}", "line"),
                 (f" {_RAN if ran else _NOT_RAN} ", "mark"),
@@ -328,15 +331,15 @@ class Code(Panel):
             "marked" if line == picked else "plain",
         )
 
-    def _picked_line(self, listing: Listing) -> int | None:
-        trace = pass_of(self.subject)
+    def _picked_line(self, listing: CodeListing) -> int | None:
+        trace = traced_forward(self.state)
         if trace is None or self._picked is None or self._picked >= len(trace.trace.ops):
             return None
         source = trace.op(self._picked).source
         return source.line if source and source.file == listing.file else None
 
 
-def _read(model: Model, view: _View, progress: Progress) -> Listing | None:
+def _read(model: Model, view: _View, progress: Progress) -> CodeListing | None:
     line = lineage(model, view.class_name)
     if not line:
         return None
@@ -348,7 +351,7 @@ def _read(model: Model, view: _View, progress: Progress) -> Listing | None:
     return list_class(model, view.class_name, of, whole=view.whole)
 
 
-def _lines_run(trace: Pass, path: str, listing: Listing) -> Mapping[int, list[OpId]]:
+def _lines_run(trace: TracedForward, path: str, listing: CodeListing) -> Mapping[int, list[OpId]]:
     """The ops of a module by the line of the listing that ran them."""
     found: dict[int, list[OpId]] = {}
     for op in map(trace.op, trace.ops(path)):
@@ -361,3 +364,38 @@ def _lines_run(trace: Pass, path: str, listing: Listing) -> Mapping[int, list[Op
 def _short(file: str) -> str:
     """The end of a path, which tells most about it."""
     return harmless("/".join(Path(file).parts[-_PARTS:]))
+
+
+_GO_TO = {"code", "code-insiders", "codium", "cursor", "windsurf"}
+_WITH_COLON = {"hx", "helix", "subl", "zed", "zeditor"}
+
+
+def source_place(model: Model, module: Module) -> tuple[str, int] | None:
+    """The file and line of a module's forward, or of its class; None where there is no file."""
+    source = model.classes.get(module.class_name)
+    if source is None:
+        return None
+    file = source.forward_file or source.file
+    return (file, source.forward_line or 1) if Path(file).is_file() else None
+
+
+def open_editor(app: App[None], file: str, line: int) -> str:
+    """Let the user edit a file, and come back; what went wrong, or ""."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    if not editor:
+        return f"Set $EDITOR to open {file}:{line}"
+    try:
+        words = shlex.split(editor)
+        with app.suspend():
+            subprocess.run([*words, *_place(words[0], file, line)], check=False)
+    except (OSError, SuspendNotSupported, ValueError) as error:
+        return f"Cannot start {editor}: {error}"
+    return ""
+
+
+def _place(editor: str, file: str, line: int) -> list[str]:
+    """A line of a file as an editor takes it on its command line."""
+    name = Path(editor).stem
+    if name in _GO_TO:
+        return ["--goto", f"{file}:{line}"]
+    return [f"{file}:{line}"] if name in _WITH_COLON else [f"+{line}", file]

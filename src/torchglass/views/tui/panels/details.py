@@ -11,13 +11,13 @@ from torchglass.records.model import Module, Slot, join_path
 from torchglass.records.tensors import TensorSpec
 from torchglass.views.formats import format_bytes, format_count, format_share, harmless, shape_text
 from torchglass.views.model_facts import part_text
-from torchglass.views.tui.explorer_state import SHARED, TIED, Subject, tied_to
-from torchglass.views.tui.panel_keys import panel_bindings
-from torchglass.views.tui.panels.op_flow import pass_of
+from torchglass.views.tui.explorer_state import SHARED, TIED, ExplorerState, tied_to
+from torchglass.views.tui.keys import panel_bindings
+from torchglass.views.tui.panels.op_flow import traced_forward
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.text_rows import (
-    Cell,
-    Row,
+from torchglass.views.tui.text_rows import (
+    TableCell,
+    TextRow,
     heading,
     meter,
     paragraph,
@@ -35,9 +35,9 @@ _BESIDE = {
 }
 
 
-def describe_change(subject: Subject, module: Module, width: int) -> Iterator[Row]:
+def describe_change(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
     """What became of a module; nothing where it is the same or nothing is compared."""
-    comparison = subject.comparison
+    comparison = state.comparison
     if comparison is None:
         return
     change = comparison.changes.get(module.path)
@@ -52,28 +52,28 @@ def describe_change(subject: Subject, module: Module, width: int) -> Iterator[Ro
         yield text(f"{inside:,} changed below")
 
 
-def _differences(change: ModuleChange, width: int) -> Iterator[Row]:
+def _differences(change: ModuleChange, width: int) -> Iterator[TextRow]:
     if change.class_before:
         yield from paragraph(f"class before: {harmless(change.class_before)}", width)
     if change.extra_before is not None:
         yield from paragraph(f"settings before: {harmless(change.extra_before) or 'none'}", width)
-    yield from map(Row, table(_filled([_cells(slot) for slot in change.slots])))
+    yield from map(TextRow, table(_filled([_cells(slot) for slot in change.slots])))
 
 
-def _filled(lines: list[list[Cell]]) -> list[list[Cell]]:
+def _filled(lines: list[list[TableCell]]) -> list[list[TableCell]]:
     """The lines without the columns in which nothing stands."""
     columns = [column for column in zip(*lines, strict=True) if any(cell.text for cell in column)]
     return [list(line) for line in zip(*columns, strict=True)]
 
 
-def _cells(slot: SlotChange) -> list[Cell]:
+def _cells(slot: SlotChange) -> list[TableCell]:
     same = slot.before == slot.after
     return [
-        Cell(harmless(slot.name), "name"),
-        Cell("" if same else _spec(slot.before), "shape"),
-        Cell("" if same else "→", "muted"),
-        Cell(_spec(slot.after), "shape"),
-        Cell("" if slot.distance is None else distance_text(slot.distance), "number"),
+        TableCell(harmless(slot.name), "name"),
+        TableCell("" if same else _spec(slot.before), "shape"),
+        TableCell("" if same else "→", "muted"),
+        TableCell(_spec(slot.after), "shape"),
+        TableCell("" if slot.distance is None else distance_text(slot.distance), "number"),
     ]
 
 
@@ -86,7 +86,7 @@ _MOST_VALUES = 50
 _METER = 12
 
 
-class Details(Panel):
+class DetailsPanel(Panel):
     """Parameters, bytes, shapes, types, shares and inheritance of a module."""
 
     key: ClassVar[str] = "i"
@@ -95,41 +95,41 @@ class Details(Panel):
 
     def follow(self, moved: bool) -> None:
         """Draw what there is to tell of the module."""
-        self.put(describe(self.subject, self.module, self.room))
+        self.put(describe(self.state, self.module, self.room))
 
 
-def describe(subject: Subject, module: Module, width: int) -> list[Row]:
+def describe(state: ExplorerState, module: Module, width: int) -> list[TextRow]:
     """What there is to tell of a module, line by line."""
-    counts = subject.counts(module)
+    counts = state.counts(module)
     return sections(
-        list(_who(subject, module, width)),
+        list(_who(state, module, width)),
         _problem(module, width),
-        list(_also_in_file(subject, module, width)),
-        list(describe_change(subject, module, width)),
-        [heading("size"), *_totals(subject, module, counts)] if counts else [],
-        [heading("tensors"), *_tensors(subject, module)] if module.slots else [],
-        list(_last_call(subject, module)),
-        list(_inheritance(subject, module)),
+        list(_also_in_file(state, module, width)),
+        list(describe_change(state, module, width)),
+        [heading("size"), *_totals(state, module, counts)] if counts else [],
+        [heading("tensors"), *_tensors(state, module)] if module.slots else [],
+        list(_last_call(state, module)),
+        list(_inheritance(state, module)),
         list(_hooks(module)),
     )
 
 
-def _who(subject: Subject, module: Module, width: int) -> Iterator[Row]:
-    model = subject.model
+def _who(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
+    model = state.model
     yield text(harmless(module.path or model.name), "path")
     extra = f"({harmless(module.extra)})" if module.extra else ""
     for line in wrap([(harmless(module.kind), "class"), (extra, "extra")], width, "  "):
-        yield Row(line)
+        yield TextRow(line)
     package = module.class_name.rpartition(".")[0]
     # The groups of a checkpoint are of no class, and in no mode.
     if package:
-        peers = len(subject.outline.by_class[module.class_name])
+        peers = len(state.outline.by_class[module.class_name])
         mode = "training" if module.training else "eval"
         told = " · ".join((harmless(package), mode, _peers(peers)))
         yield from paragraph(told, width, "muted")
     if module.alias_of is not None:
         first = model[module.alias_of].path
-        yield Row(
+        yield TextRow(
             [
                 (f"{SHARED} same module as ", "note"),
                 (harmless(first) or "the model itself", "name"),
@@ -142,76 +142,80 @@ def _peers(count: int) -> str:
     return "1 instance" if count == 1 else f"{count:,} instances"
 
 
-def _problem(module: Module, width: int) -> list[Row]:
+def _problem(module: Module, width: int) -> list[TextRow]:
     if not module.problem:
         return []
     return [heading("problem"), *paragraph(harmless(module.problem), width, "problem")]
 
 
-def _also_in_file(subject: Subject, module: Module, width: int) -> Iterator[Row]:
+def _also_in_file(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
     """What a checkpoint holds beside the model; what has tensors is a branch of the tree."""
-    parts = subject.model.also_in_file if module.parent is None else ()
+    parts = state.model.also_in_file if module.parent is None else ()
     if parts:
         yield heading("also in this file")
     for part in parts[:_MOST_VALUES]:
         for row in paragraph(part_text(part), width, "name" if part.path else "plain", "  "):
-            yield Row(row.pieces, part.path or None)
+            yield TextRow(row.pieces, part.path or None)
     if len(parts) > _MOST_VALUES:
         yield text(f"and {len(parts) - _MOST_VALUES:,} more", "muted")
 
 
-def _totals(subject: Subject, module: Module, counts: ModuleCounts) -> Iterator[Row]:
-    lines = [[Cell("", "muted"), Cell("own", "muted", True), Cell("total", "muted", True)]]
+def _totals(state: ExplorerState, module: Module, counts: ModuleCounts) -> Iterator[TextRow]:
+    lines = [
+        [TableCell("", "muted"), TableCell("own", "muted", True), TableCell("total", "muted", True)]
+    ]
     lines += [
         [
-            Cell(title, "muted"),
-            Cell(number(counts.own), style, True),
-            Cell(number(counts.total), style, True),
+            TableCell(title, "muted"),
+            TableCell(number(counts.own), style, True),
+            TableCell(number(counts.total), style, True),
         ]
         for title, style, number in _HELD
         if title in _ALWAYS or number(counts.total) != number(Counts())
     ]
-    yield from map(Row, table(lines, gap=3))
-    for of, whole in _wholes(subject, module):
+    yield from map(TextRow, table(lines, gap=3))
+    for of, whole in _wholes(state, module):
         if counts.total.parameters and whole.total.parameters:
             share = counts.total.parameters / whole.total.parameters
             words = format_share(counts.total.parameters, whole.total.parameters)
-            yield Row([*meter(share, _METER), (f" {words:>4}", "number"), (f" of {of}", "muted")])
+            yield TextRow(
+                [*meter(share, _METER), (f" {words:>4}", "number"), (f" of {of}", "muted")]
+            )
     if counts.per_use.parameters != counts.total.parameters:
         uses = format_count(counts.per_use.parameters)
         yield text(f"{uses} counting shared weights twice", "muted")
 
 
-def _wholes(subject: Subject, module: Module) -> Iterator[tuple[str, ModuleCounts]]:
+def _wholes(state: ExplorerState, module: Module) -> Iterator[tuple[str, ModuleCounts]]:
     """What a module is a part of: the model, and the module around it."""
     if module.parent is None:
         return
-    root, parent = subject.model.root, subject.model[module.parent]
-    if whole := subject.counts(root):
+    root, parent = state.model.root, state.model[module.parent]
+    if whole := state.counts(root):
         yield "all parameters", whole
-    if parent is not root and (around := subject.counts(parent)):
+    if parent is not root and (around := state.counts(parent)):
         yield harmless(parent.path), around
 
 
-def _tensors(subject: Subject, module: Module) -> Iterator[Row]:
+def _tensors(state: ExplorerState, module: Module) -> Iterator[TextRow]:
     shown = module.slots[:_MOST_SLOTS]
     lines = table([_slot_cells(slot) for slot in shown])
     for slot, line in zip(shown, lines, strict=True):
-        yield Row(line)
-        for place in tied_to(subject.model, module, slot):
+        yield TextRow(line)
+        for place in tied_to(state.model, module, slot):
             # The path of the module, which the name of the tensor follows.
-            yield Row([(f"  {TIED} {harmless(place)}", "note")], place.rpartition(".")[0])
+            yield TextRow([(f"  {TIED} {harmless(place)}", "note")], place.rpartition(".")[0])
     if len(module.slots) > _MOST_SLOTS:
         yield text(f"and {len(module.slots) - _MOST_SLOTS:,} more", "muted")
 
 
-def _slot_cells(slot: Slot) -> list[Cell]:
+def _slot_cells(slot: Slot) -> list[TableCell]:
     return [
-        Cell(harmless(slot.name), "name"),
-        Cell(shape_text(slot.spec), "shape"),
-        Cell(harmless(slot.spec.dtype), "dtype"),
-        Cell(format_bytes(slot.spec.bytes), "bytes", True),
-        Cell(_standing(slot), "muted"),
+        TableCell(harmless(slot.name), "name"),
+        TableCell(shape_text(slot.spec), "shape"),
+        TableCell(harmless(slot.spec.dtype), "dtype"),
+        TableCell(format_bytes(slot.spec.bytes), "bytes", True),
+        TableCell(_standing(slot), "muted"),
     ]
 
 
@@ -229,30 +233,30 @@ def _standing(slot: Slot) -> str:
     return ", ".join(words)
 
 
-def _last_call(subject: Subject, module: Module) -> Iterator[Row]:
+def _last_call(state: ExplorerState, module: Module) -> Iterator[TextRow]:
     """What went into and came out of the module, as far as a forward of it was recorded."""
-    path = subject.path_of_calls(module)
-    recorded, trace = subject.statistics(path), pass_of(subject)
+    path = state.path_of_calls(module)
+    recorded, trace = state.statistics(path), traced_forward(state)
     calls = recorded.calls if recorded else trace.calls.get(path, ()) if trace else ()
     if not calls:
         return
     last = calls[-1]
     cells = [
         [
-            Cell(join_path(side, harmless(value.place)), "muted"),
-            Cell(shape_text(value.spec), "shape"),
-            Cell(harmless(value.spec.dtype), "dtype"),
-            Cell(format_bytes(value.spec.bytes), "bytes", True),
+            TableCell(join_path(side, harmless(value.place)), "muted"),
+            TableCell(shape_text(value.spec), "shape"),
+            TableCell(harmless(value.spec.dtype), "dtype"),
+            TableCell(format_bytes(value.spec.bytes), "bytes", True),
         ]
         for side, values in (("input", last.inputs), ("output", last.outputs))
         for value in values[:_MOST_VALUES]
     ]
     yield heading("last call", f"of {len(calls):,}" if len(calls) > 1 else "")
-    yield from map(Row, table(cells))
+    yield from map(TextRow, table(cells))
 
 
-def _inheritance(subject: Subject, module: Module) -> Iterator[Row]:
-    source = subject.model.classes.get(module.class_name)
+def _inheritance(state: ExplorerState, module: Module) -> Iterator[TextRow]:
+    source = state.model.classes.get(module.class_name)
     if source is None or not source.ancestors:
         return
     yield heading("inherits")
@@ -260,7 +264,7 @@ def _inheritance(subject: Subject, module: Module) -> Iterator[Row]:
     for depth, name in enumerate(names):
         package, _, kind = name.rpartition(".")
         guide = "  " * (depth - 1) + "└ " if depth else ""
-        yield Row(
+        yield TextRow(
             [
                 (guide, "faint"),
                 (harmless(kind), "plain" if depth else "class"),
@@ -269,7 +273,7 @@ def _inheritance(subject: Subject, module: Module) -> Iterator[Row]:
         )
 
 
-def _hooks(module: Module) -> Iterator[Row]:
+def _hooks(module: Module) -> Iterator[TextRow]:
     if module.hooks:
         yield heading("hooks")
         for hook in module.hooks:

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from torchglass.analyse.failure.failure import Failure
 from torchglass.views.failure_words import Part, headline, parts
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.panel_keys import panel_bindings
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.text_rows import (
-    Cell,
-    Row,
+from torchglass.views.tui.text_rows import (
+    TableCell,
+    TextRow,
     heading,
     line_width,
     paragraph,
@@ -33,19 +33,19 @@ class ExplanationPanel(Panel):
     BINDINGS: ClassVar = panel_bindings("panel:explanation")
 
     @classmethod
-    def available(cls, subject: Subject) -> bool:
+    def available(cls, state: ExplorerState) -> bool:
         """Whether a forward raised."""
-        return subject.failure is not None
+        return state.failure is not None
 
     def follow(self, moved: bool) -> None:
         """Draw the explanation, which is the same for all modules."""
-        if self.subject.failure is None:
+        if self.state.failure is None:
             self.say(f"{self.missing}.")
         else:
-            self.put(describe(self.subject.failure, self.room))
+            self.put(describe(self.state.failure, self.room))
 
 
-def describe(failure: Failure, width: int) -> list[Row]:
+def describe(failure: Failure, width: int) -> list[TextRow]:
     """The story of a forward that raised, line by line."""
     who, what = headline(failure)
     error = [row for line in what.splitlines() for row in paragraph(line, width, "problem")]
@@ -55,9 +55,11 @@ def describe(failure: Failure, width: int) -> list[Row]:
     )
 
 
-def _rows(part: Part, width: int) -> Iterator[Row]:
+def _rows(part: Part, width: int) -> Iterator[TextRow]:
     cells = [row for row in part.rows if len(row) > 1]
-    lines = iter(table([[Cell(*one) for one in zip(row, _STYLES, strict=False)] for row in cells]))
+    lines = iter(
+        table([[TableCell(*one) for one in zip(row, _STYLES, strict=False)] for row in cells])
+    )
     bullet = "• " if part.listed else ""
     for row in part.rows:
         if len(row) == 1:
@@ -67,9 +69,9 @@ def _rows(part: Part, width: int) -> Iterator[Row]:
             continue
         line = next(lines)
         if line_width(line) <= width:
-            yield Row(line)
+            yield TextRow(line)
         else:
             # What does not fit beside the rest stands below it.
             *first, (last, style) = line
-            yield Row(first)
+            yield TextRow(first)
             yield from paragraph(f"  {last.strip()}", width, style, "  ")

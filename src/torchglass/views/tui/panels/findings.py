@@ -14,10 +14,10 @@ from torchglass.analyse.failure.failure import code_at
 from torchglass.analyse.nonfinite_cause import cause
 from torchglass.records.findings import Evidence, Finding, Findings
 from torchglass.views.formats import format_bytes, harmless, shape_text
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.panel_keys import panel_bindings
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.text_rows import Cell, Row, paragraph, table, text, wrap
+from torchglass.views.tui.text_rows import TableCell, TextRow, paragraph, table, text, wrap
 
 _MARKS = {"error": ("✗", "problem"), "warning": ("!", "warning"), "note": ("·", "muted")}
 _MOST = 1_000
@@ -34,8 +34,8 @@ class FindingsPanel(Panel):
     class Checked(Message):
         """The values of the weights were looked at."""
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
+    def __init__(self, state: ExplorerState) -> None:
+        super().__init__(state)
         self._open: set[int] = set()
         self._starts: list[int] = []
         """The row that each finding begins with."""
@@ -43,16 +43,16 @@ class FindingsPanel(Panel):
     @property
     def places(self) -> tuple[str, ...]:
         """Where the keys act that act now."""
-        unread = not self.subject.findings() and _can_check(self.subject)
+        unread = not self.state.findings() and _can_check(self.state)
         return (*super().places, *(("panel:values",) if unread else ()))
 
     def follow(self, moved: bool) -> None:
         """Draw the problems."""
-        found = self.subject.findings()
+        found = self.state.findings()
         if not found:
             self.subtitle, self._starts = "", []
             if self.settled:
-                self.say(_without_findings(self.subject))
+                self.say(_without_findings(self.state))
             return
         self.subtitle = _counted(found)
         rows = self._rows_of(found)
@@ -81,12 +81,12 @@ class FindingsPanel(Panel):
 
     def action_check(self) -> None:
         """Look for NaN and Inf in the weights."""
-        live = self.subject.live
-        if live is not None and not self.subject.findings() and _can_check(self.subject):
+        live = self.state.live
+        if live is not None and not self.state.findings() and _can_check(self.state):
             self.work("Checking the weights", live.check, self._take_checked)
 
     def _take_checked(self, found: Sequence[Finding] | None) -> None:
-        self.subject.take_checked(found)
+        self.state.take_checked(found)
         self.post_message(self.Checked())
 
     def action_tell(self) -> None:
@@ -96,14 +96,14 @@ class FindingsPanel(Panel):
             self._open ^= {target[0]}
             self.follow(False)
 
-    def choose(self, row: Row) -> None:
+    def choose(self, row: TextRow) -> None:
         """Go to where the problem is."""
         if isinstance(row.target, tuple):
             self.post_message(self.Jump(row.target[1]))
 
-    def _rows_of(self, found: Sequence[Finding]) -> list[Row]:
-        here: list[Row] = []
-        elsewhere: list[Row] = []
+    def _rows_of(self, found: Sequence[Finding]) -> list[TextRow]:
+        here: list[TextRow] = []
+        elsewhere: list[TextRow] = []
         for number, finding in enumerate(found[:_MOST]):
             inside = _is_inside(finding.path, self.module.path)
             rows = self._rows_of_one(number, finding)
@@ -111,23 +111,23 @@ class FindingsPanel(Panel):
         more = len(found) - _MOST
         end = [text(f"and {more:,} more", "muted")] if more > 0 else []
         if here and elsewhere:
-            return [*here, Row(), text("in other modules", "heading"), *elsewhere, *end]
+            return [*here, TextRow(), text("in other modules", "heading"), *elsewhere, *end]
         return [*here, *elsewhere, *end]
 
-    def _rows_of_one(self, number: int, finding: Finding) -> Iterator[Row]:
+    def _rows_of_one(self, number: int, finding: Finding) -> Iterator[TextRow]:
         mark, style = _MARKS[finding.severity]
         target = number, finding.path
         first, *rest = wrap([(harmless(finding.message), "plain")], self.room - 2)
-        yield Row([(f"{mark} ", style), *first], target)
+        yield TextRow([(f"{mark} ", style), *first], target)
         for line in rest:
-            yield Row([("  ", "plain"), *line], target)
-        yield Row([(f"  {_where(finding)}", "muted")], target)
+            yield TextRow([("  ", "plain"), *line], target)
+        yield TextRow([(f"  {_where(finding)}", "muted")], target)
         if number in self._open:
             for row in _told(finding, self.room - 4):
-                yield Row([("    ", "plain"), *row.pieces], target)
+                yield TextRow([("    ", "plain"), *row.pieces], target)
 
 
-def _begins(rows: Sequence[Row], at: int, row: Row) -> bool:
+def _begins(rows: Sequence[TextRow], at: int, row: TextRow) -> bool:
     return row.target is not None and (at == 0 or rows[at - 1].target != row.target)
 
 
@@ -135,26 +135,26 @@ def _is_inside(path: str, around: str) -> bool:
     return not around or path == around or path.startswith(f"{around}.")
 
 
-def _can_check(subject: Subject) -> bool:
+def _can_check(state: ExplorerState) -> bool:
     """Whether there are weights whose values nobody looked at."""
-    counts = subject.counts(subject.model.root)
-    unread = subject.values_checked is False and subject.document(Findings) is None
+    counts = state.counts(state.model.root)
+    unread = state.values_checked is False and state.document(Findings) is None
     return unread and counts is not None and counts.total.bytes > 0
 
 
-def _without_findings(subject: Subject) -> str:
+def _without_findings(state: ExplorerState) -> str:
     """Which values were looked at in vain, and which were not."""
-    if subject.step >= 0:
-        return f"No problems found up to step {subject.step:,}."
-    if subject.document(Findings) is not None:
+    if state.step >= 0:
+        return f"No problems found up to step {state.step:,}."
+    if state.document(Findings) is not None:
         return "No problems found in this forward or in the weights."
-    if subject.values_checked:
+    if state.values_checked:
         return (
             "No NaN or Inf in the weights. Activations were not checked: tg.explore(model, *inputs)"
             " or --input checks one forward, tg.watch(model) a training."
         )
-    if _can_check(subject):
-        counts = subject.counts(subject.model.root)
+    if _can_check(state):
+        counts = state.counts(state.model.root)
         size = f" ({format_bytes(counts.total.bytes)})" if counts else ""
         return f"Not checked. Press r to look for NaN and Inf in the weights{size}."
     return "Not checked. tg.guard(model) finds the first NaN or Inf of a forward."
@@ -175,7 +175,7 @@ def _where(finding: Finding) -> str:
     return " · ".join(harmless(word) for word in (path, call, finding.op, phase, step) if word)
 
 
-def _told(finding: Finding, width: int) -> Iterator[Row]:
+def _told(finding: Finding, width: int) -> Iterator[TextRow]:
     """What a finding rests on: the line, the reason, the tensors."""
     if reason := cause(finding):
         yield from paragraph(f"why: {harmless(reason)}", width, "note")
@@ -184,16 +184,16 @@ def _told(finding: Finding, width: int) -> Iterator[Row]:
         yield text(harmless(f"{source.file}:{source.line} in {source.function}"), "muted")
         if code := code_at(source):
             yield text(harmless(code), "string")
-    yield from map(Row, table([_evidence(one) for one in finding.tensors]))
+    yield from map(TextRow, table([_evidence(one) for one in finding.tensors]))
 
 
-def _evidence(one: Evidence) -> list[Cell]:
+def _evidence(one: Evidence) -> list[TableCell]:
     return [
-        Cell(harmless(one.holder or one.name), "name"),
-        Cell(shape_text(one.spec), "shape"),
-        Cell(harmless(one.spec.dtype), "dtype"),
-        Cell(_range(one), "plain"),
-        Cell(_strange(one), "problem"),
+        TableCell(harmless(one.holder or one.name), "name"),
+        TableCell(shape_text(one.spec), "shape"),
+        TableCell(harmless(one.spec.dtype), "dtype"),
+        TableCell(_range(one), "plain"),
+        TableCell(_strange(one), "problem"),
     ]
 
 

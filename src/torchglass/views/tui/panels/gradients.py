@@ -21,11 +21,10 @@ from torchglass.analyse.gradient_flow import (
 from torchglass.records.model import Model
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.views.formats import harmless, sparkline
-from torchglass.views.tui.cells import bar, fit, fit_path, squeeze
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.panel_keys import panel_bindings
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.text_rows import LazyRows, Row
+from torchglass.views.tui.text_rows import LazyRows, TextRow, bar, fit, fit_path, squeeze
 
 Quantity = Literal["gradient norm", "update ratio", "output gradient"]
 
@@ -39,14 +38,14 @@ _TOO_LITTLE = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
-class _Measure:
+class _LayerValue:
     """A layer, and the latest of what its bar shows."""
 
     layer: Layer
     latest: float
 
 
-class GradientFlow(Panel):
+class GradientFlowPanel(Panel):
     """A bar for each layer on a logarithmic scale, the latest step of a training."""
 
     key: ClassVar[str] = "G"
@@ -55,16 +54,16 @@ class GradientFlow(Panel):
     has_cursor = True
     BINDINGS: ClassVar = panel_bindings("panel:gradient flow", "panel:quantities")
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
+    def __init__(self, state: ExplorerState) -> None:
+        super().__init__(state)
         self._quantity: Quantity = "gradient norm"
         self._flows: Mapping[Quantity, Sequence[Layer]] = {}
         self._largest_first = False
 
     @classmethod
-    def available(cls, subject: Subject) -> bool:
+    def available(cls, state: ExplorerState) -> bool:
         """Whether any gradient was recorded over steps."""
-        return any(one.name.endswith((GRADIENT, UPDATE, _NORMS)) for one in subject.all_series())
+        return any(one.name.endswith((GRADIENT, UPDATE, _NORMS)) for one in state.all_series())
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -73,7 +72,7 @@ class GradientFlow(Panel):
 
     def wanted(self) -> Iterable[SeriesId]:
         """The gradients and updates of all layers."""
-        for known in _flows(self.subject).values():
+        for known in _flows(self.state).values():
             for layer in known:
                 yield from (one.id for one in (*layer.gradients, *layer.updates))
 
@@ -91,7 +90,7 @@ class GradientFlow(Panel):
 
     def follow(self, moved: bool) -> None:
         """Draw a bar for each layer."""
-        self._flows = _flows(self.subject)
+        self._flows = _flows(self.state)
         if self._quantity not in self._flows:
             self._quantity = next(iter(self._flows), self._quantity)
         measures = [self._measure(layer) for layer in self._flows.get(self._quantity, ())]
@@ -106,10 +105,10 @@ class GradientFlow(Panel):
             inside = (at for at, one in enumerate(measures) if self._is_inside(one.layer))
             self.go(next(inside, 0))
 
-    def _measure(self, layer: Layer) -> _Measure:
+    def _measure(self, layer: Layer) -> _LayerValue:
         """The latest number of a layer, without a look at all steps before."""
-        latest = self._values(layer, lambda series: _last(self.subject.points(series)))
-        return _Measure(layer, float(latest[-1]) if len(latest) else _NOT_READ)
+        latest = self._values(layer, lambda series: _last(self.state.points(series)))
+        return _LayerValue(layer, float(latest[-1]) if len(latest) else _NOT_READ)
 
     def _values(self, layer: Layer, points: Callable[[Series], Points | None]) -> Numbers:
         read = update_ratios if self._quantity == "update ratio" else gradient_norms
@@ -119,30 +118,30 @@ class GradientFlow(Panel):
         path = self.module.path
         return bool(path) and (layer.path == path or layer.path.startswith(f"{path}."))
 
-    def _title(self, measures: Sequence[_Measure]) -> Row:
+    def _title(self, measures: Sequence[_LayerValue]) -> TextRow:
         low, high = _decades(measures)
         name = self._name_width(measures)
         words = f"log scale, 1e{low} … 1e{high}"
-        return Row([(fit("layer", name + 2), "header"), (words, "muted")])
+        return TextRow([(fit("layer", name + 2), "header"), (words, "muted")])
 
-    def _name_width(self, measures: Sequence[_Measure]) -> int:
+    def _name_width(self, measures: Sequence[_LayerValue]) -> int:
         longest = max(cell_len(self._label(one.layer)) for one in measures)
         return min(longest, _MOST_NAME, max(self.room * 2 // 5, 8))
 
     def _label(self, layer: Layer) -> str:
-        return harmless(layer.path or self.subject.model.name)
+        return harmless(layer.path or self.state.model.name)
 
-    def _bars(self, measures: Sequence[_Measure]) -> Sequence[Row]:
+    def _bars(self, measures: Sequence[_LayerValue]) -> Sequence[TextRow]:
         low, high = _decades(measures)
         name = self._name_width(measures)
         room = max(self.room - name - _NUMBER - _TREND - 6, 6)
 
-        def draw(at: int) -> Row:
+        def draw(at: int) -> TextRow:
             one = measures[at]
             filled, rest = bar(_place(one.latest, low, high), room)
             style = _style(one.latest, self._quantity)
-            trend = squeeze(self._values(one.layer, self.subject.points), _TREND)
-            return Row(
+            trend = squeeze(self._values(one.layer, self.state.points), _TREND)
+            return TextRow(
                 [
                     (fit_path(self._label(one.layer), name) + "  ", "name"),
                     (filled if one.latest > 0 else "", style),
@@ -157,9 +156,9 @@ class GradientFlow(Panel):
         return LazyRows(len(measures), draw)
 
 
-def _flows(subject: Subject) -> dict[Quantity, list[Layer]]:
+def _flows(state: ExplorerState) -> dict[Quantity, list[Layer]]:
     """The layers of which each quantity was recorded, as far as any was."""
-    model, series = subject.model, subject.all_series()
+    model, series = state.model, state.all_series()
     holding = layers(model, series)
     found: dict[Quantity, list[Layer]] = {
         "gradient norm": [layer for layer in holding if layer.gradients],
@@ -202,7 +201,7 @@ def _last(points: Points | None) -> Points | None:
     return replace(points, steps=points.steps[-1:], values=points.values[-1:])
 
 
-def _decades(measures: Sequence[_Measure]) -> tuple[int, int]:
+def _decades(measures: Sequence[_LayerValue]) -> tuple[int, int]:
     """The powers of ten that hold all that is finite and above zero."""
     known = [one.latest for one in measures if one.latest > 0 and math.isfinite(one.latest)]
     if not known:

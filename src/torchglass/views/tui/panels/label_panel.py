@@ -9,14 +9,13 @@ from rich.cells import cell_len
 from rich.style import Style
 from textual.message import Message
 
-from torchglass.views.tui.cells import fit
-from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import KEYS, bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.text_rows import Row
-from torchglass.views.tui.tree.columns import Column, Group
-from torchglass.views.tui.tree.label_choice import NAME, Labels
-from torchglass.views.tui.tree.lines import INKS, written
+from torchglass.views.tui.text_rows import TextRow, fit
+from torchglass.views.tui.tree.columns import Group, TreeColumn
+from torchglass.views.tui.tree.label_choice import NAME, ColumnChoice
+from torchglass.views.tui.tree.lines import TEXT_STYLES, rich_style
 
 _NAMES = 20
 _KEYS: dict[Group, str] = {
@@ -37,15 +36,15 @@ class LabelPanel(Panel):
     class Changed(Message):
         """The user chose other labels."""
 
-        def __init__(self, labels: Labels) -> None:
+        def __init__(self, labels: ColumnChoice) -> None:
             super().__init__()
             self.labels = labels
 
-    def __init__(self, subject: Subject, labels: Labels) -> None:
-        super().__init__(subject)
+    def __init__(self, state: ExplorerState, labels: ColumnChoice) -> None:
+        super().__init__(state)
         self.labels = labels
 
-    def take(self, labels: Labels) -> None:
+    def take(self, labels: ColumnChoice) -> None:
         """Show labels that were changed elsewhere."""
         self.labels = labels
         self.follow(False)
@@ -54,22 +53,22 @@ class LabelPanel(Panel):
         """Draw the list, below the label of the module under the cursor."""
         self.put(
             [self._row(column) for column in self.labels.all],
-            [Row(list(self._preview())), Row([])],
+            [TextRow(list(self._preview())), TextRow([])],
         )
 
     def _style(self, tone: str, style: str) -> Style:
         """The colours of the tree, before those of a panel."""
-        if style not in INKS:
+        if style not in TEXT_STYLES:
             return super()._style(tone, style)
         focused = "glass-cursor" if self.has_focus else "glass-resting"
         ground = "panel" if self.has_focus else "surface"
-        return written(self.app.theme_variables, style, focused if tone == "cursor" else ground)
+        return rich_style(self.app.theme_variables, style, focused if tone == "cursor" else ground)
 
-    def _row(self, column: Column) -> Row:
+    def _row(self, column: TreeColumn) -> TextRow:
         ticked = column.id in self.labels.shown
-        useful = column.applies(self.subject)
+        useful = column.applies(self.state)
         key = _KEYS.get(column.group, "")
-        return Row(
+        return TextRow(
             [
                 ("● " if ticked else "○ ", "mark" if ticked else "faint"),
                 (fit(column.name, _NAMES), "plain" if useful else "faint"),
@@ -78,11 +77,11 @@ class LabelPanel(Panel):
             ]
         )
 
-    def _value(self, column: Column) -> list[tuple[str, str]]:
+    def _value(self, column: TreeColumn) -> list[tuple[str, str]]:
         """What a component says of the module under the tree's cursor."""
         if column is NAME and self.module.parent is None:
-            return [(self.subject.model.name, "name")]
-        return list(column.draw(self.subject, [self.module]))
+            return [(self.state.model.name, "name")]
+        return list(column.draw(self.state, [self.module]))
 
     def _preview(self) -> Iterator[tuple[str, str]]:
         """The label of the module under the cursor."""
@@ -102,7 +101,7 @@ class LabelPanel(Panel):
         """Go some lines down."""
         self.go(self.row + by)
 
-    def choose(self, row: Row) -> None:
+    def choose(self, row: TextRow) -> None:
         """Show or hide the component under the cursor."""
         self._change(self.labels.toggled(self.labels.all[self.row].id))
 
@@ -115,6 +114,6 @@ class LabelPanel(Panel):
         self._change(self.labels.moved(column.id, place))
         self.go(self.labels.order.index(column.id) + 1)
 
-    def _change(self, labels: Labels) -> None:
+    def _change(self, labels: ColumnChoice) -> None:
         self.take(labels)
         self.post_message(self.Changed(labels))

@@ -17,7 +17,7 @@ from textual.strip import Strip
 
 from torchglass.records.attributes import Attribute
 from torchglass.views.formats import harmless
-from torchglass.views.tui.panels.text_rows import Row, paragraph, text
+from torchglass.views.tui.text_rows import TextRow, paragraph, text
 from torchglass.views.tui.themes import SIXTEEN
 
 STYLES = (
@@ -32,7 +32,7 @@ _LOST, _LOST_COLOUR = "×", "#ff00ff"
 """What is no number, in a picture of shades and in one of colours."""
 
 
-class Lines(ScrollView, can_focus=True):
+class RowList(ScrollView, can_focus=True):
     """A list of rows to scroll through, below some that stay."""
 
     has_cursor: bool = False
@@ -40,7 +40,7 @@ class Lines(ScrollView, can_focus=True):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{style}" for style in STYLES}
     DEFAULT_CSS: ClassVar[str] = """
-    Lines {
+    RowList {
         background: $surface;
         scrollbar-size-horizontal: 0;
         scrollbar-size-vertical: 1;
@@ -48,48 +48,48 @@ class Lines(ScrollView, can_focus=True):
         scrollbar-color: $foreground 25%;
         scrollbar-gutter: stable;
     }
-    Lines:focus { background: $panel; }
-    Lines .lines--path, Lines .lines--heading { text-style: bold; }
-    Lines .lines--heading { color: $foreground 75%; }
-    Lines .lines--header { color: $foreground 60%; text-style: bold; }
-    Lines .lines--class { color: $glass-class; text-style: bold; }
-    Lines .lines--extra { color: $glass-class; }
-    Lines .lines--number { color: $glass-count; }
-    Lines .lines--bytes { color: $glass-bytes; }
-    Lines .lines--shape { color: $glass-shape; }
-    Lines .lines--dtype { color: $glass-dtype; }
-    Lines .lines--device { color: $glass-device; }
-    Lines .lines--muted { color: $foreground 60%; }
-    Lines .lines--faint { color: $foreground 30%; }
-    Lines .lines--spark { color: $glass-spark; }
-    Lines .lines--bar { color: $glass-bar; }
-    Lines .lines--note { color: $text-success; }
-    Lines .lines--problem { color: $text-error; }
-    Lines .lines--warning { color: $text-warning; }
-    Lines .lines--key { color: $text-accent; text-style: bold; }
-    Lines .lines--cursor { background: $glass-resting; }
-    Lines:focus .lines--cursor { background: $glass-cursor; }
-    Lines .lines--marked { background: $glass-same; }
-    Lines .lines--selected { background: $glass-cursor; }
-    Lines .lines--mark { color: $glass-gutter; }
-    Lines .lines--keyword { color: $glass-device; }
-    Lines .lines--string { color: $glass-shape; }
-    Lines .lines--comment { color: $foreground 50%; text-style: italic; }
-    Lines .lines--literal { color: $glass-count; }
-    Lines .lines--definition { color: $glass-class; text-style: bold; }
-    Lines .lines--builtin { color: $glass-dtype; }
-    Lines .lines--decorator { color: $glass-spark; }
-    Lines .lines--line { color: $foreground 35%; }
+    RowList:focus { background: $panel; }
+    RowList .lines--path, RowList .lines--heading { text-style: bold; }
+    RowList .lines--heading { color: $foreground 75%; }
+    RowList .lines--header { color: $foreground 60%; text-style: bold; }
+    RowList .lines--class { color: $glass-class; text-style: bold; }
+    RowList .lines--extra { color: $glass-class; }
+    RowList .lines--number { color: $glass-count; }
+    RowList .lines--bytes { color: $glass-bytes; }
+    RowList .lines--shape { color: $glass-shape; }
+    RowList .lines--dtype { color: $glass-dtype; }
+    RowList .lines--device { color: $glass-device; }
+    RowList .lines--muted { color: $foreground 60%; }
+    RowList .lines--faint { color: $foreground 30%; }
+    RowList .lines--spark { color: $glass-spark; }
+    RowList .lines--bar { color: $glass-bar; }
+    RowList .lines--note { color: $text-success; }
+    RowList .lines--problem { color: $text-error; }
+    RowList .lines--warning { color: $text-warning; }
+    RowList .lines--key { color: $text-accent; text-style: bold; }
+    RowList .lines--cursor { background: $glass-resting; }
+    RowList:focus .lines--cursor { background: $glass-cursor; }
+    RowList .lines--marked { background: $glass-same; }
+    RowList .lines--selected { background: $glass-cursor; }
+    RowList .lines--mark { color: $glass-gutter; }
+    RowList .lines--keyword { color: $glass-device; }
+    RowList .lines--string { color: $glass-shape; }
+    RowList .lines--comment { color: $foreground 50%; text-style: italic; }
+    RowList .lines--literal { color: $glass-count; }
+    RowList .lines--definition { color: $glass-class; text-style: bold; }
+    RowList .lines--builtin { color: $glass-dtype; }
+    RowList .lines--decorator { color: $glass-spark; }
+    RowList .lines--line { color: $foreground 35%; }
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.row = 0
-        self._rows: Sequence[Row] = ()
-        self._header: Sequence[Row] = ()
+        self._rows: Sequence[TextRow] = ()
+        self._header: Sequence[TextRow] = ()
         self._styles_of: dict[tuple[str, str], Style] = {}
 
-    def choose(self, row: Row) -> None:
+    def choose(self, row: TextRow) -> None:
         """Do what a row stands for."""
 
     def stood(self) -> None:
@@ -98,11 +98,11 @@ class Lines(ScrollView, can_focus=True):
     def placed(self) -> None:
         """Another part of it may be in sight."""
 
-    def is_marker(self, row: Row, x: int) -> bool:
+    def is_marker(self, row: TextRow, x: int) -> bool:
         """Whether a place in a row is where it is opened and closed."""
         return False
 
-    def top(self) -> Sequence[Row]:
+    def top(self) -> Sequence[TextRow]:
         """The rows that stay."""
         return self._header
 
@@ -112,7 +112,7 @@ class Lines(ScrollView, can_focus=True):
         return max(self.scrollable_content_region.width - 2, 1)
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[TextRow]:
         """What can be seen in it, by scrolling."""
         return self._rows
 
@@ -131,7 +131,7 @@ class Lines(ScrollView, can_focus=True):
             return f"{self.row + 1:,}/{count:,}"
         return f"{min((self.scroll_offset.y + self.window) / count, 1):.0%}"
 
-    def put(self, rows: Sequence[Row], header: Sequence[Row] = ()) -> None:
+    def put(self, rows: Sequence[TextRow], header: Sequence[TextRow] = ()) -> None:
         """Show these rows, below a header that stays."""
         self._rows, self._header = rows, header
         self.row = min(self.row, max(len(rows) - 1, 0))
@@ -162,7 +162,7 @@ class Lines(ScrollView, can_focus=True):
         tone = "cursor" if self.has_cursor and at == self.row else row.tone
         return self._strip(row, tone, self.scroll_offset.x)
 
-    def _strip(self, row: Row, tone: str, left: int) -> Strip:
+    def _strip(self, row: TextRow, tone: str, left: int) -> Strip:
         mark = "▌" if tone == "cursor" and self.has_focus else " "
         behind = self._style(tone, tone)
         pieces = [Segment(text, self._style(tone, style)) for text, style in row.pieces if text]
@@ -253,7 +253,7 @@ class Lines(ScrollView, can_focus=True):
             self.choose(self._rows[at])
 
 
-def _width(row: Row) -> int:
+def _width(row: TextRow) -> int:
     return sum(cell_len(words) for words, _ in row.pieces) + sum(map(len, row.pictures))
 
 
@@ -287,7 +287,7 @@ def _light(colour: str) -> float:
 _TAB = 4
 
 
-class Reading:
+class TextViewer:
     """What an attribute says, as lines that fit."""
 
     places = ("panel:text",)
@@ -296,16 +296,16 @@ class Reading:
     def __init__(self, attribute: Attribute, words: str) -> None:
         self.attribute = attribute
         self._lines = [harmless(line.expandtabs(_TAB).rstrip()) for line in words.splitlines()]
-        self._drawn: tuple[int, list[Row]] = (0, [])
+        self._drawn: tuple[int, list[TextRow]] = (0, [])
 
     def rows(
         self, width: int, height: int, *, shades: bool = False
-    ) -> tuple[Sequence[Row], Sequence[Row]]:
+    ) -> tuple[Sequence[TextRow], Sequence[TextRow]]:
         """The lines, broken where they are too long, and none that stays at the top."""
         if self._drawn[0] != width:
             self._drawn = width, [row for line in self._lines for row in _broken(line, width)]
         return self._drawn[1], []
 
 
-def _broken(line: str, width: int) -> list[Row]:
+def _broken(line: str, width: int) -> list[TextRow]:
     return [text(line)] if cell_len(line) <= width else paragraph(line, width)

@@ -15,14 +15,14 @@ from torchglass.analyse.trace import Anatomy
 from torchglass.records.model import Module
 from torchglass.records.trace import CallRecord, Operand, OpId, OpRecord, TraceRecord, Value
 from torchglass.views.formats import format_bytes, format_time, harmless, shape_text
-from torchglass.views.tui.cells import fit
-from torchglass.views.tui.explorer_state import SHARED, Subject
-from torchglass.views.tui.panel_keys import panel_bindings
+from torchglass.views.tui.explorer_state import SHARED, ExplorerState
+from torchglass.views.tui.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.text_rows import (
-    Cell,
+from torchglass.views.tui.text_rows import (
     LazyRows,
-    Row,
+    TableCell,
+    TextRow,
+    fit,
     heading,
     paragraph,
     sections,
@@ -31,7 +31,7 @@ from torchglass.views.tui.panels.text_rows import (
 )
 
 
-class Pass:
+class TracedForward:
     """One pass: its anatomy, and its ops by the module that they ran in."""
 
     def __init__(self, trace: TraceRecord) -> None:
@@ -71,25 +71,25 @@ class Pass:
         return "" if call is None else self.trace.calls[call].path
 
 
-def shared_note(subject: Subject, module: Module, width: int) -> Iterator[Row]:
+def shared_note(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
     """Where the calls of a module that stands in several places are recorded."""
     if module.alias_of is not None:
-        first = harmless(subject.path_of_calls(module)) or "the model"
+        first = harmless(state.path_of_calls(module)) or "the model"
         words = f"{SHARED} The same module as {first}: all calls of both are recorded there."
         yield from paragraph(words, width, "note")
 
 
-_KNOWN: WeakKeyDictionary[Subject, Pass] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[ExplorerState, TracedForward] = WeakKeyDictionary()
 
 
-def pass_of(subject: Subject) -> Pass | None:
+def traced_forward(state: ExplorerState) -> TracedForward | None:
     """The pass that a run keeps; the same object as long as the trace is the same."""
-    trace = subject.document(TraceRecord)
+    trace = state.document(TraceRecord)
     if trace is None:
         return None
-    known = _KNOWN.get(subject)
+    known = _KNOWN.get(state)
     if known is None or known.trace is not trace:
-        known = _KNOWN[subject] = Pass(trace)
+        known = _KNOWN[state] = TracedForward(trace)
     return known
 
 
@@ -97,7 +97,7 @@ _NAME, _SHAPE, _TIME = 32, 16, 9
 _MOST_RELATIVES = 200
 
 
-class TensorFlow(Panel):
+class TensorFlowPanel(Panel):
     """A list of ops; an opened one with the ops that it comes from and those that it goes to."""
 
     key: ClassVar[str] = "w"
@@ -106,28 +106,28 @@ class TensorFlow(Panel):
     has_cursor = True
     BINDINGS: ClassVar = panel_bindings("panel:tensor flow")
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
-        self._pass: Pass | None = None
+    def __init__(self, state: ExplorerState) -> None:
+        super().__init__(state)
+        self._pass: TracedForward | None = None
         self._ops: Sequence[OpId] = ()
         self._walked: list[OpId] = []
         """The ops that were walked along; the last one is open, without any the list is shown."""
 
     @classmethod
-    def available(cls, subject: Subject) -> bool:
+    def available(cls, state: ExplorerState) -> bool:
         """Whether a pass was traced."""
-        return subject.document(TraceRecord) is not None
+        return state.document(TraceRecord) is not None
 
     def follow(self, moved: bool) -> None:
         """List the ops of the module."""
-        trace = pass_of(self.subject)
+        trace = traced_forward(self.state)
         if trace is None:
             self.say(f"{self.missing[:1].upper()}{self.missing[1:]}.")
             return
         if not moved and trace is self._pass:
             self._draw()
             return
-        path = self.subject.path_of_calls(self.module)
+        path = self.state.path_of_calls(self.module)
         self._walked = []
         self.work("Naming ops", lambda _: (trace, _named(trace, path)), self._take_ops)
 
@@ -143,7 +143,7 @@ class TensorFlow(Panel):
         if op is not None and not self._walked:
             self.post_message(self.Picked(op))
 
-    def choose(self, row: Row) -> None:
+    def choose(self, row: TextRow) -> None:
         """Walk to the op of a row, or go to the module that holds a parameter."""
         if isinstance(row.target, int):
             self._walk(OpId(row.target))
@@ -195,7 +195,7 @@ class TensorFlow(Panel):
         self._draw()
         self.post_message(self.Picked(op))
 
-    def _take_ops(self, found: tuple[Pass, Sequence[OpId]]) -> None:
+    def _take_ops(self, found: tuple[TracedForward, Sequence[OpId]]) -> None:
         self._pass, self._ops = found
         self._draw()
 
@@ -217,24 +217,24 @@ class TensorFlow(Panel):
         if not self._ops:
             self.say(f"{harmless(self.module.path)} did not run in the traced forward.")
             return
-        path = self.subject.path_of_calls(self.module)
+        path = self.state.path_of_calls(self.module)
         # Names grow with their numbers, so the longest are among the last.
         near = [*self._ops[:_MOST_RELATIVES], *self._ops[-_MOST_RELATIVES:]]
         names = max(cell_len(trace.name(op)) for op in near)
         width = min(names, _NAME, max(self.room // 3, 8))
         self.put(
             LazyRows(len(self._ops), lambda at: _listed(trace, self._ops[at], path, width)),
-            list(shared_note(self.subject, self.module, self.room)),
+            list(shared_note(self.state, self.module, self.room)),
         )
 
 
-def _named(trace: Pass, path: str) -> Sequence[OpId]:
+def _named(trace: TracedForward, path: str) -> Sequence[OpId]:
     """The ops of a module, after all that is shown of them was worked out."""
     _ = trace.anatomy.labels, trace.anatomy.children
     return trace.ops(path)
 
 
-def _listed(trace: Pass, id: OpId, path: str, width: int) -> Row:
+def _listed(trace: TracedForward, id: OpId, path: str, width: int) -> TextRow:
     """An op in one line: its name in so many cells, what it made, how long it took, and where."""
     op = trace.op(id)
     name = fit(harmless(trace.name(id)), width)
@@ -242,7 +242,7 @@ def _listed(trace: Pass, id: OpId, path: str, width: int) -> Row:
     where = trace.path(id)
     inner = where[len(path) :].lstrip(".") if where.startswith(path) else where
     style = "muted" if op.kind != "op" else "extra"
-    return Row(
+    return TextRow(
         [
             (f"{name}  ", style),
             (f"{made} ", "shape"),
@@ -262,7 +262,7 @@ def _time(op: OpRecord) -> str:
     return "" if op.kind != "op" else format_time((op.end_ns - op.start_ns) / 1e9)
 
 
-def _opened(trace: Pass, id: OpId, width: int) -> list[Row]:
+def _opened(trace: TracedForward, id: OpId, width: int) -> list[TextRow]:
     """An op with all that it comes from and goes to."""
     op = trace.op(id)
     children = trace.anatomy.children[id][:_MOST_RELATIVES]
@@ -273,10 +273,10 @@ def _opened(trace: Pass, id: OpId, width: int) -> list[Row]:
     )
 
 
-def _about(trace: Pass, op: OpRecord, width: int) -> Iterator[Row]:
+def _about(trace: TracedForward, op: OpRecord, width: int) -> Iterator[TextRow]:
     where = trace.path(op.id) or "the model itself"
     yield from map(
-        Row,
+        TextRow,
         wrap(
             [(harmless(trace.name(op.id)), "class"), (f"  in {harmless(where)}", "muted")],
             width,
@@ -286,7 +286,7 @@ def _about(trace: Pass, op: OpRecord, width: int) -> Iterator[Row]:
     if op.kind == "op":
         settings = f"({harmless(settings_text(op))})" if op.settings else "()"
         yield from map(
-            Row, wrap([(harmless(op.function), "definition"), (settings, "plain")], width, "  ")
+            TextRow, wrap([(harmless(op.function), "definition"), (settings, "plain")], width, "  ")
         )
     for value in op.outputs:
         yield _value(value)
@@ -298,12 +298,12 @@ def _about(trace: Pass, op: OpRecord, width: int) -> Iterator[Row]:
         place = f"{op.source.file}:{op.source.line} in {op.source.function}"
         yield from paragraph(harmless(place), width, "muted")
         if code := code_at(op.source):
-            yield Row([(f"  {harmless(code)}", "string")])
+            yield TextRow([(f"  {harmless(code)}", "string")])
 
 
-def _value(value: Value) -> Row:
+def _value(value: Value) -> TextRow:
     spec = value.spec
-    return Row(
+    return TextRow(
         [
             (f"{harmless(value.place)} " if value.place else "", "muted"),
             (f"{shape_text(spec)} ", "shape"),
@@ -313,25 +313,25 @@ def _value(value: Value) -> Row:
     )
 
 
-def _sources(trace: Pass, op: OpRecord) -> Iterator[Row]:
+def _sources(trace: TracedForward, op: OpRecord) -> Iterator[TextRow]:
     names = signature(op.function)
     cells, targets = [], []
     for operand in op.operands[:_MOST_RELATIVES]:
         for source, target, style in _origins(trace, operand):
             cells.append(
                 [
-                    Cell("←", "mark"),
-                    Cell(harmless(source), style),
-                    Cell(shape_text(operand.spec), "shape"),
-                    Cell(harmless(argument_name(operand.place, names)), "muted"),
+                    TableCell("←", "mark"),
+                    TableCell(harmless(source), style),
+                    TableCell(shape_text(operand.spec), "shape"),
+                    TableCell(harmless(argument_name(operand.place, names)), "muted"),
                 ]
             )
             targets.append(target)
     for line, target in zip(table(cells), targets, strict=True):
-        yield Row(line, target)
+        yield TextRow(line, target)
 
 
-def _origins(trace: Pass, operand: Operand) -> Iterator[tuple[str, int | str | None, str]]:
+def _origins(trace: TracedForward, operand: Operand) -> Iterator[tuple[str, int | str | None, str]]:
     """Whence a tensor came: its name, where to go for it, and its style."""
     for parent in operand.parents:
         yield trace.name(parent), parent, "extra"
@@ -342,15 +342,15 @@ def _origins(trace: Pass, operand: Operand) -> Iterator[tuple[str, int | str | N
         yield "not from this forward", None, "muted"
 
 
-def _uses(trace: Pass, children: Sequence[OpId]) -> Iterator[Row]:
+def _uses(trace: TracedForward, children: Sequence[OpId]) -> Iterator[TextRow]:
     cells = [
         [
-            Cell("→", "mark"),
-            Cell(harmless(trace.name(child)), "extra"),
-            Cell(_made(trace.op(child)), "shape"),
-            Cell(harmless(trace.path(child)), "muted"),
+            TableCell("→", "mark"),
+            TableCell(harmless(trace.name(child)), "extra"),
+            TableCell(_made(trace.op(child)), "shape"),
+            TableCell(harmless(trace.path(child)), "muted"),
         ]
         for child in children
     ]
     for line, child in zip(table(cells), children, strict=True):
-        yield Row(line, child)
+        yield TextRow(line, child)

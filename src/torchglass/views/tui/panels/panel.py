@@ -19,14 +19,14 @@ from torchglass.records.model import Module
 from torchglass.records.series import SeriesId
 from torchglass.records.trace import OpId
 from torchglass.views.formats import harmless
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.panel_keys import panel_bindings
-from torchglass.views.tui.panels.lines import Lines
-from torchglass.views.tui.panels.text_rows import Row, meter, paragraph
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.keys import panel_bindings
+from torchglass.views.tui.panels.lines import RowList
+from torchglass.views.tui.text_rows import TextRow, meter, paragraph
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """What came of a job."""
 
     result: Any = None
@@ -34,7 +34,7 @@ class Outcome:
     """What was raised."""
 
 
-class Job:
+class BackgroundJob:
     """One thing that is worked on in a thread. Whoever started it may stop it at any time."""
 
     def __init__(self, says: str, work: Callable[[Progress], T], then: Callable[[T], None]) -> None:
@@ -45,16 +45,16 @@ class Job:
         self._work = work
         self._then = then
 
-    def run(self) -> Outcome:
+    def run(self) -> JobOutcome:
         """Do it, in a thread."""
         try:
-            return Outcome(self._work(self._progress))
+            return JobOutcome(self._work(self._progress))
         except TorchglassError as error:
-            return Outcome(problem=str(error))
+            return JobOutcome(problem=str(error))
         except Exception as error:  # noqa: BLE001 - what is looked at is foreign code, one panel of many
-            return Outcome(problem=f"{type(error).__name__}: {error}")
+            return JobOutcome(problem=f"{type(error).__name__}: {error}")
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: JobOutcome) -> None:
         """Hand the result to whoever asked for it."""
         self._then(outcome.result)
 
@@ -70,7 +70,7 @@ _PATIENCE_SECONDS = 0.25
 _METER = 12
 
 
-class Panel(Lines):
+class Panel(RowList):
     """One view of the module under the tree's cursor."""
 
     key: ClassVar[str] = ""
@@ -101,23 +101,23 @@ class Panel(Lines):
         """What stands beside the title is another."""
 
     class _Done(Message):
-        def __init__(self, job: Job, outcome: Outcome) -> None:
+        def __init__(self, job: BackgroundJob, outcome: JobOutcome) -> None:
             super().__init__()
             self.job = job
             self.outcome = outcome
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, state: ExplorerState) -> None:
         super().__init__()
-        self.subject = subject
-        self.module = subject.model.root
+        self.state = state
+        self.module = state.model.root
         self._subtitle = self._position = ""
         self._places: tuple[str, ...] = ()
         self._is_empty = True
-        self._job: Job | None = None
+        self._job: BackgroundJob | None = None
         self._waited = False
 
     @classmethod
-    def available(cls, subject: Subject) -> bool:
+    def available(cls, state: ExplorerState) -> bool:
         """Whether there is anything to show in it."""
         return True
 
@@ -151,7 +151,7 @@ class Panel(Lines):
         """Draw what there is to tell of the module, which may be another one than before."""
         raise NotImplementedError
 
-    def choose(self, row: Row) -> None:
+    def choose(self, row: TextRow) -> None:
         """Do what a row stands for."""
         if isinstance(row.target, str):
             self.post_message(self.Jump(row.target))
@@ -183,7 +183,7 @@ class Panel(Lines):
         """Whether no work is being done."""
         return self._job is None
 
-    def put(self, rows: Sequence[Row], header: Sequence[Row] = ()) -> None:
+    def put(self, rows: Sequence[TextRow], header: Sequence[TextRow] = ()) -> None:
         """Show these rows, below a header that stays."""
         self._is_empty = False
         super().put(rows, header)
@@ -196,13 +196,13 @@ class Panel(Lines):
     def work(self, says: str, work: Callable[[Progress], T], then: Callable[[T], None]) -> None:
         """Do something in a thread, and something with its result if it was not stopped."""
         self.stop()
-        job = self._job = Job(says, work, then)
+        job = self._job = BackgroundJob(says, work, then)
         self._waited = False
         # A thread that need not end: a property that hangs must not keep the user from quitting.
         threading.Thread(target=copy_context().run, args=(self._run, job), daemon=True).start()
         self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: BackgroundJob) -> None:
         outcome = job.run()
         # The screen may be gone by then.
         with suppress(RuntimeError):
@@ -226,20 +226,20 @@ class Panel(Lines):
         else:
             message.job.finish(message.outcome)
 
-    def _tell_of_work(self, job: Job) -> None:
+    def _tell_of_work(self, job: BackgroundJob) -> None:
         if self._job is job:
             self._waited = True
             self.lay_out()
             self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
 
-    def top(self) -> Sequence[Row]:
+    def top(self) -> Sequence[TextRow]:
         """The rows that stay, with how far the work is."""
         job = self._job
         if job is None or not self._waited:
             return self._header
         share = f" {job.share:4.0%}  "
         pieces = [(f"{job.says}  ", "muted"), *meter(job.share, _METER), (share, "muted")]
-        return [*self._header, Row([*pieces, ("Esc", "key"), (" cancel", "muted")])]
+        return [*self._header, TextRow([*pieces, ("Esc", "key"), (" cancel", "muted")])]
 
     def on_resize(self) -> None:
         """Draw for the new width."""

@@ -19,13 +19,13 @@ from torchglass.views.formats import (
     harmless,
     shape_text,
 )
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.panel_keys import panel_bindings
-from torchglass.views.tui.panels.op_flow import pass_of, shared_note
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.keys import panel_bindings
+from torchglass.views.tui.panels.op_flow import shared_note, traced_forward
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.text_rows import (
-    Cell,
-    Row,
+from torchglass.views.tui.text_rows import (
+    TableCell,
+    TextRow,
     heading,
     line_width,
     meter,
@@ -41,7 +41,7 @@ _NUMBERS = ("min", "max", "mean", "std")
 _NOTHING = "–"
 
 
-class Performance(Panel):
+class PerformancePanel(Panel):
     """Time, memory and FLOPs of a module, and a table of its calls."""
 
     key: ClassVar[str] = "P"
@@ -49,20 +49,20 @@ class Performance(Panel):
     missing: ClassVar[str] = "No forward recorded: use tg.explore(model, *inputs) or --input"
     BINDINGS: ClassVar = panel_bindings("panel:performance", "panel:calls")
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
+    def __init__(self, state: ExplorerState) -> None:
+        super().__init__(state)
         self._differences = False
 
     @classmethod
-    def available(cls, subject: Subject) -> bool:
+    def available(cls, state: ExplorerState) -> bool:
         """Whether anything of a forward was recorded."""
-        measured = subject.document(Measures) or subject.document(Statistics)
-        return measured is not None or subject.document(TraceRecord) is not None
+        measured = state.document(Measures) or state.document(Statistics)
+        return measured is not None or state.document(TraceRecord) is not None
 
     @property
     def places(self) -> tuple[str, ...]:
         """Where the keys act that act now."""
-        statistics = self.subject.statistics(self.subject.path_of_calls(self.module))
+        statistics = self.state.statistics(self.state.path_of_calls(self.module))
         differ = statistics is not None and len(statistics.calls) > 1
         return (*super().places, *(("panel:calls",) if differ else ()))
 
@@ -73,8 +73,8 @@ class Performance(Panel):
 
     def follow(self, moved: bool) -> None:
         """Draw what the module took."""
-        rows = describe(self.subject, self.module, self.room, differences=self._differences)
-        if len(rows) > len(list(shared_note(self.subject, self.module, self.room))):
+        rows = describe(self.state, self.module, self.room, differences=self._differences)
+        if len(rows) > len(list(shared_note(self.state, self.module, self.room))):
             self.put(rows)
         else:
             self.say(
@@ -82,22 +82,24 @@ class Performance(Panel):
             )
 
 
-def describe(subject: Subject, module: Module, width: int, *, differences: bool) -> list[Row]:
+def describe(
+    state: ExplorerState, module: Module, width: int, *, differences: bool
+) -> list[TextRow]:
     """What is known of a module's running, line by line."""
-    measures = subject.document(Measures)
-    path = subject.path_of_calls(module)
-    measured, whole = subject.measured(path), subject.measured("")
-    statistics = subject.statistics(path)
+    measures = state.document(Measures)
+    path = state.path_of_calls(module)
+    measured, whole = state.measured(path), state.measured("")
+    statistics = state.statistics(path)
     notes = measures.notes if measures and measured else ()
     return sections(
-        list(shared_note(subject, module, width)),
-        list(_costs(measured, whole)) if measured else list(_traced(subject, module)),
+        list(shared_note(state, module, width)),
+        list(_costs(measured, whole)) if measured else list(_traced(state, module)),
         [row for note in notes for row in paragraph(harmless(note), width, "muted")],
         list(_calls(statistics, width, differences=differences)) if statistics else [],
     )
 
 
-def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[Row]:
+def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[TextRow]:
     """A table of what was measured, with the share of the whole model."""
     times = "once" if measured.calls == 1 else f"{measured.calls:,} times"
     yield heading("fastest pass", f"ran {times}")
@@ -109,10 +111,10 @@ def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[Row
         of = getattr(whole, f"total_{name}") if whole else None
         lines.append(
             [
-                Cell(title, "muted"),
-                Cell(write(total), style, True),
-                Cell(_NOTHING if own is None else write(own), style, True),
-                Cell(format_share(total, of) if of else "", "muted", True),
+                TableCell(title, "muted"),
+                TableCell(write(total), style, True),
+                TableCell(_NOTHING if own is None else write(own), style, True),
+                TableCell(format_share(total, of) if of else "", "muted", True),
             ]
         )
         shares.append(min(total / of, 1.0) if of else 0.0)
@@ -120,36 +122,40 @@ def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[Row
         yield text("not measured", "muted")
         return
     head = [
-        Cell("", "header"),
-        *(Cell(word, "header", True) for word in ("total", "self", "share")),
+        TableCell("", "header"),
+        *(TableCell(word, "header", True) for word in ("total", "self", "share")),
     ]
     first, *rest = table([head, *lines])
-    yield Row(first)
+    yield TextRow(first)
     for line, share in zip(rest, shares, strict=True):
-        yield Row([*line, *meter(share, _METER)])
+        yield TextRow([*line, *meter(share, _METER)])
 
 
-def _traced(subject: Subject, module: Module) -> Iterator[Row]:
+def _traced(state: ExplorerState, module: Module) -> Iterator[TextRow]:
     """What a trace knows of a module's time, where nothing was measured for itself."""
-    trace = pass_of(subject)
-    calls = trace.calls.get(subject.path_of_calls(module), ()) if trace else ()
+    trace = traced_forward(state)
+    calls = trace.calls.get(state.path_of_calls(module), ()) if trace else ()
     if trace is None or not calls:
         return
     total = sum(call.total_ns for call in calls)
     root = sum(call.total_ns for call in trace.calls.get("", ()))
     yield heading("one traced forward", "times include tracing")
     cells = [
-        [Cell("calls", "muted"), Cell(f"{len(calls):,}", "number", True), Cell("", "muted")],
         [
-            Cell("forward", "muted"),
-            Cell(format_time(total / 1e9), "number", True),
-            Cell(format_share(total, root), "muted", True),
+            TableCell("calls", "muted"),
+            TableCell(f"{len(calls):,}", "number", True),
+            TableCell("", "muted"),
+        ],
+        [
+            TableCell("forward", "muted"),
+            TableCell(format_time(total / 1e9), "number", True),
+            TableCell(format_share(total, root), "muted", True),
         ],
     ]
-    yield from map(Row, table(cells))
+    yield from map(TextRow, table(cells))
 
 
-def _calls(statistics: ModuleStatistics, width: int, *, differences: bool) -> Iterator[Row]:
+def _calls(statistics: ModuleStatistics, width: int, *, differences: bool) -> Iterator[TextRow]:
     """The calls that are kept, the latest last, each with what went in and came out."""
     totals = statistics.totals
     beside = f"{totals.calls:,} in total, {format_time(totals.total_ns / 1e9)} while recording"
@@ -159,13 +165,13 @@ def _calls(statistics: ModuleStatistics, width: int, *, differences: bool) -> It
     shown = statistics.calls[-_MOST_CALLS:]
     if len(shown) < totals.calls:
         yield text(f"last {len(shown):,} calls", "muted")
-    lines = [[Cell(word, "header", word not in _LEFT) for word in _HEADINGS]]
+    lines = [[TableCell(word, "header", word not in _LEFT) for word in _HEADINGS]]
     for before, call in zip([None, *shown[:-1]], shown, strict=True):
         lines += _call_lines(call, before, differences=differences)
     drawn = table(lines)
     if line_width(drawn[0]) > width:
         drawn = table(lines, gap=1)
-    yield from map(Row, drawn)
+    yield from map(TextRow, drawn)
 
 
 _LEFT = ("", "shape")
@@ -174,7 +180,7 @@ _HEADINGS = ("call", "time", *_LEFT, *_NUMBERS)
 
 def _call_lines(
     call: ForwardStats, before: ForwardStats | None, *, differences: bool
-) -> Iterator[list[Cell]]:
+) -> Iterator[list[TableCell]]:
     """A line for each tensor of a call, the time with the first."""
     first = True
     for side in ("inputs", "outputs"):
@@ -183,20 +189,20 @@ def _call_lines(
         for at, tensor in enumerate(tensors):
             other = earlier[at] if at < len(earlier) else None
             yield [
-                Cell(f"{call.number}" if first else "", "number", True),
-                _time(call, before, differences) if first else Cell("", "plain", True),
-                Cell(_place(side, tensor.place, len(tensors)), "muted"),
+                TableCell(f"{call.number}" if first else "", "number", True),
+                _time(call, before, differences) if first else TableCell("", "plain", True),
+                TableCell(_place(side, tensor.place, len(tensors)), "muted"),
                 _shape(tensor, other if differences else None),
                 *_stats_cells(tensor.stats, other.stats if other else None, differences),
             ]
             first = False
     if call.error:
-        blank = [Cell("", "plain")] * (len(_HEADINGS) - 4)
+        blank = [TableCell("", "plain")] * (len(_HEADINGS) - 4)
         yield [
-            Cell(f"{call.number}", "number", True),
-            Cell("", "plain"),
-            Cell("✗", "problem"),
-            Cell(harmless(call.error), "problem"),
+            TableCell(f"{call.number}", "number", True),
+            TableCell("", "plain"),
+            TableCell("✗", "problem"),
+            TableCell(harmless(call.error), "problem"),
             *blank,
         ]
 
@@ -206,12 +212,12 @@ def _place(side: str, place: str, count: int) -> str:
     return f"{word} {harmless(place)}" if count > 1 and place else word
 
 
-def _shape(tensor: CallTensor, before: CallTensor | None) -> Cell:
+def _shape(tensor: CallTensor, before: CallTensor | None) -> TableCell:
     same = before is not None and before.spec.shape == tensor.spec.shape
-    return Cell("same" if same else shape_text(tensor.spec), "faint" if same else "shape")
+    return TableCell("same" if same else shape_text(tensor.spec), "faint" if same else "shape")
 
 
-def _stats_cells(stats: Stats | None, before: Stats | None, differences: bool) -> list[Cell]:
+def _stats_cells(stats: Stats | None, before: Stats | None, differences: bool) -> list[TableCell]:
     cells = []
     for name in _NUMBERS:
         value = getattr(stats, name) if stats else math.nan
@@ -221,25 +227,25 @@ def _stats_cells(stats: Stats | None, before: Stats | None, differences: bool) -
         else:
             strange = stats is not None and bool(stats.nan or stats.inf)
             style = "problem" if strange else "plain"
-            cells.append(Cell(_NOTHING if math.isnan(value) else f"{value:.4g}", style, True))
+            cells.append(TableCell(_NOTHING if math.isnan(value) else f"{value:.4g}", style, True))
     return cells
 
 
-def _difference(value: float, before: float) -> Cell:
+def _difference(value: float, before: float) -> TableCell:
     change = value - before
     if math.isnan(change):
-        return Cell(_NOTHING, "faint", True)
-    return Cell(f"{change:+.3g}", "faint" if change == 0 else "plain", True)
+        return TableCell(_NOTHING, "faint", True)
+    return TableCell(f"{change:+.3g}", "faint" if change == 0 else "plain", True)
 
 
-def _time(call: ForwardStats, before: ForwardStats | None, differences: bool) -> Cell:
+def _time(call: ForwardStats, before: ForwardStats | None, differences: bool) -> TableCell:
     if not differences:
-        return Cell(format_time(call.total_ns / 1e9), "number", True)
+        return TableCell(format_time(call.total_ns / 1e9), "number", True)
     if before is None:
-        return Cell(_NOTHING, "faint", True)
+        return TableCell(_NOTHING, "faint", True)
     change = call.total_ns - before.total_ns
     sign = "+" if change >= 0 else "−"
-    return Cell(f"{sign}{format_time(abs(change) / 1e9)}", "number", True)
+    return TableCell(f"{sign}{format_time(abs(change) / 1e9)}", "number", True)
 
 
 def _nanoseconds(count: int) -> str:

@@ -14,11 +14,10 @@ from torchglass.analyse.pixels import draw_bands, half_blocks
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.tensors import Histograms
 from torchglass.views.formats import harmless, sparkline
-from torchglass.views.tui.cells import fit, squeeze
-from torchglass.views.tui.explorer_state import Subject, moving
-from torchglass.views.tui.panel_keys import panel_bindings
+from torchglass.views.tui.explorer_state import ExplorerState, moving
+from torchglass.views.tui.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.text_rows import Row, text
+from torchglass.views.tui.text_rows import TextRow, fit, squeeze, text
 
 Numbers = npt.NDArray[np.float64]
 
@@ -41,26 +40,26 @@ class SeriesPanel(Panel):
     has_cursor = True
     BINDINGS: ClassVar = panel_bindings("panel:series", "panel:percentiles")
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
+    def __init__(self, state: ExplorerState) -> None:
+        super().__init__(state)
         self._percentiles = True
 
     @classmethod
-    def available(cls, subject: Subject) -> bool:
+    def available(cls, state: ExplorerState) -> bool:
         """Whether anything was measured over steps."""
-        return subject.has_series()
+        return state.has_series()
 
     @property
     def places(self) -> tuple[str, ...]:
         """Where the keys act that act now."""
         series = self._series()
         drawn = series[min(self.row, len(series) - 1)] if series else None
-        has_bins = drawn is not None and bool(self.subject.histograms(drawn))
+        has_bins = drawn is not None and bool(self.state.histograms(drawn))
         return (*super().places, *(("panel:percentiles",) if has_bins else ()))
 
     def _series(self) -> list[Series]:
         """The series of the module, those that one looks for first."""
-        return sorted(self.subject.series_at(self.module), key=_rank)
+        return sorted(self.state.series_at(self.module), key=_rank)
 
     def wanted(self) -> Iterable[SeriesId]:
         """The series of the module."""
@@ -91,16 +90,16 @@ class SeriesPanel(Panel):
         chart = self._chart(series[min(self.row, len(series) - 1)], self._chart_lines(len(series)))
         self.put(self._list(series), list(chart))
 
-    def _list(self, series: Sequence[Series]) -> list[Row]:
+    def _list(self, series: Sequence[Series]) -> list[TextRow]:
         names = [harmless(one.name) for one in series]
         width = min(max(map(cell_len, names)), max(self.room // 2, 8))
         trend = min(max(self.room - width - _VALUE - _WORD - 2, 4), _TREND)
         rows = []
         for one, name in zip(series, names, strict=True):
-            values = self.subject.values(one)
+            values = self.state.values(one)
             latest = f"{values[-1]:.3g}" if len(values) else "…"
             rows.append(
-                Row(
+                TextRow(
                     [
                         (fit(name, width), "name"),
                         (f"{latest:>{_VALUE}}  ", "number"),
@@ -117,12 +116,12 @@ class SeriesPanel(Panel):
         listed = min(count, max(height // 4, 1))
         return min(max(height - listed - _BESIDE, _LOWEST), _HIGHEST)
 
-    def _chart(self, series: Series, height: int) -> Iterator[Row]:
-        points = self.subject.points(series)
+    def _chart(self, series: Series, height: int) -> Iterator[TextRow]:
+        points = self.state.points(series)
         if points is None or not len(points):
-            yield Row([(harmless(series.name), "path"), ("  …", "muted")])
+            yield TextRow([(harmless(series.name), "path"), ("  …", "muted")])
             return
-        yield Row(list(_title(points)))
+        yield TextRow(list(_title(points)))
         lines = self._lines(points)
         colours = _COLOURS[self.app.current_theme.dark][-(len(lines) + 1) // 2 :]
         # Odd, so that what is even on both sides of zero has a middle.
@@ -130,7 +129,7 @@ class SeriesPanel(Panel):
         cells = half_blocks(picture)
         labels = [f"{high:.3g}", *[""] * (len(cells) - 2), f"{low:.3g}"]
         for label, pixels in zip(labels, cells, strict=True):
-            yield Row([(fit(label, _AXIS, right=True) + " ", "muted")], pictures=[pixels])
+            yield TextRow([(fit(label, _AXIS, right=True) + " ", "muted")], pictures=[pixels])
         first, last = int(points.steps[0]), int(points.steps[-1])
         told = f"step {first:,} … {last:,}{self._meaning(points)}"
         yield text(" " * (_AXIS + 1) + told, "faint")
@@ -144,12 +143,12 @@ class SeriesPanel(Panel):
         return ", range, mean ± standard deviation"
 
     def _shows_percentiles(self, points: Points) -> bool:
-        return self._percentiles and bool(self.subject.histograms(points.series))
+        return self._percentiles and bool(self.state.histograms(points.series))
 
     def _lines(self, points: Points) -> Sequence[Numbers]:
         """The lines to draw, lowest first, with as many values as there is room for."""
         width = max(self.room - _AXIS - 1, 4)
-        histograms = self.subject.histograms(points.series)
+        histograms = self.state.histograms(points.series)
         if histograms and self._percentiles:
             lines = _percentiles(histograms, width)
         else:

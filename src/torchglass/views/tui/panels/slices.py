@@ -24,7 +24,7 @@ _PART = re.compile(r"(?P<start>[+-]?\d+)?(?P<stretch>:(?P<stop>[+-]?\d+)?(:(?P<s
 _REST = "..."
 
 
-class Look:
+class TensorSlice:
     """A part of a tensor and a way to see it; one or two dimensions are seen as far as they go."""
 
     def __init__(self, shape: Sequence[int], *, coloured: bool = False) -> None:

@@ -1,9 +1,9 @@
-"""Shows one tensor: facts, slices, distribution and picture."""
+"""Shows one tensor: facts, statistics, values, and pictures of its slices."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -11,6 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from torchglass.analyse.pixels import (
+    Matrix,
+    Picture,
+    Scale,
+    enlarge,
+    half_blocks,
+    paint,
+    scale_of,
+    sheet,
+)
 from torchglass.records.attributes import (
     Attribute,
     Index,
@@ -21,15 +31,153 @@ from torchglass.records.attributes import (
 )
 from torchglass.records.tensors import Stats
 from torchglass.views.formats import SPARKS, format_bytes, format_count, harmless, shape_text
-from torchglass.views.tui.cells import Piece, fit
-from torchglass.views.tui.panels.slices import Look
-from torchglass.views.tui.panels.tensor_picture import Painter
-from torchglass.views.tui.panels.text_rows import LazyRows, Row, gather, paragraph, wrap
+from torchglass.views.tui.panels.slices import RGB, TensorSlice
+from torchglass.views.tui.text_rows import LazyRows, Piece, TextRow, fit, gather, paragraph, wrap
+
+Fetch = Callable[[Index, int, int], npt.NDArray[np.float32]]
+"""Gives two dimensions of a tensor in at most so many rows and columns of pixels."""
+
+_MOST_TILES = 256
+_LEAST_TILE = 8
+_GAP = 1
+_RAMP = 16
+_BYTE = "uint8"
+
+
+class TensorPicture:
+    """Paints what a look at a tensor sees."""
+
+    def __init__(
+        self, fetch: Fetch, look: TensorSlice, dtype: str, *, shades: bool = False
+    ) -> None:
+        """`shades` is for terminals on which colours cannot be told apart."""
+        self._fetch = fetch
+        self._look = look
+        self._dtype = dtype
+        self._shades = shades
+
+    def picture(self, width: int, height: int) -> list[TextRow]:
+        """The slice in so many cells, with what its colours mean below."""
+        side = _shrunk(self._look.extent, max(height * 2, 2), width)
+        channels = self._channels(self._look.index, *side)
+        scale = self._scale([channels])
+        pixels = enlarge(self._paint(channels, scale), height * 2, width)
+        return [*_rows(pixels), self._legend(scale)]
+
+    def sheet(self, width: int, height: int) -> list[TextRow]:
+        """The slices along the browsed dimension side by side, as many as are large enough."""
+        look = self._look
+        if look.moving is None or look.position is None:
+            return self.picture(width, height)
+        first, count = look.position
+        side = _tile_side(min(count - first, _MOST_TILES), look.extent, width, height * 2)
+        look.tiles = min(_tiles_that_fit(side, width, height * 2), _MOST_TILES)
+        places = look.stretches[look.moving][first : first + look.tiles]
+        tiles = [self._channels(look.index_with(look.moving, place), *side) for place in places]
+        scale = self._scale(tiles)
+        pixels = sheet([enlarge(self._paint(one, scale), *side) for one in tiles], width, _GAP)
+        legend = self._legend(scale)
+        told = f"slices {places[0]:,} – {places[-1]:,} of {look.shape[look.moving]:,}  "
+        return [
+            *_rows(pixels),
+            TextRow([(told, "muted"), *legend.pieces], pictures=legend.pictures),
+        ]
+
+    def _channels(self, index: Index, height: int, width: int) -> list[Matrix]:
+        """The pixels of a slice: one matrix, or one for each of three colours."""
+        channels = self._look.channels
+        if channels is None or not self._look.is_coloured:
+            return [self._fetch(index, height, width)]
+        around = index[:channels], index[channels + 1 :]
+        return [
+            self._fetch((*around[0], colour, *around[1]), height, width) for colour in range(RGB)
+        ]
+
+    def _scale(self, pictures: Sequence[Sequence[Matrix]]) -> Scale:
+        """What the ends of the colours stand for in pictures that are seen together."""
+        matrices = [matrix for picture in pictures for matrix in picture]
+        if not self._look.is_coloured:
+            return scale_of(matrices)
+        if self._dtype == _BYTE:
+            return Scale(low=0.0, high=255.0)
+        finite = [matrix[np.isfinite(matrix)] for matrix in matrices]
+        low = min((float(one.min()) for one in finite if one.size), default=0.0)
+        high = max((float(one.max()) for one in finite if one.size), default=0.0)
+        usual = low >= 0 and high <= 1
+        return Scale(low=0.0, high=1.0) if usual else Scale(low=low, high=high)
+
+    def _paint(self, channels: Sequence[Matrix], scale: Scale) -> Picture:
+        if self._look.is_coloured:
+            return blend(channels, scale)
+        (matrix,) = channels
+        if not self._shades:
+            return paint(matrix, scale)
+        # In grey the two ends of the colours around a zero look alike, those that rise do not.
+        return paint(matrix - scale.low, Scale(low=0.0, high=scale.high - scale.low))
+
+    def _legend(self, scale: Scale) -> TextRow:
+        """What the colours mean, from the least to the greatest number."""
+        ends = f"{scale.low:.3g} … {scale.high:.3g}"
+        if self._look.is_coloured:
+            means = "how bright it is" if self._shades else "red, green and blue"
+            return TextRow([(f"{ends} as {means}", "muted")])
+        ramp = np.linspace(scale.low, scale.high, _RAMP)[None].repeat(2, 0)
+        return TextRow([(f"{ends}  ", "muted")], pictures=half_blocks(self._paint([ramp], scale)))
+
+
+def blend(channels: Sequence[Matrix], scale: Scale) -> Picture:
+    """Red, green and blue as one picture; what is no number stands out."""
+    span = scale.high - scale.low or 1.0
+    places = (np.stack(channels).astype(np.float64) - scale.low) / span
+    parts = np.clip(np.nan_to_num(places, posinf=1.0, neginf=0.0), 0, 1) * 255
+    red, green, blue = parts.round().astype(np.int32)
+    picture: Picture = red << 16 | green << 8 | blue
+    lost = np.isnan(places).any(0)
+    # Painted as a number that is none, so that it looks the same in all pictures.
+    picture[lost] = paint(np.full((1, 1), np.nan), scale)[0, 0]
+    return picture
+
+
+def _rows(pixels: Picture) -> list[TextRow]:
+    return [TextRow(pictures=[cells]) for cells in half_blocks(pixels)]
+
+
+def _shrunk(size: tuple[int, int], height: int, width: int) -> tuple[int, int]:
+    """A size that fits with its sides as they were to each other, but none too small to be seen."""
+    share = min(height / size[0], width / size[1], 1.0)
+    tall, wide = (max(round(side * share), min(side, _LEAST_TILE)) for side in size)
+    return min(tall, height), min(wide, width)
+
+
+def _tiles_that_fit(side: tuple[int, int], width: int, height: int) -> int:
+    across = max((width + _GAP) // (side[1] + _GAP), 1)
+    return across * max((height + _GAP) // (side[0] + _GAP), 1)
+
+
+def _tile_side(count: int, size: tuple[int, int], width: int, height: int) -> tuple[int, int]:
+    """The largest size of a tile at which so many fit, but never one too small to be seen."""
+    rows, across = size
+
+    def fits(tall: int, wide: int) -> bool:
+        return ((width + _GAP) // (wide + _GAP)) * ((height + _GAP) // (tall + _GAP)) >= count
+
+    larger = 1
+    while fits(rows * (larger + 1), across * (larger + 1)):
+        larger += 1
+    if fits(rows, across):
+        return rows * larger, across * larger
+    longest = max(rows, across)
+    for side in range(longest, min(_LEAST_TILE, longest) - 1, -1):
+        tall, wide = ceil(rows * side / longest), ceil(across * side / longest)
+        if fits(tall, wide):
+            break
+    return max(tall, 1), max(wide, 1)
+
 
 _EIGHTHS = len(SPARKS)
 
 
-def columns(values: Sequence[float], height: int) -> list[str]:
+def bar_lines(values: Sequence[float], height: int) -> list[str]:
     """Bars side by side, `height` lines high, that stand on zero; what is above it can be seen."""
     highest = max((value for value in values if math.isfinite(value)), default=0.0)
     steps = [_eighths(value, highest, height) for value in values]
@@ -58,7 +206,7 @@ _HISTOGRAM = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ViewedStats:
     """What was worked out of all the numbers of a tensor, or of a part of it."""
 
     part: Index
@@ -66,19 +214,21 @@ class Measured:
     spread: LinearHistogram | None
 
 
-class Viewer:
+class TensorViewer:
     """One tensor, and which part of it is looked at."""
 
-    def __init__(self, live: LiveModel, attribute: Attribute, look: Look | None = None) -> None:
+    def __init__(
+        self, live: LiveModel, attribute: Attribute, look: TensorSlice | None = None
+    ) -> None:
         """`look` is the one from the last time it was open, which goes on if it still fits."""
         self.live = live
         self.attribute = attribute
         self.facts: TensorFacts = live.facts(attribute.id)
         shape = self.facts.spec.shape or ()
         # Three channels of a parameter are colours by chance more often than not.
-        fresh = Look(shape, coloured=attribute.role != "parameter")
+        fresh = TensorSlice(shape, coloured=attribute.role != "parameter")
         self.look = fresh if look is None or look.shape != fresh.shape else look
-        self.measured: Measured | None = None
+        self.measured: ViewedStats | None = None
         self._block: tuple[Any, npt.NDArray[Any]] | None = None
 
     @property
@@ -99,25 +249,25 @@ class Viewer:
         """Whether the numbers that are looked at now were worked out."""
         return self.measured is not None and self.measured.part == self.look.part
 
-    def measure(self, part: Index, progress: Progress) -> Measured:
+    def measure(self, part: Index, progress: Progress) -> ViewedStats:
         """Look at all numbers of a part, in a thread."""
         tensor = self.attribute.id
         stats = self.live.measure(tensor, lambda share: progress(share / 2), part)
         if stats is None or self.facts.unreadable:
-            return Measured(part, stats, None)
+            return ViewedStats(part, stats, None)
         spread = self.live.spread(
             tensor, stats, _BINS, lambda share: progress(0.5 + share / 2), part
         )
-        return Measured(part, stats, spread)
+        return ViewedStats(part, stats, spread)
 
     def rows(
         self, width: int, height: int, *, shades: bool = False
-    ) -> tuple[Sequence[Row], Sequence[Row]]:
+    ) -> tuple[Sequence[TextRow], Sequence[TextRow]]:
         """What to show in so many cells, and what of it stays at the top."""
         top = [*self._facts(width), *self._statistics(width)]
         if self.facts.unreadable:
             why = f"No values to show: {harmless(self.facts.unreadable)}."
-            return [*top, Row(), *paragraph(why, width, "muted")], []
+            return [*top, TextRow(), *paragraph(why, width, "muted")], []
         look = self.look
         if look.mode == "numbers":
             return self._numbers(top, width)
@@ -125,12 +275,12 @@ class Viewer:
         def fetch(index: Index, tall: int, wide: int) -> npt.NDArray[np.float32]:
             return self.live.image(self.attribute.id, index, tall, wide)
 
-        painter = Painter(fetch, look, self.facts.spec.dtype, shades=shades)
+        painter = TensorPicture(fetch, look, self.facts.spec.dtype, shades=shades)
         draw = painter.picture if look.mode == "picture" else painter.sheet
         # The line above it and the legend are not the picture's.
         return draw(width, max(height - 2, 1)), [self._place()]
 
-    def _facts(self, width: int) -> list[Row]:
+    def _facts(self, width: int) -> list[TextRow]:
         facts, spec = self.facts, self.facts.spec
         pieces: list[tuple[str, str]] = [
             (harmless(self.attribute.name), "path"),
@@ -149,7 +299,7 @@ class Viewer:
             "has a gradient" if facts.has_grad else "",
         ]
         told = [(" · ".join(filter(None, more)), "muted")]
-        return [Row(line) for part in (pieces, told) for line in wrap(part, width, "  ")]
+        return [TextRow(line) for part in (pieces, told) for line in wrap(part, width, "  ")]
 
     def _in_storage(self) -> str:
         facts = self.facts
@@ -157,7 +307,7 @@ class Viewer:
             return ""
         return f"a view at {facts.offset:,} into {format_bytes(facts.storage_bytes)}"
 
-    def _statistics(self, width: int) -> list[Row]:
+    def _statistics(self, width: int) -> list[TextRow]:
         if self.measured is None or self.measured.stats is None:
             return []
         stats = self.measured.stats
@@ -170,19 +320,19 @@ class Viewer:
         groups.append([(f"{of} in ", "muted"), (part, "shape")] if part else [(of, "muted")])
         strange = (("NaN", stats.nan), ("Inf", stats.inf))
         groups += [[(f"{count:,} {name}", "problem")] for name, count in strange if count]
-        return [Row(line) for line in gather(groups, width)] + self._histogram(width)
+        return [TextRow(line) for line in gather(groups, width)] + self._histogram(width)
 
-    def _histogram(self, width: int) -> list[Row]:
+    def _histogram(self, width: int) -> list[TextRow]:
         spread = self.measured.spread if self.measured else None
         if spread is None or len(spread.counts) < 2:
             return []
         counts = _rebinned(spread.counts, min(width, _BINS))
         low, high = f"{spread.low:.3g}", f"{spread.high:.3g}"
         axis = low + " " * max(len(counts) - len(low) - len(high), 1) + high
-        bars = [Row([(line, "spark")]) for line in columns(counts, _HISTOGRAM)]
-        return [Row(), *bars, Row([(axis, "muted")])]
+        bars = [TextRow([(line, "spark")]) for line in bar_lines(counts, _HISTOGRAM)]
+        return [TextRow(), *bars, TextRow([(axis, "muted")])]
 
-    def _place(self) -> Row:
+    def _place(self) -> TextRow:
         """Which slice it is, with the dimension that is browsed through in colour."""
         pieces: list[tuple[str, str]] = [("[", "muted")]
         for at, (words, moves) in enumerate(self.look.words()):
@@ -191,9 +341,11 @@ class Viewer:
         if self.look.position and self.look.mode != "sheet":
             place, count = self.look.position
             pieces.append((f"  {place + 1:,} of {count:,}", "muted"))
-        return Row(pieces)
+        return TextRow(pieces)
 
-    def _numbers(self, top: list[Row], width: int) -> tuple[Sequence[Row], Sequence[Row]]:
+    def _numbers(
+        self, top: list[TextRow], width: int
+    ) -> tuple[Sequence[TextRow], Sequence[TextRow]]:
         look = self.look
         rows, across = look.sides
         margin = len(str(rows[-1])) + 1
@@ -201,14 +353,14 @@ class Viewer:
         seen = range(look.column, min(look.column + fitting, len(across)))
         titles = "".join(f"{across[at]:>{_CELL}}" for at in seen)
         more = " …" if seen.stop < len(across) else ""
-        head = [*top, Row(), self._place(), Row([(" " * margin + titles + more, "faint")])]
+        head = [*top, TextRow(), self._place(), TextRow([(" " * margin + titles + more, "faint")])]
 
-        def draw(at: int) -> Row:
+        def draw(at: int) -> TextRow:
             if at < len(head):
                 return head[at]
             row = at - len(head)
             numbers = map(_number, self._row_of_numbers(row, seen).tolist())
-            return Row([(f"{rows[row]:<{margin}}", "faint"), *numbers])
+            return TextRow([(f"{rows[row]:<{margin}}", "faint"), *numbers])
 
         return LazyRows(len(head) + len(rows), draw), []
 

@@ -12,31 +12,31 @@ from torchglass.records.series import Series
 from torchglass.records.tensors import TensorSpec
 from torchglass.views.formats import format_time, harmless, shape_text, sparkline
 from torchglass.views.module_signature import brief
-from torchglass.views.tui.cells import Piece, squeeze
-from torchglass.views.tui.explorer_state import FOUND, LOST, Flow, Subject
+from torchglass.views.tui.explorer_state import FOUND, LOST, ExplorerState, ModuleActivity
+from torchglass.views.tui.text_rows import Piece, squeeze
 from torchglass.views.tui.tree.columns import Number
 
 
 def held(number: Callable[[ModuleCounts], int]) -> Number:
     """What a module holds; None as long as it is being counted."""
 
-    def of_module(subject: Subject, module: Module) -> float | None:
-        counts = subject.counts(module)
+    def of_module(state: ExplorerState, module: Module) -> float | None:
+        counts = state.counts(module)
         return None if counts is None else number(counts)
 
     return of_module
 
 
 def flown(
-    number: Callable[[Flow], float | None],
+    number: Callable[[ModuleActivity], float | None],
 ) -> Number:
     """What a module took to run."""
-    return lambda subject, module: number(subject.flow(module))
+    return lambda state, module: number(state.flow(module))
 
 
-def knows(field: str) -> Callable[[Subject], bool]:
+def knows(field: str) -> Callable[[ExplorerState], bool]:
     """Whether anything tells this field of a flow."""
-    return lambda subject: subject.has_flow(field)
+    return lambda state: state.has_flow(field)
 
 
 def seconds(nanoseconds: float) -> str:
@@ -50,23 +50,23 @@ def bytes_of(specs: Iterable[TensorSpec]) -> int | None:
     return sum(sizes) if sizes else None
 
 
-def update_series(subject: Subject, module: Module) -> Series | None:
+def update_series(state: ExplorerState, module: Module) -> Series | None:
     """How far an optimizer moves the parameters of a module."""
-    updates = (one for one in subject.series_at(module) if one.name.endswith(".update"))
+    updates = (one for one in state.series_at(module) if one.name.endswith(".update"))
     return next(updates, None)
 
 
-def update(subject: Subject, module: Module) -> float | None:
+def update(state: ExplorerState, module: Module) -> float | None:
     """The last of these ratios."""
-    series = update_series(subject, module)
-    if series is None or not len(values := subject.values(series)):
+    series = update_series(state, module)
+    if series is None or not len(values := state.values(series)):
         return None
     return float(values[-1])
 
 
-def has_updates(subject: Subject) -> bool:
+def has_updates(state: ExplorerState) -> bool:
     """Whether any such ratio was recorded."""
-    return any(one.name.endswith(".update") for one in subject.all_series())
+    return any(one.name.endswith(".update") for one in state.all_series())
 
 
 parameters = held(lambda counts: counts.total.parameters)
@@ -94,17 +94,17 @@ def distance_text(distance: float) -> str:
     return "was all zeros" if math.isinf(distance) else f"Δ {format_value(distance)}"
 
 
-def class_name(subject: Subject, module: Module) -> Sequence[Piece]:
+def class_name(state: ExplorerState, module: Module) -> Sequence[Piece]:
     """The class without its package."""
     return [(harmless(module.kind), "class")]
 
 
-def class_names(subject: Subject) -> Sequence[str]:
+def class_names(state: ExplorerState) -> Sequence[str]:
     """All classes that there are."""
-    return [harmless(name.rpartition(".")[2]) for name in subject.outline.by_class]
+    return [harmless(name.rpartition(".")[2]) for name in state.outline.by_class]
 
 
-def args(subject: Subject, module: Module) -> Sequence[Piece]:
+def args(state: ExplorerState, module: Module) -> Sequence[Piece]:
     """What it was made with, in few signs."""
     return [(_settings(module), "args")]
 
@@ -114,30 +114,30 @@ def _settings(module: Module) -> str:
     return whole[len(harmless(module.kind)) :].strip("()")
 
 
-def all_args(subject: Subject) -> Sequence[str]:
+def all_args(state: ExplorerState) -> Sequence[str]:
     """What any module was made with."""
-    known = {(module.kind, module.extra): module for module in subject.model.modules}
+    known = {(module.kind, module.extra): module for module in state.model.modules}
     return [_settings(module) for module in known.values()]
 
 
-def device(subject: Subject, module: Module) -> Sequence[Piece]:
+def device(state: ExplorerState, module: Module) -> Sequence[Piece]:
     """Where its tensors and those of all in it are."""
-    return [(_common(subject.devices(module)), "device")]
+    return [(_common(state.devices(module)), "device")]
 
 
-def dtype(subject: Subject, module: Module) -> Sequence[Piece]:
+def dtype(state: ExplorerState, module: Module) -> Sequence[Piece]:
     """Of which types its parameters and those of all in it are."""
-    return [(_common(subject.dtypes(module)), "dtype")]
+    return [(_common(state.dtypes(module)), "dtype")]
 
 
-def devices(subject: Subject) -> Sequence[str]:
+def devices(state: ExplorerState) -> Sequence[str]:
     """All texts of devices."""
-    return [_common(kinds) for kinds in set(subject.holdings.devices if subject.holdings else ())]
+    return [_common(kinds) for kinds in set(state.holdings.devices if state.holdings else ())]
 
 
-def dtypes(subject: Subject) -> Sequence[str]:
+def dtypes(state: ExplorerState) -> Sequence[str]:
     """All texts of types."""
-    return [_common(kinds) for kinds in set(subject.holdings.dtypes if subject.holdings else ())]
+    return [_common(kinds) for kinds in set(state.holdings.dtypes if state.holdings else ())]
 
 
 def _common(kinds: Sequence[str]) -> str:
@@ -149,7 +149,7 @@ def _joined(words: Iterable[str]) -> str:
     return harmless("/".join(dict.fromkeys(words)))
 
 
-def shapes(subject: Subject, module: Module) -> Sequence[Piece]:
+def shapes(state: ExplorerState, module: Module) -> Sequence[Piece]:
     """The names and shapes of its tensors."""
     pieces: list[Piece] = []
     for slot in module.slots[:_SHAPES]:
@@ -161,21 +161,21 @@ def shapes(subject: Subject, module: Module) -> Sequence[Piece]:
     return pieces
 
 
-def flow_dtype(subject: Subject, module: Module) -> Sequence[Piece]:
+def flow_dtype(state: ExplorerState, module: Module) -> Sequence[Piece]:
     """Of which types the tensors are that go through it."""
-    flow = subject.flow(module)
+    flow = state.flow(module)
     return [(_joined(spec.dtype for spec in (*flow.inputs, *flow.outputs) if spec.dtype), "dtype")]
 
 
-def flow_dtypes(subject: Subject) -> Sequence[str]:
+def flow_dtypes(state: ExplorerState) -> Sequence[str]:
     """The types that go through any module."""
-    return [flow_dtype(subject, module)[0][0] for module in subject.model.modules]
+    return [flow_dtype(state, module)[0][0] for module in state.model.modules]
 
 
-def trend(subject: Subject, module: Module) -> Sequence[Piece]:
+def trend(state: ExplorerState, module: Module) -> Sequence[Piece]:
     """How its most telling series moves, and where it is now."""
-    series = subject.trend(module)
-    if series is None or not len(values := subject.values(series)):
+    series = state.trend(module)
+    if series is None or not len(values := state.values(series)):
         return ()
     return [
         (f"{sparkline(squeeze(values, SPARK), SPARK):<{SPARK + 1}}", "spark"),
@@ -183,37 +183,37 @@ def trend(subject: Subject, module: Module) -> Sequence[Piece]:
     ]
 
 
-def notes_of_row(subject: Subject, row: Sequence[Module]) -> Sequence[Piece]:
+def notes_of_row(state: ExplorerState, row: Sequence[Module]) -> Sequence[Piece]:
     """What is out of the ordinary about the first of some modules that has anything."""
-    told = (drawn for module in row if (drawn := notes(subject, module))[0][0])
+    told = (drawn for module in row if (drawn := notes(state, module))[0][0])
     return next(told, ())
 
 
-def notes(subject: Subject, module: Module) -> Sequence[Piece]:
+def notes(state: ExplorerState, module: Module) -> Sequence[Piece]:
     """What is out of the ordinary about it."""
-    note = harmless(subject.note(module))
+    note = harmless(state.note(module))
     return [(note, "problem" if note.startswith((LOST, FOUND)) else "note")]
 
 
-def change(subject: Subject, module: Module) -> Sequence[Piece]:
+def change(state: ExplorerState, module: Module) -> Sequence[Piece]:
     """What became of it, and how much changed inside of it."""
-    if subject.comparison is None:
+    if state.comparison is None:
         return ()
-    change = subject.comparison.changes.get(module.path)
-    inside = subject.comparison.below.get(module.path, 0)
+    change = state.comparison.changes.get(module.path)
+    inside = state.comparison.below.get(module.path, 0)
     pieces = _told(change) if change else []
     if inside:
         pieces.append((f"{'  ' if pieces else ''}{inside:,} below", "share"))
     return pieces
 
 
-def changes(subject: Subject) -> Sequence[str]:
+def changes(state: ExplorerState) -> Sequence[str]:
     """What is told of all modules that changed, or have such in them."""
-    if subject.comparison is None:
+    if state.comparison is None:
         return ()
-    paths = {*subject.comparison.changes, *subject.comparison.below}
-    modules = filter(None, map(subject.model.find, paths))
-    return ["".join(text for text, _ in change(subject, module)) for module in modules]
+    paths = {*state.comparison.changes, *state.comparison.below}
+    modules = filter(None, map(state.model.find, paths))
+    return ["".join(text for text, _ in change(state, module)) for module in modules]
 
 
 def _told(change: ModuleChange) -> list[Piece]:

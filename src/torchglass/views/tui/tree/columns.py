@@ -14,23 +14,23 @@ from rich.cells import cell_len
 from torchglass.records.model import Module
 from torchglass.records.series import Series
 from torchglass.views.formats import format_share
-from torchglass.views.tui.cells import Piece, bar
-from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.text_rows import Piece, bar
 
-Row = Sequence[Module]
+RowModules = Sequence[Module]
 """The first one stands for all."""
 Group = Literal[
     "name", "class", "args", "parameters", "size", "memory", "device", "shapes",
     "flow", "time", "flops", "gradients", "notes", "change",
 ]  # fmt: skip
-Number = Callable[[Subject, Module], float | None]
+Number = Callable[[ExplorerState, Module], float | None]
 Together = Callable[[Sequence[float]], float | None]
 
 _BAR, _SHARE = 6, 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class TreeColumn:
     """One component of the labels. Those of a group come and go with one key."""
 
     id: str
@@ -39,10 +39,10 @@ class Column:
     name: str
     """In the label panel."""
     group: Group
-    draw: Callable[[Subject, Row], Sequence[Piece]]
-    width: Callable[[Subject], int]
-    applies: Callable[[Subject], bool] = lambda subject: True
-    """Whether the subject has anything to show in it."""
+    draw: Callable[[ExplorerState, RowModules], Sequence[Piece]]
+    width: Callable[[ExplorerState], int]
+    applies: Callable[[ExplorerState], bool] = lambda state: True
+    """Whether the state has anything to show in it."""
     number: Number | None = None
     """What it is sorted by; None for a text, which is that itself."""
     together: Together = sum
@@ -53,7 +53,7 @@ class Column:
     """How many of the number one unit of the file has: a million nanoseconds are one ms."""
     of_whole: bool = False
     """Whether a file has the share of the whole model's number, from 0 to 1."""
-    series: Callable[[Subject, Module], Series | None] = lambda subject, module: None
+    series: Callable[[ExplorerState, Module], Series | None] = lambda state, module: None
     """What has to be read of a run to draw it."""
     right: bool = False
     prefix: str = ""
@@ -65,18 +65,18 @@ class Column:
     example: Piece = ("", "plain")
     """What it looks like, for the label panel."""
 
-    def text(self, subject: Subject, row: Row) -> str:
+    def text(self, state: ExplorerState, row: RowModules) -> str:
         """What it says of a row, without styles."""
-        return "".join(text for text, _ in self.draw(subject, row))
+        return "".join(text for text, _ in self.draw(state, row))
 
-    def value(self, subject: Subject, row: Row) -> float | str | None:
+    def value(self, state: ExplorerState, row: RowModules) -> float | str | None:
         """What it says of a row, for a program."""
         if self.number is None:
-            return self.text(subject, row).strip() or None
-        value = total(subject, row, self.number, self.together)
+            return self.text(state, row).strip() or None
+        value = total(state, row, self.number, self.together)
         if not self.of_whole or value is None:
             return value if value is None or self.per_unit == 1.0 else value / self.per_unit
-        whole = self.number(subject, subject.model.root)
+        whole = self.number(state, state.model.root)
         return value / whole if whole else None
 
     @property
@@ -85,11 +85,13 @@ class Column:
         return self.heading or self.id.replace(" ", "_")
 
 
-def total(subject: Subject, row: Row, number: Number, together: Together = sum) -> float | None:
+def total(
+    state: ExplorerState, row: RowModules, number: Number, together: Together = sum
+) -> float | None:
     """The number of a row: that of its modules together, each module that stands twice once."""
     if len(row) == 1:
-        return number(subject, row[0])
-    numbers = [number(subject, module) for module in row if module.alias_of is None]
+        return number(state, row[0])
+    numbers = [number(state, module) for module in row if module.alias_of is None]
     known = [one for one in numbers if one is not None]
     return together(known) if known else None
 
@@ -106,16 +108,16 @@ def number_column(
     cells: int,
     together: Together = sum,
     **fields: object,
-) -> Column:
+) -> TreeColumn:
     """A column of numbers, each written as `form` says."""
 
-    def draw(subject: Subject, row: Row) -> Sequence[Piece]:
-        value = total(subject, row, number, together)
+    def draw(state: ExplorerState, row: RowModules) -> Sequence[Piece]:
+        value = total(state, row, number, together)
         return () if value is None else [(form(value), toned(row, style))]
 
-    return Column(
+    return TreeColumn(
         draw=draw,
-        width=lambda subject: cells,
+        width=lambda state: cells,
         number=number,
         together=together,
         right=True,
@@ -123,11 +125,11 @@ def number_column(
     )
 
 
-def share_column(number: Number, style: str, **fields: object) -> Column:
+def share_column(number: Number, style: str, **fields: object) -> TreeColumn:
     """A column of bars: how much of the whole model's number a row has, hotter for more."""
 
-    def draw(subject: Subject, row: Row) -> Sequence[Piece]:
-        part, whole = total(subject, row, number), number(subject, subject.model.root)
+    def draw(state: ExplorerState, row: RowModules) -> Sequence[Piece]:
+        part, whole = total(state, row, number), number(state, state.model.root)
         if not part or not whole:
             return ()
         share = min(part / whole, 1.0)
@@ -138,9 +140,9 @@ def share_column(number: Number, style: str, **fields: object) -> Column:
             (f"{format_share(part, whole):>{_SHARE}}", toned(row, style)),
         ]
 
-    return Column(
+    return TreeColumn(
         draw=draw,
-        width=lambda subject: _BAR + _SHARE,
+        width=lambda state: _BAR + _SHARE,
         number=number,
         of_whole=True,
         **fields,  # type: ignore[arg-type]
@@ -148,29 +150,29 @@ def share_column(number: Number, style: str, **fields: object) -> Column:
 
 
 def text_column(
-    draw: Callable[[Subject, Module], Sequence[Piece]],
+    draw: Callable[[ExplorerState, Module], Sequence[Piece]],
     *,
     most: int,
-    texts: Callable[[Subject], Sequence[str]] | None = None,
+    texts: Callable[[ExplorerState], Sequence[str]] | None = None,
     **fields: object,
-) -> Column:
+) -> TreeColumn:
     """A column of texts, as wide as the longest of `texts` up to `most` cells.
 
     Modules that share a row have a text only where it is that of all of them.
     """
 
-    def width(subject: Subject) -> int:
+    def width(state: ExplorerState) -> int:
         if texts is None:
             return most
-        longest = max(map(cell_len, set(texts(subject))), default=0)
+        longest = max(map(cell_len, set(texts(state))), default=0)
         return min(max(longest, cell_len(str(fields["title"]))), most)
 
-    def draw_row(subject: Subject, row: Row) -> Sequence[Piece]:
-        first = draw(subject, row[0])
-        alike = all(draw(subject, module) == first for module in row[1:])
+    def draw_row(state: ExplorerState, row: RowModules) -> Sequence[Piece]:
+        first = draw(state, row[0])
+        alike = all(draw(state, module) == first for module in row[1:])
         return first if alike else ()
 
-    return Column(draw=draw_row, width=width, **fields)  # type: ignore[arg-type]
+    return TreeColumn(draw=draw_row, width=width, **fields)  # type: ignore[arg-type]
 
 
 def heat(share: float) -> int:
@@ -178,6 +180,6 @@ def heat(share: float) -> int:
     return sum(share >= limit for limit in (0.02, 0.1, 0.25, 0.5))
 
 
-def toned(row: Row, style: str) -> str:
+def toned(row: RowModules, style: str) -> str:
     """The style of a row: what stands elsewhere too is counted there, and pale here."""
     return "shared" if row[0].alias_of is not None else style

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from textual.app import App
 
 from torchglass.views.formats import harmless, pad, width
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.tree.columns import Column, Row
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.tree.columns import RowModules, TreeColumn
 from torchglass.views.tui.windows import screenshot
 
 _STYLE = """
@@ -31,15 +31,15 @@ tr:hover { background: color-mix(in srgb, currentColor 8%, transparent); }
 class TreeLine(NamedTuple):
     """A row of the tree and how far it is below the root."""
 
-    row: Row
+    row: RowModules
     depth: int
 
 
 class TreeTable(NamedTuple):
     """What the tree shows."""
 
-    subject: Subject
-    columns: Sequence[Column]
+    state: ExplorerState
+    columns: Sequence[TreeColumn]
     lines: Sequence[TreeLine]
 
 
@@ -59,7 +59,7 @@ def to_json(table: TreeTable) -> str:
     """The path and class of each row, and its numbers in the units that their names tell."""
     titles = _headings(table)
     rows = [dict(zip(titles, values, strict=True)) for values in _values(table)]
-    model = table.subject.model
+    model = table.state.model
     return json.dumps({"model": model.name, "modules": rows}, indent=1) + "\n"
 
 
@@ -74,7 +74,7 @@ def to_csv(table: TreeTable) -> str:
 
 def to_html(table: TreeTable) -> str:
     """One page that needs nothing else."""
-    model = escape(harmless(table.subject.model.name))
+    model = escape(harmless(table.state.model.name))
     heads = ["<th>name</th>", *(_cell("th", c.title, c.right) for c in table.columns)]
     body = "\n".join(
         f"<tr>{_cell('td', texts[0], False)}"
@@ -117,16 +117,16 @@ def _texts(table: TreeTable) -> list[list[str]]:
     return [
         [
             "  " * line.depth + _name(table, line.row),
-            *(column.text(table.subject, line.row).strip() for column in table.columns),
+            *(column.text(table.state, line.row).strip() for column in table.columns),
         ]
         for line in table.lines
     ]
 
 
-def _name(table: TreeTable, row: Row) -> str:
+def _name(table: TreeTable, row: RowModules) -> str:
     module = row[0]
     if module.parent is None:
-        return harmless(table.subject.model.name)
+        return harmless(table.state.model.name)
     repeats = f"{len(row)} × " if len(row) > 1 else ""
     return repeats + harmless(module.name)
 
@@ -137,7 +137,7 @@ def _values(table: TreeTable) -> list[list[float | str | None]]:
             line.row[0].path,
             line.row[0].class_name,
             *(
-                column.value(table.subject, line.row)
+                column.value(table.state, line.row)
                 for column in table.columns
                 if column.id != "class"
             ),
@@ -166,7 +166,7 @@ def choices() -> list[tuple[str, str]]:
 def save(app: App[Any], table: TreeTable, format: str) -> str:
     """Export the table, or a screenshot; the message for the user."""
     suffix, write = FORMATS.get(format, (f".{_PICTURE.lower()}", None))
-    path = new_file(Path.cwd(), table.subject.model.name, suffix)
+    path = new_file(Path.cwd(), table.state.model.name, suffix)
     try:
         text = write(table) if write else screenshot(app)
         path.write_text(text, encoding="utf-8")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.tree.columns import Column, Group
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.tree.columns import Group, TreeColumn
 from torchglass.views.tui.tree.model_columns import (
     BYTES,
     KIND,
@@ -18,9 +18,9 @@ from torchglass.views.tui.tree.model_columns import (
 )
 from torchglass.views.tui.tree.run_columns import FLOPS, GRADIENTS, MEMORY, TENSORS, TIME
 
-__all__ = ["BY_ID", "COLUMNS", "EMPTY", "NAME", "USUAL"]
+__all__ = ["BY_ID", "COLUMNS", "NAME", "USUAL", "WHY_EMPTY"]
 
-COLUMNS: tuple[Column, ...] = (
+COLUMNS: tuple[TreeColumn, ...] = (
     *KIND,
     *GRADIENTS,
     *PARAMETERS,
@@ -37,7 +37,7 @@ COLUMNS: tuple[Column, ...] = (
 
 BY_ID = {column.id: column for column in (NAME, *COLUMNS)}
 USUAL: tuple[str, ...] = tuple(column.id for column in (NAME, *COLUMNS) if column.usual)
-EMPTY: dict[Group, str] = {
+WHY_EMPTY: dict[Group, str] = {
     "flow": "No forward recorded: use tg.explore(model, *inputs) or --input",
     "time": "No times measured: use tg.explore(model, *inputs) or --input",
     "flops": "No FLOPs counted: use tg.explore(model, *inputs) or --input",
@@ -47,7 +47,7 @@ EMPTY: dict[Group, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labels:
+class ColumnChoice:
     """The choice of the user."""
 
     order: tuple[str, ...] = tuple(column.id for column in COLUMNS)
@@ -59,28 +59,28 @@ class Labels:
     """What the key of a group took away, and brings back."""
 
     @property
-    def all(self) -> list[Column]:
+    def all(self) -> list[TreeColumn]:
         """Every component, the name first."""
         return [NAME, *(BY_ID[one] for one in self.order)]
 
-    def columns(self, subject: Subject) -> list[Column]:
+    def columns(self, state: ExplorerState) -> list[TreeColumn]:
         """The components beside the names, without those that would stay empty."""
         shown = (BY_ID[one] for one in self.order if one in self.shown)
-        return [column for column in shown if column.applies(subject)]
+        return [column for column in shown if column.applies(state)]
 
-    def toggled(self, id: str) -> Labels:
+    def toggled(self, id: str) -> ColumnChoice:
         """With one component more or less."""
         return replace(self, shown=self.shown ^ {id})
 
-    def with_group_turned(self, group: Group, subject: Subject) -> Labels:
+    def with_group_turned(self, group: Group, state: ExplorerState) -> ColumnChoice:
         """Without the components of a group if any of them can be seen, else with them.
 
         Of a group that is not usual, all come first where some of it can be seen already.
         """
         members = [column for column in COLUMNS if column.group == group]
-        seen = {column.id for column in self.columns(subject)}
+        seen = {column.id for column in self.columns(state)}
         here = frozenset(column.id for column in members if column.id in seen)
-        asked = {column.id for column in members if column.among and column.applies(subject)}
+        asked = {column.id for column in members if column.among and column.applies(state)}
         if here and (asked <= here or any(column.usual for column in members)):
             hidden = self.shown & {column.id for column in members}
             return replace(
@@ -91,10 +91,10 @@ class Labels:
         usual = frozenset(column.id for column in members if column.among)
         # What was hidden may be of no use here, as the time of a model that was not run.
         back = self.hidden_by_key.get(group, frozenset())
-        useful = any(BY_ID[one].applies(subject) for one in back)
+        useful = any(BY_ID[one].applies(state) for one in back)
         return replace(self, shown=self.shown | (back if useful else usual))
 
-    def moved(self, id: str, place: int) -> Labels:
+    def moved(self, id: str, place: int) -> ColumnChoice:
         """With one component at another place of the order."""
         rest = [one for one in self.order if one != id]
         if id in self.order:

@@ -22,15 +22,15 @@ from textual.strip import Strip
 
 from torchglass.records.model import Module, ModuleId
 from torchglass.views.formats import harmless
-from torchglass.views.tui.cells import Piece, fit, fit_pieces
-from torchglass.views.tui.explorer_state import FOUND, LOST, Subject
-from torchglass.views.tui.tree.columns import Column, Group, Row
-from torchglass.views.tui.tree.label_choice import NAME, Labels
-from torchglass.views.tui.tree.row_order import Arrangement, Sorting
+from torchglass.views.tui.explorer_state import FOUND, LOST, ExplorerState
+from torchglass.views.tui.text_rows import Piece, fit, fit_pieces
+from torchglass.views.tui.tree.columns import Group, RowModules, TreeColumn
+from torchglass.views.tui.tree.label_choice import NAME, ColumnChoice
+from torchglass.views.tui.tree.row_order import SortOrder, TreeRows
 
 
 @dataclass(frozen=True, slots=True)
-class Ink:
+class TextStyle:
     """A colour of the theme, and how it is written."""
 
     colour: str
@@ -42,47 +42,47 @@ class Ink:
     strike: bool = False
 
 
-_PALE = Ink("foreground", 0.6)
+_PALE = TextStyle("foreground", 0.6)
 
-INKS: Mapping[str, Ink] = {
-    "plain": Ink("foreground"),
-    "header": Ink("foreground", 0.6, bold=True),
-    "sorted": Ink("text-accent", bold=True),
-    "guide": Ink("foreground", 0.35),
-    "gutter": Ink("glass-gutter"),
-    "name": Ink("glass-name", bold=True),
-    "match": Ink("text-accent", bold=True, underline=True),
-    "mark": Ink("text-success"),
-    "class": Ink("glass-class", bold=True),
-    "args": Ink("glass-args", italic=True),
-    "count": Ink("glass-count"),
-    "own": Ink("glass-own"),
+TEXT_STYLES: Mapping[str, TextStyle] = {
+    "plain": TextStyle("foreground"),
+    "header": TextStyle("foreground", 0.6, bold=True),
+    "sorted": TextStyle("text-accent", bold=True),
+    "guide": TextStyle("foreground", 0.35),
+    "gutter": TextStyle("glass-gutter"),
+    "name": TextStyle("glass-name", bold=True),
+    "match": TextStyle("text-accent", bold=True, underline=True),
+    "mark": TextStyle("text-success"),
+    "class": TextStyle("glass-class", bold=True),
+    "args": TextStyle("glass-args", italic=True),
+    "count": TextStyle("glass-count"),
+    "own": TextStyle("glass-own"),
     "share": _PALE,
     "value": _PALE,
     "slot": _PALE,
     "shared": _PALE,
-    "bytes": Ink("glass-bytes"),
-    "time": Ink("glass-time"),
-    "flops": Ink("glass-flops"),
-    "in": Ink("glass-in", italic=True),
-    "out": Ink("glass-out"),
-    "calls": Ink("glass-calls", italic=True),
-    "spark": Ink("glass-spark"),
-    "device": Ink("glass-device", bold=True),
-    "dtype": Ink("glass-dtype", italic=True),
-    "shape": Ink("glass-shape"),
-    "note": Ink("text-success"),
-    "problem": Ink("text-error"),
-    "added": Ink("text-success", bold=True),
-    "removed": Ink("text-error", bold=True, strike=True),
-    "changed": Ink("text-warning", bold=True),
-    "heat0": Ink("glass-heat0"),
-    "heat1": Ink("glass-heat1"),
-    "heat2": Ink("glass-heat2"),
-    "heat3": Ink("glass-heat3"),
-    "heat4": Ink("glass-heat4"),
+    "bytes": TextStyle("glass-bytes"),
+    "time": TextStyle("glass-time"),
+    "flops": TextStyle("glass-flops"),
+    "in": TextStyle("glass-in", italic=True),
+    "out": TextStyle("glass-out"),
+    "calls": TextStyle("glass-calls", italic=True),
+    "spark": TextStyle("glass-spark"),
+    "device": TextStyle("glass-device", bold=True),
+    "dtype": TextStyle("glass-dtype", italic=True),
+    "shape": TextStyle("glass-shape"),
+    "note": TextStyle("text-success"),
+    "problem": TextStyle("text-error"),
+    "added": TextStyle("text-success", bold=True),
+    "removed": TextStyle("text-error", bold=True, strike=True),
+    "changed": TextStyle("text-warning", bold=True),
+    "heat0": TextStyle("glass-heat0"),
+    "heat1": TextStyle("glass-heat1"),
+    "heat2": TextStyle("glass-heat2"),
+    "heat3": TextStyle("glass-heat3"),
+    "heat4": TextStyle("glass-heat4"),
 }
-TONES: Mapping[str, str] = {
+BACKGROUNDS: Mapping[str, str] = {
     "plain": "background",
     "header": "surface",
     "same": "glass-same",
@@ -92,14 +92,14 @@ TONES: Mapping[str, str] = {
 """What lies behind a line, by variables of the theme."""
 
 
-def written(variables: Mapping[str, str], ink: str, behind: str) -> Style:
+def rich_style(variables: Mapping[str, str], ink: str, behind: str) -> Style:
     """The style of an ink before a colour of the theme."""
-    how = INKS[ink]
+    how = TEXT_STYLES[ink]
     return _style(variables[how.colour], variables[behind], how)
 
 
 @lru_cache(maxsize=1 << 10)
-def _style(colour: str, behind: str, how: Ink) -> Style:
+def _style(colour: str, behind: str, how: TextStyle) -> Style:
     ground = Color.parse(behind)
     front = ground.blend(Color.parse(colour), how.opacity)
     return Style(
@@ -119,10 +119,10 @@ _BETWEEN = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnLayout:
     """The columns that are shown, where each begins, and the room of the names."""
 
-    columns: tuple[Column, ...] = ()
+    columns: tuple[TreeColumn, ...] = ()
     widths: tuple[int, ...] = ()
     gap: int = 1
     """Empty cells before each column."""
@@ -153,11 +153,11 @@ class Layout:
                 pieces.append((" " * _BETWEEN + title, style))
         return pieces
 
-    def cells(self, subject: Subject, row: Row) -> list[Piece]:
+    def cells(self, state: ExplorerState, row: RowModules) -> list[Piece]:
         """What the columns say of a row."""
         pieces: list[Piece] = []
         for column, width in zip(self.columns, self.widths, strict=True):
-            drawn = column.draw(subject, row)
+            drawn = column.draw(state, row)
             if self.aligned:
                 pieces.append((" " * self.gap, "plain"))
                 pieces += fit_pieces(drawn, width, right=column.right)
@@ -175,7 +175,7 @@ class Layout:
                 return start - left
         return room
 
-    def column_at(self, x: int) -> Column | None:
+    def column_at(self, x: int) -> TreeColumn | None:
         """The column at a place beside the names."""
         places = zip(self.columns, self.starts[1:], strict=True)
         return next((column for column, end in places if x < end), None)
@@ -196,12 +196,12 @@ class Layout:
 
 
 def lay_out(
-    columns: Sequence[Column], widths: Sequence[int], names: int, width: int, *, aligned: bool
-) -> Layout:
+    columns: Sequence[TreeColumn], widths: Sequence[int], names: int, width: int, *, aligned: bool
+) -> ColumnLayout:
     """Share a width out among names, of which the longest takes `names` cells, and columns."""
     gap = 2 if names + sum(widths) + 2 * len(columns) <= width else 1
     left_over = width - sum(widths) - gap * len(columns)
-    return Layout(
+    return ColumnLayout(
         columns=tuple(columns),
         widths=tuple(widths),
         gap=gap,
@@ -219,7 +219,7 @@ _GUTTERS = {"cursor": "▌", "resting": "▌", "same": "▏"}
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RowState:
     """How a row stands in the tree now."""
 
     tone: str = "plain"
@@ -227,35 +227,37 @@ class Standing:
     is_match: bool = False
 
 
-class Names:
+class NameColumn:
     """The names of a model's modules, as they stand in the tree."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
+    def __init__(self, state: ExplorerState) -> None:
+        self.state = state
 
     @cached_property
     def widths(self) -> npt.NDArray[np.int64]:
         """The cells that each module's name takes with the lines before it."""
-        modules, depths = self.subject.model.modules, self.subject.outline.depths
+        modules, depths = self.state.model.modules, self.state.outline.depths
         lengths = {name: cell_len(_label(name)) for name in {module.name for module in modules}}
         own = np.fromiter((lengths[module.name] for module in modules), np.int64, len(modules))
-        own[0] = cell_len(self._label([self.subject.model.root]))
+        own[0] = cell_len(self._label([self.state.model.root]))
         return own + len(_LINE) * np.array(depths, np.int64)
 
-    def width(self, row: Row) -> int:
+    def width(self, row: RowModules) -> int:
         """The cells of one row, which may stand for several modules."""
         own = cell_len(self._label(row))
-        return own + len(_LINE) * self.subject.outline.depths[row[0].id]
+        return own + len(_LINE) * self.state.outline.depths[row[0].id]
 
-    def draw(self, row: Row, width: int, standing: Standing, *, named: bool = True) -> list[Piece]:
+    def draw(
+        self, row: RowModules, width: int, standing: RowState, *, named: bool = True
+    ) -> list[Piece]:
         """A row's name in `width` cells, or what stands before it alone."""
         module = row[0]
         levels = self._levels(row, width)
         guides = _LINE * levels
-        if levels < self.subject.outline.depths[module.id]:
+        if levels < self.state.outline.depths[module.id]:
             guides = "…" + guides[1:]
         marker = (_OPEN if standing.is_open else _CLOSED) if module.children else _LEAF
-        mark = next((mark for one in row if (mark := self.subject.note(one)[:1])), "")
+        mark = next((mark for one in row if (mark := self.state.note(one)[:1])), "")
         label = self._label(row) if named else ""
         pieces = [
             (guides + marker, "guide"),
@@ -264,26 +266,26 @@ class Names:
         ]
         return [(_GUTTERS.get(standing.tone, " "), "gutter"), *fit_pieces(pieces, width - 1)]
 
-    def is_marker(self, row: Row, width: int, x: int) -> bool:
+    def is_marker(self, row: RowModules, width: int, x: int) -> bool:
         """Whether a place in the line is where the fold is opened and closed."""
         start = 1 + len(_LINE) * self._levels(row, width)
         return start <= x < start + len(_LEAF)
 
     def _tone(self, module: Module) -> str:
-        comparison = self.subject.comparison
+        comparison = self.state.comparison
         change = comparison.changes.get(module.path) if comparison else None
         return change.verdict if change else "name"
 
-    def _levels(self, row: Row, width: int) -> int:
+    def _levels(self, row: RowModules, width: int) -> int:
         """How many levels above a module are drawn: a deep row gives up lines, not its name."""
         room = width - 1 - len(_LEAF)
         drawn = max(room - cell_len(self._label(row)) - 2, room // 2) // len(_LINE)
-        return min(self.subject.outline.depths[row[0].id], drawn)
+        return min(self.state.outline.depths[row[0].id], drawn)
 
-    def _label(self, row: Row) -> str:
+    def _label(self, row: RowModules) -> str:
         first, last = row[0], row[-1]
         if first.parent is None:
-            return harmless(self.subject.model.name) or "model"
+            return harmless(self.state.model.name) or "model"
         if first is not last:
             places = f"{_label(first.name)}–{_label(last.name)}"
             return f"{len(row)} × {harmless(first.kind)} ({places})"
@@ -297,19 +299,19 @@ def _label(name: str) -> str:
 _LINES_KEPT = 1_000
 
 
-class Sheet:
+class TreeLines:
     """What the tree is drawn on. The names stay where they are, the columns move sideways."""
 
-    def __init__(self, subject: Subject, style: Callable[[str, str], Style]) -> None:
-        self.subject = subject
-        self.layout = Layout()
+    def __init__(self, state: ExplorerState, style: Callable[[str, str], Style]) -> None:
+        self.state = state
+        self.layout = ColumnLayout()
         self._style = style
-        self._names = Names(subject)
-        self._widest_name = int(self._names.widths[subject.model.root.id])
+        self._names = NameColumn(state)
+        self._widest_name = int(self._names.widths[state.model.root.id])
         self._column_widths: dict[str, int] = {}
         self._line_width = 0
         self._is_named = True
-        self._lines: LRUCache[tuple[ModuleId, Standing, int], Strip] = LRUCache(_LINES_KEPT)
+        self._lines: LRUCache[tuple[ModuleId, RowState, int], Strip] = LRUCache(_LINES_KEPT)
 
     def learn(self) -> None:
         """Forget how wide the columns are, because more is known now."""
@@ -319,18 +321,18 @@ class Sheet:
         """Forget what was drawn."""
         self._lines.clear()
 
-    def take_rows(self, arrangement: Arrangement) -> None:
+    def take_rows(self, arrangement: TreeRows) -> None:
         """See how much room the names of these rows need."""
         shown = arrangement.rows
         self._widest_name = int(self._names.widths[shown].max())
         if arrangement.repeats_folded:
-            runs = self.subject.repeats.keys() & set(shown.tolist())
-            rows = (arrangement.row(self.subject.model[run]) for run in runs)
+            runs = self.state.repeats.keys() & set(shown.tolist())
+            rows = (arrangement.row(self.state.model[run]) for run in runs)
             self._widest_name = max([self._widest_name, *map(self._names.width, rows)])
 
-    def fit(self, labels: Labels, line_width: int) -> None:
+    def fit(self, labels: ColumnChoice, line_width: int) -> None:
         """Share the width of a line out among the names and the columns of some labels."""
-        columns = labels.columns(self.subject)
+        columns = labels.columns(self.state)
         self._line_width = line_width
         self._is_named = NAME.id in labels.shown
         self.layout = lay_out(
@@ -341,9 +343,9 @@ class Sheet:
             aligned=labels.aligned,
         )
 
-    def _column_width(self, column: Column) -> int:
+    def _column_width(self, column: TreeColumn) -> int:
         if column.id not in self._column_widths:
-            self._column_widths[column.id] = column.width(self.subject)
+            self._column_widths[column.id] = column.width(self.state)
         return self._column_widths[column.id]
 
     @property
@@ -355,16 +357,16 @@ class Sheet:
         """How far the columns have to move from `left` for those of a group to be seen."""
         return self.layout.showing(group, left, self._line_width - self.layout.name_width)
 
-    def column_at(self, x: int, left: int) -> Column | None:
+    def column_at(self, x: int, left: int) -> TreeColumn | None:
         """The column at a place of a line, which may be that of the names."""
         beside = x - self.layout.name_width
         return NAME if beside < 0 else self.layout.column_at(beside + left)
 
-    def is_marker(self, row: Row, x: int) -> bool:
+    def is_marker(self, row: RowModules, x: int) -> bool:
         """Whether a place in the line is where the fold is opened and closed."""
         return self._names.is_marker(row, self._name_width(row), x)
 
-    def header(self, sorting: Sorting, left: int, most_left: int) -> Strip:
+    def header(self, sorting: SortOrder, left: int, most_left: int) -> Strip:
         """The titles, with arrows at the ends where there are more columns."""
         arrow = "▴" if sorting.upwards else "▾"
         by_name = sorting.column == NAME.id
@@ -380,17 +382,17 @@ class Sheet:
             strip = Strip([*strip.crop(0, self._line_width - 1), more])
         return strip
 
-    def line(self, row: Row, standing: Standing, left: int) -> Strip:
+    def line(self, row: RowModules, standing: RowState, left: int) -> Strip:
         """A row as it stands in the tree now."""
         key = row[0].id, standing, left
         line = self._lines.get(key)
         if line is None:
             name = self._names.draw(row, self._name_width(row), standing, named=self._is_named)
-            cells = self.layout.cells(self.subject, row)
+            cells = self.layout.cells(self.state, row)
             line = self._lines[key] = self._strip(name, cells, standing.tone, left)
         return line
 
-    def _name_width(self, row: Row) -> int:
+    def _name_width(self, row: RowModules) -> int:
         """The cells of a name: as many as all have, or where nothing is aligned its own."""
         width = self.layout.name_width
         return width if self.layout.aligned else min(self._names.width(row) + BESIDE, width)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from torchglass.views.formats import format_bytes, format_count, harmless
-from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.tree import column_values
-from torchglass.views.tui.tree.columns import Column, number_column, share_column, text_column
+from torchglass.views.tui.tree.columns import TreeColumn, number_column, share_column, text_column
 
 NAME = text_column(
-    lambda subject, module: [(harmless(module.name), "name")],
+    lambda state, module: [(harmless(module.name), "name")],
     most=40,
     id="name",
     title="name",
@@ -18,7 +18,7 @@ NAME = text_column(
     example=("layer1", "name"),
 )
 
-KIND: tuple[Column, ...] = (
+KIND: tuple[TreeColumn, ...] = (
     text_column(
         column_values.change,
         most=36,
@@ -27,7 +27,7 @@ KIND: tuple[Column, ...] = (
         title="change",
         name="Change",
         group="change",
-        applies=lambda subject: subject.comparison is not None,
+        applies=lambda state: state.comparison is not None,
         usual=True,
         example=("≠ weight Δ 0.012", "changed"),
     ),
@@ -54,7 +54,7 @@ KIND: tuple[Column, ...] = (
     ),
 )
 
-PARAMETERS: tuple[Column, ...] = (
+PARAMETERS: tuple[TreeColumn, ...] = (
     number_column(
         column_values.parameters,
         lambda value: format_count(int(value)),
@@ -92,7 +92,7 @@ PARAMETERS: tuple[Column, ...] = (
     ),
 )
 
-BYTES: tuple[Column, ...] = (
+BYTES: tuple[TreeColumn, ...] = (
     number_column(
         column_values.held_bytes,
         format_bytes,
@@ -128,7 +128,7 @@ BYTES: tuple[Column, ...] = (
     ),
 )
 
-TYPES: tuple[Column, ...] = (
+TYPES: tuple[TreeColumn, ...] = (
     text_column(
         column_values.device,
         most=16,
@@ -151,7 +151,7 @@ TYPES: tuple[Column, ...] = (
     ),
 )
 
-SHAPES: tuple[Column, ...] = (
+SHAPES: tuple[TreeColumn, ...] = (
     text_column(
         column_values.shapes,
         most=44,
@@ -163,15 +163,15 @@ SHAPES: tuple[Column, ...] = (
     ),
 )
 
-NOTES: tuple[Column, ...] = (
-    Column(
+NOTES: tuple[TreeColumn, ...] = (
+    TreeColumn(
         draw=column_values.notes_of_row,
-        width=lambda subject: 32,
+        width=lambda state: 32,
         id="notes",
         title="notes",
         name="Notes",
         group="notes",
-        applies=Subject.has_notes,
+        applies=ExplorerState.has_notes,
         usual=True,
         example=("= embed.weight", "note"),
     ),

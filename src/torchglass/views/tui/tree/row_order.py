@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchglass.records.model import Module, ModuleId
-from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.tree import rows
-from torchglass.views.tui.tree.columns import Column, Row
+from torchglass.views.tui.tree.columns import RowModules, TreeColumn
 from torchglass.views.tui.tree.label_choice import BY_ID, NAME
-from torchglass.views.tui.tree.rows import Folds, Ids, Mask, Order
+from torchglass.views.tui.tree.rows import Folds, Ids, Mask, ModuleOrder
 
 
 @dataclass(frozen=True, slots=True)
-class Sorting:
+class SortOrder:
     """By which column siblings are ordered."""
 
     column: str = ""
@@ -23,11 +23,11 @@ class Sorting:
     upwards: bool = False
     """Whether the smallest comes first, or of texts the last in the alphabet."""
 
-    def then(self, column: str) -> Sorting:
+    def then(self, column: str) -> SortOrder:
         """What asking for a column leads to: the largest first, the smallest first, no sorting."""
         if column != self.column:
-            return Sorting(column)
-        return Sorting() if self.upwards else Sorting(column, upwards=True)
+            return SortOrder(column)
+        return SortOrder() if self.upwards else SortOrder(column, upwards=True)
 
     @property
     def words(self) -> str:
@@ -39,19 +39,19 @@ class Sorting:
         return f"Sorted by {column.name.lower()}, {ways[self.upwards]}"
 
 
-class Arrangement:
+class TreeRows:
     """The rows of the tree."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
+    def __init__(self, state: ExplorerState) -> None:
+        self.state = state
         self._folds: Folds = frozenset()
-        self.sorting = Sorting()
+        self.sorting = SortOrder()
         self.repeats_folded = False
-        self.order: Order = subject.outline.order
+        self.order: ModuleOrder = state.outline.order
         self._filter: Mask | None = None
         self._opened: Mask | None = None
         """What a filter opened beside the folds."""
-        self.rows: Ids = subject.outline.order.ids[:1]
+        self.rows: Ids = state.outline.order.ids[:1]
 
     @property
     def folds(self) -> Folds:
@@ -76,18 +76,18 @@ class Arrangement:
 
     def module(self, place: int) -> Module:
         """The module of a row."""
-        return self.subject.model[ModuleId(int(self.rows[place]))]
+        return self.state.model[ModuleId(int(self.rows[place]))]
 
-    def row(self, module: Module) -> Row:
+    def row(self, module: Module) -> RowModules:
         """The module of a row, with those that share it."""
         if not self.repeats_folded:
             return (module,)
-        members = self.subject.repeats.get(module.id, (module.id,))
-        return [self.subject.model[member] for member in members]
+        members = self.state.repeats.get(module.id, (module.id,))
+        return [self.state.model[member] for member in members]
 
     def place_of(self, id: ModuleId) -> int:
         """The row of a module, or of the lowest above it that has one."""
-        for candidate in (id, *self.subject.outline.ancestors(id)):
+        for candidate in (id, *self.state.outline.ancestors(id)):
             found = np.flatnonzero(self.rows == candidate)
             if len(found):
                 return int(found[0])
@@ -100,7 +100,7 @@ class Arrangement:
 
     def show(self, id: ModuleId) -> None:
         """Open what is above a module, and give up what else hides it."""
-        outline = self.subject.outline
+        outline = self.state.outline
         if self.repeats_folded and self._repeated()[id]:
             self.repeats_folded = False
         if self._filter is not None and not self._filter[id]:
@@ -109,7 +109,7 @@ class Arrangement:
 
     def arrange(self, folds: Folds, matches: Ids | None = None) -> None:
         """Open these folds; with matches, give rows to them and to those above them alone."""
-        outline = self.subject.outline
+        outline = self.state.outline
         self._folds, self._filter, self._opened = folds, None, None
         if matches is not None:
             self._opened = outline.above(matches)
@@ -122,15 +122,15 @@ class Arrangement:
         self.repeats_folded = folded
         self._lay_out()
 
-    def sort(self, sorting: Sorting) -> None:
+    def sort(self, sorting: SortOrder) -> None:
         """Order siblings by a column."""
         self.sorting = sorting
         column = BY_ID.get(sorting.column)
-        outline = self.subject.outline
+        outline = self.state.outline
         self.order = (
             outline.order
             if column is None
-            else outline.ordered(_ranks(self.subject, column, sorting.upwards))
+            else outline.ordered(_ranks(self.state, column, sorting.upwards))
         )
         self._lay_out()
 
@@ -143,23 +143,23 @@ class Arrangement:
 
     def _repeated(self) -> Mask:
         """What stands in a row with another module, and all below it."""
-        runs = self.subject.repeats.values()
-        return self.subject.outline.branches(one for run in runs for one in run[1:])
+        runs = self.state.repeats.values()
+        return self.state.outline.branches(one for run in runs for one in run[1:])
 
 
-def _ranks(subject: Subject, column: Column, upwards: bool) -> list[float]:
+def _ranks(state: ExplorerState, column: TreeColumn, upwards: bool) -> list[float]:
     """For each module a number by which siblings are ordered, what says nothing last."""
-    modules = subject.model.modules
+    modules = state.model.modules
     if column.number is not None:
         sign = 1.0 if upwards else -1.0
-        numbers = (column.number(subject, module) for module in modules)
+        numbers = (column.number(state, module) for module in modules)
         return [np.inf if number is None else sign * number for number in numbers]
-    texts = [_natural(column, subject, module) for module in modules]
+    texts = [_natural(column, state, module) for module in modules]
     _, ranks = np.unique(np.array(texts), return_inverse=True)
     return list(-ranks if upwards else ranks)
 
 
-def _natural(column: Column, subject: Subject, module: Module) -> str:
+def _natural(column: TreeColumn, state: ExplorerState, module: Module) -> str:
     """A text under which "9" comes before "10"."""
-    text = module.name if column is NAME else column.text(subject, [module])
+    text = module.name if column is NAME else column.text(state, [module])
     return text.zfill(12) if text.isdecimal() else text or "\U0010ffff"

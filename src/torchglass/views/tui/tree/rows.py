@@ -25,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ModuleOrder:
     """The modules from top to bottom with all folds open, and where each branch ends."""
 
     ids: Ids
@@ -36,7 +36,7 @@ class Order:
 
 
 def visible(
-    order: Order, folds: Folds, keep: Mask | None = None, opened: Mask | None = None
+    order: ModuleOrder, folds: Folds, keep: Mask | None = None, opened: Mask | None = None
 ) -> Ids:
     """The modules that have a row, from top to bottom; where `keep` is given, those in it alone.
 
@@ -82,12 +82,12 @@ class Outline:
         return np.array(sizes, np.int64)
 
     @cached_property
-    def order(self) -> Order:
+    def order(self) -> ModuleOrder:
         """The order of the model itself."""
         ids = np.arange(len(self.model.modules), dtype=np.int64)
-        return Order(ids=ids, ends=ids + self.sizes, places=ids)
+        return ModuleOrder(ids=ids, ends=ids + self.sizes, places=ids)
 
-    def ordered(self, keys: Sequence[float]) -> Order:
+    def ordered(self, keys: Sequence[float]) -> ModuleOrder:
         """The order in which siblings with the smallest keys come first."""
         ids = np.empty(len(self.model.modules), np.int64)
         waiting = [self.model.root.id]
@@ -100,7 +100,7 @@ class Outline:
             waiting.extend(reversed(children))
         places = np.empty_like(ids)
         places[ids] = np.arange(len(ids))
-        return Order(ids=ids, ends=places + self.sizes, places=places)
+        return ModuleOrder(ids=ids, ends=places + self.sizes, places=places)
 
     @cached_property
     def foldable(self) -> Folds:
@@ -262,7 +262,7 @@ def _peers(outline: Outline, id: ModuleId) -> list[ModuleId]:
     return outline.by_class[outline.model[id].class_name]
 
 
-FOLDING: Mapping[str, Callable[[Outline, Folds, ModuleId], Folds]] = {
+FOLD_ACTIONS: Mapping[str, Callable[[Outline, Folds, ModuleId], Folds]] = {
     "one": toggle,
     "branch": toggle_branch,
     "all": toggle_all,
@@ -274,7 +274,7 @@ FOLDING: Mapping[str, Callable[[Outline, Folds, ModuleId], Folds]] = {
 """What each key that folds does, by the word that its binding has for it."""
 
 
-def twins(model: Model, module: Module) -> list[ModuleId]:
+def shared_places(model: Model, module: Module) -> list[ModuleId]:
     """Where else the module, or a tensor that it holds, stands; itself included if there is any."""
     own = module.id if module.alias_of is None else module.alias_of
     found = {one.id for one in model.modules if own in (one.id, one.alias_of)}
@@ -286,9 +286,9 @@ def twins(model: Model, module: Module) -> list[ModuleId]:
     return sorted(found) if len(found) > 1 else []
 
 
-def next_twin(model: Model, module: Module) -> Module | None:
+def next_shared_place(model: Model, module: Module) -> Module | None:
     """The place after this one, around the end; None where there is no other."""
-    places = twins(model, module)
+    places = shared_places(model, module)
     if not places:
         return None
     return model[places[(places.index(module.id) + 1) % len(places)]]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from torchglass.records.model import Module
 from torchglass.records.tensors import TensorSpec
 from torchglass.views.formats import format_bytes, format_count, shape_text
-from torchglass.views.tui.cells import Piece
-from torchglass.views.tui.explorer_state import Flow, Subject
+from torchglass.views.tui.explorer_state import ExplorerState, ModuleActivity
+from torchglass.views.tui.text_rows import Piece
 from torchglass.views.tui.tree import column_values
 from torchglass.views.tui.tree.columns import (
-    Column,
+    TreeColumn,
     not_together,
     number_column,
     share_column,
@@ -21,22 +21,24 @@ from torchglass.views.tui.tree.columns import (
 _NS_PER_MS = 1e6
 
 
-def _flow_shapes(specs: Callable[[Flow], tuple[TensorSpec, ...]], style: str) -> Column:
+def _flow_shapes(
+    specs: Callable[[ModuleActivity], tuple[TensorSpec, ...]], style: str
+) -> TreeColumn:
     """The shapes on one side of a module; those that go in are italic."""
     side = "in" if style == "in" else "out"
 
-    def text(flow: Flow) -> str:
+    def text(flow: ModuleActivity) -> str:
         first, *others = specs(flow) or (None,)
         more = f" +{len(others)}" if others else ""
         return "" if first is None else shape_text(first) + more
 
-    def draw(subject: Subject, module: Module) -> Sequence[Piece]:
-        return [(text(subject.flow(module)), style)]
+    def draw(state: ExplorerState, module: Module) -> Sequence[Piece]:
+        return [(text(state.flow(module)), style)]
 
     return text_column(
         draw,
         most=28,
-        texts=lambda subject: [text(subject.flow(module)) for module in subject.model.modules],
+        texts=lambda state: [text(state.flow(module)) for module in state.model.modules],
         id=f"{side}put",
         title=f"{side}put",
         name=f"{side.capitalize()}put Shapes",
@@ -47,7 +49,7 @@ def _flow_shapes(specs: Callable[[Flow], tuple[TensorSpec, ...]], style: str) ->
     )
 
 
-MEMORY: tuple[Column, ...] = (
+MEMORY: tuple[TreeColumn, ...] = (
     number_column(
         column_values.flown(lambda flow: column_values.bytes_of(flow.inputs)),
         format_bytes,
@@ -107,7 +109,7 @@ MEMORY: tuple[Column, ...] = (
     ),
 )
 
-TENSORS: tuple[Column, ...] = (
+TENSORS: tuple[TreeColumn, ...] = (
     _flow_shapes(lambda flow: flow.inputs, "in"),
     _flow_shapes(lambda flow: flow.outputs, "out"),
     text_column(
@@ -136,7 +138,7 @@ TENSORS: tuple[Column, ...] = (
     ),
 )
 
-TIME: tuple[Column, ...] = (
+TIME: tuple[TreeColumn, ...] = (
     number_column(
         column_values.time,
         column_values.seconds,
@@ -211,7 +213,7 @@ TIME: tuple[Column, ...] = (
     ),
 )
 
-FLOPS: tuple[Column, ...] = (
+FLOPS: tuple[TreeColumn, ...] = (
     number_column(
         column_values.flops,
         lambda value: format_count(int(value)),
@@ -237,7 +239,7 @@ FLOPS: tuple[Column, ...] = (
     ),
 )
 
-GRADIENTS: tuple[Column, ...] = (
+GRADIENTS: tuple[TreeColumn, ...] = (
     text_column(
         column_values.trend,
         most=column_values.SPARK + 1 + column_values.VALUE,
@@ -246,8 +248,8 @@ GRADIENTS: tuple[Column, ...] = (
         title="gradient std",
         name="Gradient Trend",
         group="gradients",
-        applies=Subject.has_trends,
-        series=Subject.trend,
+        applies=ExplorerState.has_trends,
+        series=ExplorerState.trend,
         usual=True,
         example=("▇▅▃▂▂▁▁▁", "spark"),
     ),

@@ -15,15 +15,15 @@ from textual.strip import Strip
 
 from torchglass.records.model import Model, Module, ModuleId
 from torchglass.records.series import Series
-from torchglass.views.tui.explorer_state import Subject
+from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.tree import rows
-from torchglass.views.tui.tree.columns import Column, Group
+from torchglass.views.tui.tree.columns import Group, TreeColumn
 from torchglass.views.tui.tree.export import TreeLine, TreeTable
-from torchglass.views.tui.tree.label_choice import NAME, Labels
-from torchglass.views.tui.tree.lines import TONES, Sheet, Standing, written
-from torchglass.views.tui.tree.row_order import Arrangement, Sorting
-from torchglass.views.tui.tree.rows import FOLDING
+from torchglass.views.tui.tree.label_choice import NAME, ColumnChoice
+from torchglass.views.tui.tree.lines import BACKGROUNDS, RowState, TreeLines, rich_style
+from torchglass.views.tui.tree.row_order import SortOrder, TreeRows
+from torchglass.views.tui.tree.rows import FOLD_ACTIONS
 from torchglass.views.tui.tree.search import NONE, Matches
 
 
@@ -39,24 +39,24 @@ class TreeView(ScrollView, can_focus=True):
     class Sorted(Message):
         """The rows are in another order."""
 
-    def __init__(self, subject: Subject, labels: Labels | None = None) -> None:
+    def __init__(self, state: ExplorerState, labels: ColumnChoice | None = None) -> None:
         super().__init__()
-        self.subject = subject
-        self.labels = labels or Labels()
-        self.cursor = subject.model.root.id
-        self.arrangement = Arrangement(subject)
-        self._is_match = _mask(subject.model, NONE)
+        self.state = state
+        self.labels = labels or ColumnChoice()
+        self.cursor = state.model.root.id
+        self.arrangement = TreeRows(state)
+        self._is_match = _mask(state.model, NONE)
         self._has_matches = False
-        self.sheet = Sheet(subject, self._style)
+        self.sheet = TreeLines(state, self._style)
         self._row = 0
 
     @property
     def selected(self) -> Module:
         """The module under the cursor."""
-        return self.subject.model[self.cursor]
+        return self.state.model[self.cursor]
 
     @property
-    def columns(self) -> Sequence[Column]:
+    def columns(self) -> Sequence[TreeColumn]:
         """The columns that are shown."""
         return self.sheet.layout.columns
 
@@ -77,22 +77,22 @@ class TreeView(ScrollView, can_focus=True):
 
     def table(self) -> TreeTable:
         """What the tree shows, to be exported."""
-        model, depths = self.subject.model, self.subject.outline.depths
+        model, depths = self.state.model, self.state.outline.depths
         modules = (model[row] for row in self.arrangement.rows.tolist())
         lines = [TreeLine(self.arrangement.row(module), depths[module.id]) for module in modules]
-        return TreeTable(self.subject, self.columns, lines)
+        return TreeTable(self.state, self.columns, lines)
 
     def on_screen(self) -> Sequence[Module]:
         """The modules whose rows can be seen now."""
         top = self.scroll_offset.y
         seen = self.arrangement.rows[top : top + self.window].tolist()
-        return [self.subject.model[row] for row in seen]
+        return [self.state.model[row] for row in seen]
 
     def wanted(self) -> Iterable[Series]:
         """What has to be read of a run to draw what can be seen."""
         for column in self.columns:
             for module in self.on_screen():
-                series = column.series(self.subject, module)
+                series = column.series(self.state, module)
                 if series is not None:
                     yield series
 
@@ -111,17 +111,17 @@ class TreeView(ScrollView, can_focus=True):
         self.fit_columns()
 
     def take_model(self, before: Model) -> None:
-        """Show the model that the subject has now, with the folds of the one before."""
+        """Show the model that the state has now, with the folds of the one before."""
         open_paths = {before[fold].path for fold in self.folds}
-        model = self.subject.model
+        model = self.state.model
         here = model.find(before[self.cursor].path) or model.root
-        self.sheet = Sheet(self.subject, self._style)
-        self.arrangement = Arrangement(self.subject)
+        self.sheet = TreeLines(self.state, self._style)
+        self.arrangement = TreeRows(self.state)
         self._is_match, self._has_matches = _mask(model, NONE), False
         self.cursor = here.id
         self.learn()
         folds = frozenset(one.id for one in model.modules if one.path in open_paths)
-        self.set_folds(folds & self.subject.outline.foldable)
+        self.set_folds(folds & self.state.outline.foldable)
 
     def learn(self) -> None:
         """Draw everything anew with what is known now, which may need more room than before."""
@@ -155,7 +155,7 @@ class TreeView(ScrollView, can_focus=True):
         self._take_rows()
         self._stay()
 
-    def sort(self, sorting: Sorting) -> None:
+    def sort(self, sorting: SortOrder) -> None:
         """Order siblings by a column."""
         self.arrangement.sort(sorting)
         self._take_rows()
@@ -171,7 +171,7 @@ class TreeView(ScrollView, can_focus=True):
         """Put the cursor where its module, or another one, has its row now."""
         self.go_to_row(self.arrangement.place_of(self.cursor if cursor is None else cursor))
 
-    def set_labels(self, labels: Labels, group: Group | None = None) -> None:
+    def set_labels(self, labels: ColumnChoice, group: Group | None = None) -> None:
         """Show other components, and bring those of a group into view."""
         turned = labels.aligned != self.labels.aligned
         self.labels = labels
@@ -183,7 +183,7 @@ class TreeView(ScrollView, can_focus=True):
 
     def mark(self, matches: Matches) -> None:
         """Mark the modules that a search found."""
-        self._is_match = _mask(self.subject.model, matches)
+        self._is_match = _mask(self.state.model, matches)
         self._has_matches = bool(len(matches))
         self.redraw()
 
@@ -228,7 +228,7 @@ class TreeView(ScrollView, can_focus=True):
             tone = "cursor" if self.has_focus else "resting"
         else:
             tone = "same" if self._is_like_selected(module) else "plain"
-        standing = Standing(
+        standing = RowState(
             tone=tone,
             is_open=self.arrangement.is_open(module.id),
             is_match=bool(self._is_match[module.id]),
@@ -241,11 +241,11 @@ class TreeView(ScrollView, can_focus=True):
         While matches or changes are marked nothing else is, so that these are not taken for it.
         """
         kind = self.selected.class_name
-        alike = module.class_name == kind and kind not in self.subject.outline.classless
-        return alike and not self._has_matches and self.subject.comparison is None
+        alike = module.class_name == kind and kind not in self.state.outline.classless
+        return alike and not self._has_matches and self.state.comparison is None
 
     def _style(self, tone: str, ink: str) -> Style:
-        return written(self.app.theme_variables, ink, TONES[tone])
+        return rich_style(self.app.theme_variables, ink, BACKGROUNDS[tone])
 
     def go_to_row(self, row: int) -> None:
         """Put the cursor on a row and bring it into view."""
@@ -262,7 +262,7 @@ class TreeView(ScrollView, can_focus=True):
 
     def _refresh_tints(self, before: ModuleId) -> None:
         """Draw again what the cursor changed by leaving a row."""
-        if self.subject.model[before].class_name != self.selected.class_name:
+        if self.state.model[before].class_name != self.selected.class_name:
             self.refresh()
             return
         changed = {before, self.cursor}
@@ -322,7 +322,7 @@ class ModuleTree(TreeView):
 
     def action_fold(self, what: str) -> None:
         """Fold or unfold what one of the keys stands for."""
-        self.set_folds(FOLDING[what](self.subject.outline, self.folds, self.cursor))
+        self.set_folds(FOLD_ACTIONS[what](self.state.outline, self.folds, self.cursor))
 
     def action_sort(self, number: int) -> None:
         """Order siblings by the column of that number, the name being the first."""
@@ -330,7 +330,7 @@ class ModuleTree(TreeView):
         if 1 <= number <= len(shown):
             self.sort(self.arrangement.sorting.then(shown[number - 1].id))
         elif number == 0:
-            self.sort(Sorting())
+            self.sort(SortOrder())
 
     def on_click(self, event: events.Click) -> None:
         """Go to a row and fold it by its marker or by a second click; sort by a title."""

@@ -11,12 +11,12 @@ from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.showing import subject_of
 from torchglass.capture.live.live_object import LiveObject
 from torchglass.capture.model.structure import read_model
-from torchglass.views.tui.panels.attributes import Attributes
+from torchglass.views.tui.panels.attributes import AttributesPanel
 
 
 def panel_of(
     model: nn.Module, recorded: Mapping[str, Mapping[str, torch.Tensor]] | None = None
-) -> Attributes:
+) -> AttributesPanel:
     """The attributes of a model, with what a forward of it left behind."""
     live = LiveObject(model, recorded)
-    return Attributes(subject_of(samples.store(read_model(model)), live))
+    return AttributesPanel(subject_of(samples.store(read_model(model)), live))

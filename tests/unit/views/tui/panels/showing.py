@@ -16,7 +16,7 @@ from torchglass.records.attributes import LiveModel
 from torchglass.records.model import Module
 from torchglass.records.reader import DOCUMENT_NAMES, Document
 from torchglass.store.memory import MemoryStore
-from torchglass.views.tui.explorer_state import Subject, measure
+from torchglass.views.tui.explorer_state import ExplorerState, count_model
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.themes import DARK, THEMES, column_colours
 
@@ -26,27 +26,27 @@ def subject_of(
     live: LiveModel | None = None,
     comparison: Comparison | None = None,
     failure: Failure | None = None,
-) -> Subject:
+) -> ExplorerState:
     """What the explorer would know of a run after it read all of it."""
     model = comparison.model if comparison else store.model()
-    subject = Subject(store.run(), model, live=live, comparison=comparison, failure=failure)
-    subject.holdings = measure(subject.model)
-    catch_up(subject, store)
-    return subject
+    state = ExplorerState(store.run(), model, live=live, comparison=comparison, failure=failure)
+    state.holdings = count_model(state.model)
+    catch_up(state, store)
+    return state
 
 
-def catch_up(subject: Subject, store: MemoryStore) -> None:
+def catch_up(state: ExplorerState, store: MemoryStore) -> None:
     """Read what a run has, and what a run that goes on has now."""
     documents: dict[type[Document], Document] = {}
     for kind in DOCUMENT_NAMES:
         found = store.document(kind)  # type: ignore[type-var]
         if found is not None:
             documents[kind] = found
-    subject.take_documents(documents)
-    known = {one.id for one in subject.all_series()}
+    state.take_documents(documents)
+    known = {one.id for one in state.all_series()}
     new = [one for one in store.series() if one.id not in known]
-    points = [store.points(one.id, after=subject.step) for one in store.series()]
-    subject.learn(store.last_step(), new, points)
+    points = [store.points(one.id, after=state.step) for one in store.series()]
+    state.learn(store.last_step(), new, points)
 
 
 class PanelApp(App[None]):
@@ -72,7 +72,7 @@ class PanelApp(App[None]):
 
     def on_mount(self) -> None:
         self.panel.focus()
-        self.panel.show(module_at(self.panel.subject, self.path))
+        self.panel.show(module_at(self.panel.state, self.path))
 
     def on_panel_jump(self, message: Panel.Jump) -> None:
         self.heard.append(message)
@@ -84,8 +84,8 @@ class PanelApp(App[None]):
         self.heard.append(message)
 
 
-def module_at(subject: Subject, path: str) -> Module:
-    module = subject.model.find(path)
+def module_at(state: ExplorerState, path: str) -> Module:
+    module = state.model.find(path)
     assert module is not None
     return module
 

@@ -16,7 +16,7 @@ from tests.unit.views.tui.panels.showing import PanelApp, drive, seen, settle, s
 from torchglass.capture.live.stored_object import StoredObject
 from torchglass.capture.model.checkpoints import StoredTensors, read_checkpoint
 from torchglass.records.attributes import Attribute, AttributeId, Page
-from torchglass.views.tui.panels.attributes import Attributes, Branch, stretches
+from torchglass.views.tui.panels.attributes import AttributeNode, AttributesPanel, stretches
 from torchglass.views.tui.panels.panel import Panel
 
 
@@ -167,9 +167,9 @@ def test_the_modules_of_a_checkpoint_are_walked_down_to_their_numbers(tmp_path: 
     file = tmp_path / "net.safetensors"
     save_file({"body.layer.weight": torch.full((2, 3), 7.0)}, file)
     model = read_checkpoint(file)
-    subject = subject_of(samples.store(model), StoredObject(model, StoredTensors(file)))
+    state = subject_of(samples.store(model), StoredObject(model, StoredTensors(file)))
 
-    shown = seen(Attributes(subject), press=["l", "j", "l", "j", "enter"])
+    shown = seen(AttributesPanel(state), press=["l", "j", "l", "j", "enter"])
 
     assert "weight  2×3 float32 24 B" in shown
     assert "min 7  max 7  mean 7" in shown
@@ -194,7 +194,7 @@ def test_what_changed_is_read_anew(net: Net) -> None:
 
 
 def test_without_a_live_model_it_says_what_to_do() -> None:
-    assert "tg.explore(model)" in seen(Attributes(subject_of(samples.store())))
+    assert "tg.explore(model)" in seen(AttributesPanel(subject_of(samples.store())))
 
 
 def test_stretches_are_never_more_than_a_page() -> None:
@@ -208,7 +208,7 @@ def test_stretches_are_never_more_than_a_page() -> None:
 
 def test_a_stretch_of_a_stretch_is_asked_for_by_its_place() -> None:
     attribute = Attribute(id=AttributeId(0), name="list", opens=True)
-    branch = Branch(attribute)
+    branch = AttributeNode(attribute)
     branch.grow(Page(total=20_000))
 
     second = branch.below[1]

@@ -23,8 +23,8 @@ def told(path: str) -> str:
     compared = compare(
         before, changed(after, "blocks.0.mlp.1", other_class), {"embed.weight": 0.25}
     )
-    subject = subject_of(samples.store(after), comparison=compared)
-    return text_of(describe(subject, module_at(subject, path), 80))
+    state = subject_of(samples.store(after), comparison=compared)
+    return text_of(describe(state, module_at(state, path), 80))
 
 
 @pytest.mark.parametrize(

@@ -18,90 +18,92 @@ from tests.unit.views.tui.panels.showing import (
     text_of,
 )
 from torchglass.records.trace import OpId
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.panels.code import Code, coloured
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.panels.code import CodePanel, coloured
 from torchglass.views.tui.panels.panel import Panel
 
 
 @pytest.fixture
-def subject(tmp_path: Path) -> Subject:
+def state(tmp_path: Path) -> ExplorerState:
     model = samples.coded(tmp_path)
     return subject_of(samples.store(model, samples.traced(str(tmp_path / "net.py"))))
 
 
-def cursor_line(panel: Code) -> str:
+def cursor_line(panel: CodePanel) -> str:
     return "".join(words for words, _ in panel.rows[panel.row].pieces)
 
 
-def after(panel: Code, path: str = "", *press: str) -> str:
+def after(panel: CodePanel, path: str = "", *press: str) -> str:
     seen(panel, path, press)
     return cursor_line(panel)
 
 
-def test_it_opens_at_forward(subject: Subject) -> None:
-    panel = Code(subject)
+def test_it_opens_at_forward(state: ExplorerState) -> None:
+    panel = CodePanel(state)
 
     assert after(panel).endswith("    def forward(self, x):")
     assert panel.place is not None
     assert panel.place[1] == 20
 
 
-def test_decorators_belong_to_the_class_and_lines_keep_their_numbers(subject: Subject) -> None:
-    shown = seen(Code(subject), press=["home"])
+def test_decorators_belong_to_the_class_and_lines_keep_their_numbers(state: ExplorerState) -> None:
+    shown = seen(CodePanel(state), press=["home"])
 
     assert shown.splitlines()[0].split(None, 1) == ["▌13", "@torch.no_grad"]
 
 
-def test_the_top_of_the_class_is_a_key_away(subject: Subject) -> None:
-    assert after(Code(subject), "", "t").endswith("class Net(Parent):")
+def test_the_top_of_the_class_is_a_key_away(state: ExplorerState) -> None:
+    assert after(CodePanel(state), "", "t").endswith("class Net(Parent):")
 
 
-def test_the_whole_file_can_be_seen_and_left_again(subject: Subject) -> None:
-    panel = Code(subject)
+def test_the_whole_file_can_be_seen_and_left_again(state: ExplorerState) -> None:
+    panel = CodePanel(state)
 
     whole = seen(panel, press=["o", "home"])
-    alone = seen(Code(subject), press=["o", "o", "home"])
+    alone = seen(CodePanel(state), press=["o", "o", "home"])
 
     assert '"""A file with a net in it."""' in whole
     assert "A file with a net" not in alone
     assert "whole file" in panel.subtitle
 
 
-def test_ancestors_are_walked_along(subject: Subject) -> None:
-    panel = Code(subject)
+def test_ancestors_are_walked_along(state: ExplorerState) -> None:
+    panel = CodePanel(state)
 
     shown = seen(panel, press=["right_square_bracket"])
 
     assert "class Parent" in shown
     assert panel.subtitle.startswith("inherited from Parent")
-    assert "class Net" in seen(Code(subject), press=["right_square_bracket", "left_square_bracket"])
+    assert "class Net" in seen(
+        CodePanel(state), press=["right_square_bracket", "left_square_bracket"]
+    )
 
 
-def test_an_ancestor_is_gone_to_in_the_whole_file(subject: Subject) -> None:
-    assert after(Code(subject), "", "o", "right_square_bracket").endswith(
+def test_an_ancestor_is_gone_to_in_the_whole_file(state: ExplorerState) -> None:
+    assert after(CodePanel(state), "", "o", "right_square_bracket").endswith(
         "class Parent(torch.nn.Module):"
     )
 
 
-def test_an_ancestor_whose_code_is_not_here_is_a_sentence(subject: Subject) -> None:
-    assert "not to be found" in seen(Code(subject), press=["right_square_bracket"] * 2)
+def test_an_ancestor_whose_code_is_not_here_is_a_sentence(state: ExplorerState) -> None:
+    assert "not to be found" in seen(CodePanel(state), press=["right_square_bracket"] * 2)
 
 
-def test_an_inherited_forward_is_shown_where_it_is_written(subject: Subject) -> None:
-    panel = Code(subject)
+def test_an_inherited_forward_is_shown_where_it_is_written(state: ExplorerState) -> None:
+    panel = CodePanel(state)
 
     assert after(panel, "heir").endswith("    def forward(self, x):")
     assert panel.subtitle.startswith("inherited from Net")
 
 
-def test_lines_that_ran_are_marked(subject: Subject) -> None:
-    marked = [line for line in seen(Code(subject)).splitlines() if "•" in line]
+def test_lines_that_ran_are_marked(state: ExplorerState) -> None:
+    marked = [line for line in seen(CodePanel(state)).splitlines() if "•" in line]
 
     assert [line.split()[0] for line in marked] == ["21", "22"]
 
 
-def test_the_line_of_a_picked_op_stands_out(subject: Subject) -> None:
-    panel = Code(subject)
+def test_the_line_of_a_picked_op_stands_out(state: ExplorerState) -> None:
+    panel = CodePanel(state)
 
     async def story(pilot: Pilot[None]) -> None:
         panel.pick(OpId(4))
@@ -113,8 +115,8 @@ def test_the_line_of_a_picked_op_stands_out(subject: Subject) -> None:
     assert [row.tone for row in panel.rows].count("marked") == 1
 
 
-def test_a_line_gives_the_ops_that_it_ran(subject: Subject) -> None:
-    panel = Code(subject)
+def test_a_line_gives_the_ops_that_it_ran(state: ExplorerState) -> None:
+    panel = CodePanel(state)
     app = PanelApp(panel)
 
     async def story(pilot: Pilot[None]) -> None:
@@ -125,15 +127,15 @@ def test_a_line_gives_the_ops_that_it_ran(subject: Subject) -> None:
     assert [message.op for message in app.heard if isinstance(message, Panel.Picked)] == [1]
 
 
-def test_the_code_follows_the_cursor_of_the_tree(subject: Subject) -> None:
-    panel = Code(subject)
+def test_the_code_follows_the_cursor_of_the_tree(state: ExplorerState) -> None:
+    panel = CodePanel(state)
     app = PanelApp(panel)
 
     async def story(pilot: Pilot[None]) -> None:
-        panel.show(module_at(subject, "layer"))
+        panel.show(module_at(state, "layer"))
         await settle(app, pilot)
         assert "The code of Linear is not to be found" in text_of(panel.rows)
-        panel.show(module_at(subject, "heir"))
+        panel.show(module_at(state, "heir"))
         await settle(app, pilot)
 
     drive(app, story)
@@ -141,8 +143,8 @@ def test_the_code_follows_the_cursor_of_the_tree(subject: Subject) -> None:
     assert len(panel.rows) == 10
 
 
-def test_brackets_in_code_are_no_markup(subject: Subject) -> None:
-    assert "# [b]not markup[/b]" in seen(Code(subject), press=["t"])
+def test_brackets_in_code_are_no_markup(state: ExplorerState) -> None:
+    assert "# [b]not markup[/b]" in seen(CodePanel(state), press=["t"])
 
 
 def test_colours_lose_nothing_of_the_text() -> None:

@@ -10,13 +10,13 @@ from tests import make
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.showing import PanelApp, drive, module_at, subject_of, text_of
 from torchglass.records.model import Ancestor, ClassSource, Model, Slot, TensorId
-from torchglass.views.tui.panels.details import Details, describe
+from torchglass.views.tui.panels.details import DetailsPanel, describe
 from torchglass.views.tui.panels.panel import Panel
 
 
 def told(model: Model, path: str, width: int = 80) -> str:
-    subject = subject_of(samples.store(model))
-    return text_of(describe(subject, module_at(subject, path), width))
+    state = subject_of(samples.store(model))
+    return text_of(describe(state, module_at(state, path), width))
 
 
 def holding(*slots: Slot) -> Model:
@@ -105,15 +105,15 @@ def test_ten_thousand_tensors_are_told_in_part() -> None:
 
 
 def test_what_went_in_and_out_is_told_where_a_forward_was_recorded() -> None:
-    subject = subject_of(samples.store(None, samples.statistics()))
-    text = text_of(describe(subject, module_at(subject, "blocks.0.fc"), 80))
+    state = subject_of(samples.store(None, samples.statistics()))
+    text = text_of(describe(state, module_at(state, "blocks.0.fc"), 80))
 
     assert "last call  of 3\ninput.0  2×4  float32  32 B\noutput   3×4  float32  48 B" in text
 
 
 def test_a_trace_tells_what_went_in_and_out_too() -> None:
-    subject = subject_of(samples.store(None, samples.traced()))
-    text = text_of(describe(subject, module_at(subject, ""), 80))
+    state = subject_of(samples.store(None, samples.traced()))
+    text = text_of(describe(state, module_at(state, ""), 80))
 
     assert "last call\noutput.0  2×4  float32  32 B" in text
 
@@ -142,13 +142,13 @@ def test_hooks_of_others_are_named() -> None:
 
 
 def test_a_click_on_a_tied_weight_goes_to_the_other_place() -> None:
-    subject = subject_of(samples.store())
-    panel = Details(subject)
+    state = subject_of(samples.store())
+    panel = DetailsPanel(state)
     app = PanelApp(panel, "embed")
 
     async def story(pilot: Pilot[None]) -> None:
         line = next(at for at, row in enumerate(panel.rows) if row.target == "head")
-        await pilot.click(Details, offset=(4, line))
+        await pilot.click(DetailsPanel, offset=(4, line))
         await pilot.pause()
 
     drive(app, story)

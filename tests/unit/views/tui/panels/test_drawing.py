@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tests.unit.views.tui.panels.showing import text_of
-from torchglass.views.tui.panels.tensor_viewer import columns
-from torchglass.views.tui.panels.text_rows import (
-    Cell,
+from torchglass.views.tui.panels.tensor_viewer import bar_lines
+from torchglass.views.tui.text_rows import (
     LazyRows,
-    Row,
+    TableCell,
+    TextRow,
     gather,
     sections,
     table,
@@ -60,7 +60,12 @@ def test_no_line_is_wider_than_asked_for(words: str, width: int, indent: str) ->
 
 
 def test_cells_stand_below_each_other() -> None:
-    lines = table([[Cell("a"), Cell("1", right=True)], [Cell("bbb"), Cell("22", right=True)]])
+    lines = table(
+        [
+            [TableCell("a"), TableCell("1", right=True)],
+            [TableCell("bbb"), TableCell("22", right=True)],
+        ]
+    )
 
     assert ["".join(part for part, _ in line) for line in lines] == ["a     1  ", "bbb  22  "]
 
@@ -72,7 +77,7 @@ def test_parts_that_say_nothing_leave_no_gap() -> None:
 def test_rows_are_drawn_when_they_are_looked_at() -> None:
     drawn: list[int] = []
 
-    def draw(at: int) -> Row:
+    def draw(at: int) -> TextRow:
         drawn.append(at)
         return text(str(at))
 
@@ -86,8 +91,8 @@ def test_rows_are_drawn_when_they_are_looked_at() -> None:
 
 
 def test_bars_stand_on_zero_and_what_is_there_can_be_seen() -> None:
-    assert columns([0, 1, 50, 100], 2) == ["   █", " ▁██"]
+    assert bar_lines([0, 1, 50, 100], 2) == ["   █", " ▁██"]
 
 
 def test_bars_of_nothing_are_empty() -> None:
-    assert columns([0.0, float("nan")], 1) == ["  "]
+    assert bar_lines([0.0, float("nan")], 1) == ["  "]

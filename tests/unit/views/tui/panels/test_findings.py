@@ -84,13 +84,13 @@ def test_ten_thousand_problems_are_told_in_part() -> None:
 
 def test_new_problems_are_shown() -> None:
     run = samples.store(None, Findings())
-    subject = subject_of(run)
-    panel = FindingsPanel(subject)
+    state = subject_of(run)
+    panel = FindingsPanel(state)
     app = PanelApp(panel)
 
     async def story(pilot: Pilot[None]) -> None:
         run.put_document(samples.findings())
-        catch_up(subject, run)
+        catch_up(state, run)
         panel.refresh_data()
         await settle(app, pilot)
 

@@ -7,12 +7,12 @@ from textual.pilot import Pilot
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.showing import PanelApp, drive, seen, settle, subject_of, text_of
 from torchglass.records.trace import OpId, TraceRecord
-from torchglass.views.tui.panels.op_flow import TensorFlow, pass_of
+from torchglass.views.tui.panels.op_flow import TensorFlowPanel, traced_forward
 from torchglass.views.tui.panels.panel import Panel
 
 
-def panel_of(trace: TraceRecord | None = None) -> TensorFlow:
-    return TensorFlow(subject_of(samples.store(None, trace or samples.traced())))
+def panel_of(trace: TraceRecord | None = None) -> TensorFlowPanel:
+    return TensorFlowPanel(subject_of(samples.store(None, trace or samples.traced())))
 
 
 def test_the_ops_inside_a_module_are_listed_in_order() -> None:
@@ -137,6 +137,6 @@ def test_a_long_pass_is_drawn_only_where_it_is_seen() -> None:
 
 
 def test_the_same_trace_is_worked_out_once() -> None:
-    subject = subject_of(samples.store(None, samples.traced()))
+    state = subject_of(samples.store(None, samples.traced()))
 
-    assert pass_of(subject) is pass_of(subject)
+    assert traced_forward(state) is traced_forward(state)

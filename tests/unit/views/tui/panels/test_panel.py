@@ -16,11 +16,10 @@ from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.showing import PanelApp, drive, module_at, seen, settle, subject_of
 from torchglass.errors import LookupFailedError
 from torchglass.records.attributes import LiveModel, Progress
-from torchglass.views.tui.explorer_state import Subject
-from torchglass.views.tui.keys import hints
-from torchglass.views.tui.panel_keys import PANEL_KEYS
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.keys import PANEL_KEYS, hints
 from torchglass.views.tui.panels import PANELS, Panel
-from torchglass.views.tui.panels.text_rows import text
+from torchglass.views.tui.text_rows import text
 
 PATIENCE = 10.0
 SIZES = [(80, 24), (160, 50), (40, 10), (12, 3)]
@@ -32,8 +31,8 @@ class Hundred(Panel):
     title: ClassVar[str] = "Lines"
     has_cursor = True
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
+    def __init__(self, state: ExplorerState) -> None:
+        super().__init__(state)
         self.release = threading.Event()
         self.stopped_at: list[float] = []
         self.result = ""
@@ -61,7 +60,7 @@ class Hundred(Panel):
 
 
 @pytest.fixture
-def everything() -> Subject:
+def everything() -> ExplorerState:
     run = samples.store(
         None,
         samples.traced(),
@@ -146,7 +145,7 @@ def test_another_module_begins_at_the_top(lines: Hundred) -> None:
 
     async def story(pilot: Pilot[None]) -> None:
         await pilot.press("end")
-        lines.show(module_at(lines.subject, "blocks"))
+        lines.show(module_at(lines.state, "blocks"))
         await pilot.pause()
 
     drive(app, story)
@@ -224,7 +223,7 @@ def test_work_that_fails_is_a_sentence_and_no_crash(
 
 @pytest.mark.parametrize("panel", PANELS)
 def test_every_panel_can_be_walked_through_at_any_size(
-    panel: type[Panel], everything: Subject
+    panel: type[Panel], everything: ExplorerState
 ) -> None:
     pages = walk(panel(everything), ("blocks.0.fc", "broken", ""), SIZES)
 
@@ -235,16 +234,16 @@ def test_every_panel_can_be_walked_through_at_any_size(
 def test_every_panel_says_something_of_a_model_that_nothing_is_known_of(
     panel: type[Panel],
 ) -> None:
-    subject = subject_of(samples.store(samples.hostile()))
+    state = subject_of(samples.store(samples.hostile()))
 
-    pages = walk(panel(subject), ("", *samples.HOSTILE[:-1]), [(80, 24)])
+    pages = walk(panel(state), ("", *samples.HOSTILE[:-1]), [(80, 24)])
 
     assert all(page.strip() for page in pages)
     assert not any("\x1b" in page for page in pages)
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_every_panel_is_drawn_in_any_theme(panel: type[Panel], everything: Subject) -> None:
+def test_every_panel_is_drawn_in_any_theme(panel: type[Panel], everything: ExplorerState) -> None:
     app = PanelApp(panel(everything), "blocks.0.fc")
     pages: list[str] = []
 
@@ -261,7 +260,7 @@ def test_every_panel_is_drawn_in_any_theme(panel: type[Panel], everything: Subje
 
 
 def test_nothing_is_lost_without_colours(
-    monkeypatch: pytest.MonkeyPatch, everything: Subject
+    monkeypatch: pytest.MonkeyPatch, everything: ExplorerState
 ) -> None:
     coloured = seen(PANELS[0](everything), "blocks.0.fc")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -277,7 +276,7 @@ def test_every_panel_has_a_key_a_title_and_a_way_to_get_what_it_shows() -> None:
     assert all(panel.missing for panel in PANELS if not panel.available(_bare()))
 
 
-def test_a_panel_is_offered_only_where_it_has_something_to_show(everything: Subject) -> None:
+def test_a_panel_is_offered_only_where_it_has_something_to_show(everything: ExplorerState) -> None:
     offered = [panel.title for panel in PANELS if panel.available(_bare())]
     filled = [panel.title for panel in PANELS if panel.available(everything)]
 
@@ -322,7 +321,7 @@ def test_a_panel_with_nothing_to_show_offers_none_of_its_own_keys(panel: type[Pa
     assert offered == ["back"]
 
 
-def _bare() -> Subject:
+def _bare() -> ExplorerState:
     live: LiveModel | None = None
     return subject_of(samples.store(), live)
 
@@ -342,7 +341,7 @@ def walk(panel: Panel, paths: Iterable[str], sizes: Iterable[tuple[int, int]]) -
             while app.screen.size != size:
                 await pilot.pause()
             for path in paths:
-                panel.show(module_at(panel.subject, path))
+                panel.show(module_at(panel.state, path))
                 await settle(app, pilot)
                 panel.action_end(1)
                 panel.action_pan(1)

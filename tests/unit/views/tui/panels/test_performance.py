@@ -7,12 +7,12 @@ import pytest
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.showing import module_at, seen, subject_of, text_of
 from torchglass.records.reader import Document
-from torchglass.views.tui.panels.performance import Performance, describe
+from torchglass.views.tui.panels.performance import PerformancePanel, describe
 
 
 def told(path: str, *documents: Document, differences: bool = False, width: int = 80) -> str:
-    subject = subject_of(samples.store(None, *documents))
-    return text_of(describe(subject, module_at(subject, path), width, differences=differences))
+    state = subject_of(samples.store(None, *documents))
+    return text_of(describe(state, module_at(state, path), width, differences=differences))
 
 
 def test_time_flops_and_memory_are_told_with_their_share() -> None:
@@ -59,18 +59,18 @@ def test_a_trace_tells_time_where_nothing_was_measured() -> None:
 
 
 def test_a_module_that_did_not_run_says_so() -> None:
-    panel = Performance(subject_of(samples.store(None, samples.measures())))
+    panel = PerformancePanel(subject_of(samples.store(None, samples.measures())))
 
     assert "norm did not run in the recorded forward." in seen(panel, "norm")
 
 
 @pytest.mark.parametrize("key", ["d", "space"])
 def test_a_key_shows_the_differences(key: str) -> None:
-    panel = Performance(subject_of(samples.store(None, samples.statistics())))
+    panel = PerformancePanel(subject_of(samples.store(None, samples.statistics())))
 
     assert "differences from" in seen(panel, "blocks.0.fc", [key])
     assert "differences from" not in seen(panel_again(), "blocks.0.fc", [key, key])
 
 
-def panel_again() -> Performance:
-    return Performance(subject_of(samples.store(None, samples.statistics())))
+def panel_again() -> PerformancePanel:
+    return PerformancePanel(subject_of(samples.store(None, samples.statistics())))

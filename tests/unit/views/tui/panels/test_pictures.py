@@ -8,17 +8,17 @@ import pytest
 
 from tests.unit.views.tui.panels.showing import text_of
 from torchglass.records.attributes import Index
-from torchglass.views.tui.panels.slices import Look
-from torchglass.views.tui.panels.tensor_picture import Painter
-from torchglass.views.tui.panels.text_rows import Row
+from torchglass.views.tui.panels.slices import TensorSlice
+from torchglass.views.tui.panels.tensor_viewer import TensorPicture
+from torchglass.views.tui.text_rows import TextRow
 
 WHITE, BLACK, RED, MAGENTA = "#ffffff", "#000000", "#ff0000", "#ff00ff"
 
 
 def painter(
     numbers: npt.NDArray[np.float32], *, dtype: str = "float32", shades: bool = False
-) -> Painter:
-    look = Look(numbers.shape, coloured=True)
+) -> TensorPicture:
+    look = TensorSlice(numbers.shape, coloured=True)
     look.next_mode()
 
     def fetch(index: Index, tall: int, wide: int) -> npt.NDArray[np.float32]:
@@ -26,10 +26,10 @@ def painter(
         plane: npt.NDArray[np.float32] = numbers[tuple(parts)][:tall, :wide]
         return plane
 
-    return Painter(fetch, look, dtype, shades=shades)
+    return TensorPicture(fetch, look, dtype, shades=shades)
 
 
-def colours(rows: list[Row]) -> list[str]:
+def colours(rows: list[TextRow]) -> list[str]:
     """The pixels of the first line of cells, the upper ones first."""
     (cells,) = rows[0].pictures
     return [pixel for pixel, _ in cells] + [pixel for _, pixel in cells]

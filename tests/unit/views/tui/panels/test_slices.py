@@ -7,13 +7,13 @@ import doctest
 import pytest
 
 from torchglass.views.tui.panels import slices
-from torchglass.views.tui.panels.slices import Look, channels_of, read_slice
+from torchglass.views.tui.panels.slices import TensorSlice, channels_of, read_slice
 
 SHAPE = (8, 3, 5, 6)
 
 
-def look_at(words: str, shape: tuple[int, ...] = SHAPE) -> Look:
-    look = Look(shape)
+def look_at(words: str, shape: tuple[int, ...] = SHAPE) -> TensorSlice:
+    look = TensorSlice(shape)
     look.take(read_slice(words, shape))
     return look
 
@@ -122,7 +122,7 @@ def test_red_green_and_blue_come_before_the_picture_or_after_it(
 
 
 def test_colours_are_seen_together_or_one_by_one() -> None:
-    look = Look((2, 16, 24, 3), coloured=True)
+    look = TensorSlice((2, 16, 24, 3), coloured=True)
     look.next_mode()
 
     assert (look.is_coloured, look.text, look.seen) == (True, "[0, :, :, :]", (1, 2))
@@ -132,7 +132,7 @@ def test_colours_are_seen_together_or_one_by_one() -> None:
 
 
 def test_colours_of_numbers_are_a_picture() -> None:
-    look = Look((3, 16, 24))
+    look = TensorSlice((3, 16, 24))
 
     look.turn_colours()
 
@@ -141,7 +141,7 @@ def test_colours_of_numbers_are_a_picture() -> None:
 
 
 def test_channels_side_by_side_become_one_picture() -> None:
-    look = Look((3, 16, 24))
+    look = TensorSlice((3, 16, 24))
     look.next_mode()
     look.next_mode()
 
@@ -151,7 +151,7 @@ def test_channels_side_by_side_become_one_picture() -> None:
 
 
 def test_what_has_no_three_channels_is_not_coloured() -> None:
-    look = Look((4, 16, 24), coloured=True)
+    look = TensorSlice((4, 16, 24), coloured=True)
 
     look.turn_colours()
     look.next_mode()

@@ -14,11 +14,10 @@ from torch import nn
 from tests.unit.views.tui.panels import samples
 from torchglass.capture.live.live_object import LiveObject
 from torchglass.capture.model.structure import read_model
-from torchglass.views.tui.app import Exhibit, ExplorerApp
-from torchglass.views.tui.drawing import settle
+from torchglass.views.tui.app import ExplorerApp, ExplorerSource, settle
 from torchglass.views.tui.panels import PANELS, Panel
-from torchglass.views.tui.panels.attributes import Attributes
-from torchglass.views.tui.panels.code import Code
+from torchglass.views.tui.panels.attributes import AttributesPanel
+from torchglass.views.tui.panels.code import CodePanel
 from torchglass.views.tui.panels.explanation import ExplanationPanel
 
 Size = tuple[int, int]
@@ -27,7 +26,7 @@ NARROW, WIDE = (80, 24), (160, 50)
 THEMES = pytest.mark.parametrize("theme", ["glass-dark", "glass-light"])
 SIZES = pytest.mark.parametrize("size", [NARROW, WIDE], ids=["80x24", "160x50"])
 OF_RECORDS = pytest.mark.parametrize(
-    "panel", [one for one in PANELS if one not in (Code, Attributes, ExplanationPanel)]
+    "panel", [one for one in PANELS if one not in (CodePanel, AttributesPanel, ExplanationPanel)]
 )
 OPENED = {
     "tree": [],
@@ -64,7 +63,7 @@ def looks_the_same(snap_compare: Compare) -> Callable[..., bool]:
     """Opens a panel of a module on the whole screen, so that the tree may look as it likes."""
 
     def compare(
-        exhibit: Exhibit,
+        exhibit: ExplorerSource,
         panel: type[Panel],
         path: str,
         *press: str,
@@ -93,15 +92,15 @@ def looks_the_same(snap_compare: Compare) -> Callable[..., bool]:
     return compare
 
 
-def recorded() -> Exhibit:
+def recorded() -> ExplorerSource:
     run = samples.store(
         None, samples.traced(), samples.measures(), samples.statistics(), samples.findings()
     )
     samples.train(run, range(30))
-    return Exhibit(reader=run)
+    return ExplorerSource(reader=run)
 
 
-def living() -> Exhibit:
+def living() -> ExplorerSource:
     net = nn.Sequential(nn.Linear(3, 4))
     card = ["# A card", "", *["long " * at for at in range(60)]]
     net[0].card = "\n".join(card)  # type: ignore[assignment]
@@ -110,11 +109,11 @@ def living() -> Exhibit:
     ramp = torch.linspace(0, 1, 24).expand(24, 24)
     colours = torch.stack([ramp, ramp.t(), 1 - ramp])
     live = LiveObject(net, {"0": {"output": waves, "picture": colours}})
-    return Exhibit(reader=samples.store(read_model(net)), live=live)
+    return ExplorerSource(reader=samples.store(read_model(net)), live=live)
 
 
-def broken() -> Exhibit:
-    return Exhibit(reader=samples.store(None, samples.traced()), failure=samples.failed())
+def broken() -> ExplorerSource:
+    return ExplorerSource(reader=samples.store(None, samples.traced()), failure=samples.failed())
 
 
 @SIZES
@@ -140,7 +139,9 @@ def test_the_code(
 ) -> None:
     run = samples.store(samples.coded(Path()), samples.traced("net.py"))
 
-    assert looks_the_same(Exhibit(reader=run), Code, "", "j", "enter", theme=theme, size=size)
+    assert looks_the_same(
+        ExplorerSource(reader=run), CodePanel, "", "j", "enter", theme=theme, size=size
+    )
 
 
 @THEMES
@@ -149,12 +150,12 @@ def test_the_code(
 def test_the_attributes(
     looks_the_same: Callable[..., bool], theme: str, size: Size, opened: str
 ) -> None:
-    assert looks_the_same(living(), Attributes, "0", *OPENED[opened], theme=theme, size=size)
+    assert looks_the_same(living(), AttributesPanel, "0", *OPENED[opened], theme=theme, size=size)
 
 
 @pytest.mark.parametrize("opened", ["picture", "colours"])
 def test_pictures_in_sixteen_colours(looks_the_same: Callable[..., bool], opened: str) -> None:
-    assert looks_the_same(living(), Attributes, "0", *OPENED[opened], theme="glass-16")
+    assert looks_the_same(living(), AttributesPanel, "0", *OPENED[opened], theme="glass-16")
 
 
 @pytest.mark.parametrize(

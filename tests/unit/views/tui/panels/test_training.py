@@ -22,7 +22,7 @@ from tests.unit.views.tui.panels.showing import (
 from torchglass.records.series import Frame
 from torchglass.records.tensors import Histogram, Histograms
 from torchglass.store.memory import MemoryStore
-from torchglass.views.tui.panels.gradients import GradientFlow
+from torchglass.views.tui.panels.gradients import GradientFlowPanel
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.panels.series import SeriesPanel
 
@@ -43,14 +43,14 @@ def length(shown: str, name: str) -> int:
 
 
 def test_each_layer_has_a_bar_by_the_size_of_its_gradient(run: MemoryStore) -> None:
-    shown = seen(GradientFlow(subject_of(run)))
+    shown = seen(GradientFlowPanel(subject_of(run)))
 
     assert shown.splitlines()[0].split() == ["layer", "log", "scale,", "1e-11", "…", "1e-1"]
     assert length(shown, "embed") > length(shown, "blocks.0.fc") > length(shown, "head") > 0
 
 
 def test_the_norm_is_that_of_all_parameters_of_a_layer(run: MemoryStore) -> None:
-    shown = seen(GradientFlow(subject_of(run)))
+    shown = seen(GradientFlowPanel(subject_of(run)))
 
     # Two parameters with 16 numbers each, whose spread is 1e-4 · exp(-39/20).
     expected = float(np.sqrt(2 * 15) * 1e-4 * np.exp(-39 / 20))
@@ -58,7 +58,7 @@ def test_the_norm_is_that_of_all_parameters_of_a_layer(run: MemoryStore) -> None
 
 
 def test_updates_are_a_key_away(run: MemoryStore) -> None:
-    panel = GradientFlow(subject_of(run))
+    panel = GradientFlowPanel(subject_of(run))
 
     shown = seen(panel, press=["space"])
 
@@ -81,7 +81,7 @@ def flowing(run: MemoryStore) -> MemoryStore:
 
 
 def test_gradients_of_outputs_are_two_keys_away(flowing: MemoryStore) -> None:
-    panel = GradientFlow(subject_of(flowing))
+    panel = GradientFlowPanel(subject_of(flowing))
 
     shown = seen(panel, press=["space", "space"])
 
@@ -97,7 +97,7 @@ def test_gradients_of_outputs_are_two_keys_away(flowing: MemoryStore) -> None:
 
 
 def test_after_outputs_come_parameters_again(flowing: MemoryStore) -> None:
-    panel = GradientFlow(subject_of(flowing))
+    panel = GradientFlowPanel(subject_of(flowing))
 
     seen(panel, press=["space"] * 3)
 
@@ -105,7 +105,7 @@ def test_after_outputs_come_parameters_again(flowing: MemoryStore) -> None:
 
 
 def test_what_was_not_recorded_is_left_out(run: MemoryStore) -> None:
-    panel = GradientFlow(subject_of(run))
+    panel = GradientFlowPanel(subject_of(run))
 
     seen(panel, press=["space"] * 2)
 
@@ -116,7 +116,7 @@ def test_outputs_are_shown_at_first_where_nothing_else_is_known() -> None:
     store = samples.store()
     put = store.series("head", "output.grad", "stats")
     store.put_frame(Frame(step=0, time_ns=0, points={put: samples.stats()}))
-    panel = GradientFlow(subject_of(store))
+    panel = GradientFlowPanel(subject_of(store))
 
     shown = seen(panel)
 
@@ -129,7 +129,7 @@ def test_the_largest_can_come_first(run: MemoryStore) -> None:
     bad = samples.stats(0.0, 100.0, count=16)
     run.put_frame(Frame(step=40, time_ns=0, points={gradient: bad}))
 
-    shown = seen(GradientFlow(subject_of(run)), press=["s"])
+    shown = seen(GradientFlowPanel(subject_of(run)), press=["s"])
 
     assert shown.splitlines()[1].lstrip("▌ ").startswith("head")
 
@@ -137,7 +137,7 @@ def test_the_largest_can_come_first(run: MemoryStore) -> None:
 def test_a_gradient_that_is_no_number_stands_out(run: MemoryStore) -> None:
     series = run.series("head", "weight.grad", "stats")
     run.put_frame(Frame(step=40, time_ns=0, points={series: samples.stats(0.0, 1.0, nan=3)}))
-    panel = GradientFlow(subject_of(run))
+    panel = GradientFlowPanel(subject_of(run))
 
     shown = seen(panel)
 
@@ -148,7 +148,7 @@ def test_a_gradient_that_is_no_number_stands_out(run: MemoryStore) -> None:
 
 
 def test_the_layers_of_the_module_are_marked_and_gone_to(run: MemoryStore) -> None:
-    panel = GradientFlow(subject_of(run))
+    panel = GradientFlowPanel(subject_of(run))
     app = PanelApp(panel, "blocks.1")
 
     async def story(pilot: Pilot[None]) -> None:
@@ -162,7 +162,7 @@ def test_the_layers_of_the_module_are_marked_and_gone_to(run: MemoryStore) -> No
 
 
 def test_all_gradients_and_updates_are_wanted_and_no_others(run: MemoryStore) -> None:
-    panel = GradientFlow(subject_of(run))
+    panel = GradientFlowPanel(subject_of(run))
 
     wanted = {one.name for one in run.series() if one.id in set(panel.wanted())}
 
@@ -199,13 +199,13 @@ def test_a_chart_has_its_range_beside_it(run: MemoryStore) -> None:
 
 
 def test_new_steps_move_the_chart(run: MemoryStore) -> None:
-    subject = subject_of(run)
-    panel = SeriesPanel(subject)
+    state = subject_of(run)
+    panel = SeriesPanel(state)
     app = PanelApp(panel)
 
     async def story(pilot: Pilot[None]) -> None:
         samples.train(run, range(40, 50))
-        catch_up(subject, run)
+        catch_up(state, run)
         panel.refresh_data()
         await settle(app, pilot)
 
@@ -219,9 +219,9 @@ def test_a_module_without_series_says_so(run: MemoryStore) -> None:
 
 
 def test_only_the_series_of_the_module_are_wanted(run: MemoryStore) -> None:
-    subject = subject_of(run)
-    panel = SeriesPanel(subject)
-    panel.module = module_at(subject, "head")
+    state = subject_of(run)
+    panel = SeriesPanel(state)
+    panel.module = module_at(state, "head")
 
     assert {one.label for one in run.series() if one.id in set(panel.wanted())} == {
         "head.weight.grad",
@@ -230,17 +230,17 @@ def test_only_the_series_of_the_module_are_wanted(run: MemoryStore) -> None:
 
 
 def test_percentiles_are_drawn_where_there_are_histograms(run: MemoryStore) -> None:
-    subject = subject_of(run)
+    state = subject_of(run)
     series = next(one for one in run.series() if one.label == "head.weight.grad")
     wide = Histogram(exponent=0, first=-4, counts=(1,) * 8, stats=samples.stats(0.0, 2.0))
     narrow = replace(wide, counts=(0, 0, 0, 4, 4, 0, 0, 0))
     bins = [wide] * 20 + [narrow] * 20
-    subject.learn(
+    state.learn(
         39, [], [], [Histograms(series=series, steps=np.arange(40, dtype=np.int64), bins=bins)]
     )
 
-    percentiles = seen(SeriesPanel(subject), "head")
-    moments = seen(SeriesPanel(subject), "head", ["space"])
+    percentiles = seen(SeriesPanel(state), "head")
+    moments = seen(SeriesPanel(state), "head", ["space"])
 
     assert "3.6 " in percentiles
     assert "5 – 25 – 50 – 75 – 95 %" in percentiles

@@ -159,7 +159,7 @@ def test_measuring_a_huge_tensor_is_given_up(net: Net, leave: str) -> None:
         if leave == "escape":
             await pilot.press("escape")
         else:
-            panel.show(panel.subject.model.root)
+            panel.show(panel.state.model.root)
         await settle(app, pilot)
         assert "Measuring" not in text_of(panel.top())
         while threading.active_count() > resting:

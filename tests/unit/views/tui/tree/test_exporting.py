@@ -13,7 +13,7 @@ import pytest
 from tests.unit.views.tui.runs import Training, changed, documents, tiny
 from torchglass.records.model import Module
 from torchglass.records.run import RunRecord
-from torchglass.views.tui.explorer_state import Subject, measure
+from torchglass.views.tui.explorer_state import ExplorerState, count_model
 from torchglass.views.tui.tree.export import (
     TreeLine,
     TreeTable,
@@ -23,7 +23,7 @@ from torchglass.views.tui.tree.export import (
     to_json,
     to_text,
 )
-from torchglass.views.tui.tree.label_choice import BY_ID, Labels
+from torchglass.views.tui.tree.label_choice import BY_ID, ColumnChoice
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def table() -> TreeTable:
     from dataclasses import replace
 
     model = changed(tiny(), "broken", lambda module: replace(module, name="<b>&,\n"))
-    subject = Subject(RunRecord(name="run", created_ns=0), model)
-    subject.holdings = measure(model)
-    lines = [TreeLine([module], subject.outline.depths[module.id]) for module in model.modules]
-    return TreeTable(subject, Labels().columns(subject), lines)
+    state = ExplorerState(RunRecord(name="run", created_ns=0), model)
+    state.holdings = count_model(model)
+    lines = [TreeLine([module], state.outline.depths[module.id]) for module in model.modules]
+    return TreeTable(state, ColumnChoice().columns(state), lines)
 
 
 def test_text_has_titles_indentation_and_numbers(table: TreeTable) -> None:
@@ -86,14 +86,12 @@ def test_no_file_is_written_over(tmp_path: Path) -> None:
 
 
 def test_a_file_has_shares_and_times_in_the_units_of_its_headings() -> None:
-    subject = Subject(RunRecord(name="run", created_ns=0), tiny())
-    subject.holdings = measure(subject.model)
-    subject.take_documents({type(one): one for one in documents()})
-    labels = Labels(shown=frozenset(BY_ID))
-    lines = [
-        TreeLine([module], subject.outline.depths[module.id]) for module in subject.model.modules
-    ]
-    table = TreeTable(subject, labels.columns(subject), lines)
+    state = ExplorerState(RunRecord(name="run", created_ns=0), tiny())
+    state.holdings = count_model(state.model)
+    state.take_documents({type(one): one for one in documents()})
+    labels = ColumnChoice(shown=frozenset(BY_ID))
+    lines = [TreeLine([module], state.outline.depths[module.id]) for module in state.model.modules]
+    table = TreeTable(state, labels.columns(state), lines)
 
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
     data = json.loads(to_json(table))
@@ -110,21 +108,21 @@ def test_a_file_has_shares_and_times_in_the_units_of_its_headings() -> None:
 
 def test_modules_that_share_a_row_have_only_what_is_true_of_all() -> None:
     training = Training(documents=documents()).train(5)
-    subject = Subject(RunRecord(name="run", created_ns=0), training.model)
-    subject.holdings = measure(subject.model)
-    subject.take_documents({type(one): one for one in documents()})
+    state = ExplorerState(RunRecord(name="run", created_ns=0), training.model)
+    state.holdings = count_model(state.model)
+    state.take_documents({type(one): one for one in documents()})
     series = training.store.series()
-    subject.learn(4, series, [training.store.points(one.id) for one in series])
-    found = [subject.model.find(f"blocks.{number}.attention.qkv") for number in range(2)]
+    state.learn(4, series, [training.store.points(one.id) for one in series])
+    found = [state.model.find(f"blocks.{number}.attention.qkv") for number in range(2)]
     row = [module for module in found if module is not None]
 
     def told(id: str, of: list[Module]) -> str:
-        return BY_ID[id].text(subject, of).strip()
+        return BY_ID[id].text(state, of).strip()
 
     assert told("class", row) == "Linear"
     assert told("trend", row[:1])
     assert told("trend", row) == ""
     assert told("mean time", row[:1])
     assert told("mean time", row) == ""
-    peaks = [BY_ID["peak"].value(subject, [one]) for one in row]
-    assert BY_ID["peak"].value(subject, row) == max(filter(None, peaks))  # type: ignore[type-var]
+    peaks = [BY_ID["peak"].value(state, [one]) for one in row]
+    assert BY_ID["peak"].value(state, row) == max(filter(None, peaks))  # type: ignore[type-var]

@@ -6,58 +6,58 @@ import pytest
 
 from tests.unit.views.tui.runs import documents, tiny
 from torchglass.records.run import RunRecord
-from torchglass.views.tui.explorer_state import Subject, measure
+from torchglass.views.tui.explorer_state import ExplorerState, count_model
 from torchglass.views.tui.tree.columns import Group
-from torchglass.views.tui.tree.label_choice import BY_ID, COLUMNS, NAME, USUAL, Labels
+from torchglass.views.tui.tree.label_choice import BY_ID, COLUMNS, NAME, USUAL, ColumnChoice
 
 
 @pytest.fixture
-def subject() -> Subject:
-    subject = Subject(RunRecord(name="run", created_ns=0), tiny())
-    subject.holdings = measure(subject.model)
-    return subject
+def state() -> ExplorerState:
+    state = ExplorerState(RunRecord(name="run", created_ns=0), tiny())
+    state.holdings = count_model(state.model)
+    return state
 
 
-def ids(labels: Labels, subject: Subject) -> list[str]:
-    return [column.id for column in labels.columns(subject)]
+def ids(labels: ColumnChoice, state: ExplorerState) -> list[str]:
+    return [column.id for column in labels.columns(state)]
 
 
-def test_at_first_what_is_not_recorded_has_no_column(subject: Subject) -> None:
-    assert ids(Labels(), subject) == ["class", "params", "params share", "bytes", "notes"]
+def test_at_first_what_is_not_recorded_has_no_column(state: ExplorerState) -> None:
+    assert ids(ColumnChoice(), state) == ["class", "params", "params share", "bytes", "notes"]
 
 
-def test_a_recorded_forward_brings_its_column(subject: Subject) -> None:
-    subject.take_documents({type(one): one for one in documents()})
+def test_a_recorded_forward_brings_its_column(state: ExplorerState) -> None:
+    state.take_documents({type(one): one for one in documents()})
 
-    assert "time" in ids(Labels(), subject)
+    assert "time" in ids(ColumnChoice(), state)
 
 
-def test_a_group_comes_back_as_it_was_chosen(subject: Subject) -> None:
-    chosen = Labels().toggled("params share")
+def test_a_group_comes_back_as_it_was_chosen(state: ExplorerState) -> None:
+    chosen = ColumnChoice().toggled("params share")
 
-    hidden = chosen.with_group_turned("parameters", subject)
-    again = hidden.with_group_turned("parameters", subject)
+    hidden = chosen.with_group_turned("parameters", state)
+    again = hidden.with_group_turned("parameters", state)
 
-    assert "params" not in ids(hidden, subject)
+    assert "params" not in ids(hidden, state)
     assert again.shown == chosen.shown
 
 
-def test_a_key_shows_the_usual_ones_of_its_group(subject: Subject) -> None:
-    shown = Labels().with_group_turned("device", subject)
+def test_a_key_shows_the_usual_ones_of_its_group(state: ExplorerState) -> None:
+    shown = ColumnChoice().with_group_turned("device", state)
 
-    assert {"device", "dtype"} <= set(ids(shown, subject))
+    assert {"device", "dtype"} <= set(ids(shown, state))
 
 
-def test_a_key_brings_what_is_there_though_something_else_was_hidden(subject: Subject) -> None:
-    subject.take_documents({type(one): one for one in documents()})
+def test_a_key_brings_what_is_there_though_something_else_was_hidden(state: ExplorerState) -> None:
+    state.take_documents({type(one): one for one in documents()})
 
-    shown = Labels().with_group_turned("flow", subject)
+    shown = ColumnChoice().with_group_turned("flow", state)
 
-    assert {"input", "output", "calls"} <= set(ids(shown, subject))
+    assert {"input", "output", "calls"} <= set(ids(shown, state))
 
 
 def test_components_are_moved_within_the_ends() -> None:
-    labels = Labels()
+    labels = ColumnChoice()
 
     assert labels.moved("args", 0).order[0] == "args"
     assert labels.moved("args", 99).order[-1] == "args"
@@ -66,7 +66,7 @@ def test_components_are_moved_within_the_ends() -> None:
 
 
 def test_the_name_stays_first() -> None:
-    assert Labels().moved("name", 5).all[0] is NAME
+    assert ColumnChoice().moved("name", 5).all[0] is NAME
 
 
 def test_every_component_of_the_seed_is_there() -> None:
@@ -91,10 +91,10 @@ def test_ids_are_one_for_each() -> None:
 
 
 @pytest.mark.parametrize("group", ["shapes", "size", "parameters", "device", "flow", "time"])
-def test_a_key_that_is_pressed_twice_changes_nothing(subject: Subject, group: Group) -> None:
-    subject.take_documents({type(one): one for one in documents()})
-    once = Labels().with_group_turned(group, subject)
+def test_a_key_that_is_pressed_twice_changes_nothing(state: ExplorerState, group: Group) -> None:
+    state.take_documents({type(one): one for one in documents()})
+    once = ColumnChoice().with_group_turned(group, state)
 
-    twice = once.with_group_turned(group, subject)
+    twice = once.with_group_turned(group, state)
 
-    assert ids(twice, subject) == ids(Labels(), subject)
+    assert ids(twice, state) == ids(ColumnChoice(), state)

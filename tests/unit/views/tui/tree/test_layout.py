@@ -6,22 +6,24 @@ import pytest
 
 from tests.unit.views.tui.runs import tiny
 from torchglass.records.run import RunRecord
-from torchglass.views.tui.cells import Piece
-from torchglass.views.tui.explorer_state import Subject, measure
-from torchglass.views.tui.tree.label_choice import BY_ID, Labels
-from torchglass.views.tui.tree.lines import Layout, lay_out
+from torchglass.views.tui.explorer_state import ExplorerState, count_model
+from torchglass.views.tui.text_rows import Piece
+from torchglass.views.tui.tree.label_choice import BY_ID, ColumnChoice
+from torchglass.views.tui.tree.lines import ColumnLayout, lay_out
 
 
 @pytest.fixture
-def subject() -> Subject:
-    subject = Subject(RunRecord(name="run", created_ns=0), tiny())
-    subject.holdings = measure(subject.model)
-    return subject
+def state() -> ExplorerState:
+    state = ExplorerState(RunRecord(name="run", created_ns=0), tiny())
+    state.holdings = count_model(state.model)
+    return state
 
 
-def lay(subject: Subject, names: int, width: int, *ids: str, aligned: bool = True) -> Layout:
-    columns = [BY_ID[one] for one in ids] if ids else Labels().columns(subject)
-    widths = [column.width(subject) for column in columns]
+def lay(
+    state: ExplorerState, names: int, width: int, *ids: str, aligned: bool = True
+) -> ColumnLayout:
+    columns = [BY_ID[one] for one in ids] if ids else ColumnChoice().columns(state)
+    widths = [column.width(state) for column in columns]
     return lay_out(columns, widths, names, width, aligned=aligned)
 
 
@@ -30,35 +32,37 @@ def text(pieces: list[Piece]) -> str:
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_titles_and_cells_of_every_module_take_the_same_cells(subject: Subject, width: int) -> None:
-    layout = lay(subject, 30, width)
+def test_titles_and_cells_of_every_module_take_the_same_cells(
+    state: ExplorerState, width: int
+) -> None:
+    layout = lay(state, 30, width)
 
-    lengths = {len(text(layout.cells(subject, [module]))) for module in subject.model.modules}
+    lengths = {len(text(layout.cells(state, [module]))) for module in state.model.modules}
 
     assert lengths == {len(text(layout.header())), layout.columns_width}
 
 
-def test_names_get_what_the_columns_leave_but_no_more_than_they_need(subject: Subject) -> None:
-    assert lay(subject, 30, 200).name_width == 30
-    assert lay(subject, 90, 80).name_width == 36
-    assert lay(subject, 90, 4).name_width == 12
+def test_names_get_what_the_columns_leave_but_no_more_than_they_need(state: ExplorerState) -> None:
+    assert lay(state, 30, 200).name_width == 30
+    assert lay(state, 90, 80).name_width == 36
+    assert lay(state, 90, 4).name_width == 12
 
 
-def test_columns_stand_wider_apart_where_there_is_room(subject: Subject) -> None:
-    assert lay(subject, 30, 200).gap == 2
-    assert lay(subject, 30, 80).gap == 1
+def test_columns_stand_wider_apart_where_there_is_room(state: ExplorerState) -> None:
+    assert lay(state, 30, 200).gap == 2
+    assert lay(state, 30, 80).gap == 1
 
 
-def test_going_sideways_stops_at_each_column(subject: Subject) -> None:
-    layout = lay(subject, 30, 80)
+def test_going_sideways_stops_at_each_column(state: ExplorerState) -> None:
+    layout = lay(state, 30, 80)
 
     assert layout.beside(0, 1) == layout.starts[1]
     assert layout.beside(layout.starts[2], -1) == layout.starts[1]
     assert layout.beside(0, -1) == 0
 
 
-def test_a_column_that_is_turned_on_comes_into_view(subject: Subject) -> None:
-    layout = lay(subject, 20, 60, "class", "params", "params share", "shapes")
+def test_a_column_that_is_turned_on_comes_into_view(state: ExplorerState) -> None:
+    layout = lay(state, 20, 60, "class", "params", "params share", "shapes")
     room = 60 - layout.name_width
     shapes = layout.starts[-2]
 
@@ -66,8 +70,8 @@ def test_a_column_that_is_turned_on_comes_into_view(subject: Subject) -> None:
     assert layout.showing("shapes", 0, room) == shapes
 
 
-def test_a_number_is_left_out_before_it_is_cut(subject: Subject) -> None:
-    layout = lay(subject, 20, 60, "class", "params", "shapes")
+def test_a_number_is_left_out_before_it_is_cut(state: ExplorerState) -> None:
+    layout = lay(state, 20, 60, "class", "params", "shapes")
     params, shapes = layout.starts[1:3]
 
     assert layout.uncut(0, params + 3) == params
@@ -76,19 +80,19 @@ def test_a_number_is_left_out_before_it_is_cut(subject: Subject) -> None:
 
 
 def test_an_empty_layout_takes_nothing() -> None:
-    assert Layout().columns_width == 0
+    assert ColumnLayout().columns_width == 0
 
 
-def test_without_alignment_what_is_empty_takes_no_room(subject: Subject) -> None:
-    layout = lay(subject, 30, 80, "class", "device", "shapes", aligned=False)
-    gelu = subject.model.find("blocks.0.mlp.1")
+def test_without_alignment_what_is_empty_takes_no_room(state: ExplorerState) -> None:
+    layout = lay(state, 30, 80, "class", "device", "shapes", aligned=False)
+    gelu = state.model.find("blocks.0.mlp.1")
     assert gelu is not None
 
-    assert text(layout.cells(subject, [gelu])) == "  GELU"
+    assert text(layout.cells(state, [gelu])) == "  GELU"
 
 
-def test_a_place_tells_its_column(subject: Subject) -> None:
-    layout = lay(subject, 30, 80, "class", "params")
+def test_a_place_tells_its_column(state: ExplorerState) -> None:
+    layout = lay(state, 30, 80, "class", "params")
 
     assert layout.column_at(1) is BY_ID["class"]
     assert layout.column_at(layout.starts[1] + 1) is BY_ID["params"]

@@ -11,7 +11,7 @@ from tests import make
 from tests.unit.views.tui.runs import tiny
 from torchglass.records.model import Model, ModuleId
 from torchglass.views.tui.tree.rows import Outline
-from torchglass.views.tui.tree.search import NONE, Finder, SearchError, Walk
+from torchglass.views.tui.tree.search import NONE, MatchOrder, ModuleFinder, SearchError
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def model() -> Model:
 
 
 def found(model: Model, text: str) -> list[str]:
-    return [model[match].path for match in Finder(model).find(text).tolist()]
+    return [model[match].path for match in ModuleFinder(model).find(text).tolist()]
 
 
 def test_a_name_is_found_wherever_it_is(model: Model) -> None:
@@ -63,7 +63,7 @@ def test_a_regex_looks_at_paths_and_classes(model: Model) -> None:
 
 
 def test_a_regex_is_asked_of_each_name_by_itself(model: Model) -> None:
-    alone = Finder(model)
+    alone = ModuleFinder(model)
 
     everything = [module.path for module in model.modules]
     assert found(model, "re:x*") == everything
@@ -74,7 +74,7 @@ def test_a_regex_is_asked_of_each_name_by_itself(model: Model) -> None:
 
 def test_a_regex_that_is_none_says_why(model: Model) -> None:
     with pytest.raises(SearchError, match="not a valid regex: unterminated"):
-        Finder(model).find("re:[a-")
+        ModuleFinder(model).find("re:[a-")
 
 
 def test_a_regex_that_would_take_years_is_given_up() -> None:
@@ -82,7 +82,7 @@ def test_a_regex_that_would_take_years_is_given_up() -> None:
     start = time.process_time()
 
     with pytest.raises(SearchError, match="takes too long"):
-        Finder(model).find("re:(a|aa)+$")
+        ModuleFinder(model).find("re:(a|aa)+$")
 
     # Not a speed to reach: without giving up, it would not end in this century.
     assert time.process_time() - start < 60
@@ -94,17 +94,17 @@ def test_what_is_not_there_is_not_found(model: Model, text: str) -> None:
 
 
 def test_matches_are_walked_around_both_ends(model: Model) -> None:
-    walk = Walk(np.array([2, 5, 9]), Outline(model).order)
+    walk = MatchOrder(np.array([2, 5, 9]), Outline(model).order)
 
     assert walk.next(ModuleId(5), 1) == 9
     assert walk.next(ModuleId(9), 1) == 2
     assert walk.next(ModuleId(5), -1) == 2
     assert walk.next(ModuleId(0), -1) == 9
-    assert Walk(NONE, Outline(model).order).next(ModuleId(0), 1) is None
+    assert MatchOrder(NONE, Outline(model).order).next(ModuleId(0), 1) is None
 
 
 def test_a_match_knows_itself(model: Model) -> None:
-    walk = Walk(np.array([2, 5]), Outline(model).order)
+    walk = MatchOrder(np.array([2, 5]), Outline(model).order)
 
     assert (walk.number(ModuleId(5)), walk.is_match(ModuleId(5))) == (2, True)
     assert (walk.number(ModuleId(4)), walk.is_match(ModuleId(4))) == (2, False)
@@ -117,7 +117,7 @@ def test_matches_are_walked_in_the_order_of_the_rows(model: Model) -> None:
     backwards = Outline(model).ordered([-number for number in range(len(names))])
     norms = np.array([names.index("norm"), names.index("last_norm")])
 
-    walk = Walk(norms, backwards)
+    walk = MatchOrder(norms, backwards)
 
     assert walk.next(model.root.id, 1) == norms[1]
     assert walk.number(ModuleId(int(norms[0]))) == 2
@@ -128,8 +128,8 @@ def test_what_matches_by_name_comes_before_what_matches_by_class() -> None:
     classes = ("torch.nn.Conv2d", "torch.nn.Conv2d", "torch.nn.BatchNorm2d", "torch.nn.Conv2d")
     children = {name: {"class": kind} for name, kind in zip(names, classes, strict=True)}
     model = make.model({"children": {"block": {"children": children}, "conv2": {}}})
-    finder = Finder(model)
-    walk = Walk(finder.find("conv2"), Outline(model).order, finder.named("conv2"))
+    finder = ModuleFinder(model)
+    walk = MatchOrder(finder.find("conv2"), Outline(model).order, finder.named("conv2"))
 
     def path(id: ModuleId | None) -> str:
         assert id is not None
@@ -150,8 +150,8 @@ def test_what_matches_by_name_comes_before_what_matches_by_class() -> None:
 
 def test_a_path_ranks_before_settings_that_look_like_one() -> None:
     model = make.model({"children": {"a": {"extra": "b.0"}, "b": {"children": {"0": {}}}}})
-    finder = Finder(model)
-    walk = Walk(finder.find("b.0"), Outline(model).order, finder.named("b.0"))
+    finder = ModuleFinder(model)
+    walk = MatchOrder(finder.find("b.0"), Outline(model).order, finder.named("b.0"))
 
     first = walk.first(model.root.id)
 

@@ -13,9 +13,8 @@ from textual.pilot import Pilot
 from tests import make
 from tests.unit.views.tui.runs import drive, screen_text, still
 from torchglass.records.model import Model
-from torchglass.views.tui.app import ExplorerApp
-from torchglass.views.tui.drawing import settle
-from torchglass.views.tui.tree.search import Finder
+from torchglass.views.tui.app import ExplorerApp, settle
+from torchglass.views.tui.tree.search import ModuleFinder
 
 TWICE = r"re:(\d)\.\1"
 PATH = re.compile(r"(\d)\.\1")
@@ -34,7 +33,7 @@ def matches(model: Model) -> list[int]:
 
 
 def test_what_is_found_grows_up_to_all_of_it(wide: Model) -> None:
-    found = [len(step) for step in Finder(wide).finding(TWICE)]
+    found = [len(step) for step in ModuleFinder(wide).finding(TWICE)]
 
     assert len(found) > 2
     assert found == sorted(found)
@@ -42,14 +41,14 @@ def test_what_is_found_grows_up_to_all_of_it(wide: Model) -> None:
 
 
 def test_a_long_search_finds_what_each_name_says(wide: Model) -> None:
-    assert Finder(wide).find(TWICE).tolist() == matches(wide)
+    assert ModuleFinder(wide).find(TWICE).tolist() == matches(wide)
 
 
 def test_many_matches_in_each_name_are_each_one_match(wide: Model) -> None:
     everything = np.arange(1, len(wide.modules))
 
-    assert Finder(wide).find(r"re:^[\d.]+$").tolist() == everything.tolist()
-    assert Finder(wide).find(r"re:\d(?=\.)").tolist() == [
+    assert ModuleFinder(wide).find(r"re:^[\d.]+$").tolist() == everything.tolist()
+    assert ModuleFinder(wide).find(r"re:\d(?=\.)").tolist() == [
         module.id for module in wide.modules if "." in module.path
     ]
 

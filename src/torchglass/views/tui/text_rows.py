@@ -1,4 +1,4 @@
-"""Rows of coloured text: wrapping, tables and meters."""
+"""Text that fits the cells of a terminal: pieces, rows, tables and meters."""
 
 from __future__ import annotations
 
@@ -7,9 +7,81 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from rich.cells import cell_len, chop_cells
+import numpy as np
+import numpy.typing as npt
+from rich.cells import cell_len, chop_cells, set_cell_size
 
-from torchglass.views.tui.cells import Piece, bar, fit
+Piece = tuple[str, str]
+"""Text, and the name of the style it is drawn in."""
+
+
+def fit(text: str, width: int, *, right: bool = False) -> str:
+    """The text in exactly `width` cells, cut with "…" or filled with spaces."""
+    excess = cell_len(text) - width
+    if excess > 0:
+        return set_cell_size(text, width - 1) + "…" if width > 0 else ""
+    return " " * -excess + text if right else text + " " * -excess
+
+
+def fit_path(path: str, width: int) -> str:
+    """A dotted path in exactly `width` cells.
+
+    A long one gives up the letters of its first names, whose numbers and ends tell paths apart:
+    "blocks.10.attn.proj" is "b.10.attn.proj", "b.10.a.proj", "b.1…proj".
+    """
+    names = path.split(".")
+    for at, name in enumerate(names[:-1]):
+        if cell_len(".".join(names)) <= width:
+            break
+        names[at] = name if name.isdecimal() else name[:1]
+    short = ".".join(names)
+    excess = cell_len(short) - width
+    if excess > 0 and width > 2:
+        tail = width // 2
+        while cell_len(short[-tail:]) > width // 2:
+            tail -= 1
+        head = width - 1 - cell_len(short[-tail:])
+        short = f"{set_cell_size(short, head)}…{short[-tail:]}"
+    return fit(short, width)
+
+
+def fit_pieces(
+    pieces: Iterable[Piece], width: int, *, right: bool = False, fill: bool = True
+) -> list[Piece]:
+    """The pieces in exactly `width` cells, or in at most so many where they are not filled up.
+
+    What is too much is cut from the end.
+    """
+    fitted: list[Piece] = []
+    room = width
+    for text, style in pieces:
+        cells = cell_len(text)
+        fitted.append((text if cells <= room else fit(text, room), style))
+        room -= min(cells, room)
+        if not room:
+            break
+    if not fill:
+        return fitted
+    filler = (" " * room, "plain")
+    return [filler, *fitted] if right else [*fitted, filler]
+
+
+def bar(share: float, width: int) -> tuple[str, str]:
+    """A line that fills `share` of `width` cells, in half cells, and the rest of its way."""
+    halves = round(min(max(share, 0.0), 1.0) * width * 2)
+    full, half = divmod(max(halves, 1), 2)
+    drawn = "━" * full + "╸" * half
+    return drawn, "─" * (width - len(drawn))
+
+
+def squeeze(values: npt.NDArray[np.float64], width: int) -> list[float]:
+    """At most `width` values that stand for all: the mean of each stretch of equal length."""
+    if len(values) <= width:
+        return list(map(float, values))
+    edges = np.linspace(0, len(values), width + 1).astype(int)
+    sums = np.add.reduceat(values, edges[:-1])
+    return list(map(float, sums / np.diff(edges)))
+
 
 Line = Sequence[Piece]
 
@@ -19,7 +91,7 @@ _BETWEEN = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TextRow:
     """One line of a panel."""
 
     pieces: Line = ()
@@ -35,10 +107,10 @@ Pixels = Sequence[tuple[str, str]]
 """The colours of the upper and the lower half of each cell."""
 
 
-class LazyRows(Sequence[Row]):
+class LazyRows(Sequence[TextRow]):
     """Rows that are drawn when they come into sight."""
 
-    def __init__(self, count: int, draw: Callable[[int], Row]) -> None:
+    def __init__(self, count: int, draw: Callable[[int], TextRow]) -> None:
         self._count = count
         self._draw = draw
 
@@ -46,19 +118,19 @@ class LazyRows(Sequence[Row]):
         return self._count
 
     @overload
-    def __getitem__(self, at: int) -> Row: ...
+    def __getitem__(self, at: int) -> TextRow: ...
 
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Row]: ...
+    def __getitem__(self, at: slice) -> Sequence[TextRow]: ...
 
-    def __getitem__(self, at: int | slice) -> Row | Sequence[Row]:
+    def __getitem__(self, at: int | slice) -> TextRow | Sequence[TextRow]:
         if isinstance(at, slice):
             return [self._draw(one) for one in range(self._count)[at]]
         return self._draw(range(self._count)[at])
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """One field of a table."""
 
     text: str
@@ -66,22 +138,22 @@ class Cell:
     right: bool = False
 
 
-def text(words: str, style: str = "plain", *, target: Any = None) -> Row:
+def text(words: str, style: str = "plain", *, target: Any = None) -> TextRow:
     """A row of one piece."""
-    return Row([(words, style)], target)
+    return TextRow([(words, style)], target)
 
 
-def heading(words: str, beside: str = "") -> Row:
+def heading(words: str, beside: str = "") -> TextRow:
     """The title of a section, and a word on it."""
-    return Row([(words, "heading"), (f"  {beside}" if beside else "", "muted")])
+    return TextRow([(words, "heading"), (f"  {beside}" if beside else "", "muted")])
 
 
-def sections(*parts: Sequence[Row]) -> list[Row]:
+def sections(*parts: Sequence[TextRow]) -> list[TextRow]:
     """Parts with an empty line between those that have something to say."""
-    rows: list[Row] = []
+    rows: list[TextRow] = []
     for part in parts:
         if part:
-            rows += [Row(), *part] if rows else part
+            rows += [TextRow(), *part] if rows else part
     return rows
 
 
@@ -129,12 +201,12 @@ def _append(line: list[Piece], words: str, style: str) -> None:
     line.append((words, style))
 
 
-def paragraph(words: str, width: int, style: str = "plain", indent: str = "") -> list[Row]:
+def paragraph(words: str, width: int, style: str = "plain", indent: str = "") -> list[TextRow]:
     """Words over as many rows as they need."""
-    return [Row(line) for line in wrap([(words, style)], width, indent)]
+    return [TextRow(line) for line in wrap([(words, style)], width, indent)]
 
 
-def table(cells: Sequence[Sequence[Cell]], gap: int = 2) -> list[Line]:
+def table(cells: Sequence[Sequence[TableCell]], gap: int = 2) -> list[Line]:
     """Cells set below each other, each column as wide as its widest."""
     if not cells:
         return []
