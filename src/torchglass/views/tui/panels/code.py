@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import ClassVar
 
-from pygments.lexers.python import PythonLexer
+from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
 from textual.app import App, SuspendNotSupported
 
 from torchglass.analyse.class_source import ClassCode, read_class

@@ -9,7 +9,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import regex
+import regex  # type: ignore[import-untyped]
 from textual.message import Message
 
 from torchglass.records.model import Model, Module, ModuleId, Slot
