@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.make import spec
-from torchglass.export import inspection
+from torchglass.results import inspection_file as inspection
 from torchglass.records.calls import (
     CallCost,
     CallTensor,
@@ -14,7 +14,7 @@ from torchglass.records.calls import (
     InspectedModule,
 )
 from torchglass.records.tensors import Stats
-from torchglass.results.observation import Inspection
+from torchglass.results.inspection import Inspection
 
 SCHEMA_FILE = inspection.SCHEMA_FILE
 read_inspection = Inspection.read

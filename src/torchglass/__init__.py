@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     )
     from torchglass.errors import TorchglassError, TorchglassWarning
     from torchglass.results.guard import NonFiniteError
-    from torchglass.results.observation import Inspection
+    from torchglass.results.inspection import Inspection
     from torchglass.results.trace import Trace
 
 __version__ = "0.1.0"
@@ -216,7 +216,7 @@ _HOMES = {
         "TorchglassWarning",
     ),
     "torchglass.results.guard": ("NonFiniteError",),
-    "torchglass.results.observation": ("Inspection",),
+    "torchglass.results.inspection": ("Inspection",),
     "torchglass.results.trace": ("Trace",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

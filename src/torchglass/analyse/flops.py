@@ -1,10 +1,9 @@
-"""FLOPs per module and per op, added up from the ops that were counted.
+"""FLOPs per module and per op, added up from the ops that were counted; and which ops are free.
 
-A module's total is the work of all that it called. What a checkpoint runs again counts as backward,
-where it happens; how much that is stands beside it.
+A module's total includes all that it called. What checkpointing recomputes counts as backward.
 
-Those that torch itself marks as elementwise or as views need no name here. A kernel that is named
-nowhere is not taken for free: it is better to say that it was not counted.
+Kernels that torch marks as elementwise or as views need no entry in the list of free ones. A kernel
+in no list is not free: the report says that it was not counted.
 """
 
 from __future__ import annotations
@@ -14,19 +13,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
-from torchglass.analyse.latency import Latency, ModuleTime, latency
-from torchglass.analyse.module_rows import ModuleRow, Sort, check_order, paths_of, ranked, tree
 from torchglass.records.measures import CallPath, FlopRecord, FlopStatus, OpFlopRecord
-from torchglass.records.model import Model
-from torchglass.records.timing import Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """How much was computed in one direction, without and with what was called inside."""
+    """FLOPs and bytes of one direction, of a module itself and with all that it called."""
 
     self_flops: int = 0
     total_flops: int = 0
@@ -55,7 +49,7 @@ class OpFlops:
 
     @property
     def intensity(self) -> float | None:
-        """Operations for each byte that it moves."""
+        """Operations per byte moved."""
         return self.total_flops / self.bytes if self.bytes else None
 
     @property
@@ -74,9 +68,9 @@ class ModuleFlops:
     forward: Amount = field(default_factory=Amount)
     backward: Amount = field(default_factory=Amount)
     recomputed_flops: int = 0
-    """What of its backward a checkpoint ran again, all inside included."""
+    """The part of its backward that checkpointing recomputed, all inside included."""
     uncounted_calls: int = 0
-    """How many ops in it, all inside included, have no formula."""
+    """Calls of ops without a formula, all inside included."""
     ops: tuple[OpFlops, ...] = ()
     """Its own, without those of what it called; the largest first."""
 
@@ -97,11 +91,11 @@ class ModuleFlops:
 
     @property
     def intensity(self) -> float | None:
-        """Operations for each byte that is moved in it."""
+        """Operations per byte moved."""
         return self.total_flops / self.total_bytes if self.total_bytes else None
 
 
-class Sums(NamedTuple):
+class FlopSums(NamedTuple):
     """The work of a step for each module and each op."""
 
     modules: Mapping[str, ModuleFlops]
@@ -111,7 +105,7 @@ class Sums(NamedTuple):
     """Over the whole model, the largest first."""
 
 
-def add_up(work: FlopRecord) -> Sums:
+def add_up(work: FlopRecord) -> FlopSums:
     """The work of a step, added up for each module and each op."""
     own: dict[int | None, list[OpFlopRecord]] = defaultdict(list)
     for op in work.ops:
@@ -125,7 +119,7 @@ def add_up(work: FlopRecord) -> Sums:
         selves[place.path] += own[index]
         for path in _holders(work.places, index, calls):
             totals[path] += own[index]
-    return Sums(
+    return FlopSums(
         modules={
             path: _module(path, calls.get(path, 0), selves[path], totals[path])
             for path in dict.fromkeys([*calls, *totals])
@@ -136,7 +130,7 @@ def add_up(work: FlopRecord) -> Sums:
 
 
 def _holders(places: tuple[CallPath, ...], index: int, called: Mapping[str, int]) -> Iterable[str]:
-    """The paths whose totals have a part in what runs in a place, each once."""
+    """The paths whose totals include what runs in a place, each once."""
     found: dict[str, None] = {"": None}
     place: int | None = index
     while place is not None:
@@ -144,7 +138,7 @@ def _holders(places: tuple[CallPath, ...], index: int, called: Mapping[str, int]
         found[path] = None
         above = path.rpartition(".")[0]
         while above:
-            # A container that nobody calls, as a ModuleList, has what its modules have.
+            # A container that is never called, such as a ModuleList, has what its modules have.
             if above not in called:
                 found[above] = None
             above = above.rpartition(".")[0]
@@ -273,150 +267,3 @@ _FREE = _words(
     assert_async assert_tensor_metadata assert_scalar
     """
 )
-
-
-class FlopReport:
-    """What each module and op of a model computes in one step.
-
-    A multiplication and the addition of its product are two operations, and one MAC. Matrix
-    products, convolutions and attention are counted, and all that is made of them. What an
-    elementwise op, a norm, a softmax or a pooling computes is not.
-    """
-
-    def __init__(self, model: Model, work: FlopRecord, timing: Timing | None = None) -> None:
-        self.model = model
-        self.work = work
-        self.timing = timing
-
-    @cached_property
-    def _sums(self) -> Sums:
-        return add_up(self.work)
-
-    @cached_property
-    def latency(self) -> Latency | None:
-        """What each module took; None where it was not timed."""
-        return None if self.timing is None else latency(self.timing)
-
-    @property
-    def rows(self) -> Mapping[str, ModuleFlops]:
-        """What each module that ran computes, by its path; the model itself is ""."""
-        return self._sums.modules
-
-    @property
-    def root(self) -> ModuleFlops:
-        """What the whole model computes."""
-        return self.rows[""]
-
-    @property
-    def unattributed(self) -> ModuleFlops:
-        """What ran outside of all modules, as a loss does."""
-        return self._sums.unattributed
-
-    @property
-    def ops(self) -> tuple[OpFlops, ...]:
-        """What each op computes over the whole model, the largest first."""
-        return self._sums.ops
-
-    @property
-    def free(self) -> tuple[OpFlops, ...]:
-        """The ops that have no products, and so count as nothing."""
-        return tuple(op for op in self.ops if op.nature == "free")
-
-    @property
-    def uncounted(self) -> tuple[OpFlops, ...]:
-        """The ops that compute something and have no formula, those that take most first."""
-        found = (op for op in self.ops if op.nature == "uncounted")
-        return tuple(sorted(found, key=lambda op: (-(op.time_ns or 0), -op.calls)))
-
-    @property
-    def is_lower_bound(self) -> bool:
-        """Whether some ops have no formula, so that there is more than was counted."""
-        return bool(self.uncounted)
-
-    @property
-    def total_flops(self) -> int:
-        """All that the step computes."""
-        return self.forward_flops + self.backward_flops
-
-    @property
-    def total_macs(self) -> int:
-        """The same in multiplications, each with its addition."""
-        return self.total_flops // 2
-
-    @property
-    def forward_flops(self) -> int:
-        """What the forward and the loss compute."""
-        return self.root.forward.total_flops + self.unattributed.forward.total_flops
-
-    @property
-    def backward_flops(self) -> int:
-        """What the backward computes, with what a checkpoint runs again in it."""
-        return self.root.backward.total_flops + self.unattributed.backward.total_flops
-
-    @property
-    def recomputed_flops(self) -> int:
-        """What of the backward is a forward run again, because of a checkpoint."""
-        return self.root.recomputed_flops + self.unattributed.recomputed_flops
-
-    @property
-    def total_bytes(self) -> int:
-        """What all ops read and write, as if nothing stayed in a cache."""
-        return self.root.total_bytes + self.unattributed.total_bytes
-
-    @property
-    def intensity(self) -> float | None:
-        """Operations for each byte that is moved."""
-        return self.total_flops / self.total_bytes if self.total_bytes else None
-
-    @property
-    def flops_per_second(self) -> float | None:
-        """How fast the model computed; None where it was not timed."""
-        return self.speed(self.root)
-
-    @property
-    def uncounted_share(self) -> float | None:
-        """What share of the time the uncounted ops took; None where it was not measured."""
-        return self.share(self.uncounted)
-
-    def share(self, ops: Iterable[OpFlops]) -> float | None:
-        """What share of the time some ops took; None where ops were not timed."""
-        if not self.work.total_ns:
-            return None
-        return sum(op.time_ns or 0 for op in ops) / self.work.total_ns
-
-    def time_ns(self, module: ModuleFlops) -> int | None:
-        """What a module took with all that it called; None where it was not timed."""
-        if self.latency is None:
-            return None
-        if module.path is None:
-            return self.latency.unattributed.total_ns
-        return self.latency.modules.get(module.path, ModuleTime(path="")).total_ns
-
-    def speed(self, module: ModuleFlops) -> float | None:
-        """The operations a second of a module; None where it was not timed."""
-        time_ns = self.time_ns(module)
-        return 1e9 * module.total_flops / time_ns if time_ns else None
-
-
-def flop_rows(
-    found: FlopReport, *, depth: int | None = None, sort: Sort | None = None
-) -> list[ModuleRow[ModuleFlops]]:
-    """A line for each module: as a tree, or with `sort="self"` in one list, the largest first.
-
-    With `sort="total"` the largest of the siblings comes first.
-    """
-    check_order(sort, depth)
-    rest = found.unattributed
-    if sort == "self":
-        every = [one for one in (*found.rows.values(), rest) if one.self_flops]
-        return ranked(every, found.model, lambda one: one.self_flops, depth)
-    every = [
-        found.rows.get(path, ModuleFlops(path=path)) for path in paths_of(found.model, found.rows)
-    ]
-    if rest.total_flops or rest.uncounted_calls:
-        every.append(rest)
-    return tree(every, found.model, _total if sort == "total" else None, depth)
-
-
-def _total(module: ModuleFlops) -> int:
-    return module.total_flops

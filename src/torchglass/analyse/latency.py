@@ -1,7 +1,7 @@
 """Where the time of several runs went, module by module and op by op.
 
-The numbers are those of one run, the published one, so that they add up; how far the others were
-from it is told beside them.
+The times are those of one run, the published one, so that they add up. The spread over all runs
+is beside them.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from torchglass.analyse.module_rows import ModuleRow, Sort, check_order, paths_of, ranked, tree
-from torchglass.records.model import Model
 from torchglass.records.timing import ModuleKey, OpKey, StageTime, Timing
 
 Key = TypeVar("Key")
 
 _HOST = "host"
 _BUSY = 1.5
-"""So many times as much time on the wall as on the processor is not the model's doing alone."""
+"""Above this ratio of wall time to CPU time the machine is busy, or the model waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """What a module or op took in one stage, run by run."""
+    """How long a module or op took in one stage, run by run."""
 
     runs: tuple[StageTime, ...]
     published: int
@@ -51,7 +49,7 @@ class Times:
 
     @property
     def spread_ns(self) -> tuple[float, float]:
-        """Between which values the middle half of the totals lies."""
+        """The quartiles of the totals."""
         return middle_half([cost.total_ns for cost in self.runs])
 
     @property
@@ -61,13 +59,13 @@ class Times:
 
     @property
     def self_spread_ns(self) -> tuple[float, float]:
-        """Between which values the middle half of the self times lies."""
+        """The quartiles of the self times."""
         return middle_half([cost.self_ns for cost in self.runs])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTime:
-    """What one module took. A stage that it had no part in is None."""
+    """How long one module took. A stage that it had no part in is None."""
 
     path: str | None
     """None for what no module owns: autograd's own work, and the backward of the loss."""
@@ -96,7 +94,7 @@ class ModuleTime:
 
     @property
     def spread(self) -> float | None:
-        """How far the middle half of the runs lies apart, as a share of their median."""
+        """The distance of the quartiles of all runs, as a share of their median."""
         costs = zip(*(times.runs for times in self.stages), strict=True)
         totals = [sum(cost.total_ns for cost in run) for run in costs]
         median = statistics.median(totals) if totals else 0
@@ -108,15 +106,15 @@ class ModuleTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTime(ModuleTime):
-    """What all calls of one op in one module took."""
+    """How long all calls of one op in one module took."""
 
     op: str
-    """torch's name of it; "" for what lies between the ops: Python, and our own measuring."""
+    """torch's name of it; "" for the time between ops: Python and our own measuring."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """What each module and each op of a model took."""
+    """How long each module and each op of a model took."""
 
     modules: Mapping[str, ModuleTime]
     """All that took time, by path, uncalled containers included."""
@@ -125,9 +123,9 @@ class Latency:
     """Slowest first. Their self times add up to the root's total, as those of the modules do."""
     loss_ns: int
     busy: float | None
-    """How many times the CPU time the wall time was, where that is too much; else None."""
+    """Wall time divided by CPU time where that is too much, else None."""
     overhead: float | None
-    """How many times the CPU time of a plain run the timed ones took; None where not measured."""
+    """CPU time of a timed run divided by that of a plain one; None where not measured."""
 
     @property
     def root(self) -> ModuleTime:
@@ -136,7 +134,7 @@ class Latency:
 
 
 def latency(timing: Timing) -> Latency:
-    """All runs of a model put together, the published one in front."""
+    """All runs of a model together, with the times of the published one."""
     modules = _times((run.modules for run in timing.runs), timing.published)
     paths = dict.fromkeys(key.path for key in modules)
     by_path = {
@@ -159,31 +157,8 @@ def latency(timing: Timing) -> Latency:
     )
 
 
-def latency_rows(
-    found: Latency, model: Model, *, depth: int | None = None, sort: Sort | None = None
-) -> list[ModuleRow[ModuleTime]]:
-    """A line for each module: as a tree, or with `sort="self"` in one list, slowest first.
-
-    With `sort="total"` the slowest of the siblings comes first.
-    """
-    check_order(sort, depth)
-    if sort == "self":
-        every = [time for time in (*found.modules.values(), found.unattributed) if time.stages]
-        return ranked(every, model, lambda time: time.self_ns, depth)
-    every = [
-        found.modules.get(path, ModuleTime(path=path)) for path in paths_of(model, found.modules)
-    ]
-    if found.unattributed.stages:
-        every.append(found.unattributed)
-    return tree(every, model, _total if sort == "total" else None, depth)
-
-
-def _total(time: ModuleTime) -> int:
-    return time.total_ns
-
-
 def middle_half(values: Sequence[float]) -> tuple[float, float]:
-    """Between which values the middle half of some lies."""
+    """The lower and the upper quartile."""
     if len(values) == 1:
         return values[0], values[0]
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -217,7 +192,7 @@ def _op_times(timing: Timing) -> tuple[OpTime, ...]:
 
 
 def _busy(timing: Timing) -> float | None:
-    """Only the host's own clock goes on while others have the processor."""
+    """Only the host's clock goes on while other processes have the CPU."""
     run = timing.runs[timing.published]
     if timing.clock != _HOST or not run.total_cpu_ns:
         return None

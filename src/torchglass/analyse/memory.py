@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
-from torchglass.analyse.module_rows import ModuleRow, Sort, check_order, ranked, tree
 from torchglass.records.measures import (
     BlockId,
     BlockKind,
@@ -21,12 +21,12 @@ from torchglass.records.model import Model
 
 
 class Moment(NamedTuple):
-    """A change in the memory of a step, and how much there is of it right after."""
+    """A change in the memory of a step, and how much there is right after."""
 
     time_ns: int
     live_bytes: int
     bytes: int
-    """More than 0 where it was taken, less where it was freed."""
+    """Above 0 where it was allocated, below 0 where it was freed."""
     phase: StepPhase
     op: str
     path: str | None
@@ -34,20 +34,20 @@ class Moment(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What belongs to a module."""
+class MemoryUse:
+    """The memory of a module, by what it is used for."""
 
     parameter_bytes: int = 0
     buffer_bytes: int = 0
     gradient_bytes: int = 0
     optimizer_bytes: int = 0
     activation_bytes: int = 0
-    """Of activations that it made and somebody keeps for the backward."""
+    """Activations that it made and that are kept for the backward."""
     saved_bytes: int = 0
-    """Of activations and inputs that it keeps for the backward, whoever made them; what several
-    keep is the first one's."""
+    """Activations and inputs that it keeps for the backward, whoever made them; what several keep
+    counts for the first."""
     temporary_peak_bytes: int = 0
-    """The most that it had at one time of what was neither kept nor a gradient."""
+    """The most at one time of what is neither kept nor a gradient."""
     peak_bytes: int = 0
     """Its part of the peak of the step."""
 
@@ -58,8 +58,8 @@ class ModuleMemory:
 
     path: str | None
     """None for what no module made: the loss, and the temporaries of an optimizer."""
-    own: Held
-    total: Held
+    own: MemoryUse
+    total: MemoryUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class OpMemory:
     phase: StepPhase
     blocks: int
     taken_bytes: int
-    """All that it took, also what was freed in between."""
+    """All that it allocated, also what was freed in between."""
     activation_bytes: int
     gradient_bytes: int
     most_bytes: int
@@ -91,43 +91,10 @@ class Holder:
     bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryReport:
-    """What a step takes on one device."""
-
-    device: str
-    modules: Mapping[str, ModuleMemory]
-    """All that there are, by path; those below "" add up to the whole step."""
-    unattributed: ModuleMemory
-    ops: tuple[OpMemory, ...]
-    """Those that hold most of the peak first, then those that took most."""
-    timeline: tuple[Moment, ...]
-    sizes: Mapping[BlockKind, int]
-    """All blocks of each kind; of those that are temporary, the most at one time."""
-    before_bytes: int
-    """What was there before the step."""
-    peak: Moment | None
-    """The moment of the peak; None for a step that took nothing."""
-    peak_holders: tuple[Holder, ...]
-    """Who holds what at the peak, most first."""
-    allocator_peak_bytes: int | None
-    """The peak by the allocator itself, which knows what kernels take inside of themselves."""
-
-    @property
-    def root(self) -> ModuleMemory:
-        """The whole step."""
-        return self.modules[""]
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most that there was at one time."""
-        return self.before_bytes if self.peak is None else self.peak.live_bytes
-
-
 Key = TypeVar("Key", bound=Hashable)
 _Owners = Callable[[str | None], Iterable[str | None]]
 
-_NOTHING = Held()
+NOTHING = MemoryUse()
 _FIELDS: Mapping[BlockKind, str] = {
     "parameter": "parameter_bytes",
     "buffer": "buffer_bytes",
@@ -138,72 +105,113 @@ _FIELDS: Mapping[BlockKind, str] = {
 
 
 def devices_of(footprint: Footprint) -> list[str]:
-    """The devices that a step takes memory on, that with most of it first."""
+    """The devices that a step takes memory on, the one with most first."""
     sizes: Counter[str] = Counter()
     for block in footprint.blocks:
         sizes[block.spec.device] += block.bytes
     return [device for device, _ in sizes.most_common()] or ["cpu"]
 
 
-def memory_report(footprint: Footprint, model: Model, device: str) -> MemoryReport:
-    """What a step takes on a device, and who takes it."""
-    return _Reading(footprint, model, device).report()
-
-
-class _Reading:
-    """The blocks and changes of one device."""
+class MemoryReport:
+    """What a step takes on one device, and who takes it."""
 
     def __init__(self, footprint: Footprint, model: Model, device: str) -> None:
-        self._footprint = footprint
-        self._device = device
-        self._every = footprint.blocks
+        self.footprint = footprint
+        self.model = model
+        self.device = device
         self._blocks = [block for block in footprint.blocks if block.spec.device == device]
         here = {block.id for block in self._blocks}
         self._changes = [change for change in footprint.changes if change.block in here]
-        self._before = sum(block.bytes for block in self._blocks if block.phase is None)
-        self._timeline = tuple(_moments(self._changes, self._before))
-        top = max((moment.live_bytes for moment in self._timeline), default=0)
-        self._peak = next(
-            (moment for moment in self._timeline if moment.live_bytes == top > self._before), None
+        self.before_bytes = sum(block.bytes for block in self._blocks if block.phase is None)
+        """What is there before the step: parameters, buffers, inputs, the optimizer's state."""
+        self.timeline: tuple[Moment, ...] = tuple(_moments(self._changes, self.before_bytes))
+        """Every change of the step, with how much memory there is right after."""
+        top = max((moment.live_bytes for moment in self.timeline), default=0)
+        self.peak: Moment | None = next(
+            (moment for moment in self.timeline if moment.live_bytes == top > self.before_bytes),
+            None,
         )
+        """The moment of the peak; None for a step that takes nothing."""
         self._at_peak = self._live_at_peak()
-        ran = (path for path in (block.path for block in self._blocks) if path is not None)
-        known = (module.path for module in model.modules if module.alias_of is None)
-        self._paths = list(dict.fromkeys(("", *known, *ran)))
 
-    def report(self) -> MemoryReport:
-        own, total = self._held(_itself), self._held(_itself_and_above)
-        modules = {
+    @cached_property
+    def modules(self) -> Mapping[str, ModuleMemory]:
+        """What each module takes, by path; those below "" add up to the whole step."""
+        own, total = self._per_module(_itself), self._per_module(_itself_and_above)
+        ran = (path for path in (block.path for block in self._blocks) if path is not None)
+        known = (module.path for module in self.model.modules if module.alias_of is None)
+        return {
             path: ModuleMemory(
-                path=path, own=own.get(path, _NOTHING), total=total.get(path, _NOTHING)
+                path=path, own=own.get(path, NOTHING), total=total.get(path, NOTHING)
             )
-            for path in self._paths
+            for path in dict.fromkeys(("", *known, *ran))
         }
-        loose = own.get(None, _NOTHING)
-        return MemoryReport(
-            device=self._device,
-            modules=modules,
-            unattributed=ModuleMemory(path=None, own=loose, total=loose),
-            ops=self._ops(),
-            timeline=self._timeline,
-            sizes=self._sizes(),
-            before_bytes=self._before,
-            peak=self._peak,
-            peak_holders=self._holders(),
-            allocator_peak_bytes=self._allocator_peak(),
+
+    @property
+    def root(self) -> ModuleMemory:
+        """What the whole step takes."""
+        return self.modules[""]
+
+    @cached_property
+    def unattributed(self) -> ModuleMemory:
+        """What no module made: the inputs, the loss, the temporaries of an optimizer."""
+        loose = self._per_module(_itself).get(None, NOTHING)
+        return ModuleMemory(path=None, own=loose, total=loose)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that there is at one time, with what was there before the step."""
+        return self.before_bytes if self.peak is None else self.peak.live_bytes
+
+    @cached_property
+    def ops(self) -> tuple[OpMemory, ...]:
+        """What the kernels take, those with the largest part of the peak first."""
+        return self._ops()
+
+    @cached_property
+    def peak_holders(self) -> tuple[Holder, ...]:
+        """What the peak consists of, the largest part first; all of them add up to the peak."""
+        groups: dict[tuple[str | None, BlockKind, str], list[MemoryBlock]] = defaultdict(list)
+        for block in self._at_peak:
+            groups[block.path, block.kind, block.op].append(block)
+        holders = (
+            Holder(path=path, kind=kind, op=op, blocks=len(group), bytes=_bytes(group))
+            for (path, kind, op), group in groups.items()
         )
+        return tuple(sorted(holders, key=lambda holder: -holder.bytes))
+
+    @cached_property
+    def sizes(self) -> Mapping[BlockKind, int]:
+        """All blocks of each kind; of temporary ones the most at one time."""
+        sizes: Counter[BlockKind] = Counter()
+        for block in self._blocks:
+            if block.kind != "temporary":
+                sizes[block.kind] += block.bytes
+        sizes["temporary"] = self._most(_if_temporary)["temporary"]
+        return dict(sizes)
+
+    @property
+    def allocator_peak_bytes(self) -> int | None:
+        """The peak that the allocator reports; None for a prediction.
+
+        It includes what kernels allocate and free inside, which is in no tensor.
+        """
+        for allocation in self.footprint.allocations:
+            if allocation.device == self.device:
+                return self.before_bytes + allocation.peak_bytes
+        return None
 
     def _live_at_peak(self) -> list[MemoryBlock]:
         """The blocks that are there at the peak."""
         live = {block.id for block in self._blocks if block.phase is None}
-        if self._peak is not None:
-            for moment in self._timeline:
+        if self.peak is not None:
+            for moment in self.timeline:
                 (live.add if moment.bytes > 0 else live.discard)(moment.block)
-                if moment is self._peak:
+                if moment is self.peak:
                     break
         return [block for block in self._blocks if block.id in live]
 
-    def _held(self, owners: _Owners) -> dict[str | None, Held]:
+    def _per_module(self, owners: _Owners) -> dict[str | None, MemoryUse]:
         sums: dict[str, Counter[str | None]] = defaultdict(Counter)
         for block in self._blocks:
             field = _FIELDS.get(block.kind)
@@ -221,7 +229,7 @@ class _Reading:
         )
         paths = {path for field in sums.values() for path in field}
         return {
-            path: Held(**{field: of_paths[path] for field, of_paths in sums.items()})
+            path: MemoryUse(**{field: of_paths[path] for field, of_paths in sums.items()})
             for path in paths
         }
 
@@ -230,7 +238,7 @@ class _Reading:
         now: Counter[Key] = Counter()
         most: Counter[Key] = Counter()
         for change in self._changes:
-            for key in keys(self._every[change.block]):
+            for key in keys(self.footprint.blocks[change.block]):
                 now[key] += change.bytes
                 if now[key] > most[key]:
                     most[key] = now[key]
@@ -261,37 +269,13 @@ class _Reading:
         )
         return tuple(sorted(ops, key=lambda op: (-op.peak_bytes, -op.taken_bytes)))
 
-    def _holders(self) -> tuple[Holder, ...]:
-        groups: dict[tuple[str | None, BlockKind, str], list[MemoryBlock]] = defaultdict(list)
-        for block in self._at_peak:
-            groups[block.path, block.kind, block.op].append(block)
-        holders = (
-            Holder(path=path, kind=kind, op=op, blocks=len(group), bytes=_bytes(group))
-            for (path, kind, op), group in groups.items()
-        )
-        return tuple(sorted(holders, key=lambda holder: -holder.bytes))
-
-    def _sizes(self) -> dict[BlockKind, int]:
-        sizes: Counter[BlockKind] = Counter()
-        for block in self._blocks:
-            if block.kind != "temporary":
-                sizes[block.kind] += block.bytes
-        sizes["temporary"] = self._most(_if_temporary)["temporary"]
-        return dict(sizes)
-
-    def _allocator_peak(self) -> int | None:
-        for allocation in self._footprint.allocations:
-            if allocation.device == self._device:
-                return self._before + allocation.peak_bytes
-        return None
-
 
 def _itself(path: str | None) -> tuple[str | None]:
     return (path,)
 
 
 def _itself_and_above(path: str | None) -> Iterator[str]:
-    """What no module made is part of the whole."""
+    """A path and all above it; what no module made is part of the whole model."""
     while path:
         yield path
         path = path.rpartition(".")[0]
@@ -329,24 +313,3 @@ def _moments(changes: Sequence[MemoryChange], before: int) -> Iterator[Moment]:
             change.path,
             change.block,
         )
-
-
-def memory_rows(
-    report: MemoryReport, model: Model, *, depth: int | None = None, sort: Sort | None = None
-) -> list[ModuleRow[ModuleMemory]]:
-    """A line for each module: as a tree, or with `sort="self"` in one list.
-
-    There the one that holds most of the peak itself comes first; with `sort="total"` the one of the
-    siblings that holds most with all below it.
-    """
-    check_order(sort, depth)
-    every = (*report.modules.values(), report.unattributed)
-    if sort == "self":
-        shown = [one for one in every if one.own != _NOTHING]
-        return ranked(shown, model, lambda one: one.own.peak_bytes, depth)
-    shown = [one for one in every if one.path is not None or one.own != _NOTHING]
-    return tree(shown, model, _total if sort == "total" else None, depth)
-
-
-def _total(module: ModuleMemory) -> int:
-    return module.total.peak_bytes

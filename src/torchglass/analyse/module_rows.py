@@ -14,20 +14,20 @@ Sort = Literal["total", "self"]
 UNATTRIBUTED = "unattributed"
 
 
-class Measured(Protocol):
+class HasPath(Protocol):
     """What was measured of one module."""
 
     @property
     def path(self) -> str | None:
-        """Where the module is; None for what is no module's."""
+        """Where the module is; None for what belongs to no module."""
 
 
-M = TypeVar("M", bound=Measured)
+M = TypeVar("M", bound=HasPath)
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleRow(Generic[M]):
-    """One line of a table: a module, or what is no module's, with its place in the tree."""
+    """One line of a table: a module, or what belongs to none, with its place in the tree."""
 
     measured: M
     name: str
@@ -37,7 +37,7 @@ class ModuleRow(Generic[M]):
 
 
 def check_order(sort: str | None, depth: int | None) -> None:
-    """Check the order and the number of levels."""
+    """Raise for an order or a number of levels that there is not."""
     if sort is not None and sort not in get_args(Sort):
         raise ViewError(f"sort must be one of {', '.join(get_args(Sort))}, not {sort!r}")
     if depth is not None and depth < 0:
@@ -53,7 +53,7 @@ def paths_of(model: Model, measured: Iterable[str]) -> Iterable[str]:
 def ranked(
     measured: Iterable[M], model: Model, size: Callable[[M], int], depth: int | None
 ) -> list[ModuleRow[M]]:
-    """One list of all that are so far below the model, the largest first."""
+    """One list of all modules down to a depth, the largest first."""
     shown = [one for one in measured if depth is None or _level(one) <= depth]
     shown.sort(key=size, reverse=True)
     return [ModuleRow(one, full_name(one.path, model), 0, True) for one in shown]
@@ -62,7 +62,7 @@ def ranked(
 def tree(
     measured: Iterable[M], model: Model, size: Callable[[M], int] | None, depth: int | None
 ) -> list[ModuleRow[M]]:
-    """The tree so far below the model; with a size, the largest of siblings comes first."""
+    """The tree of modules down to a depth; with a size, the largest of siblings comes first."""
     below: dict[str | None, list[M]] = {}
     for one in measured:
         below.setdefault(_parent(one.path), []).append(one)
@@ -96,15 +96,15 @@ def _walk(
 
 
 def _parent(path: str | None) -> str | None:
-    """Below which path a module stands: what is no module's stands below the model."""
+    """The path of a module's parent; what belongs to no module is a child of the model."""
     if path is None:
         return ""
     return path.rpartition(".")[0] if path else None
 
 
-def _name(measured: Measured) -> str:
+def _name(measured: HasPath) -> str:
     return UNATTRIBUTED if measured.path is None else measured.path.rpartition(".")[2]
 
 
-def _level(measured: Measured) -> int:
+def _level(measured: HasPath) -> int:
     return measured.path.count(".") + 1 if measured.path else 0

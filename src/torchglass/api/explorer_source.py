@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torchglass.analyse.failure.failure import Failure
     from torchglass.records.attributes import LiveModel
     from torchglass.records.reader import Reader
-    from torchglass.results.observation import Recording
+    from torchglass.results.recording import Recording
     from torchglass.views.tui.app import ExplorerSource
     from torchglass.views.tui.preferences import SourceKind
 
@@ -250,8 +250,9 @@ def _measured(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     """What the modules take, with a backward where the model is in training mode."""
     from torchglass.capture.measure import flops, memory
     from torchglass.capture.measure import profile as timing
-    from torchglass.results.measurement import Flops, Profile
+    from torchglass.results.flops import Flops
     from torchglass.results.memory import Memory
+    from torchglass.results.profile import Profile
 
     # Not by the verbs: an argument of forward may have the name of one of their options.
     backward = bool(getattr(model, "training", False))

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from torchglass.analyse.flop_formulas import Formula
     from torchglass.capture.isolated_run import Loss
     from torchglass.capture.measure.optimizer_copy import Making
-    from torchglass.results.measurement import Flops, Profile
+    from torchglass.results.flops import Flops
     from torchglass.results.memory import Memory
+    from torchglass.results.profile import Profile
 
 F = TypeVar("F", bound="Formula")
 
@@ -57,7 +58,7 @@ def flops(
         (48, 48, 96)
     """
     from torchglass.capture.measure.flops import count
-    from torchglass.results.measurement import Flops
+    from torchglass.results.flops import Flops
 
     record, work = count(
         model, inputs, kwargs, backward=backward, loss=loss, fake=fake, timed=timed
@@ -252,7 +253,7 @@ def profile(
         True
     """
     from torchglass.capture.measure.profile import measure
-    from torchglass.results.measurement import Profile
+    from torchglass.results.profile import Profile
 
     expect_at_least(0, "warmup", warmup)
     expect_at_least(1, "repeats", repeats)

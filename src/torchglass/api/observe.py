@@ -14,7 +14,8 @@ from torchglass.records.calls import Level
 
 if TYPE_CHECKING:
     from torchglass.capture.isolated_run import Loss
-    from torchglass.results.observation import Inspection, Recording
+    from torchglass.results.inspection import Inspection
+    from torchglass.results.recording import Recording
 
 
 def inspect(
@@ -57,7 +58,7 @@ def inspect(
         ([[3, 2]], 4e-05)
     """
     from torchglass.capture.observe.inspection import inspect_run
-    from torchglass.results.observation import Inspection
+    from torchglass.results.inspection import Inspection
 
     check_order(None, depth)
     result = Inspection(
@@ -113,7 +114,7 @@ def record(
 
 def _nothing_recorded(name: str) -> Recording:
     from torchglass.capture.observe.statistics_recorder import StatisticsRecorder
-    from torchglass.results.observation import Recording
+    from torchglass.results.recording import Recording
 
     return Recording(StatisticsRecorder(()), name)
 
@@ -121,7 +122,7 @@ def _nothing_recorded(name: str) -> Recording:
 @unbroken
 def _recording(model: object, level: Level, keep: int, budget: int) -> Iterator[Recording]:
     from torchglass.capture.observe.statistics_recorder import recording_statistics
-    from torchglass.results.observation import Recording
+    from torchglass.results.recording import Recording
 
     with recording_statistics(model, level=level, keep=keep, budget_bytes=budget) as recorder:
         yield Recording(recorder, type(model).__name__)

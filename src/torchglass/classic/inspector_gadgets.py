@@ -19,7 +19,7 @@ from torchglass.errors import (
     TorchglassError,
     warn,
 )
-from torchglass.results.observation import Inspection
+from torchglass.results.inspection import Inspection
 from torchglass.tables.files import without_ending
 
 if TYPE_CHECKING:

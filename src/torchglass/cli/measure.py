@@ -25,7 +25,7 @@ from torchglass.errors import TargetError
 from torchglass.targets.inputs import ready_to_run
 
 if TYPE_CHECKING:
-    from torchglass.results.observation import Inspection
+    from torchglass.results.inspection import Inspection
 
 Depth = Annotated[
     int | None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchglass.analyse.failure.failure import Clues, Failure
 from torchglass.results.trace import Trace
-from torchglass.views.html.fragments import failure_fragment
+from torchglass.views.html import failure_fragment
 from torchglass.views.text.findings import digest_text, failure_note, failure_text
 
 if TYPE_CHECKING:

@@ -1,42 +1,68 @@
-"""How much memory a step of a model takes and where: what `memory` gives back."""
+"""The result of `memory`: how much memory a step of a model takes, and where."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from torchglass.analyse.memory import (
+    NOTHING,
     Holder,
     MemoryReport,
+    MemoryUse,
     ModuleMemory,
     Moment,
     OpMemory,
     devices_of,
-    memory_report,
 )
+from torchglass.analyse.module_rows import Sort
 from torchglass.errors import LookupFailedError
-from torchglass.export.measurements import memory_csv, memory_dict
+from torchglass.records.json_data import to_json_data
 from torchglass.records.measures import BlockKind, Footprint, MemoryBlock
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
-from torchglass.results.measurement import Measurement, Rows
-from torchglass.tables.column import TableOptions
-from torchglass.tables.files import File, written
-from torchglass.views.text.memory import (
-    Remembered,
-    memory_op_table,
-    memory_table,
-    peak_table,
-    timeline_text,
+from torchglass.results.report import ModuleReport, RowsByPath, largest
+from torchglass.tables.column import Column, file_column, number_column
+from torchglass.tables.text import Fact, fact_lines, note_lines
+from torchglass.views.formats import (
+    NOT_RUN,
+    SPARKS,
+    first_shape,
+    format_bytes,
+    format_share,
+    harmless,
+    pad,
+    width,
 )
 
+_LEVELS = len(SPARKS)
+_MOST_CELLS = 100
+_LITTLE = 0.01
+"""A smaller part of the peak is not named."""
+_ALIKE = 0.001
+"""Two peaks that differ by a smaller part than this are the same."""
+_KIND_NAMES: Mapping[BlockKind, str] = {
+    "parameter": "parameters",
+    "buffer": "buffers",
+    "input": "inputs",
+    "optimizer": "optimizer state",
+    "activation": "activations",
+    "output": "outputs",
+    "gradient": "gradients",
+    "temporary": "temporaries",
+}
+_FIELDS = tuple(field.name for field in dataclasses.fields(MemoryUse))
 
-class Memory(Measurement[ModuleMemory]):
-    """What each module and op of a model takes of memory; print it, or turn it into something else.
 
-    It speaks of one device, that with most of the memory; `on` gives the same for another one. What
-    was measured on storages and what `fake=True` predicts are the same to the byte.
+class Memory(MemoryReport, ModuleReport[ModuleMemory]):
+    """The memory that each module and op of a model takes; print it or export it.
+
+    The report is about one device, the one with most of the memory; `on` gives it for another.
+    What was measured on storages and what `fake=True` predicts are the same to the byte.
     """
 
     def __init__(
@@ -46,127 +72,304 @@ class Memory(Measurement[ModuleMemory]):
         footprint: Footprint,
         device: str | None = None,
     ) -> None:
-        self.model = model
         self.calls = calls
-        self.footprint = footprint
         self.devices: list[str] = devices_of(footprint)
-        """The devices that memory is taken on, that with most of it first."""
-        self.report: MemoryReport = memory_report(footprint, model, device or self.devices[0])
-        self._shown = Remembered(model, calls, footprint, self.report)
+        """The devices that memory is taken on, the one with most first."""
+        super().__init__(footprint, model, device or self.devices[0])
 
     def on(self, device: str) -> Memory:
-        """The same step on another one of its devices."""
+        """The same step on another device."""
         if device not in self.devices:
             raise LookupFailedError(
                 f"nothing was on {device!r}; the step took memory on {', '.join(self.devices)}"
             )
         return Memory(self.model, self.calls, self.footprint, device)
 
+    @property
+    def report(self) -> MemoryReport:
+        """The numbers alone."""
+        return self
+
     @cached_property
     def rows(self) -> Mapping[str, ModuleMemory]:
         """What each module takes, by its path."""
-        return Rows(self.report.modules)
-
-    @property
-    def unattributed(self) -> ModuleMemory:
-        """What no module made: the inputs, the loss, the temporaries of an optimizer."""
-        return self.report.unattributed
-
-    @property
-    def ops(self) -> tuple[OpMemory, ...]:
-        """What the kernels take, those that hold most of the peak first."""
-        return self.report.ops
-
-    @property
-    def timeline(self) -> tuple[Moment, ...]:
-        """Every change of the step, with how much there is of memory right after."""
-        return self.report.timeline
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most that there is at one time, with what was there before the step."""
-        return self.report.peak_bytes
-
-    @property
-    def peak(self) -> Moment | None:
-        """The moment of the peak; None for a step that takes nothing."""
-        return self.report.peak
-
-    @property
-    def peak_holders(self) -> tuple[Holder, ...]:
-        """Who holds what at the peak, most first; all of it adds up to the peak."""
-        return self.report.peak_holders
-
-    @property
-    def before_bytes(self) -> int:
-        """What is there before the step: parameters, buffers, inputs, the optimizer's state."""
-        return self.report.before_bytes
-
-    @property
-    def allocator_peak_bytes(self) -> int | None:
-        """The peak as the allocator tells it; None for a prediction.
-
-        It has in it what kernels take and free inside of themselves, which is no tensor's.
-        """
-        return self.report.allocator_peak_bytes
+        return RowsByPath(self.modules)
 
     @property
     def parameters_bytes(self) -> int:
-        """What the parameters take, shared ones once."""
-        return self._size("parameter")
+        """Size of the parameters, shared ones once."""
+        return self.sizes.get("parameter", 0)
 
     @property
     def buffers_bytes(self) -> int:
-        """What the buffers take."""
-        return self._size("buffer")
+        """Size of the buffers."""
+        return self.sizes.get("buffer", 0)
 
     @property
     def gradients_bytes(self) -> int:
-        """What the gradients of parameters and inputs take."""
-        return self._size("gradient")
+        """Size of the gradients of parameters and inputs."""
+        return self.sizes.get("gradient", 0)
 
     @property
     def optimizer_bytes(self) -> int:
-        """What the optimizer keeps from step to step."""
-        return self._size("optimizer")
+        """Size of the optimizer's state."""
+        return self.sizes.get("optimizer", 0)
 
     @property
     def activations_bytes(self) -> int:
-        """What was made on the way forward and is there when the backward begins."""
-        return self._size("activation")
+        """What the forward made and is still there when the backward begins."""
+        return self.sizes.get("activation", 0)
 
     @property
     def temporary_peak_bytes(self) -> int:
-        """The most at one time of what is none of all these."""
-        return self._size("temporary")
+        """The most at one time of everything else."""
+        return self.sizes.get("temporary", 0)
 
     @property
     def activations(self) -> tuple[MemoryBlock, ...]:
         """The activations one by one: `path` and `op` made it, `saved_by` keeps it."""
-        blocks = (block for block in self.footprint.blocks if block.kind == "activation")
-        return tuple(block for block in blocks if block.spec.device == self.report.device)
+        return tuple(block for block in self._blocks if block.kind == "activation")
+
+    def op_table(self, count: int | None = 20, *, width: int | None = None) -> str:
+        """The ops with the largest part of the peak; a `count` of None shows all."""
+        columns: list[Column[OpMemory]] = [
+            Column("op", "Op", lambda op: harmless(op.op), right=False),
+            Column("module", "Module", lambda op: self._path_text(op.path), right=False),
+            Column("phase", "Phase", lambda op: op.phase, right=False, spare=2),
+            Column("blocks", "Blocks", lambda op: f"{op.blocks:,}", spare=5),
+            _bytes_column("Taken", lambda op: op.taken_bytes, spare=1),
+            _bytes_column("At once", lambda op: op.most_bytes, spare=3),
+            _bytes_column("Activations", lambda op: op.activation_bytes, spare=-1),
+            _bytes_column("Gradients", lambda op: op.gradient_bytes, spare=4),
+            _bytes_column("At peak", lambda op: op.peak_bytes),
+        ]
+        return largest(columns, self.ops, count, width)
 
     def peak_table(self, count: int | None = 20, *, width: int | None = None) -> str:
-        """Who holds the peak as a table; a `count` of None shows all."""
-        return peak_table(self._shown, count, width)
+        """What the peak consists of, as a table; a `count` of None shows all."""
+        whole = self.peak_bytes
+        columns: list[Column[Holder]] = [
+            Column("kind", "At the peak", lambda one: _KIND_NAMES[one.kind], right=False),
+            Column("module", "Module", lambda one: self._path_text(one.path), right=False),
+            Column("op", "Made by", lambda one: harmless(one.op), right=False, spare=-1),
+            Column("blocks", "Blocks", lambda one: f"{one.blocks:,}", spare=1),
+            number_column("bytes", "Bytes", lambda one: one.bytes, format_bytes),
+            Column("share", "Share", lambda one: format_share(one.bytes, whole), spare=-2),
+        ]
+        return largest(columns, self.peak_holders, count, width)
 
     def curve(self, width: int = 72, height: int = 6) -> str:
         """The memory of the step over its phases, drawn as an area."""
-        return timeline_text(self._shown, width, height)
+        return "\n".join(area_text(self.timeline, self.before_bytes, width, height))
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as dicts, lists, strings and numbers."""
-        return memory_dict(self.model, self.footprint, self.report)
+        """The report, and as "footprint" the record that it was computed from."""
+        return {
+            "model": self.model.name,
+            "device": self.device,
+            "fake": self.footprint.fake,
+            "optimizer": self.footprint.optimizer,
+            "peak_bytes": self.peak_bytes,
+            "before_bytes": self.before_bytes,
+            "allocator_peak_bytes": self.allocator_peak_bytes,
+            "peak": None if self.peak is None else self.peak._asdict(),
+            "sizes": dict(self.sizes),
+            "peak_holders": [dataclasses.asdict(holder) for holder in self.peak_holders],
+            "modules": [
+                {"path": row.path, "class": self._class(row)}
+                | {"own": dataclasses.asdict(row.own), "total": dataclasses.asdict(row.total)}
+                for row in self.modules.values()
+            ],
+            "unattributed": dataclasses.asdict(self.unattributed.own),
+            "ops": [dataclasses.asdict(op) for op in self.ops],
+            "notes": list(self.footprint.notes),
+            "footprint": to_json_data(self.footprint),
+        }
 
-    def to_csv(self, file: File | None = None) -> str:
-        """One line for each module, also written to a file if one is named."""
-        return written(memory_csv(self.model, self.report), file)
+    def _columns(self) -> Sequence[Column[ModuleMemory]]:
+        return [
+            *self._first_columns(spare=4),
+            Column("output", "Output", self._output, right=False, spare=7),
+            *self._quantity("parameters", "parameter_bytes", spare=-1),
+            *self._quantity("buffers", "buffer_bytes", usual=False),
+            *self._quantity("activations", "activation_bytes", if_any=True),
+            *self._quantity("saved", "saved_bytes", spare=5, if_any=True),
+            *self._quantity("gradients", "gradient_bytes", spare=2, if_any=True),
+            *self._quantity("optimizer", "optimizer_bytes", spare=3, if_any=True),
+            *self._quantity("temporary", "temporary_peak_bytes", spare=6),
+            *self._quantity("peak", "peak_bytes", heading="At peak"),
+            Column("share", "share", self._share, spare=1),
+            *(file_column(field, _total(field)) for field in _FIELDS),
+            *(file_column(f"own_{field}", _own(field)) for field in _FIELDS),
+            file_column("peak_share", self._peak_fraction),
+        ]
 
-    def _table(self, look: TableOptions) -> str:
-        return memory_table(self._shown, look)
+    def _quantity(
+        self,
+        key: str,
+        field: str,
+        *,
+        heading: str = "",
+        spare: int = 0,
+        usual: bool = True,
+        if_any: bool = False,
+    ) -> list[Column[ModuleMemory]]:
+        """A quantity of a module with all that is below it, and of itself."""
+        title = heading or key.capitalize()
+        is_shown = usual and not (if_any and not getattr(self.root.total, field))
+        total = number_column(key, title, _total(field), format_bytes, spare=spare, usual=is_shown)
+        own = number_column(f"{key}_self", f"{title} self", _own(field), format_bytes, usual=False)
+        return [total, own]
 
-    def _op_table(self, count: int | None, room: int | None) -> str:
-        return memory_op_table(self._shown, count, room)
+    def _output(self, row: ModuleMemory) -> str:
+        if row.path is None:
+            return ""
+        call = self._first_calls.get(row.path)
+        return NOT_RUN if call is None else first_shape(call.outputs)
 
-    def _size(self, kind: BlockKind) -> int:
-        return self.report.sizes.get(kind, 0)
+    @cached_property
+    def _first_calls(self) -> Mapping[str, CallRecord]:
+        return {call.path: call for call in reversed(self.calls)}
+
+    def _share(self, row: ModuleMemory) -> str:
+        part = row.total.peak_bytes
+        return format_share(part, self.peak_bytes) if part else ""
+
+    def _peak_fraction(self, row: ModuleMemory) -> float | None:
+        return row.total.peak_bytes / self.peak_bytes if self.peak_bytes else None
+
+    def _below(self, room: int | None) -> list[str]:
+        """The curve, then the facts."""
+        lines = fact_lines(self._facts(), room)
+        curve = self.curve(min(max(map(width, lines)), _MOST_CELLS)).splitlines()
+        return [*curve, *([""] if curve else []), *lines, *note_lines(self._notes(), room)]
+
+    def _facts(self) -> list[Fact]:
+        return [
+            Fact("Peak", self._peak_fact()),
+            Fact("", self._kinds_fact()),
+            Fact("Step", self._step_fact()),
+        ]
+
+    def _notes(self) -> list[str]:
+        slots = (slot for module in self.model.modules for slot in module.slots)
+        packed = {slot.tensor: slot.spec.bytes for slot in slots if slot.role == "packed"}
+        size = format_bytes(sum(packed.values()))
+        quantized = f"not included: {size} of packed weights of quantized modules"
+        return [*self.footprint.notes, *([quantized] if packed else [])]
+
+    def _peak_fact(self) -> str:
+        peak = self.peak
+        fake = ", predicted without scratch memory inside kernels" if self.footprint.fake else ""
+        text = f"{format_bytes(self.peak_bytes + self._scratch)} on {self.device}{fake}"
+        if peak is None:
+            return f"{text}, before the step"
+        op = harmless(peak.op)
+        where = op if peak.path is None else f"{peak.op} of {self._path_text(peak.path)}"
+        return f"{text}, in the {peak.phase}: {where}"
+
+    def _kinds_fact(self) -> str:
+        sizes: Counter[BlockKind] = Counter()
+        for holder in self.peak_holders:
+            sizes[holder.kind] += holder.bytes
+        least = _LITTLE * self.peak_bytes
+        named = [(kind, size) for kind, size in sizes.most_common() if size > least]
+        parts = [f"{format_bytes(size)} {_KIND_NAMES[kind]}" for kind, size in named]
+        rest = self.peak_bytes - sum(size for _, size in named)
+        parts += [f"{format_bytes(rest)} else"] if rest else []
+        if self._scratch:
+            here = (one for one in self.footprint.allocations if one.device == self.device)
+            op = next((f" ({harmless(one.op)})" for one in here if one.op), "")
+            parts.append(f"{format_bytes(self._scratch)} scratch memory inside kernels{op}")
+        return " + ".join(parts)
+
+    @property
+    def _scratch(self) -> int:
+        """What kernels allocate and free inside at the peak, as far as it matters."""
+        more = (self.allocator_peak_bytes or 0) - self.peak_bytes
+        return more if more >= _ALIKE * self.peak_bytes else 0
+
+    def _step_fact(self) -> str:
+        optimizer = self.footprint.optimizer
+        added = format_bytes(self.peak_bytes + self._scratch - self.before_bytes)
+        state = f" including {optimizer} state" if optimizer else ""
+        return f"starts at {format_bytes(self.before_bytes)}{state}; adds up to {added}"
+
+    def _size(self, row: ModuleMemory, sort: Sort) -> int:
+        return row.own.peak_bytes if sort == "self" else row.total.peak_bytes
+
+    def _is_listed(self, row: ModuleMemory, sort: Sort | None) -> bool:
+        return row.own != NOTHING
+
+    def _blank(self, path: str) -> ModuleMemory:
+        return ModuleMemory(path=path, own=NOTHING, total=NOTHING)
+
+
+def _total(field: str) -> Callable[[ModuleMemory], int]:
+    return lambda row: getattr(row.total, field)
+
+
+def _own(field: str) -> Callable[[ModuleMemory], int]:
+    return lambda row: getattr(row.own, field)
+
+
+def _bytes_column(
+    heading: str, value: Callable[[OpMemory], int], spare: int = 0
+) -> Column[OpMemory]:
+    return number_column(heading.lower(), heading, value, format_bytes, spare=spare)
+
+
+def area_text(timeline: Sequence[Moment], before_bytes: int, cells: int, height: int) -> list[str]:
+    """An area chart of this many cells and rows; nothing for an empty timeline.
+
+    Each column shows the largest of the changes that fall into it. The lowest row starts at the
+    memory before the step, or at less if some of that is freed.
+    """
+    if not timeline:
+        return []
+    low = min(before_bytes, *(moment.live_bytes for moment in timeline))
+    high = max(moment.live_bytes for moment in timeline)
+    labels = {0: format_bytes(high), height - 1: format_bytes(low)}
+    margin = max(map(width, labels.values()))
+    columns = max(cells - margin - 2, 8)
+    levels = _levels([moment.live_bytes for moment in timeline], low, high, columns, height)
+    lines = []
+    for row in range(height):
+        floor = (height - 1 - row) * _LEVELS
+        bars = "".join(_bar(level - floor) for level in levels)
+        lines.append(f"{pad(labels.get(row, ''), margin, right=True)} ┤{bars}".rstrip())
+    phases = _phases([moment.phase for moment in timeline], columns)
+    return [*lines, f"{' ' * margin} └{phases}"]
+
+
+def _levels(values: Sequence[int], low: int, high: int, columns: int, height: int) -> list[int]:
+    """The height of each column, in eighths of a row."""
+    scale = (height * _LEVELS - 1) / max(high - low, 1)
+    return [
+        1 + round((max(values[first:last]) - low) * scale)
+        for first, last in _pieces(len(values), columns)
+    ]
+
+
+def _pieces(count: int, columns: int) -> Iterable[tuple[int, int]]:
+    """The values that each column shows; with few values several columns show the same."""
+    for column in range(columns):
+        first = column * count // columns
+        yield first, max(first + 1, (column + 1) * count // columns)
+
+
+def _bar(level: int) -> str:
+    if level <= 0:
+        return " "
+    return SPARKS[min(level, _LEVELS) - 1]
+
+
+def _phases(phases: Sequence[str], columns: int) -> str:
+    """The names of the phases below their columns, where there is room."""
+    shown = [phases[first] for first, _ in _pieces(len(phases), columns)]
+    parts = []
+    for phase, group in groupby(shown):
+        room = len(list(group))
+        name = f" {phase} " if room >= len(phase) + 3 else ""
+        parts.append(f"{name:─<{room - 1}}┴" if room else "")
+    return "".join(parts)[:-1]

@@ -18,7 +18,7 @@ from torchglass.records.model import Module, Slot
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine, Value
 from torchglass.views.formats import format_shape, harmless
-from torchglass.views.text.trace import Look, op_line, op_text
+from torchglass.views.text.trace import TensorPreview, op_line, op_text
 
 if TYPE_CHECKING:
     import torch
@@ -270,10 +270,10 @@ class Op:
         return tuple(self.trace.calls[call.id] for call in calls)
 
 
-def _look(tensor: torch.Tensor) -> Look:
+def _look(tensor: torch.Tensor) -> TensorPreview:
     from torchglass.capture.tensor.description import corner, histogram, measure
 
-    return Look(corner=corner(tensor), stats=measure(tensor), histogram=histogram(tensor))
+    return TensorPreview(corner=corner(tensor), stats=measure(tensor), histogram=histogram(tensor))
 
 
 class Call:

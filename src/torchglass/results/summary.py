@@ -1,23 +1,44 @@
-"""A summary of a model: what `summary` gives back."""
+"""The result of `summary`: what a model is made of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_args
 
-from torchglass.analyse.summary import Sort, summarize
+from torchglass.analyse.module_rows import full_name
+from torchglass.analyse.parameters import Counts
+from torchglass.analyse.summary import Sort, SummaryReport, SummaryRow, summarize
 from torchglass.errors import ViewError
-from torchglass.export.summary import summary_csv, summary_dict
 from torchglass.records.findings import Finding
 from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.records.model import Model
 from torchglass.records.run import RunStatus
-from torchglass.records.trace import CallRecord
-from torchglass.tables.files import File, json_text, written
-from torchglass.views.formats import harmless
-from torchglass.views.html.fragments import summary_fragment, summary_page
-from torchglass.views.summary_columns import columns_named
-from torchglass.views.text.summary import table_text, tree_text
+from torchglass.records.trace import CallRecord, Value
+from torchglass.results.report import Report
+from torchglass.tables.column import Column, csv_rows, file_column, select_columns
+from torchglass.tables.files import typed_shape
+from torchglass.tables.html import HtmlRow, tree_fragment
+from torchglass.tables.text import column_texts, fact_lines, framed, name_column, wrapped
+from torchglass.views.formats import (
+    SAME_AS,
+    first_shape,
+    format_bytes,
+    format_share,
+    format_time,
+    harmless,
+    shape_text,
+)
+from torchglass.views.model_facts import facts, notes
+from torchglass.views.module_signature import kernel_size
+from torchglass.views.text.model_tree import (
+    NO_TENSOR,
+    output_text,
+    row_name,
+    same_as,
+    tree_text,
+    unseen_text,
+)
 
 _MOST_FINDINGS = 5
 
@@ -51,11 +72,14 @@ class RunNote:
         }
 
 
-class Summary:
-    """What a model is made of; print it, or turn it into something else.
+_TORCHINFO = {"num_params": "parameters", "params_percent": "share"}
 
-    `depth` limits how many levels are shown, `sort` orders siblings, `fold` shows neighbours that
-    are built alike as one row, `col_names` selects the columns.
+
+class Summary(Report):
+    """What a model is made of; print it or export it.
+
+    `depth` limits how many levels are shown, `sort` orders siblings, `fold` shows identical
+    siblings as one row, `col_names` selects the columns.
 
     >>> from torch import nn
     >>> from torchglass import summary
@@ -82,9 +106,16 @@ class Summary:
         self.model = model
         self.calls = calls
         self.run = run
-        """How the run is doing that the model was read from; None for any other target."""
+        """The state of the run that the model was read from; None for any other target."""
         self.report = summarize(model, calls, depth=depth, sort=sort, fold=fold)
-        self._columns = columns_named(col_names, self.report)
+        keys = col_names and [_TORCHINFO.get(name, name) for name in col_names]
+        self._columns = summary_columns(self.report)
+        self._shown = select_columns(self._columns, keys)
+
+    @property
+    def title(self) -> str:
+        """The name of the model."""
+        return self.model.name
 
     @property
     def total_params(self) -> int:
@@ -111,14 +142,14 @@ class Summary:
         """Size of parameters and buffers."""
         return self.report.counts.total.bytes
 
-    def __str__(self) -> str:
-        return self.table()
-
-    __repr__ = __str__
-
     def table(self, *, width: int | None = None) -> str:
         """The modules as a table; `width` leaves out the columns that do not fit."""
-        table = table_text(self.report, self._columns, width)
+        rows = self.report.rows
+        names = name_column(rows, (row_name(row, self.model) for row in rows))
+        totals = fact_lines(facts(self.report), width)
+        remarks = [line for note in notes(self.report) for line in wrapped(note, width)]
+        columns = [names, *column_texts(self._shown, rows)]
+        table = framed(columns, totals, remarks, room=width)
         return table if self.run is None else f"{self.run}\n\n{table}"
 
     def tree(self, *, width: int | None = None) -> str:
@@ -130,23 +161,266 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """The summary as dicts, lists, strings and numbers."""
-        about = {} if self.run is None else {"run": self.run.to_dict()}
-        return {**summary_dict(self.report), **about}
+        report, model = self.report, self.model
+        memory = report.memory
+        return {
+            "model": model.name,
+            "class": model.root.class_name,
+            "origin": model.origin,
+            "also_in_file": [dataclasses.asdict(part) for part in model.also_in_file],
+            "totals": {
+                "modules": len(model.modules),
+                **_counts(report.counts.total),
+                "parameters_per_use": report.counts.per_use.parameters,
+            },
+            "memory": {
+                **to_json_data(memory),
+                "activation_bytes": memory.activation_bytes,
+                "largest_call_bytes": memory.largest_call_bytes,
+                "inference_bytes": memory.inference_bytes,
+                "training_bytes": memory.training_bytes,
+            },
+            "modules": [_module_dict(row, model) for row in report.rows],
+            "tied": [list(names) for names in model.tied.values()],
+            "aliases": {
+                module.path: model[module.alias_of].path
+                for module in model.modules
+                if module.alias_of is not None
+            },
+            "problems": {module.path: module.problem for module in model.modules if module.problem},
+            **({} if self.run is None else {"run": self.run.to_dict()}),
+        }
 
-    def to_json(self, file: File | None = None) -> str:
-        """JSON, also written to a file if one is named."""
-        return written(json_text(self.to_dict()), file)
-
-    def to_csv(self, file: File | None = None) -> str:
-        """A line for each row, also written to a file if one is named."""
-        return written(summary_csv(self.report), file)
-
-    def to_html(self, file: File | None = None) -> str:
-        """A self-contained page, also written to a file if one is named."""
-        return written(summary_page(self.report, self._columns), file)
+    def _csv(self) -> tuple[Sequence[str], Iterable[Iterable[Any]]]:
+        return csv_rows(self._columns, self.report.rows)
 
     def _repr_html_(self) -> str:
-        return summary_fragment(self.report, self._columns)
+        rows = [HtmlRow(row, row_name(row, self.model), row.depth) for row in self.report.rows]
+        return tree_fragment(
+            self.model.name,
+            self.model.origin or self.model.root.class_name,
+            facts(self.report),
+            self._shown,
+            rows,
+            notes(self.report),
+        )
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/plain": str(self), "text/html": self._repr_html_()}
+
+def summary_columns(report: SummaryReport) -> list[Column[SummaryRow]]:
+    """The columns of a summary, in the order of a CSV file."""
+    model, total = report.model, report.counts.total
+
+    def column(
+        key: str, heading: str, text: Callable[[SummaryRow], str], **options: Any
+    ) -> Column[SummaryRow]:
+        """A column that is blank for an alias: its numbers are those of another row."""
+        return Column(
+            key,
+            heading,
+            lambda row: "" if row.module.alias_of is not None else text(row),
+            **options,
+        )
+
+    return [
+        file_column("path", lambda row: full_name(row.module.path, model)),
+        Column(
+            "class",
+            "Class",
+            lambda row: _class(row, model),
+            right=False,
+            csv="class",
+            value=lambda row: row.module.class_name,
+        ),
+        Column(
+            "output_size",
+            "Output",
+            lambda row: output_text(row, report),
+            right=False,
+            spare=1,
+            usual=report.ran,
+        ),
+        file_column("depth", lambda row: row.depth),
+        file_column("repeats", lambda row: len(row.members)),
+        column(
+            "parameters",
+            "Parameters",
+            lambda row: f"{row.total.parameters:,}",
+            csv="parameters",
+            value=lambda row: row.total.parameters,
+        ),
+        column(
+            "share",
+            "Share",
+            lambda row: (
+                format_share(row.total.parameters, total.parameters) if row.total.parameters else ""
+            ),
+            spare=4,
+            bar=lambda row: row.total.parameters / total.parameters,
+        ),
+        column(
+            "trainable",
+            "Trainable",
+            _trainable,
+            right=False,
+            spare=5,
+            usual=bool(total.frozen and total.trainable),  # else it says the same in each row
+            csv="trainable",
+            value=lambda row: row.total.trainable,
+        ),
+        file_column("frozen", lambda row: row.total.frozen),
+        column(
+            "buffers",
+            "Buffers",
+            lambda row: f"{row.total.buffers:,}",
+            spare=7,
+            usual=False,
+            csv="buffers",
+            value=lambda row: row.total.buffers,
+        ),
+        column(
+            "bytes",
+            "Bytes",
+            lambda row: format_bytes(row.total.bytes) if row.total.bytes else "",
+            spare=2,
+            csv="bytes",
+            value=lambda row: row.total.bytes,
+        ),
+        file_column("own_parameters", lambda row: row.own.parameters),
+        column(
+            "dtype",
+            "Dtype",
+            lambda row: ", ".join(row.dtypes),
+            right=False,
+            spare=9,
+            usual=False,
+            csv="dtypes",
+            value=lambda row: " ".join(row.dtypes),
+        ),
+        column(
+            "device",
+            "Device",
+            lambda row: ", ".join(row.devices),
+            right=False,
+            spare=10,
+            usual=False,
+            csv="devices",
+            value=lambda row: " ".join(row.devices),
+        ),
+        column(
+            "calls",
+            "Calls",
+            lambda row: f"{len(row.calls)}",
+            spare=8,
+            usual=False,
+            csv="calls",
+            value=lambda row: len(row.calls),
+        ),
+        Column(
+            "input_size",
+            "Input",
+            lambda row: _input_text(row, report),
+            right=False,
+            spare=3,
+            usual=False,
+            csv="input_shapes",
+            value=lambda row: _typed(row.calls[0].inputs if row.calls else ()),
+        ),
+        file_column("output_shapes", lambda row: _typed(row.calls[0].outputs if row.calls else ())),
+        file_column("alias_of", lambda row: _first_path(row, model)),
+        column(
+            "kernel_size",
+            "Kernel",
+            lambda row: kernel_size(row.module.kind, row.module.extra),
+            right=False,
+            spare=6,
+            usual=False,
+        ),
+        column("shapes", "Shapes", _slot_shapes, right=False, spare=11, usual=False),
+        column("time", "Time", lambda row: _time(row, report), spare=12, usual=False),
+    ]
+
+
+def _class(row: SummaryRow, model: Model) -> str:
+    other = same_as(row, model)
+    if row.module.alias_of is not None:
+        return f"{SAME_AS} {other}"
+    kind = harmless(row.module.kind) + (" !" if row.module.problem else "")
+    return f"{kind} {SAME_AS} {other}" if other else kind
+
+
+def _input_text(row: SummaryRow, report: SummaryReport) -> str:
+    if not row.calls:
+        return unseen_text(row, report)
+    return first_shape(row.calls[0].inputs) or NO_TENSOR
+
+
+def _slot_shapes(row: SummaryRow) -> str:
+    return ", ".join(f"{harmless(slot.name)} {shape_text(slot.spec)}" for slot in row.module.slots)
+
+
+def _time(row: SummaryRow, report: SummaryReport) -> str:
+    """The time of all calls of a module together."""
+    if not row.calls:
+        return unseen_text(row, report)
+    return format_time(sum(call.total_ns for call in row.calls) / 1e9)
+
+
+def _trainable(row: SummaryRow) -> str:
+    if not row.total.parameters:
+        return ""
+    if row.total.frozen:
+        return "partly" if row.total.trainable else "no"
+    return "yes"
+
+
+def _first_path(row: SummaryRow, model: Model) -> str:
+    alias = row.module.alias_of
+    return "" if alias is None else full_name(model[alias].path, model)
+
+
+def _typed(values: Sequence[Value]) -> str:
+    return " ".join(typed_shape(value.spec.shape) for value in values)
+
+
+def _module_dict(row: SummaryRow, model: Model) -> dict[str, Any]:
+    module = row.module
+    first = row.calls[0] if row.calls else None
+    return {
+        "path": module.path,
+        "name": module.name,
+        "class": module.class_name,
+        "extra": module.extra,
+        "depth": row.depth,
+        "repeats": [model[member].path for member in row.members[1:]],
+        "alias_of": None if module.alias_of is None else model[module.alias_of].path,
+        "tied_to": list(row.tied_to),
+        "training": module.training,
+        "own_parameters": row.own.parameters,
+        **_counts(row.total),
+        "dtypes": list(row.dtypes),
+        "devices": list(row.devices),
+        "calls": len(row.calls),
+        "inputs": _values(first.inputs) if first else [],
+        "outputs": _values(first.outputs) if first else [],
+    }
+
+
+def _counts(counts: Counts) -> dict[str, int]:
+    return {
+        "parameters": counts.parameters,
+        "trainable": counts.trainable,
+        "frozen": counts.frozen,
+        "buffers": counts.buffers,
+        "bytes": counts.bytes,
+    }
+
+
+def _values(values: Sequence[Value]) -> list[dict[str, Any]]:
+    return [
+        {
+            "place": value.place,
+            "shape": value.spec.shape and list(value.spec.shape),
+            "dtype": value.spec.dtype,
+        }
+        for value in values
+    ]

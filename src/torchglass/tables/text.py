@@ -6,34 +6,36 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
-from torchglass.analyse.module_rows import Measured, ModuleRow, full_name
-from torchglass.records.model import Model
-from torchglass.tables.column import Column, TableOptions
-from torchglass.views.formats import NOT_RUN, harmless, shorten, width
+from torchglass.tables.column import Column
+from torchglass.views.formats import harmless, shorten, width
+
+R = TypeVar("R")
 
 GAP = "  "
 _READABLE = 20
-"""Rather than cut names to less than this, columns are left out that can be spared."""
+"""Columns that can be spared are left out rather than cutting names shorter than this."""
 _TIGHT = 12
-"""Rather than cut names to less than this, columns are left out that are missed."""
+"""Columns below 0 are left out rather than cutting names shorter than this."""
 _LEAST = 8
+_LONGEST_NAME = 60
+_MOST_ROWS = 100
+"""Of a table whose depth nobody chose."""
 _TAB = 4
 _GUIDES = "│├└─ "
 
 
 @dataclass(frozen=True)
-class Cells:
-    """One column of a table."""
+class TextColumn:
+    """The texts of one column of a table."""
 
     texts: Sequence[str]
     """Its heading, then a cell for each line."""
     right: bool = True
-    """Whether they end at the right, as numbers do; all others may lose their middle."""
+    """Whether cells are aligned right, as numbers are; others may lose their middle."""
     spare: int = 0
-    """Columns of the highest number are left out first where there is no room, those below 0 only
-    where names would be hard to tell; those of 0 stay."""
+    """As in `Column`."""
 
     @cached_property
     def width(self) -> int:
@@ -41,8 +43,64 @@ class Cells:
         return max(map(width, self.texts))
 
 
-def fitted(columns: Sequence[Cells], room: int) -> list[Cells]:
-    """The columns that so many terminal cells have room for."""
+class TreeRow(Protocol):
+    """A row with a place in a tree."""
+
+    @property
+    def depth(self) -> int:
+        """How far it is below the root."""
+
+    @property
+    def last(self) -> bool:
+        """Whether no sibling follows."""
+
+
+class Fact(NamedTuple):
+    """One quantity of a whole report."""
+
+    label: str
+    text: str
+    meaning: str = ""
+    """What is in it, where the label cannot say."""
+
+
+def column_texts(columns: Iterable[Column[R]], rows: Sequence[R]) -> list[TextColumn]:
+    """The columns with a cell for each row."""
+    return [
+        TextColumn([column.heading, *map(column.text, rows)], column.right, column.spare)
+        for column in columns
+    ]
+
+
+def table_text(
+    columns: Iterable[Column[R]], rows: Sequence[R], *below: Sequence[str], room: int | None = None
+) -> str:
+    """A table between rules, with blocks of lines below it."""
+    return framed(column_texts(columns, rows), *below, room=room)
+
+
+def name_column(rows: Sequence[TreeRow], names: Iterable[str]) -> TextColumn:
+    """The names of modules behind the guides of their tree."""
+    shown = (
+        guide + shorten(name, _LONGEST_NAME)
+        for guide, name in zip(guides(rows, "─"), names, strict=True)
+    )
+    return TextColumn(["Module", *shown], right=False)
+
+
+def name_text(name: str) -> str:
+    """A name from the user's code that is safe to print and not too long."""
+    return shorten(harmless(name), _LONGEST_NAME)
+
+
+def readable_depth(depths: Sequence[int]) -> int:
+    """The depth down to which a tree has about a hundred rows; 0 if its first level has more."""
+    levels = range(max(depths, default=0), 0, -1)
+    return next((level for level in levels if sum(d <= level for d in depths) <= _MOST_ROWS), 0)
+
+
+def fitted(columns: Sequence[TextColumn], room: int) -> list[TextColumn]:
+    """The columns that fit into this many terminal cells."""
     shown = list(columns)
     for spare in sorted({column.spare for column in columns if column.spare}, reverse=True):
         if _taken(shown, _READABLE if spare > 0 else _TIGHT) <= room:
@@ -54,7 +112,7 @@ def fitted(columns: Sequence[Cells], room: int) -> list[Cells]:
 
 
 def wrapped(text: str, room: int | None, *, before: str = "") -> list[str]:
-    """A text in lines of so many cells, all of them indented by what stands before the first."""
+    """A text in lines of this many cells, indented by the width of `before`."""
     if room is None or width(before + text) <= room:
         return [before + text]
     first, *others = _folded(text, max(room - width(before), _LEAST))
@@ -62,14 +120,14 @@ def wrapped(text: str, room: int | None, *, before: str = "") -> list[str]:
 
 
 def broken(text: str, room: int | None) -> str:
-    """A text whose lines go on below themselves where there is no room, so that nothing is lost."""
+    """A text with its long lines wrapped."""
     if room is None:
         return text
     return "\n".join(part for line in text.splitlines() for part in _parts(line, room))
 
 
 def shortened(text: str, limit: int) -> str:
-    """A text in so many terminal cells; of the lines of a tree before a name the last ones stay."""
+    """A text in this many terminal cells; of the tree guides before a name the last ones stay."""
     if width(text) <= limit:
         return text
     name = text.lstrip(_GUIDES)
@@ -85,7 +143,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def _parts(line: str, room: int) -> list[str]:
-    """The lines that one line makes, indented as it is as long as that leaves room."""
+    """One line wrapped, with its indent as long as that leaves room."""
     line = line.expandtabs(_TAB)
     if width(line) <= room:
         return [line]
@@ -96,7 +154,7 @@ def _parts(line: str, room: int) -> list[str]:
 
 
 def _folded(text: str, room: int) -> list[str]:
-    """The words of a text in lines of so many terminal cells; only a longer word is broken."""
+    """The words of a text in lines of this many terminal cells; only longer words are broken."""
     lines = [""]
     for word, spaces in re.findall(r"(\S+)(\s*)", text.replace("\n", " ")):
         rest = word
@@ -110,18 +168,18 @@ def _folded(text: str, room: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def _taken(columns: Sequence[Cells], limit: int) -> int:
-    """How wide a table is in which no name takes more than so much."""
+def _taken(columns: Sequence[TextColumn], limit: int) -> int:
+    """The width of a table in which no name is longer than the limit."""
     widths = (column.width if column.right else min(column.width, limit) for column in columns)
     return sum(widths) + len(GAP) * (len(columns) - 1)
 
 
-def _cut(column: Cells, limit: int) -> Cells:
+def _cut(column: TextColumn, limit: int) -> TextColumn:
     return replace(column, texts=[shortened(text, limit) for text in column.texts])
 
 
-def framed(columns: Iterable[Cells], *below: Sequence[str], room: int | None = None) -> str:
-    """A table between rules and blocks of lines below it; it fits into so many terminal cells."""
+def framed(columns: Iterable[TextColumn], *below: Sequence[str], room: int | None = None) -> str:
+    """A table between rules, with blocks of lines below it."""
     every = list(columns)
     shown = every if room is None else fitted(every, room)
     heading, *lines = lined_up(shown)
@@ -132,47 +190,49 @@ def framed(columns: Iterable[Cells], *below: Sequence[str], room: int | None = N
     return "\n".join([rule, *(line for part in parts for line in (*part, rule))])
 
 
-def lined_up(columns: Iterable[Cells]) -> list[str]:
-    """The lines of a table, that of the headings first."""
+def lined_up(columns: Iterable[TextColumn]) -> list[str]:
+    """The lines of a table, headings first."""
     aligned = [_align(column.texts, right=column.right) for column in columns]
     return [GAP.join(line).rstrip() for line in zip(*aligned, strict=True)]
 
 
 def rule_for(lines: Iterable[str]) -> str:
-    """A rule as long as the longest of some lines."""
+    """A rule as long as the longest line."""
     return "─" * max(map(width, lines))
 
 
-def fact_lines(facts: Sequence[tuple[str, str]], room: int | None = None) -> list[str]:
-    """What is said of a whole: what each fact is about, and the fact."""
-    labels = _align([label for label, _ in facts], right=False)
+def fact_lines(facts: Sequence[Fact], room: int | None = None) -> list[str]:
+    """Facts below each other, their labels aligned."""
+    labels = _align([fact.label for fact in facts], right=False)
     return [
         line
-        for label, (_, text) in zip(labels, facts, strict=True)
-        for line in wrapped(text, room, before=label + GAP)
+        for label, (_, text, meaning) in zip(labels, facts, strict=True)
+        for line in wrapped(f"{text}: {meaning}" if meaning else text, room, before=label + GAP)
     ]
 
 
 def note_lines(notes: Iterable[str], room: int | None = None) -> list[str]:
-    """What has to be said besides."""
+    """Notes, wrapped."""
     return [line for note in notes for line in wrapped(f"{note}.", room, before="Note: ")]
 
 
 def left_out(every: Sequence[object], shown: Sequence[object]) -> list[str]:
-    """How many there are that are not shown, if any."""
+    """A line that says how many are not shown, if any."""
     count = len(every) - len(shown)
     return [f"… and {count:,} more"] if count else []
 
 
 def missing_note(what: Iterable[str], room: int | None) -> list[str]:
-    """What there was no room for, if anything, and where there is."""
+    """A note on what did not fit, if anything."""
     names = ", ".join(dict.fromkeys(what))
     note = f"left out at {room} columns: {names}; a wider terminal or a file has room"
     return note_lines([note], room) if names else []
 
 
-def _missing(every: Iterable[Cells], shown: Iterable[Cells], room: int | None) -> list[str]:
-    """Which columns there was no room for, if any."""
+def _missing(
+    every: Iterable[TextColumn], shown: Iterable[TextColumn], room: int | None
+) -> list[str]:
+    """A note on the columns that did not fit, if any."""
     kept = {column.spare for column in shown}
     return missing_note((column.texts[0] for column in every if column.spare not in kept), room)
 
@@ -186,20 +246,8 @@ def _align(cells: Sequence[str], *, right: bool) -> list[str]:
     ]
 
 
-class Placed(Protocol):
-    """A row that knows its place in a tree."""
-
-    @property
-    def depth(self) -> int:
-        """How far it is below the root."""
-
-    @property
-    def last(self) -> bool:
-        """Whether no sibling follows."""
-
-
-def guides(rows: Iterable[Placed], arm: str) -> Iterator[str]:
-    """For each row what stands before it: with "──" as an arm "├── ", "│   └── ", …"""
+def guides(rows: Iterable[TreeRow], arm: str) -> Iterator[str]:
+    """The guide before each row of a tree; with "──" as an arm "├── ", "│   └── ", …"""
     blank = " " * len(arm)
     # What the rows below each open level begin with.
     open_levels = [""]
@@ -211,88 +259,3 @@ def guides(rows: Iterable[Placed], arm: str) -> Iterator[str]:
         before = open_levels[-1]
         yield f"{before}{'└' if row.last else '├'}{arm} "
         open_levels.append(f"{before}{' ' if row.last else '│'}{blank} ")
-
-
-M = TypeVar("M", bound=Measured)
-R = TypeVar("R")
-W = TypeVar("W")
-
-_LONGEST_NAME = 60
-_MORE_TENSORS = re.compile(r"\S \+\d+$")
-_MOST_ROWS = 100
-"""Of a table whose depth nobody named."""
-
-
-def module_table(
-    rows: Sequence[ModuleRow[M]],
-    columns: Sequence[Column[M, W]],
-    whole: W,
-    below: Sequence[str],
-    look: TableOptions,
-) -> str:
-    """The modules below their headings, then what is to be said of the whole."""
-    every, rows = rows, _readable(rows, look)
-    hidden = _hidden_line(every, rows, look)
-    names = [
-        guide + shorten(harmless(row.name), _LONGEST_NAME)
-        for row, guide in zip(rows, guides(rows, "─"), strict=True)
-    ]
-    measured = [row.measured for row in rows]
-    cells = [column_cells(column, measured, whole) for column in columns]
-    signs = _sign_lines(text for column in cells for text in column.texts[1:])
-    named = Cells(["Module", *names], right=False)
-    return framed([named, *cells], [*signs, *hidden], below, room=look.room)
-
-
-def _sign_lines(texts: Iterable[str]) -> list[str]:
-    """What the signs in some cells mean, of those that are there."""
-    every = set(texts)
-    not_run = [f"{NOT_RUN}: not called in this forward"] if NOT_RUN in every else []
-    more = any(_MORE_TENSORS.search(text) for text in every)
-    return [*not_run, *(["+1: one more output tensor"] if more else [])]
-
-
-def _readable(rows: Sequence[ModuleRow[M]], look: TableOptions) -> Sequence[ModuleRow[M]]:
-    """All rows; of a long table those down to the depth that can be read at once."""
-    if look.depth is not None or len(rows) <= _MOST_ROWS:
-        return rows
-    depth = readable_depth([row.depth for row in rows])
-    return [row for row in rows if row.depth <= depth] if depth else rows[:_MOST_ROWS]
-
-
-def readable_depth(depths: Sequence[int]) -> int:
-    """The depth down to which a tree has about a hundred rows; 0 if its first level has more."""
-    deepest = max(depths, default=0)
-    levels = range(deepest, 0, -1)
-    return next((level for level in levels if sum(d <= level for d in depths) <= _MOST_ROWS), 0)
-
-
-def _hidden_line(
-    every: Sequence[ModuleRow[M]], shown: Sequence[ModuleRow[M]], look: TableOptions
-) -> list[str]:
-    """How many rows are left out, and how to see them."""
-    if len(shown) == len(every):
-        return []
-    deepest = max((row.measured.path or "").count(".") + 1 for row in every)
-    line = (
-        f"{len(shown)} of {len(every):,} rows; depth={deepest} (--depth {deepest}) shows all, "
-        'sort="self" (--sort self) the largest first'
-    )
-    return wrapped(line, look.room)
-
-
-def column_cells(column: Column[R, W], rows: Sequence[R], whole: W) -> Cells:
-    """A column with a cell for each row."""
-    texts = [column.title, *(column.text(row, whole) for row in rows)]
-    return Cells(texts, column.right, column.spare)
-
-
-def path_text(path: str | None, model: Model) -> str:
-    """Where a module is, in no more than the room that there is for it."""
-    return shorten(harmless(full_name(path, model)), _LONGEST_NAME)
-
-
-def class_text(measured: Measured, model: Model) -> str:
-    """The class of a module; none for one made as the model ran, and for what is no module's."""
-    module = None if measured.path is None else model.find(measured.path)
-    return "" if module is None else harmless(module.kind)

@@ -30,8 +30,8 @@ def hold(model: Model, *documents: Document) -> Reader:
 
 def reader_of_result(target: object) -> Reader | None:
     """A reader of what another verb gave back; None for anything else."""
-    from torchglass.results.measurement import Profile
     from torchglass.results.memory import Memory
+    from torchglass.results.profile import Profile
     from torchglass.results.run import SavedRun
     from torchglass.results.summary import Summary
     from torchglass.results.trace import Trace

@@ -80,6 +80,19 @@ def format_count(count: int) -> str:
     return f"{count / 1_000_000_000:.1f}B"
 
 
+def format_flops(count: float) -> str:
+    """A number of operations with three digits and a unit: 3628146688 is "3.63 G"."""
+    if count < 1000:
+        return f"{count:.0f}"
+    for unit in "KMGTP":
+        count /= 1000
+        # Rounded, 999.7 would be 1000.
+        if count < 999.5:
+            digits = 2 if count < 9.995 else 1 if count < 99.95 else 0
+            return f"{count:.{digits}f} {unit}"
+    return f"{count / 1000:.2f} E"
+
+
 def format_bytes(count: float, *, step: int = 1024) -> str:
     """An amount of memory in steps of 1024, or of 1000: 253.5 KB."""
     if count < step:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from torchglass.analyse.summary import SummaryReport
@@ -11,20 +10,11 @@ from torchglass.analyse.trace import Anatomy, parameters_of
 from torchglass.records.model import FilePart, Model
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import OpId
+from torchglass.tables.text import Fact
 from torchglass.views.formats import format_bytes, format_count, harmless
 
 _MOST_NOTES = 10
 _FEW_PARTS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """One quantity of the whole model."""
-
-    label: str
-    text: str
-    meaning: str = ""
-    """What is in it, where the label cannot say."""
 
 
 def facts(report: SummaryReport) -> list[Fact]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.inspections import call, inspected, tensor
 from torchglass.errors import StoreError
-from torchglass.export.inspection import (
+from torchglass.results.inspection_file import (
     SCHEMA_FILE,
     inspection_dict,
     inspection_json,

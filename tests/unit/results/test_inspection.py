@@ -6,7 +6,7 @@ import pytest
 
 from tests.inspections import inspected
 from torchglass.errors import LookupFailedError
-from torchglass.results.observation import Inspection
+from torchglass.results.inspection import Inspection
 
 
 def test_modules_are_found_by_path_and_another_place_tells_of_the_first() -> None:

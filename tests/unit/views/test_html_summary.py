@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from tests import make, networks
 from torchglass.analyse.summary import summarize
 from torchglass.records.model import Model
-from torchglass.views.html.fragments import summary_page
+from torchglass.views.html import summary_page
 from torchglass.views.summary_columns import columns_named
 
 EVIL = "</style><script>alert(1)</script>\"'\u202e"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tests import make
 from torchglass.analyse.trace import Anatomy
-from torchglass.views.html.fragments import trace_fragment
+from torchglass.views.html import trace_fragment
 
 MODEL = make.model()
 

@@ -11,7 +11,7 @@ from tests.timings import run, timing
 from torchglass.analyse.time_attribution import charge
 from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.timing import Timing
-from torchglass.results.measurement import Profile
+from torchglass.results.profile import Profile
 
 MODEL = make.model(
     {

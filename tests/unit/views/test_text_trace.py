@@ -6,7 +6,7 @@ from tests import make
 from torchglass.analyse.trace import Anatomy
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import OpId, SourceLine
-from torchglass.views.text.trace import Look, log_text, op_line, op_text
+from torchglass.views.text.trace import TensorPreview, log_text, op_line, op_text
 
 WEIGHT = {"fc.weight": (3, 3), "fc.bias": (3,)}
 OPS = (
@@ -113,7 +113,7 @@ def test_modules_are_indented_below_theirs_and_leaves_share_lines() -> None:
 
 
 def test_an_op_tells_its_pass_and_the_calls_it_ran_in(anatomy: Anatomy) -> None:
-    assert op_text(anatomy, OpId(3), {0: Look(corner="tensor([1.])")}).splitlines() == [
+    assert op_text(anatomy, OpId(3), {0: TensorPreview(corner="tensor([1.])")}).splitlines() == [
         "Layer linear_1_1 (pass 2/2), operation 4/5:",
         "\tOutput tensor: shape=(2, 3), dtype=torch.float32, size=24 B",
         "\t\ttensor([1.])",
@@ -144,7 +144,7 @@ def test_arguments_cannot_write_to_the_screen_what_it_would_obey(anatomy: Anatom
 
 def test_values_are_summed_up_and_drawn(anatomy: Anatomy) -> None:
     stats = Stats(count=6, min=-1, max=2.5, mean=0.123456, std=1, nan=2)
-    look = Look(corner="", stats=stats, histogram=(0, 4, 8, 8))
+    look = TensorPreview(corner="", stats=stats, histogram=(0, 4, 8, 8))
 
     (line,) = (
         line for line in op_text(anatomy, OpId(1), {0: look}).split("\n") if "Values" in line
@@ -154,7 +154,7 @@ def test_values_are_summed_up_and_drawn(anatomy: Anatomy) -> None:
 
 
 def test_a_gradient_is_shown_below_the_values(anatomy: Anatomy) -> None:
-    gradient = Look(corner="", stats=Stats(count=2, min=0, max=1, mean=0.5, std=0.5))
+    gradient = TensorPreview(corner="", stats=Stats(count=2, min=0, max=1, mean=0.5, std=0.5))
 
     text = op_text(anatomy, OpId(1), {}, gradient=gradient)
 
@@ -164,7 +164,7 @@ def test_a_gradient_is_shown_below_the_values(anatomy: Anatomy) -> None:
 def test_equal_bars_are_all_full_rather_than_all_empty(anatomy: Anatomy) -> None:
     stats = Stats(count=4, min=0, max=1, mean=0.5, std=0.5)
 
-    text = op_text(anatomy, OpId(1), {0: Look(corner="", stats=stats, histogram=(2, 2))})
+    text = op_text(anatomy, OpId(1), {0: TensorPreview(corner="", stats=stats, histogram=(2, 2))})
 
     assert text.endswith("██")
 
@@ -199,7 +199,7 @@ def test_several_outputs_are_numbered_and_many_of_them_cut() -> None:
     outputs = tuple(make.value(2) for _ in range(6))
     anatomy = Anatomy(make.trace([make.op(0, "unbind", outputs=outputs)]))
 
-    lines = op_text(anatomy, OpId(0), {1: Look(corner="tensor([0.])")}).splitlines()
+    lines = op_text(anatomy, OpId(0), {1: TensorPreview(corner="tensor([0.])")}).splitlines()
 
     assert lines[1:6] == [
         "\tOutput tensor 0: shape=(2,), dtype=torch.float32, size=8 B (not saved)",

@@ -11,7 +11,7 @@ from torchglass.analyse.trace import Anatomy, parameters_of
 from torchglass.records.model import Model, Module
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord
-from torchglass.tables.text import Cells, fitted, lined_up
+from torchglass.tables.text import TextColumn, fitted, lined_up
 from torchglass.views.formats import first_shape, format_bytes, format_shape, harmless, sparkline
 from torchglass.views.model_facts import Saved, ends, parameters, structure, tensors
 
@@ -83,11 +83,13 @@ def _operations(anatomy: Anatomy, marked: Saved) -> list[str]:
     starred = {op for op, _ in marked}
     ops = [anatomy.record.ops[op] for _, op in shown]
     columns = [
-        Cells([str(place) for place, _ in shown]),
-        Cells(["*" if op in starred else " " for _, op in shown] if marked else [""] * len(shown)),
-        Cells([str(anatomy.labels[op]) for _, op in shown], right=False),
-        Cells([first_shape(op.outputs) for op in ops], right=False),
-        Cells([_module(anatomy, op) for _, op in shown], right=False),
+        TextColumn([str(place) for place, _ in shown]),
+        TextColumn(
+            ["*" if op in starred else " " for _, op in shown] if marked else [""] * len(shown)
+        ),
+        TextColumn([str(anatomy.labels[op]) for _, op in shown], right=False),
+        TextColumn([first_shape(op.outputs) for op in ops], right=False),
+        TextColumn([_module(anatomy, op) for _, op in shown], right=False),
     ]
     used = [column for column in columns if column.width]
     lines = [f"\t\t{line}" for line in lined_up(fitted(used, _WIDTH))]
@@ -138,7 +140,7 @@ _MOST_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class TensorPreview:
     """What is to be seen of a saved tensor."""
 
     corner: str
@@ -159,9 +161,9 @@ def op_line(anatomy: Anatomy, id: OpId) -> str:
 def op_text(
     anatomy: Anatomy,
     id: OpId,
-    looks: Mapping[int, Look],
+    looks: Mapping[int, TensorPreview],
     *,
-    gradient: Look | None = None,
+    gradient: TensorPreview | None = None,
     code: str = "",
 ) -> str:
     """All there is to say of an op; `looks` are its saved tensors by output, `code` its source."""
@@ -192,7 +194,7 @@ def _brief(spec: TensorSpec) -> str:
     return f"{format_shape(spec.shape) or 'scalar'} {spec.dtype}"
 
 
-def _outputs(op: OpRecord, looks: Mapping[int, Look]) -> Iterator[str]:
+def _outputs(op: OpRecord, looks: Mapping[int, TensorPreview]) -> Iterator[str]:
     several = len(op.outputs) > 1
     for index, value in enumerate(op.outputs[:_MOST_OUTPUTS]):
         look = looks.get(index)
@@ -249,7 +251,7 @@ def _keys(anatomy: Anatomy, id: OpId) -> Iterator[int | str]:
             yield harmless(key) if isinstance(key, str) else key
 
 
-def _values(title: str, looks: Sequence[Look]) -> Iterator[str]:
+def _values(title: str, looks: Sequence[TensorPreview]) -> Iterator[str]:
     for look in looks:
         if look.stats is not None:
             yield f"\t{title}: {_numbers(look.stats)}  {_bars(look.histogram)}".rstrip()

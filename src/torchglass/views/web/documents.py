@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchglass.analyse.class_source import read_class
-from torchglass.analyse.memory import Moment, devices_of, memory_report
+from torchglass.analyse.memory import MemoryReport, Moment, devices_of
 from torchglass.errors import StoreError
 from torchglass.records.calls import Statistics
 from torchglass.records.findings import Findings
@@ -165,7 +165,7 @@ def memory(reader: Reader) -> Payload:
     footprint, model = reader.document(Footprint), model_of(reader)
     if footprint is None or model is None:
         return {"memory": None}
-    report = memory_report(footprint, model, devices_of(footprint)[0])
+    report = MemoryReport(footprint, model, devices_of(footprint)[0])
     return {
         "memory": {
             "device": report.device,

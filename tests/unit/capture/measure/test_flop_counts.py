@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.models import ResNet18
 from tests.hard.forwards import Written
 from torchglass.api.measure import flops
-from torchglass.results.measurement import Flops
+from torchglass.results.flops import Flops
 
 BATCH, LENGTH, WIDTH, HEADS, WORDS, LAYERS = 2, 16, 32, 4, 50, 2
 

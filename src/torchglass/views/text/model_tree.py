@@ -1,4 +1,4 @@
-"""A model as a text table or a tree.
+"""A model as a tree.
 
 ResNet(
 ├── 11.7M parameters
@@ -10,61 +10,70 @@ ResNet(
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from torchglass.analyse.summary import SummaryReport, SummaryRow
-from torchglass.tables.text import (
-    Cells,
-    column_cells,
-    fact_lines,
-    framed,
-    guides,
-    missing_note,
-    shortened,
-    wrapped,
-)
-from torchglass.views.formats import SAME_AS, format_count, harmless, shorten, width
-from torchglass.views.model_facts import also_in_file, facts, notes
+from torchglass.records.model import Model
+from torchglass.tables.text import guides, missing_note, name_text, shortened, wrapped
+from torchglass.views.formats import NOT_RUN, SAME_AS, first_shape, format_count, harmless, width
+from torchglass.views.model_facts import also_in_file
 from torchglass.views.module_signature import brief
-from torchglass.views.summary_columns import Column, output_text, row_name, same_as
 
-_LONGEST_NAME = 60
+NO_TENSOR = "no tensor"
 
 
-def table_text(report: SummaryReport, columns: Sequence[Column], room: int | None = None) -> str:
-    """The rows of a report below their headings, then its totals and notes."""
-    names = (
-        guide + shorten(row_name(row, report.model), _LONGEST_NAME)
-        for row, guide in zip(report.rows, guides(report.rows, "─"), strict=True)
+def row_name(row: SummaryRow, model: Model) -> str:
+    """What a row is called: its name, or "12 × Block (0–11)" for identical siblings."""
+    module = row.module
+    if row.depth == 0:
+        return harmless(model.name)
+    if len(row.members) == 1:
+        return harmless(module.name)
+    last = model[row.members[-1]]
+    return (
+        f"{len(row.members)} × {harmless(module.kind)} ({harmless(f'{module.name}–{last.name}')})"
     )
-    texts = (column_cells(column, report.rows, report) for column in columns)
-    totals = fact_lines(
-        [
-            (fact.label, fact.text + (f": {fact.meaning}" if fact.meaning else ""))
-            for fact in facts(report)
-        ],
-        room,
-    )
-    remarks = [line for note in notes(report) for line in wrapped(note, room)]
-    return framed([Cells(["Module", *names], right=False), *texts], totals, remarks, room=room)
+
+
+def same_as(row: SummaryRow, model: Model) -> str:
+    """The first path of a module that has several, or of a tensor it shares; else ""."""
+    if row.module.alias_of is not None:
+        return harmless(model[row.module.alias_of].path) or "the model itself"
+    if not row.tied_to:
+        return ""
+    more = f" +{len(row.tied_to) - 1}" if len(row.tied_to) > 1 else ""
+    return harmless(row.tied_to[0]) + more
+
+
+def output_text(row: SummaryRow, report: SummaryReport) -> str:
+    """The shape that comes out of a module, "–" where it did not run; "" without a forward."""
+    if not row.calls:
+        return unseen_text(row, report)
+    calls = f" · {len(row.calls)} calls" if len(row.calls) > 1 else ""
+    return (first_shape(row.calls[0].outputs) or NO_TENSOR) + calls
+
+
+def unseen_text(row: SummaryRow, report: SummaryReport) -> str:
+    """What stands for the shapes of a module that was not called."""
+    return NOT_RUN if report.ran and row.module.alias_of is None else ""
 
 
 class _Way(NamedTuple):
-    """One way to say what a row is."""
+    """One way to describe a row."""
 
     text: str
     left_out: tuple[str, ...] = ()
 
 
 def tree_text(report: SummaryReport, room: int | None = None) -> str:
-    """The rows of a report, each with what its module does, what comes out and its parameters.
+    """The rows of a report, each with its module's settings, output shape and parameters.
 
-    With a room of so many terminal cells a row that is too long says less, and the end says what.
+    Rows that do not fit into the width say less; the last line says what is missing.
     """
     below = report.rows[1:]
     deepest = max((row.depth for row in below), default=0)
-    # The lines of a deep tree would leave nothing for the names.
+    # The guides of a deep tree would leave no room for the names.
     arm = "──" if room is None or 2 * len("├── ") * deepest <= room else ""
     ways = [
         _fitting(guide, _ways(row, report), room)
@@ -79,7 +88,7 @@ def tree_text(report: SummaryReport, room: int | None = None) -> str:
 
 
 def _fitting(guide: str, ways: Iterator[_Way], room: int | None) -> _Way:
-    """The fullest way to say what a row is that there is room for; a name loses its middle last."""
+    """The longest description of a row that fits; a name loses its middle last."""
     way = next(ways)
     while room is not None and width(guide + way.text) > room:
         shorter = next(ways, None)
@@ -90,9 +99,9 @@ def _fitting(guide: str, ways: Iterator[_Way], room: int | None) -> _Way:
 
 
 def _ways(row: SummaryRow, report: SummaryReport) -> Iterator[_Way]:
-    """What a row is, in full and then in fewer and fewer words, at last its name alone."""
+    """Descriptions of a row, from the full one to its name alone."""
     module, model = row.module, report.model
-    name = shorten(row_name(row, model), _LONGEST_NAME)
+    name = name_text(row_name(row, model))
     other = same_as(row, model)
     if module.alias_of is not None:
         yield _Way(f"{name}: {harmless(module.kind)} {SAME_AS} {other}")

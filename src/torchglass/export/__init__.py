@@ -1,1 +1,0 @@
-"""Writing records for another program: one format, one file, one function."""

@@ -1,0 +1,347 @@
+"""The result of `inspect`: what each module did in a pass, with NaN and Inf traced to a module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torchglass.errors import LookupFailedError
+from torchglass.records.calls import (
+    CallCost,
+    InspectedCall,
+    InspectedModel,
+    InspectedModule,
+    NonFinite,
+)
+from torchglass.results.inspection_file import (
+    inspection_dict,
+    inspection_json,
+    module_info,
+    read_json,
+)
+from torchglass.results.report import Report
+from torchglass.tables.column import Column, csv_rows, file_column
+from torchglass.tables.files import File, written
+from torchglass.tables.html import HtmlRow, tree_fragment
+from torchglass.tables.text import (
+    Fact,
+    column_texts,
+    framed,
+    name_column,
+    note_lines,
+    readable_depth,
+    wrapped,
+)
+from torchglass.targets.names import near
+from torchglass.views.formats import (
+    NOT_RUN,
+    SAME_AS,
+    first_shape,
+    format_bytes,
+    format_count,
+    format_share,
+    format_time,
+    harmless,
+    shorten,
+)
+
+if TYPE_CHECKING:
+    pass
+
+_LONGEST_NAME = 44
+_MINUS = "−"
+_GRADIENT_LEGEND = "Gradient: root mean square of the gradient at the module's output."
+
+
+class ModuleInspection:
+    """One module of an inspected model.
+
+    `info` has Inspector Gadgets' names and units (MB of 1e6 bytes, milliseconds); `record` has
+    bytes and nanoseconds.
+    """
+
+    def __init__(self, model: InspectedModel, module: InspectedModule) -> None:
+        self.record = model.resolve(module)
+        self.path = module.path
+        self._model = model
+        self._module = module
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the file says about it."""
+        return module_info(self._model, self._module)
+
+    @property
+    def calls(self) -> tuple[InspectedCall, ...]:
+        """Its latest calls, one by one."""
+        return self.record.calls
+
+    def __repr__(self) -> str:
+        lines = (f"  {key}: {value}" for key, value in self.info.items() if key != "calls")
+        return "\n".join([self.path or self._model.name, *lines])
+
+
+class InspectionRow(NamedTuple):
+    """A module and its place in the tree."""
+
+    module: InspectedModule
+    depth: int
+    last: bool
+
+
+class Inspection(Report, Mapping[str, ModuleInspection]):
+    """The modules of a model by path; print it for a table.
+
+    The model itself is "", and also has its class name, as in the file.
+    """
+
+    def __init__(self, record: InspectedModel) -> None:
+        self.record = record
+        self._by_path = {module.path: module for module in reversed(record.modules)}
+
+    @classmethod
+    def read(cls, file: File) -> Inspection:
+        """An inspection from its file."""
+        return cls(read_json(Path(file).read_bytes()))
+
+    @property
+    def title(self) -> str:
+        """The name of the model."""
+        return self.record.name
+
+    def __getitem__(self, path: str) -> ModuleInspection:
+        module = self._by_path.get(path)
+        if module is None and path == self.record.name:
+            module = self._by_path.get("")
+        if module is None:
+            raise LookupFailedError(f"there is no module {path!r}{near(path, list(self._by_path))}")
+        return ModuleInspection(self.record, module)
+
+    def __iter__(self) -> Iterator[str]:
+        return (module.path for module in self.record.modules)
+
+    def __len__(self) -> int:
+        return len(self.record.modules)
+
+    def table(self, depth: int | None = None, *, width: int | None = None) -> str:
+        """The modules as a table, down to a `depth`; columns that do not fit are left out."""
+        every = self._rows()
+        limit = depth if depth is not None else readable_depth([row.depth for row in every]) or 1
+        shown = [row for row in every if row.depth <= limit]
+        columns = self._columns([row.module for row in shown])
+        names = (
+            shorten(harmless(row.module.name or self.record.name), _LONGEST_NAME) for row in shown
+        )
+        below = [line for text in _origins(self.record) for line in wrapped(text, width)]
+        below += note_lines(self.record.notes, width)
+        if any(column.key == "gradient" for column in columns):
+            below += wrapped(_GRADIENT_LEGEND, width)
+        texts = [name_column(shown, names), *column_texts(columns, [row.module for row in shown])]
+        hidden = self._hidden(every, shown, width) if depth is None else []
+        return framed(texts, hidden, below, room=width)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The tree of `info` and `children` that the file holds."""
+        return inspection_dict(self.record)
+
+    def to_json(self, file: File | None = None) -> str:
+        """The text of the file, also written to `file` if one is named."""
+        return written(inspection_json(self.record), file)
+
+    def save(self, file: File) -> Path:
+        """Write the file of `to_json`, whatever its ending, and the folders that it is in."""
+        path = Path(file)
+        self.to_json(path)
+        return path
+
+    def _csv(self) -> tuple[Sequence[str], Iterable[Iterable[Any]]]:
+        modules = self.record.modules
+        path: Column[InspectedModule] = file_column("path", lambda row: row.path or self.title)
+        return csv_rows([path, *self._columns(modules)], modules)
+
+    def _repr_html_(self) -> str:
+        rows = self._rows()
+        return tree_fragment(
+            self.record.name,
+            self.record.modules[0].class_name,
+            [Fact("Passes", str(self.record.passes))],
+            self._columns(self.record.modules),
+            [
+                HtmlRow(row.module, harmless(row.module.name or self.record.name), row.depth)
+                for row in rows
+            ],
+            [*_origins(self.record), *self.record.notes],
+        )
+
+    def _rows(self) -> list[InspectionRow]:
+        modules = self.record.modules
+        depths: list[int] = []
+        for module in modules:
+            depths.append(0 if module.parent is None else depths[module.parent] + 1)
+        last = {module.parent: index for index, module in enumerate(modules)}
+        return [
+            InspectionRow(module, depths[index], last[module.parent] == index)
+            for index, module in enumerate(modules)
+        ]
+
+    def _hidden(
+        self, every: Sequence[InspectionRow], shown: Sequence[InspectionRow], room: int | None
+    ) -> list[str]:
+        if len(shown) == len(every):
+            return []
+        deepest = max(row.depth for row in every)
+        line = f"{len(shown)} of {len(every):,} rows; depth={deepest} (--depth {deepest}) shows all"
+        return wrapped(line, room)
+
+    def _columns(self, modules: Sequence[InspectedModule]) -> list[Column[InspectedModule]]:
+        """The columns that at least one of the modules has something for."""
+        root = self.record.modules[0]
+        columns: list[Column[InspectedModule]] = [
+            Column(
+                "class", "Class", _class, False, 1, csv="class", value=lambda row: row.class_name
+            ),
+            Column("output", "Output", _output, right=False, spare=2),
+            Column(
+                "parameters",
+                "Params",
+                lambda row: format_count(row.parameters) if row.parameters else "",
+                spare=6,
+                csv="parameters",
+                value=lambda row: row.parameters,
+            ),
+            Column(
+                "calls", "Calls", _calls, spare=5, csv="calls", value=lambda row: row.call_count
+            ),
+            *_time_columns("forward", lambda row: row.forward, root),
+        ]
+        if any(module.backward for module in modules):
+            columns += _time_columns("backward", lambda row: row.backward, root)
+        if any(map(_gradient, modules)):
+            columns.append(Column("gradient", "Gradient", _gradient, spare=7))
+        if any(module.forward and module.forward.added_bytes is not None for module in modules):
+            columns.append(_memory_column("forward", "Memory fwd", lambda row: row.forward))
+        if any(module.backward and module.backward.added_bytes is not None for module in modules):
+            columns.append(_memory_column("backward", "bwd", lambda row: row.backward))
+        if any(any(bad) for module in modules for bad in _places(module).values()):
+            columns.append(
+                Column("nan_inf", "NaN/Inf", _mark, right=False, csv="nan_inf", value=_mark)
+            )
+        return columns
+
+
+def _time_columns(
+    stage: str, effort: Callable[[InspectedModule], CallCost | None], root: InspectedModule
+) -> list[Column[InspectedModule]]:
+    whole = effort(root)
+
+    def time(row: InspectedModule) -> str:
+        found = effort(row)
+        return "" if found is None else format_time(found.total_ns / 1e9)
+
+    def share(row: InspectedModule) -> str:
+        found = effort(row)
+        return format_share(found.total_ns, whole.total_ns) if found and whole else ""
+
+    def total_ns(row: InspectedModule) -> int | None:
+        found = effort(row)
+        return None if found is None else found.total_ns
+
+    return [
+        Column(stage, stage.capitalize(), time, csv=f"{stage}_ns", value=total_ns),
+        Column(f"{stage}_share", "share", share, spare=4),
+    ]
+
+
+def _memory_column(
+    stage: str, heading: str, effort: Callable[[InspectedModule], CallCost | None]
+) -> Column[InspectedModule]:
+    return Column(f"{stage}_memory", heading, lambda row: _memory(effort(row)), spare=3)
+
+
+def _class(module: InspectedModule) -> str:
+    if module.same_as is not None:
+        return f"{SAME_AS} {harmless(module.same_as) or 'the model itself'}"
+    return harmless(module.class_name)
+
+
+def _output(module: InspectedModule) -> str:
+    return first_shape(module.latest.outputs) if module.latest else ""
+
+
+def _calls(module: InspectedModule) -> str:
+    if module.same_as is not None:
+        return ""
+    return f"{module.call_count:,}" if module.call_count else NOT_RUN
+
+
+def _memory(effort: CallCost | None) -> str:
+    if effort is None or effort.added_bytes is None:
+        return ""
+    sign = _MINUS if effort.added_bytes < 0 else ""
+    # In the units of the file, which are those of Inspector Gadgets.
+    return sign + format_bytes(abs(effort.added_bytes), step=1000)
+
+
+def _gradient(module: InspectedModule) -> str:
+    """The root mean square of the gradient at its first output."""
+    back = module.latest_back
+    stats = back.output_gradients[0].stats if back and back.output_gradients else None
+    if stats is None or module.same_as is not None:
+        return ""
+    return f"{math.hypot(stats.mean, stats.std):.2e}"
+
+
+def _places(module: InspectedModule) -> dict[str, NonFinite]:
+    """Counts of NaN and Inf by the names that the file has for where they are."""
+    return {
+        "output": module.bad_outputs,
+        "grad_out": module.bad_output_gradients,
+        "grad_in": module.bad_input_gradients,
+    }
+
+
+def _mark(module: InspectedModule) -> str:
+    return ", ".join(name for name, bad in _places(module).items() if any(bad))
+
+
+def _origins(model: InspectedModel) -> Iterator[str]:
+    """The innermost modules whose inputs are finite and whose outputs are not."""
+    for module in _innermost(model, lambda one: (one.bad_inputs, one.bad_outputs)):
+        found = _counted(module.bad_outputs)
+        yield f"{_named(module, model)} produced {found}: its inputs are finite."
+    for module in _innermost(
+        model, lambda one: (one.bad_output_gradients, one.bad_input_gradients)
+    ):
+        found, name = _counted(module.bad_input_gradients), _named(module, model)
+        yield f"{name} produced {found} in backward: the gradient it received is finite."
+
+
+def _innermost(
+    model: InspectedModel, ends: Callable[[InspectedModule], tuple[NonFinite, NonFinite]]
+) -> list[InspectedModule]:
+    """The modules with finite inputs and non-finite outputs that contain no such module."""
+    makers = []
+    for index, module in enumerate(model.modules):
+        before, after = ends(module)
+        if any(after) and not any(before):
+            makers.append(index)
+    above = {outer for index in makers for outer in _above(model, index)}
+    return [model.modules[index] for index in makers if index not in above]
+
+
+def _above(model: InspectedModel, index: int) -> Iterator[int]:
+    parent = model.modules[index].parent
+    while parent is not None:
+        yield parent
+        parent = model.modules[parent].parent
+
+
+def _named(module: InspectedModule, model: InspectedModel) -> str:
+    return harmless(f"{module.path or model.name} ({module.class_name})")
+
+
+def _counted(bad: NonFinite) -> str:
+    found = [(bad.nan, "NaN"), (bad.inf, "Inf")]
+    return " and ".join(f"{number:,} {what}" for number, what in found if number)

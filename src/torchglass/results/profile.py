@@ -1,0 +1,440 @@
+"""The result of `profile`: how long each module and op takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torchglass.analyse.latency import Latency, ModuleTime, OpTime, Times, latency
+from torchglass.analyse.module_rows import Sort, full_name
+from torchglass.analyse.parameters import Counts, ModuleCounts, count
+from torchglass.errors import ViewError
+from torchglass.records.model import Model, Module
+from torchglass.records.timing import Stage, Timing
+from torchglass.records.trace import CallRecord, Value
+from torchglass.results.chrome_trace import chrome_trace_json
+from torchglass.results.report import ModuleReport, RowsByPath, largest
+from torchglass.tables.column import Column, file_column
+from torchglass.tables.files import File, written
+from torchglass.tables.text import Fact, shortened, wrapped
+from torchglass.views.formats import (
+    NOT_RUN,
+    first_shape,
+    format_bytes,
+    format_count,
+    format_share,
+    format_time,
+    harmless,
+    pad,
+    shape_text,
+    shorten,
+    width,
+)
+
+_MUCH = 1.25
+_DISTURBED = "measuring each op takes much of the time; ops=False has less overhead"
+_MOST_NAMED = 5
+_LONGEST_NAME = 40
+
+
+class Profile(ModuleReport[ModuleTime]):
+    """How long each module and op of a model takes; print it or export it.
+
+    The times are those of one run, the fastest, so that they add up: the self times of all `rows`
+    and of `unattributed` make the total of `root`, and so do those of all `ops`.
+    """
+
+    def __init__(self, model: Model, calls: Sequence[CallRecord], timing: Timing) -> None:
+        self.model = model
+        self.calls = calls
+        self.timing = timing
+        self.latency: Latency = latency(timing)
+
+    @cached_property
+    def rows(self) -> Mapping[str, ModuleTime]:
+        """How long each module that ran took, by its path."""
+        return RowsByPath(self.latency.modules)
+
+    @property
+    def root(self) -> ModuleTime:
+        """How long the whole model took."""
+        return self.latency.root
+
+    @property
+    def unattributed(self) -> ModuleTime:
+        """What no module owns: autograd's own work, and the backward of the loss."""
+        return self.latency.unattributed
+
+    @property
+    def ops(self) -> tuple[OpTime, ...]:
+        """How long ops took, all calls of one op in one module together, slowest first."""
+        return self.latency.ops
+
+    @cached_property
+    def _first_calls(self) -> Mapping[str, CallRecord]:
+        return {call.path: call for call in reversed(self.calls)}
+
+    @cached_property
+    def _counts(self) -> Sequence[ModuleCounts]:
+        return count(self.model)
+
+    def op_table(self, count: int | None = 20, *, width: int | None = None) -> str:
+        """The slowest ops as a table; a `count` of None shows all."""
+        whole = self.root.total_ns
+        columns: list[Column[OpTime]] = [
+            Column("op", "Op", lambda op: harmless(op.op) or _rest(op), right=False),
+            Column("module", "Module", lambda op: self._path_text(op.path), right=False),
+            Column("calls", "Calls", lambda op: str(op.calls or ""), spare=1),
+            Column("forward", "Forward", lambda op: _total(op.forward)),
+            Column("backward", "Backward", lambda op: _total(op.backward)),
+            Column("share", "Share", lambda op: format_share(op.self_ns, whole), spare=-1),
+        ]
+        return largest(columns, self.ops, count, width)
+
+    def overlay(
+        self, *paths: str, memory: Mapping[str, int] | None = None, width: int | None = None
+    ) -> str:
+        """Each layer with its parameters, shapes, forward, backward and memory.
+
+        Args:
+            paths: The layers; by default all that ran and have parameters or no children.
+            memory: Bytes of activations by path, where they are known.
+            width: Terminal columns to wrap lines at.
+        """
+        return _overlay(self, paths, memory or {}, width)
+
+    def to_chrome_trace(self, file: File) -> Path:
+        """Write the run as a trace for chrome://tracing or ui.perfetto.dev; returns the path."""
+        written(chrome_trace_json(self.timing, self.model.name), file)
+        return Path(file)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as dicts, lists, strings and numbers."""
+        found, timing = self.latency, self.timing
+        return {
+            "model": self.model.name,
+            "clock": timing.clock,
+            "threads": timing.threads,
+            "warmup": timing.warmup,
+            "repeats": len(timing.runs),
+            "published": timing.published,
+            "total_ns": found.root.total_ns,
+            "loss_ns": found.loss_ns,
+            "busy": found.busy,
+            "overhead": found.overhead,
+            "notes": list(timing.notes),
+            "modules": [self._module_dict(path, time) for path, time in self.rows.items()],
+            "unattributed": self._stage_dicts(self.unattributed),
+            "ops": [
+                {"op": op.op, "path": op.path, "calls": op.calls, **self._stage_dicts(op)}
+                for op in self.ops
+            ],
+        }
+
+    def _module_dict(self, path: str, time: ModuleTime) -> dict[str, Any]:
+        call = self._first_calls.get(path)
+        values = call.outputs if call else ()
+        return {
+            "path": path,
+            "class": self._class(time),
+            "calls": time.calls,
+            "outputs": [value.spec.shape and list(value.spec.shape) for value in values],
+            **self._stage_dicts(time),
+        }
+
+    def _stage_dicts(self, time: ModuleTime) -> dict[str, Any]:
+        return {
+            "forward": _times_dict(time.forward, self.root.forward),
+            "backward": _times_dict(time.backward, self.root.backward),
+        }
+
+    def _columns(self) -> Sequence[Column[ModuleTime]]:
+        return [
+            *self._first_columns(spare=2),
+            Column("output", "Output", self._output, right=False, spare=3),
+            Column("parameters", "Params", self._parameters, spare=6),
+            Column(
+                "calls", "Calls", self._calls, spare=4, csv="calls", value=lambda row: row.calls
+            ),
+            *self._stage_columns("forward"),
+            *self._stage_columns("backward"),
+            Column("spread", "Spread", _spread, spare=7),
+        ]
+
+    def _stage_columns(self, stage: Stage) -> list[Column[ModuleTime]]:
+        title, whole = stage.capitalize(), _stage(self.root, stage)
+
+        def column(
+            key: str, heading: str, text: Callable[[Times], str], *, usual: bool, spare: int = 0
+        ) -> Column[ModuleTime]:
+            def cell(row: ModuleTime) -> str:
+                times = _stage(row, stage)
+                return "" if times is None else text(times)
+
+            return Column(f"{stage}{key}", heading, cell, spare=spare, usual=usual)
+
+        def number(key: str, value: Callable[[Times], float | None]) -> Column[ModuleTime]:
+            def cell(row: ModuleTime) -> float | None:
+                times = _stage(row, stage)
+                return None if times is None else value(times)
+
+            return file_column(f"{stage}_{key}", cell)
+
+        def share(times: Times) -> str:
+            return format_share(times.total_ns, whole.total_ns) if whole else ""
+
+        def median(times: Times) -> str:
+            low, high = times.spread_ns
+            return f"{_ns(times.median_ns)} ({_ns(low)}–{_ns(high)})"
+
+        ran = whole is not None
+        return [
+            column("", title, _total, usual=ran),
+            column("_self", "self", lambda times: _ns(times.self_ns), usual=ran, spare=5),
+            column("_share", "share", share, usual=ran, spare=1),
+            column("_cpu", f"{title} CPU", lambda times: _ns(times.cost.total_cpu_ns), usual=False),
+            column("_median", f"{title} median", median, usual=False),
+            number("self_ns", lambda times: times.self_ns),
+            number("total_ns", lambda times: times.total_ns),
+            number("share", lambda times: _fraction(times, whole)),
+            number("self_cpu_ns", lambda times: times.cost.self_cpu_ns),
+            number("total_cpu_ns", lambda times: times.cost.total_cpu_ns),
+            number("median_ns", lambda times: times.median_ns),
+            number("lower_quartile_ns", lambda times: times.spread_ns[0]),
+            number("upper_quartile_ns", lambda times: times.spread_ns[1]),
+        ]
+
+    def _output(self, time: ModuleTime) -> str:
+        call = None if time.path is None else self._first_calls.get(time.path)
+        return first_shape(call.outputs) if call else ""
+
+    def _parameters(self, time: ModuleTime) -> str:
+        module = None if time.path is None else self.model.find(time.path)
+        return "" if module is None else format_count(self._counts[module.id].total.parameters)
+
+    def _calls(self, time: ModuleTime) -> str:
+        if time.path is None:
+            return ""
+        return str(time.calls or "") if time.stages else NOT_RUN
+
+    def _facts(self) -> list[Fact]:
+        """Both stages over all runs, how they were measured, and what no module owns."""
+        root, overhead = self.root, self.latency.overhead
+        facts = [
+            Fact(title, _stage_fact(times))
+            for title, times in (("Forward", root.forward), ("Backward", root.backward))
+            if times is not None
+        ]
+        facts.append(Fact("Runs", _runs_fact(self.timing)))
+        if overhead is not None:
+            measured = f"≈ {max(overhead, 1):.2f}× the CPU time of an unmeasured run"
+            facts.append(Fact("Measuring", measured))
+        times = self.unattributed.backward
+        if times is not None and root.backward is not None and times.total_ns:
+            share = format_share(times.total_ns, root.backward.total_ns)
+            what = "the loss, autograd itself and the timers"
+            facts.append(Fact("Unattributed", f"{share} of backward belongs to no module: {what}"))
+        return facts
+
+    def _notes(self) -> list[str]:
+        """What to doubt, and which rows may be larger than the row above them."""
+        found = self.latency
+        notes = list(self.timing.notes)
+        has_ops = any(op.op and op.forward for op in found.ops)
+        if found.overhead is not None and found.overhead > _MUCH and has_ops:
+            notes.append(_DISTURBED)
+        if found.busy is not None:
+            notes.append(
+                f"wall time is {found.busy:.1f}× CPU time: the machine is busy or the model "
+                "waits, so trust the CPU times"
+            )
+        callers: dict[str, set[str]] = {}
+        for call in self.calls:
+            if call.parent is not None:
+                callers.setdefault(call.path, set()).add(self.calls[call.parent].path)
+        shared = [harmless(path) for path, paths in callers.items() if len(paths) > 1]
+        if shared:
+            more = f" and {len(shared) - _MOST_NAMED} more" if len(shared) > _MOST_NAMED else ""
+            named = f"{', '.join(shared[:_MOST_NAMED])}{more}"
+            notes.append(f"called from several modules: {named}; the row counts all calls")
+        return notes
+
+    def _below(self, room: int | None) -> list[str]:
+        slowest = [line for text in self._slowest() for line in wrapped(text, room)]
+        return [*super()._below(room), *slowest]
+
+    def _slowest(self) -> Iterator[str]:
+        """The modules with the largest self times, and their share of forward and backward."""
+        times = sorted(self.rows.values(), key=lambda time: -time.self_ns)[:_MOST_NAMED]
+        named = [
+            f"{shorten(harmless(full_name(time.path, self.model)), _LONGEST_NAME)} "
+            f"{format_share(time.self_ns, self.root.total_ns)}"
+            for time in times
+            if time.self_ns
+        ]
+        if len(self.rows) > 1 and named:
+            yield f"Slowest: {', '.join(named)} (share of the total time, without children)"
+
+    def _size(self, row: ModuleTime, sort: Sort) -> int:
+        return row.self_ns if sort == "self" else row.total_ns
+
+    def _is_listed(self, row: ModuleTime, sort: Sort | None) -> bool:
+        return bool(row.stages)
+
+    def _blank(self, path: str) -> ModuleTime:
+        return ModuleTime(path=path)
+
+
+def _stage(time: ModuleTime, stage: Stage) -> Times | None:
+    return time.forward if stage == "forward" else time.backward
+
+
+def _times_dict(times: Times | None, whole: Times | None) -> dict[str, Any] | None:
+    if times is None:
+        return None
+    return {
+        "self_ns": times.self_ns,
+        "total_ns": times.total_ns,
+        "self_cpu_ns": times.cost.self_cpu_ns,
+        "total_cpu_ns": times.cost.total_cpu_ns,
+        "share": _fraction(times, whole),
+        "median_ns": times.median_ns,
+        "spread_ns": list(times.spread_ns),
+        "median_self_ns": times.median_self_ns,
+        "self_spread_ns": list(times.self_spread_ns),
+        "runs_ns": [cost.total_ns for cost in times.runs],
+    }
+
+
+def _fraction(times: Times, whole: Times | None) -> float | None:
+    return times.total_ns / whole.total_ns if whole and whole.total_ns else None
+
+
+def _rest(op: OpTime) -> str:
+    return "autograd" if op.path is None else "between ops"
+
+
+def _spread(time: ModuleTime) -> str:
+    return "" if time.spread is None else f"±{100 * time.spread / 2:.0f}%"
+
+
+def _total(times: Times | None) -> str:
+    return "" if times is None else _ns(times.total_ns)
+
+
+def _ns(nanoseconds: float) -> str:
+    return format_time(nanoseconds / 1e9) if nanoseconds else "0"
+
+
+def _stage_fact(times: Times) -> str:
+    low, high = times.spread_ns
+    cost = times.cost
+    return (
+        f"{_ns(cost.total_ns)}, CPU {_ns(cost.total_cpu_ns)}; "
+        f"median {_ns(times.median_ns)}, middle half {_ns(low)} to {_ns(high)}"
+    )
+
+
+def _runs_fact(timing: Timing) -> str:
+    runs = len(timing.runs)
+    which = f"; showing run {timing.published + 1}, the fastest" if runs > 1 else ""
+    threads = f"{timing.threads} thread{'s' * (timing.threads != 1)}"
+    where = threads if timing.clock == "host" else f"on {timing.clock}"
+    return f"{runs} after {timing.warmup} warm-up runs, {where}{which}"
+
+
+_GAP = "   "
+_ARMS = ("├─ forward()", "├─ backward()", "└─ memory")
+
+
+def _overlay(
+    profile: Profile, paths: Iterable[str], memory: Mapping[str, int], room: int | None
+) -> str:
+    """Four lines for each layer.
+
+    layer1.0.conv1  36.9K params   Shape: 64×64×3×3   Time: 1.23ms   Mem: 144.0 KB
+    ├─ forward()    ⚡ 850.00μs     Input: 1×64×56×56   Output: 1×64×56×56
+    ├─ backward()   ⚡ 380.00μs     Gradient: computed
+    └─ memory       📊 144.0 KB     Parameters: 36,864 × 4 bytes
+    """
+    chosen = list(paths) or list(_layers(profile))
+    blocks = [_block(profile, path, memory.get(path)) for path in chosen]
+    first, second = (
+        max((width(line[column]) for block in blocks for line in block), default=0)
+        for column in (0, 1)
+    )
+    if room is not None:
+        first = min(first, max(room // 4, width(_ARMS[1])))
+
+    def text(name: str, amount: str, *rest: str) -> str:
+        before = _GAP.join((pad(shortened(name, first), first), pad(amount, second), ""))
+        return "\n".join(wrapped(_GAP.join(rest), room, before=before))
+
+    return "\n\n".join("\n".join(text(*line) for line in block) for block in blocks)
+
+
+def _layers(profile: Profile) -> Iterator[str]:
+    for path, time in profile.rows.items():
+        module = profile.model.find(path)
+        if module is not None and time.calls and (module.slots or not module.children):
+            yield path
+
+
+def _block(profile: Profile, path: str, activations: int | None) -> list[Sequence[str]]:
+    time, module = profile.latency.modules.get(path), profile.model.find(path)
+    if time is None or module is None:
+        raise ViewError(f"no module {path!r} ran; profile.rows lists those that did")
+    own = profile._counts[module.id].total
+    held = format_bytes(own.bytes + (activations or 0))
+    forward, backward, memory = _ARMS
+    call = profile._first_calls.get(path)
+    return [
+        (
+            harmless(path) or harmless(profile.model.name),
+            f"{format_count(own.parameters)} params",
+            *_weight(module),
+            f"Time: {format_time(time.total_ns / 1e9)}",
+            f"Mem: {held}",
+        ),
+        (
+            forward,
+            _flash(time.forward),
+            f"Input: {_shapes(call.inputs if call else ())}",
+            f"Output: {_shapes(call.outputs if call else ())}",
+        ),
+        (backward, _flash(time.backward), f"Gradient: {_gradient(time)}"),
+        (memory, f"📊 {held}", *_memory(module, own, activations)),
+    ]
+
+
+def _weight(module: Module) -> list[str]:
+    shapes = [shape_text(slot.spec) for slot in module.slots if slot.role != "buffer"]
+    return [f"Shape: {shapes[0]}"] if shapes else []
+
+
+def _flash(times: Times | None) -> str:
+    return "⚡ –" if times is None else f"⚡ {format_time(times.total_ns / 1e9)}"
+
+
+def _gradient(time: ModuleTime) -> str:
+    return "computed" if time.backward is not None else "none"
+
+
+def _shapes(values: Sequence[Value]) -> str:
+    return ", ".join(shape_text(value.spec) for value in values) or "no tensor"
+
+
+def _memory(module: Module, held: Counts, activations: int | None) -> Iterator[str]:
+    parameters = [slot.spec for slot in module.slots if slot.role == "parameter"]
+    count = sum(spec.elements for spec in parameters)
+    sizes = {spec.bytes // spec.elements for spec in parameters if spec.elements}
+    if len(sizes) == 1 and count * next(iter(sizes)) == held.parameter_bytes:
+        yield f"Parameters: {count:,} × {sizes.pop()} bytes"
+    else:
+        yield f"Parameters: {format_bytes(held.parameter_bytes)}"
+    if held.buffer_bytes:
+        yield f"Buffers: {format_bytes(held.buffer_bytes)}"
+    if activations is not None:
+        yield f"Activations: {format_bytes(activations)}"

@@ -1,1 +1,0 @@
-"""Summaries as HTML, for a notebook or as a file of its own."""
