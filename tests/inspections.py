@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tests.make import spec
-from torchglass.results import inspection_file as inspection
 from torchglass.records.calls import (
     CallCost,
     CallTensor,
@@ -14,6 +13,7 @@ from torchglass.records.calls import (
     InspectedModule,
 )
 from torchglass.records.tensors import Stats
+from torchglass.results import inspection_file as inspection
 from torchglass.results.inspection import Inspection
 
 SCHEMA_FILE = inspection.SCHEMA_FILE

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests import make
-from torchglass.analyse.flops import FlopReport, add_up, flop_rows
+from torchglass.analyse.flops import add_up
 from torchglass.records.json_data import from_json_data, to_json_data
 from torchglass.records.measures import CallPath, FlopRecord, OpFlopRecord
+from torchglass.results.flops import Flops
 
 
 def op(place: int | None, flops: int = 0, **fields: Any) -> OpFlopRecord:
@@ -82,7 +83,7 @@ def test_a_module_that_calls_itself_is_in_its_total_once() -> None:
 
 
 def test_what_no_module_owns_stands_apart() -> None:
-    found = FlopReport(make.model({}), STEP)
+    found = Flops(make.model({}), STEP)
 
     assert found.unattributed.total_flops == 7
     assert found.forward_flops == 118
@@ -90,7 +91,7 @@ def test_what_no_module_owns_stands_apart() -> None:
 
 
 def test_uncounted_ops_are_told_and_make_all_around_them_lower_bounds() -> None:
-    found = FlopReport(make.model({}), STEP)
+    found = Flops(make.model({}), STEP)
 
     assert [(one.op, one.calls) for one in found.uncounted] == [("aten._fft_r2c", 3)]
     assert [path for path, row in found.rows.items() if row.uncounted_calls] == [
@@ -102,7 +103,7 @@ def test_uncounted_ops_are_told_and_make_all_around_them_lower_bounds() -> None:
 
 def test_the_share_of_time_is_of_the_whole_step() -> None:
     ops = op(0, 4, time_ns=30), op(0, time_ns=20, nature="free")
-    found = FlopReport(make.model({}), FlopRecord(places=PLACES, ops=ops, total_ns=100))
+    found = Flops(make.model({}), FlopRecord(places=PLACES, ops=ops, total_ns=100))
 
     assert found.share(found.free) == 0.2
     assert found.ops[0].flops_per_second == pytest.approx(4 / 30e-9)
@@ -111,11 +112,11 @@ def test_the_share_of_time_is_of_the_whole_step() -> None:
 
 def test_rows_are_a_tree_or_a_list_of_the_largest() -> None:
     model = make.model({"children": {"shared": {}, "blocks": {"children": {"0": {}, "1": {}}}}})
-    found = FlopReport(model, STEP)
+    found = Flops(model, STEP)
 
-    tree = [(row.name, row.depth, row.last) for row in flop_rows(found)]
-    largest = [row.name for row in flop_rows(found, sort="total", depth=1)]
-    own = [(row.name, row.measured.self_flops) for row in flop_rows(found, sort="self")]
+    tree = [(row.name, row.depth, row.last) for row in found.module_rows()]
+    largest = [row.name for row in found.module_rows(sort="total", depth=1)]
+    own = [(row.name, row.measured.self_flops) for row in found.module_rows(sort="self")]
 
     assert tree == [
         ("Net", 0, True),

@@ -6,12 +6,9 @@ import dataclasses
 
 import pytest
 
-from tests import make
 from tests.timings import run, timing
-from torchglass.analyse.latency import Latency, latency, latency_rows, middle_half
+from torchglass.analyse.latency import Latency, latency, middle_half
 from torchglass.analyse.time_attribution import charge
-
-MODEL = make.model({"children": {"fc": {"class": "Linear"}, "act": {}, "unused": {}}})
 
 
 @pytest.fixture
@@ -82,40 +79,3 @@ def test_a_busy_machine_is_noticed_on_the_host_alone() -> None:
 def test_what_measuring_costs_is_told_in_cpu_time() -> None:
     assert latency(timing(plain_cpu_ns=(250, 200))).overhead == 1.5
     assert latency(timing()).overhead is None
-
-
-def test_rows_are_a_tree_with_what_no_module_owns_at_its_end(found: Latency) -> None:
-    table = latency_rows(found, MODEL)
-
-    assert [(row.name, row.depth, row.last) for row in table] == [
-        ("Net", 0, True),
-        ("fc", 1, False),
-        ("act", 1, False),
-        ("unused", 1, False),
-        ("unattributed", 1, True),
-    ]
-    assert table[3].measured.stages == []
-
-
-def test_siblings_or_all_are_sorted_by_time(found: Latency) -> None:
-    by_total = latency_rows(found, MODEL, sort="total")
-    by_self = latency_rows(found, MODEL, sort="self")
-
-    assert [row.name for row in by_total] == ["Net", "fc", "act", "unattributed", "unused"]
-    assert [row.name for row in by_self] == ["fc", "act", "unattributed", "Net"]
-    assert all(row.depth == 0 for row in by_self)
-
-
-def test_depth_says_how_far_down_rows_go(found: Latency) -> None:
-    assert [row.name for row in latency_rows(found, MODEL, depth=0)] == ["Net"]
-    assert [row.name for row in latency_rows(found, MODEL, depth=0, sort="self")] == [
-        "unattributed",
-        "Net",
-    ]
-
-
-def test_a_module_made_as_the_model_ran_has_a_row_below_its_maker() -> None:
-    found = latency(timing())
-    bare = make.model({"children": {"fc": {"class": "Linear"}}})
-
-    assert [row.name for row in latency_rows(found, bare)] == ["Net", "fc", "act", "unattributed"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests import make
-from torchglass.analyse.memory import MemoryReport, devices_of, memory_report, memory_rows
+from torchglass.analyse.memory import MemoryReport, devices_of
 from torchglass.records.measures import (
     AllocatorPeak,
     BlockId,
@@ -15,6 +15,7 @@ from torchglass.records.measures import (
     StepPart,
     StepPhase,
 )
+from torchglass.results.memory import Memory
 
 MODEL = make.model({"children": {"a": {"children": {"inner": {}}}, "b": {}}})
 
@@ -59,7 +60,7 @@ class Writing:
         )
 
     def report(self, device: str = "cpu", **more: Any) -> MemoryReport:
-        return memory_report(self.footprint(**more), MODEL, device)
+        return MemoryReport(self.footprint(**more), MODEL, device)
 
     def _change(self, block: MemoryBlock, size: int) -> None:
         self.changes.append(
@@ -191,7 +192,8 @@ def test_the_timeline_adds_up_change_by_change() -> None:
 
 
 def names(report: MemoryReport, **options: Any) -> list[str]:
-    return [row.name for row in memory_rows(report, MODEL, **options)]
+    rows = Memory(MODEL, (), report.footprint).module_rows(**options)
+    return [row.name for row in rows]
 
 
 def test_rows_are_the_tree_or_the_largest_first() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchglass.analyse.flops import Amount, ModuleFlops
 from torchglass.analyse.latency import ModuleTime, Times
-from torchglass.analyse.memory import Held, ModuleMemory
+from torchglass.analyse.memory import MemoryUse, ModuleMemory
 from torchglass.analyse.module_measures import measures
 from torchglass.records.timing import StageTime
 
@@ -13,7 +13,7 @@ def test_a_row_has_what_each_of_them_tells() -> None:
     forward = Times(runs=(StageTime(calls=2, self_ns=3, total_ns=5),), published=0)
     time = ModuleTime(path="a", forward=forward)
     flops = ModuleFlops(path="a", calls=2, forward=Amount(self_flops=7, total_flops=9))
-    memory = ModuleMemory(path="a", own=Held(), total=Held(activation_bytes=11))
+    memory = ModuleMemory(path="a", own=MemoryUse(), total=MemoryUse(activation_bytes=11))
 
     (row,) = measures({"a": time}, {"a": flops}, {"a": memory}).rows
 

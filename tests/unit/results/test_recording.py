@@ -191,7 +191,7 @@ def test_without_numbers_there_are_no_columns_for_them() -> None:
 
 
 def test_a_sample_is_called_one() -> None:
-    assert "from samples of its numbers" in str(two_passes("cheap"))
+    assert "from samples of its values" in str(two_passes("cheap"))
 
 
 def test_what_is_not_finite_and_what_raised_is_told() -> None:

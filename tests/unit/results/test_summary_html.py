@@ -5,10 +5,8 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from tests import make, networks
-from torchglass.analyse.summary import summarize
 from torchglass.records.model import Model
-from torchglass.views.html import summary_page
-from torchglass.views.summary_columns import columns_named
+from torchglass.results.summary import Summary
 
 EVIL = "</style><script>alert(1)</script>\"'\u202e"
 
@@ -38,8 +36,7 @@ class _Reader(HTMLParser):
 
 
 def page(model: Model) -> str:
-    report = summarize(model)
-    return summary_page(report, columns_named(None, report))
+    return Summary(model).to_html()
 
 
 def test_every_tag_is_closed_again() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from torchglass.tables.text import (
-    Cells,
+    Fact,
+    TextColumn,
     broken,
     fact_lines,
     fitted,
     framed,
+    left_out,
+    lined_up,
     note_lines,
     shortened,
     wrapped,
@@ -17,16 +20,16 @@ from torchglass.tables.text import (
 from torchglass.views.formats import width
 
 COLUMNS = [
-    Cells(["Module", "├─ fc"], right=False),
-    Cells(["Calls", "1,000"], spare=2),
-    Cells(["Forward", "1.00ms"]),
-    Cells(["share", "50%"], spare=1),
-    Cells(["Backward", "2.00ms"]),
-    Cells(["share", "50%"], spare=1),
+    TextColumn(["Module", "├─ fc"], right=False),
+    TextColumn(["Calls", "1,000"], spare=2),
+    TextColumn(["Forward", "1.00ms"]),
+    TextColumn(["share", "50%"], spare=1),
+    TextColumn(["Backward", "2.00ms"]),
+    TextColumn(["share", "50%"], spare=1),
 ]
 
 
-def titles(columns: list[Cells]) -> list[str]:
+def titles(columns: list[TextColumn]) -> list[str]:
     return [column.texts[0] for column in columns]
 
 
@@ -48,8 +51,8 @@ def test_a_column_that_cannot_be_spared_stays_in_the_smallest_terminal() -> None
 
 def test_long_names_lose_their_middle_before_a_column_is_left_out() -> None:
     columns = [
-        Cells(["Module", "encoder.layers.11.attention"], right=False),
-        Cells(["Calls", "1"], spare=1),
+        TextColumn(["Module", "encoder.layers.11.attention"], right=False),
+        TextColumn(["Calls", "1"], spare=1),
     ]
 
     names, calls = fitted(columns, 27)
@@ -59,16 +62,19 @@ def test_long_names_lose_their_middle_before_a_column_is_left_out() -> None:
 
 
 def test_names_are_cut_further_when_nothing_is_left_to_spare() -> None:
-    columns = [Cells(["Module", "encoder.attention"], right=False), Cells(["Time", "1.00ms"])]
+    columns = [
+        TextColumn(["Module", "encoder.attention"], right=False),
+        TextColumn(["Time", "1.00ms"]),
+    ]
 
     assert fitted(columns, 20)[0].texts == ["Module", "encod…ention"]
 
 
 def test_a_column_that_is_missed_goes_where_names_would_be_hard_to_tell() -> None:
     columns = [
-        Cells(["Module", "encoder.layers.11.attention"], right=False),
-        Cells(["Time", "1.00ms"]),
-        Cells(["Share", "100%"], spare=-1),
+        TextColumn(["Module", "encoder.layers.11.attention"], right=False),
+        TextColumn(["Time", "1.00ms"]),
+        TextColumn(["Share", "100%"], spare=-1),
     ]
 
     assert titles(fitted(columns, 27)) == ["Module", "Time", "Share"]
@@ -76,7 +82,7 @@ def test_a_column_that_is_missed_goes_where_names_would_be_hard_to_tell() -> Non
 
 
 def test_numbers_are_never_cut() -> None:
-    columns = [Cells(["Bytes", "123,456,789,012"])]
+    columns = [TextColumn(["Bytes", "123,456,789,012"])]
 
     assert fitted(columns, 5) == columns
 
@@ -117,7 +123,7 @@ def test_a_table_with_room_for_all_says_nothing() -> None:
 
 @pytest.mark.parametrize("room", [25, 38, 60])
 def test_no_line_of_a_table_is_longer_than_its_room(room: int) -> None:
-    below = [*fact_lines([("Peak", "so many bytes in so many places")], room), "a fact"]
+    below = [*fact_lines([Fact("Peak", "so many bytes in so many places")], room), "a fact"]
 
     lines = framed(COLUMNS, below, note_lines(["a long story that goes on"], room), room=room)
 
@@ -125,7 +131,7 @@ def test_no_line_of_a_table_is_longer_than_its_room(room: int) -> None:
 
 
 def test_a_fact_goes_on_below_its_first_word() -> None:
-    assert fact_lines([("Peak", "one two three"), ("Step", "four")], 14) == [
+    assert fact_lines([Fact("Peak", "one two three"), Fact("Step", "four")], 14) == [
         "Peak  one two",
         "      three",
         "Step  four",
@@ -166,3 +172,38 @@ def test_lines_are_broken_by_the_cells_that_they_take(room: int) -> None:
 
     assert max(map(width, lines)) <= room
     assert "".join("".join(lines).split()) == "".join(text.split())
+
+
+def test_numbers_end_at_the_right_and_no_line_ends_in_spaces() -> None:
+    lines = lined_up(
+        [TextColumn(["Name", "a", "long"], right=False), TextColumn(["Size", "1", "100"])]
+    )
+
+    assert lines == ["Name  Size", "a        1", "long   100"]
+
+
+def test_wide_characters_take_two_cells() -> None:
+    lines = lined_up(
+        [TextColumn(["Name", "模型"], right=False), TextColumn(["Size", "1"], right=False)]
+    )
+
+    assert lines == ["Name  Size", "模型  1"]
+
+
+def test_rules_are_as_long_as_the_longest_line() -> None:
+    columns = [TextColumn(["A", "1"])]
+
+    assert framed(columns) == "─\nA\n─\n1\n─"
+    assert framed(columns, ["below"]) == "─────\nA\n─────\n1\n─────\nbelow\n─────"
+
+
+def test_facts_stand_below_each_other() -> None:
+    assert fact_lines([Fact("Peak", "1 MB"), Fact("", "all of it")]) == [
+        "Peak  1 MB",
+        "      all of it",
+    ]
+
+
+def test_what_is_not_shown_is_counted() -> None:
+    assert left_out(range(1200), range(100)) == ["… and 1,100 more"]
+    assert left_out([1], [1]) == []

@@ -11,15 +11,17 @@ import pytest
 from tests import make
 from tests.timings import timing
 from torchglass.errors import LookupFailedError, ViewError
-from torchglass.records.measures import OpFlopRecord, FlopRecord, CallPath
+from torchglass.records.measures import CallPath, FlopRecord, OpFlopRecord
 from torchglass.results.flops import Flops
-from torchglass.views.text.flops import format_flops
+from torchglass.views.formats import format_flops
 
 MODEL = make.model({"children": {"fc": {"class": "Linear"}, "act": {"class": "ReLU"}}})
 FC = OpFlopRecord(
     op="aten.addmm", place=1, stage="forward", nature="counted", calls=1, flops=3000, bytes=9
 )
-ODD = OpFlopRecord(op="aten._fft_r2c", place=0, stage="forward", nature="uncounted", calls=2, time_ns=25)
+ODD = OpFlopRecord(
+    op="aten._fft_r2c", place=0, stage="forward", nature="uncounted", calls=2, time_ns=25
+)
 PLACES = (CallPath(path="", calls=1), CallPath(path="fc", parent=0, calls=1))
 
 

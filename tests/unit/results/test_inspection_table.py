@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.inspections import inspected
-from torchglass.views.text.observation import inspection_text
+from torchglass.results.inspection import Inspection
 
 LINES = """\
 Module   Class       Output  Params  Calls  Forward  share  Backward  share  Gradient  Memory fwd    bwd  NaN/Inf
@@ -18,13 +18,13 @@ Gradient: root mean square of the gradient at the module's output.
 
 
 def test_a_table_has_a_line_for_each_module_and_says_where_nan_came_up() -> None:
-    shown = inspection_text(inspected()).splitlines()
+    shown = Inspection(inspected()).table().splitlines()
 
     assert [line for line in shown if line.strip("─")] == LINES.splitlines()
 
 
 def test_only_so_many_levels_are_shown() -> None:
-    shown = inspection_text(inspected(), depth=1)
+    shown = Inspection(inspected()).table(depth=1)
 
     assert "rest" in shown
     assert "↗" not in shown
@@ -37,7 +37,7 @@ def test_what_nobody_measured_has_no_column() -> None:
         modules=tuple(replace(module, calls=(), call_count=0) for module in record.modules),
     )
 
-    shown = inspection_text(bare)
+    shown = Inspection(bare).table()
 
     assert "Backward" not in shown
     assert "Memory" not in shown
@@ -50,6 +50,6 @@ def test_a_module_that_computes_nan_itself_is_named_though_it_has_others_inside(
     (call,) = layer.calls
     fine = replace(layer, calls=(replace(call, outputs=call.inputs),))
 
-    shown = inspection_text(replace(record, modules=(root, fine, *rest)))
+    shown = Inspection(replace(record, modules=(root, fine, *rest))).table()
 
     assert "Net (Net) produced 2 NaN and 1 Inf: its inputs are finite." in shown

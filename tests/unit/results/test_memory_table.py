@@ -9,8 +9,7 @@ from tests.unit.analyse.test_memory import MODEL, Writing
 from torchglass.analyse.memory import Moment
 from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.measures import AllocatorPeak, BlockId, StepPhase
-from torchglass.results.memory import Memory
-from torchglass.views.text.memory import area_text
+from torchglass.results.memory import Memory, area_text
 
 
 def moment(live: int, phase: StepPhase = "forward") -> Moment:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from tests import make
-from torchglass.analyse.summary import summarize
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
+from torchglass.results.summary import Summary
 from torchglass.views.formats import width
-from torchglass.views.summary_columns import columns_named
-from torchglass.views.text.summary import table_text
 
 
 def table(model: Model, calls: list[CallRecord] | None = None, *names: str) -> list[str]:
-    report = summarize(model, calls)
-    return table_text(report, columns_named(names or None, report)).splitlines()
+    return Summary(model, calls, col_names=names or None).table().splitlines()
 
 
 def row(lines: list[str], name: str) -> str:
