@@ -7,7 +7,7 @@ PAGE := src/torchglass/views/web/page/.stamp
 FRONTEND := $(shell find frontend -type f -not -path '*/node_modules/*' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports bench docs site format clean
+.PHONY: help demo test check compat lint types imports bench docs site format clean
 
 help: ## Show what can be made.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -44,6 +44,21 @@ test: developing ## Run the tests, browser tests included.
 check: developing lint types imports site ## Everything that must hold before a commit.
 	@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term $(ARGS)
+
+# Each version has an environment outside of the clone: torch with CUDA takes 5 GB.
+COMPAT := 2.6.0 2.9.1
+COMPAT_DIR := $(or $(TMPDIR),/tmp)/torchglass-compat
+COMPAT_TESTS := tests/unit/capture tests/unit/store tests/unit/results tests/features
+
+compat: $(PAGE) $(COMPAT:%=compat-%) ## Run the tests of capture, store, results and features on older versions of torch.
+
+compat-%:
+	@test -x $(COMPAT_DIR)-$*/bin/python || $(PYTHON) -m venv $(COMPAT_DIR)-$*
+	@echo "Installing torch $* into $(COMPAT_DIR)-$* (the first time takes minutes) …"
+	@grep -v '^torch==' constraints.txt > $(COMPAT_DIR)-$*/constraints.txt
+	@$(COMPAT_DIR)-$*/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c $(COMPAT_DIR)-$*/constraints.txt torch==$* -e '.[dev]' hatchling
+	PATH="$(COMPAT_DIR)-$*/bin:$$PATH" $(COMPAT_DIR)-$*/bin/python -m pytest -n 2 --dist loadfile $(COMPAT_TESTS) $(ARGS)
 
 lint: developing
 	$(BIN)/ruff check .

@@ -119,7 +119,10 @@ class Faking:
                 raise
         # Some operations look at numbers only where there could be any: on "meta" they refuse.
         # Memory of its own: FakeTensor forbids the one that it is given to be looked at any more.
-        like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        sizes, dtype = (tensor.shape, tensor.stride()), tensor.dtype
+        with disable_current_modes():
+            # The mode itself may be on, and would make a fake tensor of it.
+            like = torch.empty_strided(*sizes, dtype=dtype, device="meta")
         fake = FakeTensor(self._mode, like, torch.device("cpu"))
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)

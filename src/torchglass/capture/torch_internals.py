@@ -11,6 +11,7 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -138,6 +139,21 @@ def keep_from_dynamo(code: types.CodeType) -> None:
     if hasattr(eval_frame, "set_code_exec_strategy"):
         skip = eval_frame._FrameAction.SKIP
         eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
+
+
+def let_modes_see_higher_order_ops(mode: type[TorchDispatchMode]) -> None:
+    """Show ops that take functions, as `torch.cond` does, to a dispatch mode like other ops."""
+    if "supports_higher_order_operators" in vars(TorchDispatchMode):
+        return
+    # Before torch 2.7 each op wants a rule for each class of modes, or raises.
+    ops: Any = torch._ops
+    for op in list(ops._higher_order_ops.values()):
+        if mode not in op.python_key_table:
+            op.py_impl(mode)(partial(_dispatch, op))
+
+
+def _dispatch(op: Any, mode: Any, *args: Any, **kwargs: Any) -> Any:
+    return mode.__torch_dispatch__(op, (), args, kwargs)
 
 
 # ---- Ops: which kernels an op has, and what it is called.

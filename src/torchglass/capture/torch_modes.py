@@ -21,6 +21,7 @@ from torchglass.capture.torch_internals import (
     dispatch_modes,
     function_mode_at,
     function_mode_count,
+    let_modes_see_higher_order_ops,
     pop_dispatch_mode,
     pop_function_mode,
     push_dispatch_mode,
@@ -96,6 +97,7 @@ class LookingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        let_modes_see_higher_order_ops(type(self))
 
 
 _lock = threading.Lock()

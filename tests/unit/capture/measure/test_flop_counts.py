@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.models import ResNet18
 from tests.hard.forwards import Written
+from tests.versions import needs_torch
 from torchglass.api.measure import flops
 from torchglass.results.flops import Flops
 
@@ -358,6 +359,7 @@ def test_experts_count_the_tokens_that_they_were_given() -> None:
     assert "experts.2" not in counted.rows
 
 
+@needs_torch(2, 8, "grouped products")
 def test_a_grouped_product_counts_each_row_once() -> None:
     rows, groups = torch.randn(6, 16, dtype=torch.bfloat16), torch.tensor([2, 6], dtype=torch.int32)
     experts = torch.randn(2, 16, 8, dtype=torch.bfloat16)

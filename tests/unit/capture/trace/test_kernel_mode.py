@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.unit.capture.trace.test_tracing import Written, flow, values
+from tests.versions import needs_torch
 from torchglass.capture.trace.assemble import Captured, assemble
 from torchglass.capture.trace.pass_recorder import tracing
 from torchglass.capture.trace.replay import validate
@@ -341,6 +342,7 @@ assert torch.equal(traced, branch.weight.grad)
 """
 
 
+@needs_torch(2, 7, "torch.cond has gradients below a dispatch mode")
 def test_dynamo_is_not_brought_in_and_may_come_in_the_midst_of_a_pass() -> None:
     program = [sys.executable, "-W", "error", "-c", FIRST_COMPILED_IN_THE_BLOCK]
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
+from tests.versions import needs_torch
 
 
 def test_a_gradient_that_a_later_backward_adds_to_is_saved_as_it_was() -> None:
@@ -35,6 +36,7 @@ def test_gradients_pile_up_in_a_traced_block_as_in_a_plain_one() -> None:
     assert trace.validate()
 
 
+@needs_torch(2, 10, "torch.autograd.backward hands itself to function modes")
 def test_a_backward_by_torchs_own_function_is_seen_like_that_of_a_loss() -> None:
     model, x = nn.Linear(2, 1), torch.ones(1, 2)
     model(x).sum().backward()
