@@ -141,7 +141,7 @@ def test_parameters_that_are_replaced_are_watched_from_then_on(log_freq: int) ->
         old = weakref.ref(model[0].weight)
         twin = {name: torch.full_like(value, 5) for name, value in model.state_dict().items()}
         model.load_state_dict(twin, assign=True)
-        train(model, SGD(model.parameters(), lr=1e-9), steps=2)
+        train(model, SGD(model.parameters(), lr=1e-12), steps=2)
         gc.collect()
 
         assert old() is None

@@ -15,10 +15,9 @@ from torch import nn
 from torchglass.analyse.gc_pause import collector_paused
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.trace.op_mode import OpEvent
-from torchglass.capture.trace.overwritten import Key
 from torchglass.capture.trace.pass_recorder import Ended, Event, PassRecorder, Running
 from torchglass.capture.trace.producers import Linker, Located
-from torchglass.capture.trace.saved_tensors import ByOp, Output, Ran, Rerun, Reruns, Saved
+from torchglass.capture.trace.saved_tensors import ByOp, Key, Output, Ran, Rerun, Reruns, Saved
 from torchglass.records.model import join_path
 from torchglass.records.trace import (
     CallId,

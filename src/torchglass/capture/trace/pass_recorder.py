@@ -37,8 +37,7 @@ from torchglass.capture.trace.op_mode import (
     unchanging,
     unwrapped,
 )
-from torchglass.capture.trace.overwritten import Key
-from torchglass.capture.trace.saved_tensors import Snapshots
+from torchglass.capture.trace.saved_tensors import Key, Snapshots
 from torchglass.errors import CaptureError, Fence
 
 Level = Literal["torch", "aten"]
@@ -185,9 +184,7 @@ class PassRecorder:
         self.notes: list[str] = []
         self.failure: OpEvent | None = None
         self._failed: tuple[OpEvent, BaseException] | None = None
-        self.snapshots = Snapshots(
-            self.events, lambda: _held_by(model), remake=keep is None and not edits
-        )
+        self.snapshots = Snapshots(self.events, lambda: _held_by(model))
         self.gradients = Gradients()
         self.added_to: dict[int, torch.Tensor] = {}
         """Gradients of the model that were there when a backward began, by id."""

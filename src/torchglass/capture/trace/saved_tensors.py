@@ -1,7 +1,6 @@
 """The saved tensors of a pass by op, as they were when they were produced.
 
-A tensor is copied only when an op is about to write into memory that it spans, and only if it
-cannot be made again.
+A tensor is copied only when an op is about to write into memory that it spans.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from array import array
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
@@ -26,9 +24,7 @@ from torchglass.capture.tensor.memory_extent import (
     has_memory,
     storage_of,
 )
-from torchglass.capture.torch_functions import iter_tensors
 from torchglass.capture.trace.op_mode import OpEvent, UnwrappedEvent, results_of
-from torchglass.capture.trace.overwritten import Ingredient, Key, Overwritten, recipe_for
 from torchglass.errors import CaptureError
 from torchglass.records.trace import OpId, OpRecord
 
@@ -92,6 +88,8 @@ def _under(
 
 Output = tuple[OpId, int]
 """An op, and which of its outputs."""
+Key = tuple[int, int]
+"""The number of an event, and which of its results."""
 
 
 class Ran:
@@ -222,30 +220,21 @@ class Snapshots:
     """The results of a growing list of events, which hold the tensors themselves.
 
     The index by memory is made when the first write asks for it. `held` gives the tensors that were
-    there before the pass: the model's own. With `remake` all events are known to be kept, as they
-    were: results may be made again of others.
+    there before the pass: the model's own.
     """
 
     def __init__(
         self,
         events: Sequence[Makes],
         held: Callable[[], Iterable[torch.Tensor]] = tuple,
-        *,
-        remake: bool = False,
     ) -> None:
         self._events = events
         self._held = held
         self._indexed = 0
         self._unwritten: dict[int, list[_Kept]] = {}
         self._written: dict[int, ByMemory[_Kept]] = {}
-        self._remake = remake
-        self._first: dict[int, int] = {}
-        """The first event that had a result in a storage."""
-        self._before: dict[tuple[int, int], Key] = {}
-        """What a tensor was the result of before an event wrote into it, by event and its id."""
-        self._writes: Counter[int] = Counter()
-        """How often each storage was written to, as far as that was seen."""
-        self.overwritten = Overwritten()
+        self.overwritten: dict[Key, torch.Tensor] = {}
+        """Copies of the results that were overwritten later."""
         self.originals = Originals()
         self.lazy: dict[int, torch.Tensor] = {}
         """Tensors that had no shape before the pass gave them one, by id."""
@@ -269,21 +258,15 @@ class Snapshots:
             if storage is not None:
                 self._copy_originals(tensor, storage)
                 if storage in self._unwritten and _fills_its_storage(tensor):
-                    self._copy_all(storage, tensor)
+                    self._copy_all(storage)
                 elif (extent := extent_of(tensor)) is not None:
                     self._copy_results(extent)
-                self._writes[storage] += 1
             else:
                 self.note_lazy((tensor,))
 
-    def _copy_all(self, storage: int, written: torch.Tensor) -> None:
+    def _copy_all(self, storage: int) -> None:
         for key, tensor in self._unwritten[storage]:
-            recipe = None
-            if self._remake:
-                recipe = recipe_for(self._events[key[0]], partial(self._known, key[0]))
-            self.overwritten.keep(key, tensor, recipe)
-            if tensor is written:
-                self._before[len(self._events), id(tensor)] = key
+            self.overwritten[key] = copy_of(tensor)
         self._unwritten[storage] = []
 
     def _copy_results(self, extent: Extent) -> None:
@@ -293,7 +276,7 @@ class Snapshots:
                 _add(results, kept)
         if extent.storage in self._written:
             for kept in self._written[extent.storage].take(extent, extent.meets):
-                self.overwritten.keep(kept.key, kept.tensor)
+                self.overwritten[kept.key] = copy_of(kept.tensor)
 
     def _copy_originals(self, tensor: torch.Tensor, storage: int) -> None:
         owners = self._held_by_storage.get(storage, ())
@@ -302,36 +285,6 @@ class Snapshots:
         for owner in owners:
             if id(owner) not in self.originals and not is_lazy(owner):
                 self.originals[id(owner)] = owner, copy_of(owner)
-
-    def _known(self, event: int, tensor: torch.Tensor) -> Ingredient | torch.Tensor | None:
-        """What `recipe_for` asks: a tensor as an event was given it."""
-        key = self._before.get((event, id(tensor)))
-        if key is None:
-            storage = storage_of(tensor)
-            if storage is None:
-                return None
-            if storage not in self._first:
-                return None if id(tensor) in self.originals else tensor
-            if storage in self._written or not _fills_its_storage(tensor):
-                return None
-            there = self._unwritten[storage]
-            keys = [kept.key for kept in there if kept.tensor is tensor and kept.key[0] < event]
-            if not keys or not self._is_made_here(storage):
-                return None
-            key = keys[-1]
-        if tensor.is_inference() or tensor._version != self._writes[storage_of(tensor) or 0]:
-            # Nobody counts the writes into it, or there was one that nobody showed us.
-            return None
-        return Ingredient(key, tensor, tensor._version, self.overwritten.length(key))
-
-    def _is_made_here(self, storage: int) -> bool:
-        """Whether memory came with the pass; into any other the caller may write afterwards."""
-        maker = self._events[self._first[storage]]
-        if not isinstance(maker, OpEvent):
-            return False
-        return all(
-            storage_of(given) != storage for given in iter_tensors((maker.args, maker.kwargs))
-        )
 
     @cached_property
     def _held_by_storage(self) -> dict[int, tuple[torch.Tensor, ...]]:
@@ -349,13 +302,10 @@ class Snapshots:
                 if storage is None:
                     continue
                 kept = _Kept((event, number), tensor)
-                if storage not in self._first:
-                    self._first[storage] = event
-                    self._unwritten[storage] = [kept]
-                elif storage in self._written:
+                if storage in self._written:
                     _add(self._written[storage], kept)
                 else:
-                    self._unwritten[storage].append(kept)
+                    self._unwritten.setdefault(storage, []).append(kept)
         self._indexed = len(self._events)
 
 

@@ -17,7 +17,6 @@ import torchglass as tg
 
 X = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
 LARGE = torch.randn(300, 300, generator=torch.Generator().manual_seed(0))
-"""Large enough for a sum of it to be made again instead of copied."""
 
 Function = Callable[[torch.Tensor], Any]
 
