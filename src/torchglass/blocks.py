@@ -34,7 +34,7 @@ _SIGNALS = tuple(
 )
 """Those whose handlers are known to raise: Ctrl-C, and what schedulers and timeouts send."""
 
-_fence = Fence("something of Torchglass could not be undone")
+_fence = Fence("Torchglass could not clean up completely")
 
 
 class uninterrupted:  # noqa: N801 - used like contextlib.suppress

@@ -451,7 +451,7 @@ def test_a_run_is_compared_without_its_values(tmp_path: Path) -> None:
 def test_a_checkpoint_cannot_be_run(tmp_path: Path) -> None:
     save_file(net().state_dict(), tmp_path / "net.safetensors")
 
-    with pytest.raises(errors.TargetError, match="only a live model can be run"):
+    with pytest.raises(errors.TargetError, match="only a live model can run"):
         shown(tmp_path / "net.safetensors", torch.ones(3, 4))
 
 

@@ -321,7 +321,7 @@ def test_a_loss_that_is_no_function_is_refused() -> None:
     loss: Any = 3
 
     with pytest.raises(
-        errors.CaptureError, match="loss is a function of what the model returned, not 3"
+        errors.CaptureError, match="loss must be a function of the model's output, not 3"
     ):
         memory(nn.Linear(2, 2), torch.ones(1, 2), loss=loss)
 

@@ -102,7 +102,7 @@ def test_modules_alone_are_timed_on_request() -> None:
 
 def test_a_loss_that_is_no_tensor_is_refused_by_name() -> None:
     with pytest.raises(
-        errors.CaptureError, match="loss gave float, and a backward begins at a tensor"
+        errors.CaptureError, match="loss gave float, but a backward starts from a tensor"
     ):
         profile(nn.Linear(2, 2), torch.ones(1, 2), loss=lambda output: output.sum().item())
 

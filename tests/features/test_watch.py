@@ -546,7 +546,7 @@ def test_time_can_be_told_by_something_else_than_steps() -> None:
 
 def test_a_clock_that_is_none_is_said_at_once() -> None:
     with pytest.raises(
-        errors.TargetError, match="time_log is a name and a function of model and step"
+        errors.TargetError, match="time_log must be a name and a function of model and step"
     ):
         watch(nn.Linear(2, 1), time_log=cast(Any, "step"), run_dir=":memory:")
 

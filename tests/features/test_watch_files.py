@@ -171,17 +171,20 @@ def train(model: nn.Module, steps: int) -> None:
 @pytest.mark.parametrize(
     ("option", "told"),
     [
-        ({"log": None}, "log is a name or several, not None; what can be logged: io, io_grad"),
+        (
+            {"log": None},
+            "log must be a name or a list of names, not None; what can be logged: io, io_grad",
+        ),
         ({"log": [None]}, "log has None; what can be logged: io, io_grad"),
         (
             {"backend": None},
             "backend is 'standalone' or 'none' or .*, or several of them, not None",
         ),
-        ({"sample_n": 2.5}, "sample_n must be a whole number, 1 or more, or None .*, not 2.5"),
-        ({"bins": 2.5}, "bins must be a whole number, 1 or more, not 2.5"),
-        ({"bins": None}, "bins must be a whole number, 1 or more, not None"),
+        ({"sample_n": 2.5}, "sample_n must be an integer of at least 1, or None .*, not 2.5"),
+        ({"bins": 2.5}, "bins must be an integer of at least 1, not 2.5"),
+        ({"bins": None}, "bins must be an integer of at least 1, not None"),
         ({"bins": 10**9}, "bins must be 10,000 or less, not 1,000,000,000"),
-        ({"log_freq": None}, "log_freq must be a whole number, 1 or more, not None"),
+        ({"log_freq": None}, "log_freq must be an integer of at least 1, not None"),
     ],
     ids=str,
 )

@@ -55,7 +55,7 @@ def test_a_step_may_be_numbered_by_a_tensor_that_stays_what_it_was() -> None:
 def test_a_number_that_no_step_has_is_said_and_the_next_ones_are_recorded(number: Any) -> None:
     model = make_model()
 
-    with watching(model, misses="takes a whole number from 0 on, not") as seen:
+    with watching(model, misses="takes an integer of at least 0, not") as seen:
         backward(model)
         seen.watcher.step(number)
         seen.watcher.step(4)

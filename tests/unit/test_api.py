@@ -47,7 +47,7 @@ def test_a_summary_is_made_of_a_model_a_record_a_summary_and_a_run() -> None:
     "inputs", [{"input_size": (1, 2)}, {"input_data": torch.ones(1)}, {"mask": 1}]
 )
 def test_what_has_no_code_cannot_be_run(inputs: dict[str, Any]) -> None:
-    with pytest.raises(TargetError, match="only a live model can be run"):
+    with pytest.raises(TargetError, match="only a live model can run"):
         tg.summary(make.model(), **inputs)
 
 
@@ -67,7 +67,7 @@ def test_what_is_no_module_is_refused_by_its_class(verb: Any, model: Any) -> Non
 def test_a_guard_and_an_inspector_refuse_what_is_no_module() -> None:
     with pytest.raises(TargetError, match="guard takes an nn"), tg.guard(5):  # type: ignore[arg-type]
         pass
-    with pytest.raises(TargetError, match="a model, or a list of models, is watched; this is int"):
+    with pytest.raises(TargetError, match="takes a model or a list of models, not int"):
         tg.InspectorGadgets(5)  # type: ignore[arg-type]
 
 
@@ -75,8 +75,8 @@ def test_a_guard_and_an_inspector_refuse_what_is_no_module() -> None:
     ("options", "message"),
     [
         ({"on": "shout"}, 'on is "raise", "warn" or "record", not \'shout\''),
-        ({"allow": 3}, "allow takes a name or several, not 3"),
-        ({"allow": ["log", 3]}, "allow takes a name or several, and 3 is none"),
+        ({"allow": 3}, "allow takes a name or a list of names, not 3"),
+        ({"allow": ["log", 3]}, "allow takes a name or a list of names, but 3 is not a string"),
     ],
 )
 def test_a_guard_refuses_bad_options_where_it_is_called(
@@ -111,7 +111,7 @@ def test_a_trace_has_only_the_levels_that_there_are(verb: Any) -> None:
 
 @pytest.mark.parametrize("words", [(), (torch.ones(2),)], ids=["nothing", "no name"])
 def test_plucking_without_a_name_says_where_it_belongs(words: tuple[Any, ...]) -> None:
-    with pytest.raises(TargetError, match="the name of an op comes last"):
+    with pytest.raises(TargetError, match="the op name comes last"):
         tg.pluck(nn.ReLU(), *words)
 
 
@@ -154,7 +154,7 @@ def test_each_rank_has_a_file_of_its_own(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_a_watch_that_is_refused_leaves_no_file(folder: Path) -> None:
-    with pytest.raises(ValueError, match="1 or more"):
+    with pytest.raises(ValueError, match="at least 1"):
         tg.watch(nn.Linear(2, 1), log_freq=0)
 
     assert not list(folder.glob("runs/*"))

@@ -25,11 +25,13 @@ def expect_names(option: str, names: Iterable[str]) -> tuple[str, ...]:
     """The names passed to an option, as a tuple."""
     found = [names] if isinstance(names, str) else names
     if not isinstance(found, Iterable):
-        raise TargetError(f"{option} takes a name or several, not {names!r}")
+        raise TargetError(f"{option} takes a name or a list of names, not {names!r}")
     every = tuple(found)
     for name in every:
         if not isinstance(name, str):
-            raise TargetError(f"{option} takes a name or several, but {name!r} is not a string")
+            raise TargetError(
+                f"{option} takes a name or a list of names, but {name!r} is not a string"
+            )
     return every
 
 

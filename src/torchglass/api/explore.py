@@ -118,8 +118,8 @@ def _refuse_doubtful(model: object, options: Collection[str]) -> None:
     doubtful = sorted(set(options).intersection(_arguments(model)))
     if doubtful:
         raise TargetError(
-            f"{doubtful[0]!r} is an option of explore, and an argument of this model's forward, "
-            "too: give it to forward by position, or run the model in `with "
+            f"{doubtful[0]!r} is both an option of explore and an argument of this model's "
+            f"forward: pass it by position, or run the model in `with "
             "tg.record_torch_module_forward_stats(model):` and explore it afterwards"
         )
 
@@ -165,7 +165,7 @@ def _picked() -> Path | None:
     found = find_targets(Path.cwd())
     if not found:
         raise TargetError(
-            "there is no run and no checkpoint in this folder: name a target, such as net.py:Net"
+            "no runs or checkpoints in this folder: name a target, such as net.py:Net"
         )
     if not has_terminal():
         names = [str(one.relative_to(Path.cwd())) for one in found[:_FEW]]

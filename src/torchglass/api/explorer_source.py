@@ -57,7 +57,7 @@ def exhibit(
     found = resolve(target)
     if inputs or kwargs:
         if not is_live(found):
-            raise TargetError("only a live model can be run: leave the inputs out, or load it")
+            raise TargetError("only a live model can run: omit the inputs, or load it")
         opened = _run(found, inputs, kwargs or {})
     else:
         opened = _opened(found, unsafe, tensors)

@@ -76,7 +76,7 @@ def guard(
         allow=expect_names("allow", allow),
         folder=None if dump is None else Path(dump),
     )
-    return FencedBlock(block, lambda: _guard_of_nothing(on), "the guard looks at nothing")
+    return FencedBlock(block, lambda: _guard_of_nothing(on), "the guard checks nothing")
 
 
 def _guard_of_nothing(on: On) -> Guard:

@@ -201,13 +201,13 @@ def _expect_optimizer(optimizer: Any) -> None:
     made = optimizer_named(optimizer) if isinstance(optimizer, str) else optimizer
     if not callable(made) and not isinstance(made, Optimizer):
         raise CaptureError(
-            "optimizer is a name such as 'adamw', a class, a function that makes one of "
-            f"parameters, or one of yours, not {optimizer!r}"
+            "optimizer is a name such as 'adamw', a class, a function of parameters that "
+            f"returns one, or your optimizer, not {optimizer!r}"
         )
     if made is LBFGS or isinstance(made, LBFGS):
         raise CaptureError(
-            "LBFGS needs a closure that runs the model again, so a step of it cannot be measured; "
-            "try another optimizer"
+            "LBFGS needs a closure that runs the model again, so its step cannot be measured; "
+            "use another optimizer"
         )
 
 

@@ -86,7 +86,7 @@ def summary(
             fake=fake,
         )
     elif inputs or kwargs or input_size is not None or input_data is not None:
-        raise TargetError("only a live model can be run: leave the inputs out, or load the model")
+        raise TargetError("only a live model can run: omit the inputs, or load the model")
     else:
         record, calls = read(target, unsafe=unsafe), None
         run = _run_of(target)

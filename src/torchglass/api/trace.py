@@ -192,7 +192,7 @@ def pluck(model: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
     """
     *inputs, key = args or (None,)
     if not isinstance(key, (str, int)):
-        raise TargetError('the name of an op comes last: pluck(model, x, "relu_1")')
+        raise TargetError('the op name comes last: pluck(model, x, "relu_1")')
     passed = trace_forward(model, tuple(inputs), kwargs, save=[key])
     return cast("torch.Tensor", passed[key].tensor)
 

@@ -163,7 +163,7 @@ def _traced(target: object, inputs: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
     model = resolve(target)
     if not is_live(model):
-        raise TargetError("only a live model can be run: leave the inputs out, or load the model")
+        raise TargetError("only a live model can run: omit the inputs, or load the model")
     return trace(cast("nn.Module", model), *inputs, save=None, **kwargs)
 
 
@@ -227,5 +227,5 @@ def _open_or_warn(run: Path) -> Reader | None:
     try:
         return open_reader(run)
     except StoreError as error:
-        warn(f"{run} is left out: {error}")
+        warn(f"{run} is skipped: {error}")
         return None

@@ -278,7 +278,8 @@ def _check_showing(backend: object, port: object, reject_outlier_proportion: flo
         )
     if not 0 <= reject_outlier_proportion < 1:
         raise TargetError(
-            f"reject_outlier_proportion is from 0 up to 1, not {reject_outlier_proportion}"
+            f"reject_outlier_proportion must be at least 0 and below 1, not "
+            f"{reject_outlier_proportion}"
         )
 
 

@@ -90,7 +90,7 @@ class Step:
                 loss: object = self._loss(output)
             if not isinstance(loss, torch.Tensor):
                 kind = type(loss).__name__
-                raise CaptureError(f"loss gave {kind}, and a backward begins at a tensor")
+                raise CaptureError(f"loss gave {kind}, but a backward starts from a tensor")
             self.went_back = loss.requires_grad
             if not loss.requires_grad:
                 return
@@ -153,7 +153,7 @@ def read_target(target: Any, modules: Sequence[nn.Module]) -> Model:
 
 def _checked(loss: Loss) -> Loss:
     if not callable(loss):
-        raise CaptureError(f"loss is a function of what the model returned, not {loss!r}")
+        raise CaptureError(f"loss must be a function of the model's output, not {loss!r}")
     return loss
 
 

@@ -334,7 +334,7 @@ _blocks: set[object] = set()
 """The blocks that need our function in the place of torch's."""
 _limits = (0, 0)
 """The recursion limit before, and while our function is installed."""
-_fence = Fence("Torchglass sees no more calls of this block")
+_fence = Fence("Torchglass stopped observing this block")
 _thread = threading.get_ident
 _is_compiling = torch.compiler.is_compiling
 _tracing_state = tracing_state

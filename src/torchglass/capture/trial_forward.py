@@ -64,7 +64,9 @@ def look_at(
     """
     given = [bool(args or kwargs), input_size is not None, input_data is not None]
     if sum(given) > 1:
-        raise CaptureError("give the inputs one way: as arguments, as input_size or as input_data")
+        raise CaptureError(
+            "pass the inputs in one way: as arguments, as input_size or as input_data"
+        )
     if not any(given):
         return Seen(read_model(target), None)
     modules = modules_in(target)

@@ -104,7 +104,7 @@ def display_timing_in_explorer(timing_data: TimingData) -> None:
         TargetError: `timing_data` is something else.
     """
     if not isinstance(timing_data, TimingData):
-        raise TargetError("timing data is what get_forward_stats(model) gives")
+        raise TargetError("timing_data must be the result of get_forward_stats(model)")
     explore.explore(timing_data.model)
 
 

@@ -191,7 +191,7 @@ class _Results(dict[str, Inspection]):
     def __missing__(self, name: str) -> Inspection:
         if not name and len(self) == 1:
             return next(iter(self.values()))
-        raise LookupFailedError(f"no model is called {name!r}; there are {', '.join(self)}")
+        raise LookupFailedError(f"no model is named {name!r}; there are {', '.join(self)}")
 
 
 def _models(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
@@ -202,7 +202,7 @@ def _models(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
     strange = next((one for one in models if not isinstance(one, nn.Module)), None)
     if strange is not None or not models:
         what = "no models at all" if not models else type(strange).__qualname__
-        raise TargetError(f"a model, or a list of models, is watched; this is {what}")
+        raise TargetError(f"InspectorGadgets takes a model or a list of models, not {what}")
     return models
 
 

@@ -80,8 +80,8 @@ class WandbBackend:
         self._reader = reader
         if wandb.run is None:
             raise ViewError(
-                "backend='wandb' shows the training in a run of wandb, and there is none: "
-                "call wandb.init() before torchglass.watch()"
+                "backend='wandb' needs an active wandb run: call wandb.init() before "
+                "torchglass.watch()"
             )
         if wandb.run.disabled:
             return
@@ -235,7 +235,7 @@ class WandbBackend:
             self._put_page(reader)
         except Exception as error:  # noqa: BLE001 - in a thread beside someone's training
             self._next_page = float("inf")
-            warn(f"wandb is shown no page: {type(error).__name__}: {error}")
+            warn(f"the page was not added to wandb: {type(error).__name__}: {error}")
 
     def _end_with_run(self) -> None:
         """wandb's run ends first: it has the training up to now, and the watcher goes on."""
@@ -244,7 +244,7 @@ class WandbBackend:
                 self._training.catch_up()
                 self._end(cast(Reader, _Ended(self._reader)))
         except Exception as error:  # noqa: BLE001 - while someone's run of wandb is finished
-            warn(f"wandb lacks the end of the training: {type(error).__name__}: {error}")
+            warn(f"the end of the training was not sent to wandb: {type(error).__name__}: {error}")
 
 
 class _Ended:

@@ -41,8 +41,8 @@ def _of_one_run(target: Path, paths: Sequence[Path]) -> list[FileReader]:
     names = [reader.path.name for reader in readers]
     shown = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
     raise TargetError(
-        f"{target} holds more than one run: {shown}; name one of them, or a pattern that only the "
-        "ranks of one run match"
+        f"{target} contains more than one run: {shown}; name one of them, or a pattern that "
+        "only the ranks of one run match"
     )
 
 

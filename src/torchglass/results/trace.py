@@ -163,7 +163,7 @@ class Trace(Sequence[Op]):
         if len(outputs) == 1 and not outputs[0].function:
             return outputs[0].tensor
         raise ViewError(
-            "what the model returned was not kept, only the tensors in it: see trace.outputs"
+            "the model's output object was not kept, only its tensors: see trace.outputs"
         )
 
     @property

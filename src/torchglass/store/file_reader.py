@@ -96,7 +96,7 @@ class FileReader:
         """The structure of the model."""
         model = self._document(Model, "model")
         if model is None:
-            raise StoreError(f"{self.path} holds no model yet")
+            raise StoreError(f"{self.path} has no model yet")
         return model
 
     def document(self, kind: type[D]) -> D | None:

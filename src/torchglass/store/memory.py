@@ -81,7 +81,7 @@ class MemoryStore:
     def model(self) -> Model:
         """The structure of the model."""
         if self._model is None:
-            raise StoreError("the run holds no model yet")
+            raise StoreError("the run has no model yet")
         return self._model
 
     def document(self, kind: type[D]) -> D | None:

@@ -187,7 +187,7 @@ def open_to_append(path: Path, journal: Journal = "WAL") -> sqlite3.Connection:
     try:
         return _prepared(path, upgrade, journal)
     except _NOT_OPENED as error:
-        raise StoreError(f"cannot go on writing to {path}: {error}") from error
+        raise StoreError(f"cannot continue writing to {path}: {error}") from error
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
@@ -208,7 +208,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
             connection.executescript(VIEWS[version])
     except _DAMAGED as error:
         connection.close()
-        raise StoreError(f"{path} is damaged: {error}") from error
+        raise StoreError(f"{path} is corrupt: {error}") from error
     except BaseException:
         connection.close()
         raise
@@ -283,8 +283,8 @@ def _check(path: Path, connection: sqlite3.Connection) -> int:
     ((strange,),) = connection.execute(_STRANGE)
     if strange:
         raise StoreError(
-            f"{path} has views, triggers or virtual tables, which no Torchglass run has: it is not "
-            "opened, because reading it could run queries that came with it"
+            f"{path} has views, triggers or virtual tables, which no Torchglass run has. It is "
+            f"not opened, because reading it could run foreign queries"
         )
     if version > SCHEMA_VERSION:
         raise SchemaError(
@@ -337,8 +337,8 @@ def journal_for(path: Path, file_system: Callable[[Path], str]) -> Journal:
     if not is_over_a_network(kind):
         return "WAL"
     warn(
-        f"{path} is on {kind}, which other machines share: it is written without a write-ahead "
-        "log, so whoever reads it meanwhile may have to wait for a moment"
+        f"{path} is on {kind}, a shared file system, so it is written without a write-ahead "
+        f"log; readers may have to wait briefly"
     )
     return "TRUNCATE"
 

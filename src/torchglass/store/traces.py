@@ -57,7 +57,7 @@ def read_trace(path: Path) -> StoredTrace:
         model, trace, seed = reader.model(), reader.document(TraceRecord), reader.random_seed()
         saved_only = reader.lists_saved_only()
     if trace is None:
-        raise StoreError(f"{path} holds a run, but no trace; tg.open reads its numbers")
+        raise StoreError(f"{path} contains a run but no trace; open it with tg.open")
     return StoredTrace(model=model, trace=trace, random_seed=seed, saved_only=saved_only)
 
 

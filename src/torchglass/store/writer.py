@@ -230,8 +230,8 @@ class FileSink:
         if not self._is_lost and not os.path.lexists(self._place):
             self._is_lost = True
             warn(
-                f"{self._place} was deleted or moved while it was written; the training goes on, "
-                "but what it records is lost"
+                f"{self._place} was deleted or moved while it was being written; the training "
+                f"continues, but its record is lost"
             )
 
     def _write_some(self, file: RunFile, catalog: Catalog) -> bool:

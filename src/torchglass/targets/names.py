@@ -90,8 +90,8 @@ def _staying_alive(place: str) -> Iterator[None]:
         yield
     except SystemExit as error:
         raise TargetError(
-            f"{place} ended the program while it was imported (exit code {error.code}): "
-            'put what it runs below `if __name__ == "__main__":`'
+            f"{place} exited while it was being imported (exit code {error.code}): "
+            'move its main code below `if __name__ == "__main__":`'
         ) from error
 
 

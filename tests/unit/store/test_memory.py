@@ -56,7 +56,7 @@ def test_a_run_that_has_just_begun_is_empty(store: tuple[Sink, Reader]) -> None:
     assert reader.series() in ((), [])
     assert reader.last_step() == -1
     assert not reader.finished()
-    with pytest.raises(StoreError, match="holds no model yet"):
+    with pytest.raises(StoreError, match="has no model yet"):
         reader.model()
 
 

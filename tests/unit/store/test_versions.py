@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_brought_to_today_is_let_go_of(version_1: Path) ->
         connection.execute("DROP TABLE trace")
 
     # The error is kept, and with it all that was under way.
-    with pytest.raises(StoreError, match=r"cannot go on writing to .*old\.glass") as kept:
+    with pytest.raises(StoreError, match=r"cannot continue writing to .*old\.glass") as kept:
         schema.open_to_append(version_1)
 
     with contextlib.closing(sqlite3.connect(version_1, timeout=0)) as connection:

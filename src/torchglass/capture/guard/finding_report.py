@@ -49,7 +49,7 @@ class Desk:
         self._told: set[News] = set()
         self._latest: News | None = None
         self._raised: int | None = None
-        self._fence = Fence("the guard could not look at everything")
+        self._fence = Fence("the guard could not check everything")
         self.has_waiting = False
         """Whether something was found in a forward that is told only if it reaches an output."""
         self.factors: list[torch.Tensor] = []

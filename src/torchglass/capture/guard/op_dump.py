@@ -107,12 +107,12 @@ def function_name(function: Any) -> str:
     """The name under which `function_of` finds a function again."""
     if isinstance(function, OpOverload):
         if not _computes(function):
-            raise NotWrittenError(f"{function} is not an op of torch that only computes")
+            raise NotWrittenError(f"{function} is not a pure torch op")
         return f"torch.ops.{function}"
     name: str = resolve_name(function) or ""
     if name not in _functions():
         told = getattr(function, "__name__", repr(function))
-        raise NotWrittenError(f"{told} is not among the functions of torch that have a name")
+        raise NotWrittenError(f"{told} is not a named torch function")
     return name
 
 
@@ -126,7 +126,7 @@ def function_of(name: str) -> Callable[..., Any]:
     parts = name.split(".")
     if parts[:2] == ["torch", "ops"] and len(parts) == 5 and all(map(str.isidentifier, parts)):
         if parts[2] not in _LIBRARIES:
-            raise UnsafeFileError(f"{name} is not an op of torch's own, so it is not run")
+            raise UnsafeFileError(f"{name} is not one of torch's own ops, so it is not run")
         overload: Any = None
         with contextlib.suppress(AttributeError, RuntimeError):
             overload = functools.reduce(getattr, parts[2:], torch.ops)
@@ -134,7 +134,9 @@ def function_of(name: str) -> Callable[..., Any]:
             if _computes(overload):
                 return overload
             raise UnsafeFileError(f"{name} does more than compute with tensors, so it is not run")
-        raise NotWrittenError(f"torch has no op {name} here: import what registers it first")
+        raise NotWrittenError(
+            f"torch has no op {name} here: import the package that registers it first"
+        )
     if name in _named_functions():
         raise UnsafeFileError(f"{name} does more than compute with tensors, so it is not run")
     raise NotWrittenError(f"torch has no function {name!r} here")
@@ -228,7 +230,9 @@ def _write_plain(value: Any) -> Any:
     for kind, name in _NAMED.items():
         if isinstance(value, kind):
             return {"is": name, "text": str(value).removeprefix("torch.")}
-    raise NotWrittenError(f"an argument is a {type(value).__name__}, which cannot be written down")
+    raise NotWrittenError(
+        f"an argument is a {type(value).__name__}, which cannot be written to a file"
+    )
 
 
 def _read_constant(kind: type) -> Callable[[Any], Any]:
@@ -302,9 +306,9 @@ class Dumper:
         """The finding with the file's path, or with the reason why there is none."""
         try:
             if kept is None:
-                raise NotWrittenError("the op was not seen as a call of a function of torch's")
+                raise NotWrittenError("the op was not called as a torch function")
             if not kept.is_as_it_was:
-                raise NotWrittenError("what it was given has been written over since")
+                raise NotWrittenError("its inputs have been overwritten since")
             return noted(finding, dump=str(self._write(finding, kept, gradients)))
         except (NotWrittenError, OSError, RuntimeError, TypeError) as problem:
             return noted(finding, not_dumped=str(problem))

@@ -79,8 +79,8 @@ def clock_for(tensors: Iterable[torch.Tensor]) -> Clock:
         raise CaptureError("a model on the meta device computes nothing, so it cannot be timed")
     if len(devices) > 1:
         raise CaptureError(
-            f"the model is on {' and '.join(devices)}, which have no clock in common: "
-            "time its parts one by one"
+            f"the model is on {' and '.join(devices)}, which have no common clock: profile its "
+            f"parts separately"
         )
     device = torch.device(devices[0])
     world = torch.get_device_module(device)

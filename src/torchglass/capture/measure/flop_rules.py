@@ -111,8 +111,8 @@ def _key(op: Any) -> str | type:
     if isinstance(op, str) and "::" in op:
         return op
     raise CaptureError(
-        f"{op!r} is no op: give one of torch.ops, its name as 'mylib::mix', what "
-        "torch.library.custom_op made, or an autograd Function"
+        f"{op!r} is not an op: pass an op of torch.ops, its name ('mylib::mix'), the result of "
+        f"torch.library.custom_op, or an autograd Function"
     )
 
 

@@ -98,7 +98,7 @@ def measure(
 ) -> Measured:
     """Run a step of a model, and take down who takes which memory until when."""
     if optimizer is not None and not backward:
-        raise CaptureError("an optimizer steps on gradients: it needs backward=True")
+        raise CaptureError("an optimizer step needs gradients: use backward=True")
     if isinstance(optimizer, str):
         optimizer = optimizer_named(optimizer)
     arguments = args, dict(kwargs)

@@ -146,7 +146,7 @@ def _load(path: Path, *, unsafe: bool) -> Any:
             f" imported and run; {allowing('where it comes from')}"
         ) from error
     except (ImportError, AttributeError) as error:
-        raise TargetError(f"{path.name} needs code that is not here: {error}") from error
+        raise TargetError(f"{path.name} needs code that is not installed: {error}") from error
 
 
 def _load_script(path: Path, *, unsafe: bool) -> Any:

@@ -91,7 +91,7 @@ def checkpoint_files(path: Path) -> Sequence[Path]:
 def _only(files: Sequence[Path], folder: Path) -> Path:
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
-        raise TargetError(f"the folder {folder} holds several checkpoints, name one: {names}")
+        raise TargetError(f"the folder {folder} contains several checkpoints; name one: {names}")
     return files[0]
 
 

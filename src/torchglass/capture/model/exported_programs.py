@@ -115,8 +115,8 @@ def read_program_file(path: Path, *, unsafe: bool) -> Model:
             return _read_text(archive, found[0])
     if not unsafe:
         raise UnsafeFileError(
-            f"{path.name} says what it holds in a way that only torch.export.load understands,"
-            f" which can run code that came with the file; {allowing('it')}"
+            f"{path.name} can only be read by torch.export.load, which can run code from the "
+            f"file; {allowing('it')}"
         )
     return read_exported(torch.export.load(path))
 

@@ -171,7 +171,7 @@ def inspect_run(
 ) -> InspectedModel:
     """Run a model from the same state three times, and put together what was seen."""
     if not isinstance(model, nn.Module):
-        raise CaptureError(f"an nn.Module is inspected; this is {type(model).__qualname__}")
+        raise CaptureError(f"inspect takes an nn.Module, not {type(model).__qualname__}")
     model, located = with_shapes(model, args, kwargs)
     modules = [module for _, module in located]
     step = Step(model, modules, args, kwargs, backward=backward, loss=loss, gradients=gradients)

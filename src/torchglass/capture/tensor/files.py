@@ -165,7 +165,7 @@ def _encoded(groups: Mapping[str, Tensors]) -> tuple[dict[str, torch.Tensor], di
                 else:
                     entries[f"{group}/{op}.{output}"] = entry
     if left_out:
-        warn(f"{left_out} tensors are of kinds that cannot be saved, and are left out")
+        warn(f"{left_out} tensors cannot be saved and are left out")
     return encoder.parts, {_LAYOUT: json.dumps(entries)}
 
 

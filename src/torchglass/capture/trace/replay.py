@@ -189,11 +189,11 @@ class _Replay:
 
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) in self._captured.out_of_sight:
-            raise CaptureError("it uses a gradient to which a backward has added meanwhile")
+            raise CaptureError("it uses a gradient that a later backward changed")
         made = self._made.get(id(tensor))
         if made is None:
             if not has_memory(tensor):
-                raise CaptureError("the model has freed the memory of what it was given")
+                raise CaptureError("the memory of its inputs was freed")
             if id(tensor) in self._captured.lazy:
                 raise CaptureError("it uses a parameter of a lazy module that had no shape yet")
             made = self._made[id(tensor)] = self._captured.before_writes(tensor)
@@ -210,7 +210,7 @@ class _Replay:
 def _run(op: OpRecord, event: Rerun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """An op with autograd on if it was, which chooses other kernels."""
     if any(isinstance(given, torch.Generator) for given in (*args, *kwargs.values())):
-        raise CaptureError("it draws from a generator, which is not to be touched")
+        raise CaptureError("it uses a random generator, which must not be advanced")
     with gradients_set(bool(op.grad_fn)):
         return event.function(*args, **kwargs)
 

@@ -71,7 +71,7 @@ _TOLD_BY_REPR = (bool, int, float, str, type(None))
 
 
 def _not_by_itself(*args: Any, **kwargs: Any) -> Any:
-    raise CaptureError("it ran under vmap, grad or the like, which tell how to take its arguments")
+    raise CaptureError("it ran under vmap, grad or a similar transform")
 
 
 def _under(

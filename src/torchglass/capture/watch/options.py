@@ -63,7 +63,7 @@ class Options:
             _check_whole("sample_n", self.sample_n, otherwise=", or None for all numbers")
         if self.time_log is not None and not _tells_time(self.time_log):
             raise TargetError(
-                "time_log is a name and a function of model and step, such as "
+                "time_log must be a name and a function of model and step, such as "
                 f"('epoch', lambda model, step: step / 100), not {self.time_log!r}"
             )
         if self.unit not in (None, "optimizer", "backward"):
@@ -75,7 +75,9 @@ def names_to_log(given: object) -> frozenset[str]:
     if isinstance(given, str):
         return frozenset([given])
     if not isinstance(given, Iterable):
-        raise TargetError(f"log is a name or several, not {given!r}; {_WHAT_CAN_BE_LOGGED}")
+        raise TargetError(
+            f"log must be a name or a list of names, not {given!r}; {_WHAT_CAN_BE_LOGGED}"
+        )
     return frozenset(given)
 
 
@@ -85,7 +87,7 @@ def _check_whole(name: str, value: object, *, most: int | None = None, otherwise
     except TypeError:
         whole = 0
     if whole < 1:
-        raise TargetError(f"{name} must be a whole number, 1 or more{otherwise}, not {value!r}")
+        raise TargetError(f"{name} must be an integer of at least 1{otherwise}, not {value!r}")
     if most is not None and whole > most:
         raise TargetError(f"{name} must be {most:,} or less, not {whole:,}")
 

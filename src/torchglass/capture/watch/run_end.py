@@ -119,7 +119,7 @@ class Idleness:
         self._change = threading.Condition()
         self._waits_for_start = False
         self._is_closed = False
-        self._fence = Fence("steps are shown later than they could be")
+        self._fence = Fence("steps are shown late")
 
     def start(self) -> None:
         """From now on nothing is happening."""

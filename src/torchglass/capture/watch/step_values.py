@@ -210,7 +210,7 @@ def step_number(number: SupportsIndex) -> int:
     except (TypeError, ValueError, RuntimeError):
         whole = -1
     if whole < 0:
-        raise TargetError(f"step(…) takes a whole number from 0 on, not {number!r}")
+        raise TargetError(f"step(…) takes an integer of at least 0, not {number!r}")
     return whole
 
 

@@ -115,7 +115,7 @@ class Watcher:
         self._pictures = Pictures()
         self._problems = Problems()
         self._lock = threading.RLock()
-        self._fence = Fence("watching went wrong")
+        self._fence = Fence("some values were not recorded")
         self._idle = Idleness(self._write_if_idle)
         self._strangers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         """Optimizers that train none of the weights."""

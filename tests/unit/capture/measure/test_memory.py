@@ -268,7 +268,7 @@ def test_a_nested_tensor_is_counted_by_what_it_is_made_of() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"optimizer": "adam", "backward": False}, "needs backward=True"),
+        ({"optimizer": "adam", "backward": False}, "use backward=True"),
         ({"optimizer": "nonsense"}, "torch.optim has no 'nonsense'"),
     ],
 )

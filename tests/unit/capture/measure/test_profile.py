@@ -250,8 +250,8 @@ def test_the_user_s_exception_says_where_it_was() -> None:
     ("target", "options", "complaint"),
     [
         (3, {}, "not callable"),
-        (nn.ReLU(), {"loss": 3}, "loss is a function of what the model returned, not 3"),
-        (nn.ReLU(), {"loss": 0}, "loss is a function of what the model returned, not 0"),
+        (nn.ReLU(), {"loss": 3}, "loss must be a function of the model's output, not 3"),
+        (nn.ReLU(), {"loss": 0}, "loss must be a function of the model's output, not 0"),
         (nn.Linear(4, 4, device="meta"), {"backward": False}, "meta"),
     ],
 )

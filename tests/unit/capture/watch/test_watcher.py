@@ -164,7 +164,7 @@ def test_only_every_nth_step_is_measured_but_all_that_is_logged_is_kept(
 
 
 def test_every_step_is_the_most_that_can_be_looked_at(store: MemoryStore) -> None:
-    with pytest.raises(TargetError, match="log_freq must be a whole number, 1 or more, not 0"):
+    with pytest.raises(TargetError, match="log_freq must be an integer of at least 1, not 0"):
         Watcher(Tied(), store, Options(log_freq=0))
 
 

@@ -302,9 +302,7 @@ class CodePanel(Panel):
         listing = self.listing
         if listing is None:
             self.subtitle = ""
-            self.say(
-                f"The code of {harmless(self.module.kind)} is not to be found on this machine."
-            )
+            self.say(f"The code of {harmless(self.module.kind)} is not available on this machine.")
             return
         kind = listing.class_name.rpartition(".")[2]
         own = "" if listing.class_name == self.module.class_name else f"inherited from {kind}"
