@@ -10,26 +10,41 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-from tests.unit.views.tui.runs import tiny
-from torchglass.records.findings import Finding, Findings
-from torchglass.records.run import RunRecord
-from torchglass.records.series import Frame
-from torchglass.store.file_reader import FileSink
+import torchglass as tg
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
-SCRIPT = """
-from tests.unit.views.tui.runs import Training
-from torchglass.views.tui.app import run_explorer
 
-run_explorer(Training().train(30).finish())
-print("the explorer", "is gone")
-"""
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return x + self.mlp(x)
+
+
+class TinyGPT(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(100, 64)
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(64, 100)
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
 
 
 class Terminal:
@@ -99,17 +114,23 @@ def home(folder: Path) -> dict[str, str]:
 def test_the_explorer_in_a_real_terminal(
     terminal: Terminal, tmp_path: Path, environment: Mapping[str, str]
 ) -> None:
-    script = tmp_path / "explore.py"
-    script.write_text(SCRIPT)
+    file = tmp_path / "run.glass"
+    with tg.watch(TinyGPT(), save=file, verbose=False) as watcher:
+        for step in range(30):
+            watcher.log("loss", 1 / (step + 1))
+            watcher.step()
 
     terminal.start(
-        sys.executable, str(script), size=(100, 30), environment={**home(tmp_path), **environment}
+        *(sys.executable, "-m", "torchglass", "explore", str(file)),
+        *("&&", "echo", "'the explorer'", "'is gone'"),
+        size=(100, 30),
+        environment={**home(tmp_path), **environment},
     )
     first = terminal.wait_for("Embedding")
     assert "TinyGPT" in first
 
     terminal.wait_for("step 29 ✓ finished")
-    terminal.type("Down")
+    terminal.type("Down", "i")
     terminal.wait_for("Embedding(100, 64)")
 
     # In one burst, as a slow line delivers it: no letter may go to the tree.
@@ -175,30 +196,31 @@ def test_a_run_that_is_being_written_moves_in_the_terminal(
     terminal: Terminal, tmp_path: Path
 ) -> None:
     file = tmp_path / "run.glass"
-    sink = FileSink(file, RunRecord(name="today", created_ns=0))
-    sink.put_model(tiny())
-    loss = sink.series("", "loss")
+    model, tokens = TinyGPT(), torch.ones(1, 4, dtype=torch.int64)
+    watcher = tg.watch(model, save=file, log="io", verbose=False)
+    watcher.log("loss", 4.0)
+    watcher.step()
 
-    sink.put_frame(Frame(step=0, time_ns=time.time_ns(), points={loss: 4.0}))
     command = [sys.executable, "-m", "torchglass", "explore", str(file)]
     terminal.start(*command, size=(120, 24), environment=home(tmp_path))
     terminal.wait_for("step 0 ○")
     # A run counts as live for some seconds only, in which a busy machine may not be looked at.
     for step in range(1, 1_000):
-        sink.put_frame(Frame(step=step, time_ns=time.time_ns(), points={loss: 1 / step}))
+        watcher.log("loss", 1 / step)
+        watcher.step()
         if "● live" in terminal.wait_for(f"step {step} "):
             break
     else:
         pytest.fail("never seen live")
 
-    message = "log of nothing but zeros"
-    found = Finding(severity="error", kind="nan", message=message, path="embed")
-    sink.put_document(Findings(findings=(found,)))
+    model.embed.weight.data.fill_(torch.nan)
+    model(tokens)
+    watcher.step()
     terminal.wait_for("embed ✗")
     terminal.type("!")
-    terminal.wait_for(message)
-    sink.close()
-    terminal.wait_for(f"step {step} ✓ finished")
+    terminal.wait_for("All 256 values leaving `embed`")
+    watcher.close()
+    terminal.wait_for(f"step {step + 1} ✗ NaN since step {step + 1}")
 
     file.unlink()
     terminal.type("Down")

@@ -85,7 +85,7 @@ def test_a_backend_that_breaks_is_a_warning_and_the_file_is_written(tmp_path: Pa
     store = MemoryStore(RUN)
     shown = backends.BackendSink(store, [Broken()])
 
-    with pytest.warns(TorchglassWarning, match="Broken shows no more: OSError: gone away"):
+    with pytest.warns(TorchglassWarning, match="Broken stopped: OSError: gone away"):
         put_step(shown, 0)
     put_step(shown, 1)
 

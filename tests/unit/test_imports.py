@@ -1,11 +1,17 @@
-"""`import torchglass` and `torchglass --help` bring in nothing heavy."""
+"""`import torchglass` brings in nothing heavy; tests of features import nothing internal."""
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+import torchglass
 
 HEAVY = ("torch", "textual", "starlette", "uvicorn", "pygraphviz", "safetensors", "rich", "numpy")
 
@@ -52,3 +58,43 @@ def test_the_public_names_do_not_wait_for_torch() -> None:
 
     assert "torchglass.classic" in loaded
     assert loaded.isdisjoint({"torch", "textual", "starlette", "uvicorn", "pygraphviz"})
+
+
+PUBLIC_MODULES = {"torchglass", "torchglass.errors"}
+"""What a test of a feature may import of the package: what users import, too."""
+THROUGH_THE_PUBLIC_API = ("features", "hard", "browser")
+
+
+def names_imported(source: str) -> Iterator[str]:
+    """What a module imports, and the modules of ours whose names it patches."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (_imported_from(node.module or "", alias.name) for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # A program that a test runs, or the name that it patches.
+            yield from re.findall(
+                r"^ *(?:from|import) (torchglass[\w.]+)", node.value, re.MULTILINE
+            )
+            yield from re.findall(r"^torchglass(?:\.\w+){2,}$", node.value)
+
+
+def _imported_from(module: str, name: str) -> str:
+    public = module == "torchglass" and (name in torchglass.__all__ or name == "open")
+    return module if public else f"{module}.{name}"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        file
+        for folder in THROUGH_THE_PUBLIC_API
+        for file in sorted((Path(__file__).parents[1] / folder).glob("test_*.py"))
+    ],
+    ids=lambda file: f"{file.parent.name}/{file.name}",
+)
+def test_a_test_of_a_feature_goes_through_the_public_api(file: Path) -> None:
+    imported = names_imported(file.read_text("utf-8"))
+
+    assert {name for name in imported if name.startswith("torchglass")} <= PUBLIC_MODULES
