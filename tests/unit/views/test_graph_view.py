@@ -4,7 +4,7 @@ import math
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -13,8 +13,17 @@ from xml.etree import ElementTree
 import pytest
 
 from tests import make
-from torchglass.analyse.graph.parts import Again, Box, Cost, Edge, Graph, Node
 from torchglass.errors import ViewError
+from torchglass.records.graph import (
+    Edge,
+    Graph,
+    Node,
+    NodeCost,
+    NodeDetail,
+    NodeId,
+    PassInfo,
+    Repetition,
+)
 from torchglass.records.trace import SourceLine
 from torchglass.views.graph import Direction, Overrides, draw
 from torchglass.views.graph.columns import wrap
@@ -29,25 +38,66 @@ SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}"
 
 
-def op(name: str, **fields: Any) -> Node:
-    return Node(**{"name": name, "kind": "op", "specs": (make.spec(2, 3),), **fields})
+_DETAILS = {field.name for field in fields(NodeDetail)}
+_INFO = {field.name for field in fields(PassInfo)}
+Part = dict[str, Any]
+"""A node, box or edge whose ends and box are given by name."""
+
+
+def op(name: str, **given: Any) -> Part:
+    return {"name": name, "kind": "op", "outputs": (make.spec(2, 3),), **given}
+
+
+def box(name: str, **given: Any) -> Part:
+    return {"name": name, "kind": "call" if "path" in given else "repeat", **given}
+
+
+def edge(source: str, target: str, **given: Any) -> Part:
+    return {"source": source, "target": target, **given}
 
 
 def graph(
-    nodes: Sequence[Node], edges: Sequence[Edge] = (), boxes: Sequence[Box] = (), **fields: Any
+    nodes: Sequence[Part], edges: Sequence[Part] = (), boxes: Sequence[Part] = (), **info: Any
 ) -> Graph:
-    return Graph(model="Net", nodes=tuple(nodes), edges=tuple(edges), boxes=tuple(boxes), **fields)
+    in_order = [*boxes, *nodes]
+    ids = {("box", part["name"]): NodeId(at) for at, part in enumerate(boxes)}
+    ids |= {("node", part["name"]): NodeId(at) for at, part in enumerate(nodes, len(boxes))}
+    return Graph(
+        nodes=tuple(_node(NodeId(at), part, ids) for at, part in enumerate(in_order)),
+        edges=tuple(
+            Edge(
+                **{
+                    **part,
+                    "source": ids["node", part["source"]],
+                    "target": ids["node", part["target"]],
+                }
+            )
+            for part in edges
+        ),
+        pass_info=PassInfo(model="Net", **info),
+    )
 
 
-def chain(length: int, box: str | None = None) -> Graph:
-    nodes = [op(f"relu_{n}_{n}", box=box) for n in range(1, length + 1)]
-    edges = [Edge(source=one.name, target=other.name) for one, other in pairwise(nodes)]
+def _node(id: NodeId, part: Part, ids: dict[tuple[str, str], NodeId]) -> Node:
+    inside = {name: value for name, value in part.items() if name in _DETAILS}
+    rest = {name: value for name, value in part.items() if name not in {*_DETAILS, "box"}}
+    parent = ids["box", part["box"]] if part.get("box") else None
+    return Node(id=id, parent=parent, detail=NodeDetail(**inside), **rest)
+
+
+def named(drawn: Graph, name: str) -> NodeId:
+    return next(node.id for node in drawn.leaves if node.name == name)
+
+
+def chain(length: int, around: str | None = None) -> Graph:
+    nodes = [op(f"relu_{n}_{n}", box=around) for n in range(1, length + 1)]
+    edges = [edge(one["name"], other["name"]) for one, other in pairwise(nodes)]
     # A residual that skips over the next op, so that cuts meet more than one edge.
     edges += [
-        Edge(source=one.name, target=other.name)
+        edge(one["name"], other["name"])
         for one, other in zip(nodes[::4], nodes[2::4], strict=False)
     ]
-    return graph(nodes, edges, [Box(name=box, module=box)] if box else [])
+    return graph(nodes, edges, [box(around, path=around)] if around else [])
 
 
 def svg(drawn: Graph, **options: Any) -> ElementTree.Element:
@@ -104,7 +154,7 @@ def test_each_node_has_its_name_as_id_and_says_its_shape() -> None:
 
 
 def test_a_node_says_its_parameters_and_its_module() -> None:
-    node = op("linear_1_1", parameters={"fc.weight": make.spec(3, 3)}, module="fc")
+    node = op("linear_1_1", parameters={"fc.weight": make.spec(3, 3)}, path="fc", is_module=True)
 
     picture = svg(graph([node]))
 
@@ -114,11 +164,11 @@ def test_a_node_says_its_parameters_and_its_module() -> None:
 def test_a_closed_module_says_what_is_in_it() -> None:
     node = op(
         "h.0",
-        kind="module",
+        kind="call",
         class_name="Block",
-        ops=30,
+        op_count=30,
         parameters={"w": make.spec(100, 10)},
-        again=Again(times=12, until="h.11"),
+        repetition=Repetition(times=12, until="h.11"),
     )
 
     picture = svg(graph([node]))
@@ -134,7 +184,9 @@ def test_a_closed_module_says_what_is_in_it() -> None:
 def test_the_pointer_learns_all_there_is_to_know() -> None:
     source = SourceLine(file="/home/someone/net.py", line=7, function="forward")
     record = make.op(1, "dropout", settings=(("1", "0.5"),), source=source)
-    node = op("dropout_1_1", op=record, module="drop", cost=Cost(time_ns=1_500_000))
+    node = op(
+        "dropout_1_1", op=record, path="drop", is_module=True, cost=NodeCost(time_ns=1_500_000)
+    )
 
     picture = svg(graph([node]))
 
@@ -149,7 +201,9 @@ def test_the_pointer_learns_all_there_is_to_know() -> None:
 
 
 def test_a_box_has_its_name_and_its_class() -> None:
-    drawn = graph([op("a", box="features")], boxes=[Box(name="features", class_name="Sequential")])
+    drawn = graph(
+        [op("a", box="features")], boxes=[box("features", path="features", class_name="Sequential")]
+    )
 
     picture = svg(drawn)
 
@@ -158,10 +212,10 @@ def test_a_box_has_its_name_and_its_class() -> None:
 
 
 def test_a_repeated_box_says_how_often() -> None:
-    again = Again(times=12, until="h.11")
-    box = Box(name="h.0", module="h.0", class_name="Block", again=again)
+    repetition = Repetition(times=12, until="h.11")
+    block = box("h.0", path="h.0", class_name="Block", repetition=repetition)
 
-    picture = svg(graph([op("a", box="h.0")], boxes=[box]))
+    picture = svg(graph([op("a", box="h.0")], boxes=[block]))
 
     assert {"12 × Block", "h.0 … h.11"} <= set(words(picture))
 
@@ -170,9 +224,9 @@ def test_edges_say_arguments_counts_and_passes() -> None:
     drawn = graph(
         [op("a"), op("b"), op("c")],
         [
-            Edge(source="a", target="b", arguments=("left", "right")),
-            Edge(source="b", target="c", tensors=3),
-            Edge(source="c", target="c", out_passes=(1, 2, 3), in_passes=(2, 3, 4)),
+            edge("a", "b", arguments=("left", "right")),
+            edge("b", "c", tensors=3),
+            edge("c", "c", out_passes=(1, 2, 3), in_passes=(2, 3, 4)),
         ],
     )
 
@@ -187,7 +241,7 @@ def test_passes_are_said_in_ranges() -> None:
 
 
 def test_the_headline_sums_up_the_pass() -> None:
-    drawn = graph([op("a")], ops=24, cost=Cost(parameters=61_100_840, bytes=4_400_000))
+    drawn = graph([op("a")], op_count=24, cost=NodeCost(parameters=61_100_840, bytes=4_400_000))
 
     assert words(svg(drawn))[:2] != []
     assert {"Net", "24 ops · 61.1M parameters · 4.2 MB of tensors"} <= set(words(svg(drawn)))
@@ -203,9 +257,9 @@ def test_the_legend_explains_what_is_there_and_nothing_else() -> None:
 
 
 def test_where_the_forward_raised_is_marked() -> None:
-    raised = Node(name="✗ raised", kind="failure", op=make.op(1, "linear"), failed=True)
+    raised = op("✗ raised", kind="failure", outputs=(), op=make.op(1, "linear"), failed=True)
     error = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 9x3)"
-    drawn = graph([op("a"), raised], [Edge(source="a", target="✗ raised")], error=error)
+    drawn = graph([op("a"), raised], [edge("a", "✗ raised")], error=error)
 
     picture = svg(drawn)
 
@@ -230,11 +284,11 @@ def test_where_the_forward_raised_is_marked() -> None:
     ],
 )
 def test_a_hostile_name_is_shown_as_it_is(name: str) -> None:
-    closed = op(name, kind="module", module=name, box="in " + name)
+    closed = op(name, kind="call", path=name, box="in " + name)
     drawn = graph(
-        [closed, op("b", module=name)],
-        [Edge(source=name, target="b"), Edge(source="b", target=name)],
-        [Box(name="in " + name, module=name)],
+        [closed, op("b", path=name, is_module=True)],
+        [edge(name, "b"), edge("b", name)],
+        [box("in " + name, path=name)],
     )
 
     picture = svg(drawn)
@@ -253,9 +307,9 @@ def test_names_that_differ_only_in_what_cannot_be_shown_stay_two_nodes() -> None
 
 
 @pytest.mark.parametrize("direction", ["down", "up", "right"])
-@pytest.mark.parametrize("box", [None, "features"])
-def test_a_long_chain_fits_a_page(direction: Direction, box: str | None) -> None:
-    picture = svg(chain(60, box), direction=direction)
+@pytest.mark.parametrize("around", [None, "features"])
+def test_a_long_chain_fits_a_page(direction: Direction, around: str | None) -> None:
+    picture = svg(chain(60, around), direction=direction)
 
     width, height = size(picture)
     assert 0.5 < width / height < 2.0
@@ -297,7 +351,7 @@ def test_wrapping_moves_edges_and_does_not_bend_them_through_nodes(lay_out: Any)
 
     for edge, route in zip(drawn.edges, layout.routes, strict=True):
         others = [
-            area for name, area in layout.nodes.items() if name not in (edge.source, edge.target)
+            area for node, area in layout.nodes.items() if node not in (edge.source, edge.target)
         ]
         # The points where Bézier curves meet lie on the edge itself.
         for point in route.curve[::3]:
@@ -313,7 +367,7 @@ def test_a_picture_that_fits_a_page_is_not_cut() -> None:
 def test_in_rows_edges_of_one_node_share_a_lane_and_others_do_not() -> None:
     nodes = [op(f"relu_{n}_{n}") for n in range(8)]
     ends = [(0, 3), (0, 5), (1, 6), (2, 7)]
-    edges = [Edge(source=nodes[a].name, target=nodes[b].name) for a, b in ends]
+    edges = [edge(nodes[a]["name"], nodes[b]["name"]) for a, b in ends]
 
     routes = arranged(graph(nodes, edges), lay_out=arrange_in_rows).routes
 
@@ -324,8 +378,8 @@ def test_in_rows_edges_of_one_node_share_a_lane_and_others_do_not() -> None:
 
 def test_in_rows_the_border_of_a_box_is_outside_of_its_lanes() -> None:
     nodes = [op(f"relu_{n}_{n}", box="inner" if n < 5 else "outer") for n in range(9)]
-    boxes = [Box(name="outer", module="outer"), Box(name="inner", parent="outer", module="inner")]
-    edges = [Edge(source=nodes[a].name, target=nodes[b].name) for a, b in [(0, 2), (1, 4), (2, 7)]]
+    boxes = [box("outer", path="outer"), box("inner", box="outer", path="inner")]
+    edges = [edge(nodes[a]["name"], nodes[b]["name"]) for a, b in [(0, 2), (1, 4), (2, 7)]]
 
     layout = arranged(graph(nodes, edges, boxes), lay_out=arrange_in_rows)
 
@@ -343,23 +397,24 @@ def test_a_crash_of_graphviz_is_an_error_and_no_end_of_the_program() -> None:
 
 def test_a_loop_that_crosses_a_cut_goes_back_the_same_way() -> None:
     whole = chain(60)
-    back = Edge(source="relu_60_60", target="relu_1_1")
+    back = Edge(source=named(whole, "relu_60_60"), target=named(whole, "relu_1_1"))
     drawn = replace(whole, edges=(*whole.edges, back))
 
     layout = arranged(drawn)
 
-    assert distance(layout.routes[-1].tip, layout.nodes["relu_1_1"]) < 2
+    assert distance(layout.routes[-1].tip, layout.nodes[named(drawn, "relu_1_1")]) < 2
 
 
 def test_places_are_as_exact_at_the_end_of_a_long_flow_as_at_its_beginning() -> None:
     nodes = [op(f"relu_{n}_{n}") for n in range(500)]
-    edges = [Edge(source=one.name, target=other.name) for one, other in pairwise(nodes)]
-    style = Style(graph(nodes, edges), LIGHT, None, Overrides())
+    edges = [edge(one["name"], other["name"]) for one, other in pairwise(nodes)]
+    drawn = graph(nodes, edges)
+    style = Style(drawn, LIGHT, None, Overrides())
 
     with graphviz() as drawer:
         layout = arrange(style, HEADINGS["down"], drawer)
 
-    places = [layout.nodes[node.name].begin for node in nodes]
+    places = [layout.nodes[node.id].begin for node in drawn.leaves]
     gaps = [later - sooner for sooner, later in pairwise(places)]
     assert places[-1] - places[0] > 10_000
     assert max(gaps) - min(gaps) < 0.1
@@ -400,8 +455,8 @@ def test_wrong_options_say_what_is_possible(tmp_path: Path) -> None:
 
 
 def test_colours_tell_of_costs_and_the_legend_of_the_scale() -> None:
-    nodes = [op("a", cost=Cost(time_ns=1_000_000)), op("b", cost=Cost(time_ns=4_000_000))]
-    drawn = graph(nodes, cost=Cost(time_ns=5_000_000))
+    nodes = [op("a", cost=NodeCost(time_ns=1_000_000)), op("b", cost=NodeCost(time_ns=4_000_000))]
+    drawn = graph(nodes, cost=NodeCost(time_ns=5_000_000))
 
     picture = svg(drawn, color_by="time")
 
@@ -422,8 +477,8 @@ def test_dark_pictures_have_a_dark_ground() -> None:
 def test_the_caller_can_override_how_parts_look() -> None:
     drawn = graph(
         [op("a", box="m"), op("b", box="m")],
-        [Edge(source="a", target="b")],
-        [Box(name="m")],
+        [edge("a", "b")],
+        [box("m")],
     )
     overrides = Overrides(
         graph={"bgcolor": "#123456"},

@@ -36,9 +36,9 @@ def call_graph(
     attached: Mapping[OpId, str] | None = None,
 ) -> Graph:
     """The graph of a pass. `facts` are by path; `attached` are the names of what some ops made."""
-    contraction = _Contraction(trace, facts or {}, attached or {})
-    contraction.connect()
-    return contraction.graph()
+    builder = _CallGraphBuilder(trace, facts or {}, attached or {})
+    builder.connect()
+    return builder.graph()
 
 
 def facts_of(extra: str) -> dict[str, str]:
@@ -67,28 +67,103 @@ def union(one: Graph | None, other: Graph, *, times: int = 1) -> Graph:
     return Graph(nodes=tuple(joined.nodes), edges=tuple(joined.edges.values()), passes=passes)
 
 
-def in_order(nodes: Iterable[Node], edges: Iterable[Edge], starts: Mapping[NodeId, int]) -> Graph:
-    """A graph of some nodes in the order in which they ran, and of the edges between them.
+class GraphBuilder:
+    """Collects the nodes and edges of a pass, starting from its calls."""
 
-    A node without a start begins with the call that it stands in.
-    """
-    begins: dict[NodeId | None, int] = {None: 0}
-    kept = list(nodes)
-    for node in kept:
-        begins[node.id] = starts.get(node.id, begins[node.parent])
-    kept.sort(key=lambda node: begins[node.id])
-    ids = {node.id: NodeId(place) for place, node in enumerate(kept)}
-    return Graph(
-        nodes=tuple(
-            replace(node, id=ids[node.id], parent=None if node.parent is None else ids[node.parent])
-            for node in kept
-        ),
-        edges=tuple(
-            replace(edge, source=ids[edge.source], target=ids[edge.target])
-            for edge in edges
-            if edge.source in ids and edge.target in ids
-        ),
-    )
+    def __init__(self, trace: TraceRecord) -> None:
+        self.trace = trace
+        self.nodes: list[Node] = []
+        self.edges: dict[tuple[NodeId, NodeId], Edge] = {}
+        self.node_of_call: dict[CallId, NodeId] = {}
+        self.starts: dict[NodeId, int] = {}
+
+    def add_call(self, call: CallRecord, facts: Facts | None = None) -> NodeId:
+        """Add the node of a module call."""
+        node = self.add_node(
+            "call",
+            call.parent,
+            path=call.path,
+            name=call.path.rpartition(".")[2],
+            number=call.number,
+            inputs=tuple(value.spec for value in call.inputs),
+            outputs=tuple(value.spec for value in call.outputs),
+            facts=facts,
+        )
+        self.node_of_call[call.id] = node
+        self.starts[node] = call.start_ns
+        return node
+
+    def add_input(self, call: CallRecord, value: Value) -> NodeId:
+        """Add an input of a call, inside the call."""
+        facts = {"argument": value.name} if value.name else {}
+        return self.add_node(
+            "input", call.id, path=call.path, name=value.place, outputs=(value.spec,), facts=facts
+        )
+
+    def add_output(self, call: CallRecord, value: Value) -> NodeId:
+        """Add an output of a call, inside the call."""
+        return self.add_node(
+            "output", call.id, path=call.path, name=value.place, inputs=(value.spec,)
+        )
+
+    def add_node(
+        self,
+        kind: NodeKind,
+        call: CallId | None,
+        *,
+        path: str,
+        name: str,
+        number: int = 1,
+        inputs: tuple[TensorSpec, ...] = (),
+        outputs: tuple[TensorSpec, ...] = (),
+        facts: Facts | None = None,
+    ) -> NodeId:
+        """Add a node inside a call."""
+        new = NodeId(len(self.nodes))
+        self.nodes.append(
+            Node(
+                id=new,
+                kind=kind,
+                parent=None if call is None else self.node_of_call[call],
+                path=path,
+                name=name,
+                number=number,
+                inputs=inputs,
+                outputs=outputs,
+                facts=facts or {},
+            )
+        )
+        return new
+
+    def add_edge(self, source: NodeId, target: NodeId, spec: TensorSpec) -> None:
+        """Add an edge; only the first one between two nodes counts."""
+        if source != target and (source, target) not in self.edges:
+            self.edges[source, target] = Edge(source=source, target=target, spec=spec)
+
+    def ordered_graph(self, nodes: Iterable[Node]) -> Graph:
+        """The graph of some nodes in the order in which they ran, and the edges between them.
+
+        A node without a start time begins with the call that it is in.
+        """
+        begins: dict[NodeId | None, int] = {None: 0}
+        kept = list(nodes)
+        for node in kept:
+            begins[node.id] = self.starts.get(node.id, begins[node.parent])
+        kept.sort(key=lambda node: begins[node.id])
+        ids = {node.id: NodeId(index) for index, node in enumerate(kept)}
+        return Graph(
+            nodes=tuple(
+                replace(
+                    node, id=ids[node.id], parent=None if node.parent is None else ids[node.parent]
+                )
+                for node in kept
+            ),
+            edges=tuple(
+                replace(edge, source=ids[edge.source], target=ids[edge.target])
+                for edge in self.edges.values()
+                if edge.source in ids and edge.target in ids
+            ),
+        )
 
 
 class _Entry(NamedTuple):
@@ -98,83 +173,56 @@ class _Entry(NamedTuple):
     node: NodeId
 
 
-class _Contraction:
-    """A pass on its way to a graph."""
+class _CallGraphBuilder(GraphBuilder):
+    """Leaves out the ops through which data only passes."""
 
     def __init__(
         self, trace: TraceRecord, facts: Mapping[str, Facts], attached: Mapping[OpId, str]
     ) -> None:
-        self._trace = trace
+        super().__init__(trace)
         self._facts = facts
         self._attached = attached
-        self._nodes: list[Node] = []
-        self._edges: dict[tuple[NodeId, NodeId], Edge] = {}
-        self._node_of: dict[CallId, NodeId] = {}
-        self._inputs: dict[CallId, Sources] = {}
         self._made_outside: dict[CallId, dict[OpId, list[_Entry]]] = {}
         self._outputs: dict[CallId, list[NodeId]] = {}
         self._through: dict[OpId, Sources] = {}
-        """For an op, the nodes of its own call that its data came from."""
-        self._starts: dict[NodeId, int] = {}
+        """For each op, the nodes of its own call that its data came from."""
         self._joins: Counter[tuple[CallId, str]] = Counter()
         self._opened = {call.parent for call in trace.calls}
         self._opened |= {trace.ops[op].call for op in self._attached if op < len(trace.ops)}
 
     def connect(self) -> None:
         """Make all nodes, then find out what flows between them."""
-        for call in self._trace.calls:
-            self._add_call(call)
-        for op in self._trace.ops:
+        for call in self.trace.calls:
+            self._enter_call(call)
+        for op in self.trace.ops:
             self._follow(op)
-        for call in self._trace.calls:
+        for call in self.trace.calls:
             self._enter(call)
             self._return(call)
 
     def graph(self) -> Graph:
         """All that was found, without ops whose result nothing uses."""
-        used = {node.id for node in self._nodes if node.kind != "op"}
+        used = {node.id for node in self.nodes if node.kind != "op"}
         takers: dict[NodeId, list[NodeId]] = {}
-        for source, target in self._edges:
+        for source, target in self.edges:
             takers.setdefault(source, []).append(target)
         # Everything that uses an op comes after it, except outputs, which are not ops.
-        for node in reversed(self._nodes):
+        for node in reversed(self.nodes):
             if any(taker in used for taker in takers.get(node.id, ())):
                 used.add(node.id)
-        return in_order(
-            [node for node in self._nodes if node.id in used], self._edges.values(), self._starts
-        )
+        return self.ordered_graph(node for node in self.nodes if node.id in used)
 
-    def _add_call(self, call: CallRecord) -> None:
-        parent = self._node_of[call.parent] if call.parent is not None else None
-        self._node_of[call.id] = self._add_node(
-            "call",
-            parent,
-            path=call.path,
-            name=call.path.rpartition(".")[2],
-            number=call.number,
-            inputs=tuple(value.spec for value in call.inputs),
-            outputs=tuple(value.spec for value in call.outputs),
-            facts=self._facts.get(call.path, {}),
-        )
-        self._starts[self._node_of[call.id]] = call.start_ns
-        self._made_outside[call.id] = {}
+    def _enter_call(self, call: CallRecord) -> None:
+        self.add_call(call, self._facts.get(call.path, {}))
+        entries = self._made_outside[call.id] = {}
         self._outputs[call.id] = []
         if call.id not in self._opened:
             return
-        inside, path = self._node_of[call.id], call.path
         for value in call.inputs:
-            facts = {"argument": value.name} if value.name else {}
-            node = self._add_node(
-                "input", inside, path=path, name=value.place, outputs=(value.spec,), facts=facts
-            )
+            node = self.add_input(call, value)
             if value.op is not None:
-                entry = _Entry(value.output, node)
-                self._made_outside[call.id].setdefault(value.op, []).append(entry)
-        for value in call.outputs:
-            node = self._add_node(
-                "output", inside, path=path, name=value.place, inputs=(value.spec,)
-            )
-            self._outputs[call.id].append(node)
+                entries.setdefault(value.op, []).append(_Entry(value.output, node))
+        self._outputs[call.id] = [self.add_output(call, value) for value in call.outputs]
 
     def _follow(self, op: OpRecord) -> None:
         """Learn where the data of an op came from, as seen in the call that it ran in."""
@@ -211,34 +259,36 @@ class _Contraction:
         name = self._attached[op.id] if kind == "attached" else op.function
         # Counted in its call, so that two passes of different lengths have the same nodes.
         self._joins[call, name] += 1
-        node = self._add_node(
+        node = self.add_node(
             kind,
-            self._node_of[call],
-            path=self._trace.calls[call].path,
+            call,
+            path=self.trace.calls[call].path,
             name=name,
             number=self._joins[call, name] if kind == "op" else 1,
             inputs=tuple(sources.values()) if kind == "op" else (spec,),
             outputs=(spec,),
         )
-        self._starts[node] = op.start_ns
+        self.starts[node] = op.start_ns
         self._add_edges(sources, node)
         return {node: spec}
 
     def _cross(self, parent: OpId, output: int | None, op: OpRecord, spec: TensorSpec) -> None:
         """Add the edge to a call that took data past its arguments, as from an attribute."""
         for call in self._calls_around(op.call):
-            outside = self._trace.calls[call].parent
+            outside = self.trace.calls[call].parent
             if self._is_in(parent, call):
                 return
             if parent not in self._made_outside[call]:
-                self._add_edges(self._sources(parent, output, outside, spec), self._node_of[call])
+                self._add_edges(
+                    self._sources(parent, output, outside, spec), self.node_of_call[call]
+                )
             if self._is_in(parent, outside):
                 return
 
     def _enter(self, call: CallRecord) -> None:
         """Add the edges to a call from what made its arguments."""
         for value in call.inputs:
-            self._add_edges(self._came_from(value, call.parent), self._node_of[call.id])
+            self._add_edges(self._came_from(value, call.parent), self.node_of_call[call.id])
 
     def _return(self, call: CallRecord) -> None:
         """Add the edges to the outputs that a call shows when it is opened."""
@@ -254,14 +304,14 @@ class _Contraction:
         self, op: OpId, output: int | None, inside: CallId | None, spec: TensorSpec
     ) -> Sources:
         """The nodes directly inside a call that stand for what an op made, or for one output."""
-        if op >= len(self._trace.ops):
+        if op >= len(self.trace.ops):
             return {}
-        call = self._trace.ops[op].call
+        call = self.trace.ops[op].call
         if call == inside:
             return dict.fromkeys(self._through.get(op, {}), spec)
         for around in self._calls_around(call):
-            if self._trace.calls[around].parent == inside:
-                return {self._node_of[around]: spec}
+            if self.trace.calls[around].parent == inside:
+                return {self.node_of_call[around]: spec}
         entries = self._made_outside[inside].get(op, []) if inside is not None else []
         return {entry.node: spec for entry in entries if output in (None, entry.output)}
 
@@ -269,45 +319,16 @@ class _Contraction:
         """A call and those that it was made in, innermost first."""
         while call is not None:
             yield call
-            call = self._trace.calls[call].parent
+            call = self.trace.calls[call].parent
 
     def _is_in(self, op: OpId, call: CallId | None) -> bool:
-        if call is None or op >= len(self._trace.ops):
+        if call is None or op >= len(self.trace.ops):
             return True
-        return call in self._calls_around(self._trace.ops[op].call)
+        return call in self._calls_around(self.trace.ops[op].call)
 
     def _add_edges(self, sources: Mapping[NodeId, TensorSpec], target: NodeId) -> None:
         for source, spec in sources.items():
-            if source != target and (source, target) not in self._edges:
-                self._edges[source, target] = Edge(source=source, target=target, spec=spec)
-
-    def _add_node(
-        self,
-        kind: NodeKind,
-        parent: NodeId | None,
-        *,
-        path: str,
-        name: str,
-        number: int = 1,
-        inputs: tuple[TensorSpec, ...] = (),
-        outputs: tuple[TensorSpec, ...] = (),
-        facts: Facts | None = None,
-    ) -> NodeId:
-        new = NodeId(len(self._nodes))
-        self._nodes.append(
-            Node(
-                id=new,
-                kind=kind,
-                parent=parent,
-                path=path,
-                name=name,
-                number=number,
-                inputs=inputs,
-                outputs=outputs,
-                facts=facts or {},
-            )
-        )
-        return new
+            self.add_edge(source, target, spec)
 
 
 _Key = tuple[NodeKind, NodeId | None, str, str, int]

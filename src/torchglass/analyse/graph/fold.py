@@ -1,7 +1,7 @@
 """Folds a trace into a graph of nodes, edges and nested boxes.
 
 graph = fold(trace, model, depth=1)
-[node.name for node in graph.nodes]     # keys of the trace: conv2d_3_7, encoder.0, …
+[node.name for node in graph.leaves]     # keys of the trace: conv2d_3_7, encoder.0, …
 """
 
 from __future__ import annotations
@@ -13,20 +13,38 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from torchglass.analyse.graph.op_flow import Flow, Link, from_input, links_into
-from torchglass.analyse.graph.parts import Again, Box, Cost, Edge, Graph, Node, Places, Surrounding
-from torchglass.analyse.graph.repeats import Repeats, Run
+from torchglass.analyse.graph.op_flow import (
+    BoxPlacement,
+    BoxSource,
+    Link,
+    OpFlow,
+    from_input,
+    links_into,
+)
+from torchglass.analyse.graph.repeats import Repeat, RepeatFinder
 from torchglass.analyse.op_names import labels
 from torchglass.analyse.parameters import count
 from torchglass.errors import ViewError
+from torchglass.records.graph import (
+    Edge,
+    Graph,
+    Node,
+    NodeCost,
+    NodeDetail,
+    NodeId,
+    NodeKind,
+    PassInfo,
+    Repetition,
+)
 from torchglass.records.model import Model
+from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import CallId, OpId, OpRecord, TraceRecord
 
 Mode = Literal["rolled", "unrolled"]
 Depth = int | Literal["auto"] | None
 
 _READABLE = 300
-"""More nodes than this are not read as a whole: modules are closed then."""
+"""A graph with more nodes is too large to read, so modules are closed."""
 
 
 def fold(
@@ -58,14 +76,15 @@ def fold(
 def _closed_to_fit(at: Callable[[int | None], Graph]) -> Graph:
     """The whole graph, or the deepest one that can still be read."""
     whole = at(None)
-    if len(whole.nodes) <= _READABLE:
+    if len(whole.leaves) <= _READABLE:
         return whole
     level, chosen = 1, at(1)
-    while len((deeper := at(level + 1)).nodes) <= _READABLE:
+    while len((deeper := at(level + 1)).leaves) <= _READABLE:
         level, chosen = level + 1, deeper
-    if len(chosen.nodes) >= len(whole.nodes):
+    if len(chosen.leaves) >= len(whole.leaves):
         return whole
-    return dataclasses.replace(chosen, closed_at=level)
+    info = dataclasses.replace(chosen.pass_info, closed_at=level)
+    return dataclasses.replace(chosen, pass_info=info)
 
 
 def _fold(
@@ -79,36 +98,36 @@ def _fold(
     flops: Mapping[OpId, int] | None,
     depth: int | None,
 ) -> Graph:
-    flow = Flow(trace.ops, hide_views=hide_views, hide_buffers=not show_buffers)
+    flow = OpFlow(trace.ops, hide_views=hide_views, hide_buffers=not show_buffers)
     shown = [op for op in trace.ops if op.id not in flow.hidden]
-    places = Places(trace.calls, trace.ops, shown=shown, depth=depth, focus=focus)
-    folding = _Folding(trace, model, mode, flow, places, flops or {})
+    places = BoxPlacement(trace.calls, trace.ops, shown=shown, depth=depth, focus=focus)
+    folder = _Folder(trace, model, mode, flow, places, flops or {})
     if fold_repeats:
-        folding.fold_repeats(depth)
-    folding.add_ops()
-    folding.add_links()
+        folder.fold_repeats(depth)
+    folder.add_ops()
+    folder.add_links()
     if show_buffers:
-        folding.add_buffers()
+        folder.add_buffers()
     if trace.error:
-        folding.add_failure()
-    return folding.graph()
+        folder.add_failure()
+    return folder.graph()
 
 
 @dataclass(slots=True)
-class _Gathered:
-    """A node, and the ops that it stands for as they are found."""
+class _NodeDraft:
+    """A node, and the ops that it stands for so far."""
 
     node: Node
     number: int
     """The pass whose ops are counted."""
     ops: list[OpId] = field(default_factory=list)
-    """All, those of later passes and of other blocks among them."""
+    """All ops, including those of later passes and of other blocks."""
     own: list[OpId] = field(default_factory=list)
-    """Those of the first pass of the block that is drawn."""
+    """The ops of the first pass of the block that is drawn."""
 
 
 @dataclass(slots=True)
-class _Bundle:
+class _EdgeDraft:
     """The tensors between two nodes."""
 
     tensors: set[tuple[str, int]] = field(default_factory=set)
@@ -117,7 +136,7 @@ class _Bundle:
     in_passes: set[int] = field(default_factory=set)
 
 
-class _Folding:
+class _Folder:
     """The graph while it is put together."""
 
     def __init__(
@@ -125,8 +144,8 @@ class _Folding:
         trace: TraceRecord,
         model: Model | None,
         mode: Mode,
-        flow: Flow,
-        places: Places,
+        flow: OpFlow,
+        places: BoxPlacement,
         flops: Mapping[OpId, int],
     ) -> None:
         self._trace = trace
@@ -140,20 +159,21 @@ class _Folding:
         self._calls_of = Counter(call.path for call in trace.calls)
         self._drawn = [op.id for op in trace.ops]
         self._from_input = from_input(trace.ops)
-        self._gathered: dict[str, _Gathered] = {}
-        self._bundles: dict[tuple[str, str], _Bundle] = {}
-        self._boxes: dict[str, Box] = {}
+        self._nodes: dict[str, _NodeDraft] = {}
+        self._edges: dict[tuple[str, str], _EdgeDraft] = {}
+        self._boxes: dict[str, Node] = {}
+        self._next_id = 0
 
     def fold_repeats(self, depth: int | None) -> None:
-        """Draw one of the blocks that are alike for all of them."""
-        repeats = Repeats(
+        """Draw the first of several identical blocks in place of all of them."""
+        repeats = RepeatFinder(
             self._trace.ops,
             self._trace.calls,
             self._labels,
             classes=self._classes,
             hidden=self._flow.hidden,
         )
-        runs: list[Run] = []
+        runs: list[Repeat] = []
         for base in self._places.bases:
             # Several roots are themselves children of what is drawn, one level above the models.
             levels = depth + 1 if depth is not None and base is None else depth
@@ -168,13 +188,13 @@ class _Folding:
             if not self._places.has(op) or (closed is None and op.id in self._flow.hidden):
                 continue
             name = self._name(drawn)
-            if name not in self._gathered:
+            if name not in self._nodes:
                 node = self._module_node(drawn, closed) if closed is not None else self._op_node(op)
-                self._gathered[name] = _Gathered(node, self._number(op))
-            gathered = self._gathered[name]
-            gathered.ops.append(op.id)
-            if op is drawn and self._number(op) == gathered.number:
-                gathered.own.append(op.id)
+                self._nodes[name] = _NodeDraft(node, self._number(op))
+            draft = self._nodes[name]
+            draft.ops.append(op.id)
+            if op is drawn and self._number(op) == draft.number:
+                draft.own.append(op.id)
 
     def add_links(self) -> None:
         """The edges, and as stubs the neighbours that some of them lead to."""
@@ -188,13 +208,13 @@ class _Folding:
             if not any(inside) or self._instance(source) == self._instance(target):
                 continue
             ends = [self._end(op) for op in (source, target)]
-            bundle = self._bundles.setdefault((ends[0], ends[1]), _Bundle())
+            draft = self._edges.setdefault((ends[0], ends[1]), _EdgeDraft())
             drawn = self._labels[self._drawn[source.id]]
-            bundle.tensors.add((drawn.layer if self._rolled else str(drawn), link.output))
-            bundle.out_passes.add(self._number(source))
-            bundle.in_passes.add(self._number(target))
+            draft.tensors.add((drawn.layer if self._rolled else str(drawn), link.output))
+            draft.out_passes.add(self._number(source))
+            draft.in_passes.add(self._number(target))
             if link.argument and self._places.closed(target) is None:
-                bundle.arguments[link.argument] = None
+                draft.arguments[link.argument] = None
 
     def add_buffers(self) -> None:
         """The buffers that drawn ops use, each a node."""
@@ -202,11 +222,16 @@ class _Folding:
             if not self._is_drawn_as_op(op):
                 continue
             for name, spec in self._flow.taken[op.id].buffers.items():
-                if name not in self._gathered:
-                    box = self._box_around(op)
-                    node = Node(name=name, kind="buffer", box=box, specs=(spec,), from_input=False)
-                    self._gathered[name] = _Gathered(node, 1)
-                self._bundles.setdefault((name, self._name(op)), _Bundle()).tensors.add((name, 0))
+                if name not in self._nodes:
+                    node = self._node(
+                        "buffer",
+                        name,
+                        parent=self._box_around(op),
+                        outputs=(spec,),
+                        detail=NodeDetail(from_input=False),
+                    )
+                    self._nodes[name] = _NodeDraft(node, 1)
+                self._edges.setdefault((name, self._name(op)), _EdgeDraft()).tensors.add((name, 0))
 
     def add_failure(self) -> None:
         """A mark where the forward raised."""
@@ -214,78 +239,109 @@ class _Folding:
             id=OpId(len(self._trace.ops)), function="", call=_failing_call(self._trace)
         )
         closed = self._places.closed(raised)
-        if closed is not None and self._call_name(closed) in self._gathered:
-            gathered = self._gathered[self._call_name(closed)]
-            gathered.node = dataclasses.replace(gathered.node, failed=True)
+        if closed is not None and self._call_name(closed) in self._nodes:
+            draft = self._nodes[self._call_name(closed)]
+            detail = dataclasses.replace(draft.node.detail, failed=True)
+            draft.node = dataclasses.replace(draft.node, detail=detail)
         elif self._places.has(raised):
             self._add_failure_node(raised)
 
     def graph(self) -> Graph:
-        """What was put together."""
-        nodes = [self._finished(gathered) for gathered in self._gathered.values()]
-        edges = [self._edge(*ends, bundle) for ends, bundle in self._bundles.items()]
+        """The finished graph."""
+        nodes = [*self._boxes.values(), *map(self._finished, self._nodes.values())]
         return Graph(
-            model=self._trace.model,
-            nodes=tuple(nodes),
-            edges=tuple(edges),
-            boxes=tuple(self._boxes.values()),
-            ops=sum(op.kind == "op" for op in self._trace.ops),
-            cost=self._cost(op.id for op in self._trace.ops if op.kind == "op"),
-            parameters=self._held,
-            focus=self._places.focus,
-            error=self._trace.error,
+            nodes=tuple(sorted(nodes, key=lambda node: node.id)),
+            edges=tuple(self._edge(*ends, draft) for ends, draft in self._edges.items()),
+            pass_info=PassInfo(
+                model=self._trace.model,
+                op_count=sum(op.kind == "op" for op in self._trace.ops),
+                cost=self._cost(op.id for op in self._trace.ops if op.kind == "op"),
+                parameters=self._held,
+                focus=self._places.focus,
+                error=self._trace.error,
+            ),
         )
+
+    def _node(
+        self,
+        kind: NodeKind,
+        name: str,
+        *,
+        parent: NodeId | None = None,
+        path: str = "",
+        outputs: tuple[TensorSpec, ...] = (),
+        detail: NodeDetail,
+    ) -> Node:
+        node = Node(
+            id=NodeId(self._next_id),
+            kind=kind,
+            parent=parent,
+            path=path,
+            name=name,
+            outputs=outputs,
+            detail=detail,
+        )
+        self._next_id += 1
+        return node
 
     def _op_node(self, op: OpRecord) -> Node:
         module = self._places.module(op)
-        return Node(
-            name=self._name(op),
-            kind=op.kind,
-            box=self._box_around(op),
-            op=op,
-            module=module,
-            class_name=self._classes.get(module, "") if module else "",
-            specs=tuple(value.spec for value in op.outputs),
-            from_input=self._from_input[op.id],
-            again=Again(passes=self._labels[op.id].passes if self._rolled else 1),
+        return self._node(
+            op.kind,
+            self._name(op),
+            parent=self._box_around(op),
+            path=module or self._path(op),
+            outputs=tuple(value.spec for value in op.outputs),
+            detail=NodeDetail(
+                op=op,
+                is_module=bool(module),
+                class_name=self._classes.get(module, "") if module else "",
+                from_input=self._from_input[op.id],
+                repetition=Repetition(passes=self._labels[op.id].passes if self._rolled else 1),
+            ),
         )
 
     def _module_node(self, op: OpRecord, call: CallId) -> Node:
         record = self._trace.calls[call]
-        return Node(
-            name=self._call_name(call),
-            kind="module",
-            box=self._box_around(op),
-            op=op,
-            module=record.path,
-            class_name=self._classes.get(record.path, ""),
-            specs=tuple(value.spec for value in record.outputs),
-            again=self._again(call, op),
+        return self._node(
+            "call",
+            self._call_name(call),
+            parent=self._box_around(op),
+            path=record.path,
+            outputs=tuple(value.spec for value in record.outputs),
+            detail=NodeDetail(
+                op=op,
+                class_name=self._classes.get(record.path, ""),
+                repetition=self._repetition(call, op),
+            ),
         )
 
     def _end(self, op: OpRecord) -> str:
         """The node at the end of an edge, which is a stub where it is outside what is drawn."""
         name = self._name(self._trace.ops[self._drawn[op.id]])
-        if name not in self._gathered:
+        if name not in self._nodes:
             specs = tuple(value.spec for value in op.outputs)
-            stub = Node(name=name, kind="stub", op=op, specs=specs)
-            self._gathered[name] = _Gathered(stub, self._number(op))
+            stub = self._node("stub", name, outputs=specs, detail=NodeDetail(op=op))
+            self._nodes[name] = _NodeDraft(stub, self._number(op))
         return name
 
     def _add_failure_node(self, raised: OpRecord) -> None:
         taken = self._flow.follow(raised.operands)
         module = self._places.module(raised)
-        node = Node(
-            name="✗ raised",
-            kind="failure",
-            box=self._box_around(raised),
-            op=raised if raised.function else None,
-            module=module,
-            class_name=self._classes.get(module, "") if module else "",
-            parameters=taken.parameters,
-            failed=True,
+        node = self._node(
+            "failure",
+            "✗ raised",
+            parent=self._box_around(raised),
+            path=module or self._path(raised),
+            detail=NodeDetail(
+                op=raised if raised.function else None,
+                is_module=bool(module),
+                class_name=self._classes.get(module, "") if module else "",
+                parameters=taken.parameters,
+                failed=True,
+            ),
         )
-        self._gathered[node.name] = _Gathered(node, 1)
+        self._nodes[node.name] = _NodeDraft(node, 1)
         links = list(links_into(raised, taken))
         if not raised.function:
             # Which tensors met is not known, but what ran last is.
@@ -293,46 +349,44 @@ class _Folding:
             links = [Link(op.id, 0, raised.id) for op in seen[-1:]]
         for link in links:
             source = self._end(self._trace.ops[link.source])
-            bundle = self._bundles.setdefault((source, node.name), _Bundle())
-            bundle.tensors.add((source, link.output))
+            draft = self._edges.setdefault((source, node.name), _EdgeDraft())
+            draft.tensors.add((source, link.output))
             if link.argument:
-                bundle.arguments[link.argument] = None
+                draft.arguments[link.argument] = None
 
-    def _finished(self, gathered: _Gathered) -> Node:
-        if not gathered.own:
-            return gathered.node
+    def _finished(self, draft: _NodeDraft) -> Node:
+        if not draft.own:
+            return draft.node
         parameters = {
-            name: spec
-            for op in gathered.own
-            for name, spec in self._flow.taken[op].parameters.items()
+            name: spec for op in draft.own for name, spec in self._flow.taken[op].parameters.items()
         }
-        derived = any(self._from_input[op] for op in gathered.own)
-        return dataclasses.replace(
-            gathered.node,
+        detail = dataclasses.replace(
+            draft.node.detail,
             parameters=parameters,
-            ops=len(gathered.own),
-            from_input=derived,
-            cost=self._cost(gathered.ops),
+            op_count=len(draft.own),
+            from_input=any(self._from_input[op] for op in draft.own),
+            cost=self._cost(draft.ops),
         )
+        return dataclasses.replace(draft.node, detail=detail)
 
-    def _edge(self, source: str, target: str, bundle: _Bundle) -> Edge:
+    def _edge(self, source: str, target: str, draft: _EdgeDraft) -> Edge:
         return Edge(
-            source=source,
-            target=target,
-            tensors=max(1, len(bundle.tensors)),
-            arguments=tuple(bundle.arguments),
-            out_passes=self._partial(source, bundle.out_passes),
-            in_passes=self._partial(target, bundle.in_passes),
+            source=self._nodes[source].node.id,
+            target=self._nodes[target].node.id,
+            tensors=max(1, len(draft.tensors)),
+            arguments=tuple(draft.arguments),
+            out_passes=self._partial(source, draft.out_passes),
+            in_passes=self._partial(target, draft.in_passes),
         )
 
     def _partial(self, name: str, numbers: Iterable[int]) -> tuple[int, ...]:
         """Some passes of a node; nothing where these are all."""
         found = tuple(sorted(numbers))
-        if not self._rolled or len(found) >= self._gathered[name].node.again.passes:
+        if not self._rolled or len(found) >= self._nodes[name].node.detail.repetition.passes:
             return ()
         return found
 
-    def _cost(self, ops: Iterable[OpId]) -> Cost:
+    def _cost(self, ops: Iterable[OpId]) -> NodeCost:
         time_ns = size = flops = 0
         parameters: dict[str, int] = {}
         for op in (self._trace.ops[number] for number in ops):
@@ -342,37 +396,40 @@ class _Folding:
                 size += sum(value.spec.bytes for value in op.outputs)
             for name, spec in self._flow.taken[op.id].parameters.items():
                 parameters[name] = spec.elements
-        return Cost(time_ns=time_ns, parameters=sum(parameters.values()), bytes=size, flops=flops)
-
-    def _box_around(self, op: OpRecord) -> str | None:
-        """The name of the innermost box around an op, after making the boxes there."""
-        parent: str | None = None
-        for surrounding in self._places.around(op):
-            name = self._box_name(surrounding)
-            if name not in self._boxes:
-                self._boxes[name] = self._box(name, surrounding, parent, op)
-            parent = name
-        return parent
-
-    def _box(self, name: str, surrounding: Surrounding, parent: str | None, op: OpRecord) -> Box:
-        if isinstance(surrounding, Run):
-            again = Again(times=surrounding.times, until=self._op_name(surrounding.last))
-            return Box(name=name, parent=parent, again=again)
-        path = self._trace.calls[surrounding].path
-        return Box(
-            name=name,
-            parent=parent,
-            module=path,
-            class_name=self._classes.get(path, ""),
-            again=self._again(surrounding, op),
+        return NodeCost(
+            time_ns=time_ns, parameters=sum(parameters.values()), bytes=size, flops=flops
         )
 
-    def _again(self, call: CallId, op: OpRecord) -> Again:
-        run = self._places.run_of(call, op)
+    def _box_around(self, op: OpRecord) -> NodeId | None:
+        """The innermost box around an op; boxes that do not exist yet are created."""
+        parent: NodeId | None = None
+        for source in self._places.around(op):
+            name = self._box_name(source)
+            if name not in self._boxes:
+                self._boxes[name] = self._box(name, source, parent, op)
+            parent = self._boxes[name].id
+        return parent
+
+    def _box(self, name: str, source: BoxSource, parent: NodeId | None, op: OpRecord) -> Node:
+        if isinstance(source, Repeat):
+            repetition = Repetition(times=source.times, until=self._op_name(source.last))
+            detail = NodeDetail(repetition=repetition)
+            return self._node("repeat", name, parent=parent, detail=detail)
+        path = self._trace.calls[source].path
+        detail = NodeDetail(
+            class_name=self._classes.get(path, ""), repetition=self._repetition(source, op)
+        )
+        return self._node("call", name, parent=parent, path=path, detail=detail)
+
+    def _repetition(self, call: CallId, op: OpRecord) -> Repetition:
+        run = self._places.repeat_of(call, op)
         passes = self._calls_of[self._trace.calls[call].path] if self._rolled else 1
         if run is None or run.last_call is None:
-            return Again(passes=passes)
-        return Again(passes=passes, times=run.times, until=self._call_name(run.last_call))
+            return Repetition(passes=passes)
+        return Repetition(passes=passes, times=run.times, until=self._call_name(run.last_call))
+
+    def _path(self, op: OpRecord) -> str:
+        return "" if op.call is None else self._trace.calls[op.call].path
 
     def _is_drawn_as_op(self, op: OpRecord) -> bool:
         return (
@@ -405,10 +462,10 @@ class _Folding:
             return path
         return f"{path}:{record.number}"
 
-    def _box_name(self, surrounding: Surrounding) -> str:
-        if isinstance(surrounding, Run):
-            return f"{self._op_name(surrounding.start)} … {self._op_name(surrounding.last)}"
-        return self._call_name(surrounding)
+    def _box_name(self, source: BoxSource) -> str:
+        if isinstance(source, Repeat):
+            return f"{self._op_name(source.start)} … {self._op_name(source.last)}"
+        return self._call_name(source)
 
 
 def _failing_call(trace: TraceRecord) -> CallId | None:

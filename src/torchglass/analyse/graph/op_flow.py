@@ -1,13 +1,17 @@
-"""How tensors flow between the ops of a trace, with views skipped."""
+"""What flows between the ops of a trace, with views skipped, and which boxes each op is in."""
 
 from __future__ import annotations
 
+import difflib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from torchglass.analyse.graph.repeats import Repeat
 from torchglass.analyse.signatures import argument_name, signature
+from torchglass.errors import LookupFailedError
 from torchglass.records.tensors import TensorSpec
-from torchglass.records.trace import Operand, OpId, OpRecord
+from torchglass.records.trace import CallId, CallRecord, Operand, OpId, OpRecord
 
 _VIEWS = frozenset(
     {
@@ -51,7 +55,7 @@ class Link:
 
 
 @dataclass(slots=True)
-class Taken:
+class OpInputs:
     """What an op takes, its arguments followed back past the ops that are not drawn."""
 
     made: list[tuple[OpId, int, str]] = field(default_factory=list)
@@ -60,7 +64,7 @@ class Taken:
     buffers: dict[str, TensorSpec] = field(default_factory=dict)
 
 
-class Flow:
+class OpFlow:
     """Which ops are seen, and what each of them takes from which other."""
 
     def __init__(self, ops: Sequence[OpRecord], *, hide_views: bool, hide_buffers: bool) -> None:
@@ -70,7 +74,7 @@ class Flow:
             hidden.update(_bookkeeping(ops))
         computed = any(op.kind == "op" and op.id not in hidden for op in ops)
         self.hidden: frozenset[OpId] = frozenset(hidden if computed else ())
-        self.taken: list[Taken] = []
+        self.taken: list[OpInputs] = []
         for op in ops:
             self.taken.append(self.follow(op.operands))
 
@@ -80,9 +84,9 @@ class Flow:
             if op.id not in self.hidden:
                 yield from links_into(op, self.taken[op.id])
 
-    def follow(self, operands: Iterable[Operand]) -> Taken:
+    def follow(self, operands: Iterable[Operand]) -> OpInputs:
         """What an op with these operands takes."""
-        taken = Taken()
+        taken = OpInputs()
         for operand in operands:
             if operand.parameter:
                 taken.parameters[operand.parameter] = operand.spec
@@ -101,7 +105,7 @@ class Flow:
         return taken
 
 
-def links_into(op: OpRecord, taken: Taken) -> Iterator[Link]:
+def links_into(op: OpRecord, taken: OpInputs) -> Iterator[Link]:
     """The tensors that an op takes from others."""
     ordered = len(taken.made) > 1 and op.type not in _COMMUTATIVE
     names = signature(op.function)
@@ -134,3 +138,126 @@ def _bookkeeping(ops: Sequence[OpRecord]) -> Iterator[OpId]:
         only_buffers = all(operand.buffer for operand in op.operands)
         if op.writes and op.operands and only_buffers and op.id not in used:
             yield op.id
+
+
+BoxSource = CallId | Repeat
+"""What is drawn as a box: a module call, or several neighbours that run again and again."""
+
+
+class BoxPlacement:
+    """The boxes around each op, outermost first."""
+
+    def __init__(
+        self,
+        calls: Sequence[CallRecord],
+        ops: Sequence[OpRecord],
+        *,
+        shown: Iterable[OpRecord],
+        depth: int | None,
+        focus: str | None,
+    ) -> None:
+        self.focus = focus or ""
+        self._calls = calls
+        self._ops = ops
+        self._roots = [call.id for call in calls if call.parent is None]
+        self._focus = _matching(calls, focus) if focus is not None else None
+        self._depth = depth
+        self._lines: dict[CallId, tuple[CallId, ...]] = {}
+        self._shown: Counter[CallId] = Counter()
+        for op in shown:
+            self._shown.update(self.line(op.call))
+        self._runs: dict[OpId, list[Repeat]] = {}
+
+    @property
+    def bases(self) -> Sequence[CallId | None]:
+        """The calls whose insides are drawn; None for all that there is."""
+        if self._focus is not None:
+            return self._focus
+        return self._roots if len(self._roots) == 1 else (None,)
+
+    @property
+    def open_levels(self) -> int:
+        """How many levels of calls are boxes whatever the depth: a focus is, and several roots."""
+        return int(self.bases != self._roots)
+
+    def fold(self, runs: Iterable[Repeat]) -> list[OpId]:
+        """Take up the runs; for each op, the op that is drawn for it."""
+        drawn = list(range(len(self._ops)))
+        for run in runs:
+            for op in run.unit:
+                self._runs.setdefault(OpId(op), []).append(run)
+            for op in run.later:
+                drawn[op] = op - run.size * ((op - run.start) // run.size)
+        # What stands for an op comes before it, so its own stand-in is known by then.
+        for op, other in enumerate(drawn):
+            drawn[op] = drawn[other] if other != op else op
+        return [OpId(op) for op in drawn]
+
+    def has(self, op: OpRecord) -> bool:
+        """Whether it is inside what is drawn, not merely next to it."""
+        return self._focus is None or any(call in self._focus for call in self.line(op.call))
+
+    def closed(self, op: OpRecord) -> CallId | None:
+        """The call that is drawn as one node and has the op inside it."""
+        if self._depth is None:
+            return None
+        level = self._depth + self.open_levels - 1
+        line = self._drawn_line(op)
+        # A module that is a single op tells more as that op.
+        return line[level] if len(line) > level and self._shown[line[level]] > 1 else None
+
+    def around(self, op: OpRecord) -> list[BoxSource]:
+        """The boxes around an op or around the closed call that it is in."""
+        closed = self.closed(op)
+        runs = self._runs.get(op.id, ())
+        boxes: list[BoxSource] = []
+        line = self._drawn_line(op)
+        for parent, call in zip((self._above(op), *line), (*line, None), strict=True):
+            boxes += [run for run in runs if run.call is None and run.parent == parent]
+            if call is None or call == closed:
+                break
+            if self._shown[call] > 1 or self.repeat_of(call, op) or self._is_focus(call):
+                boxes.append(call)
+        return boxes
+
+    def module(self, op: OpRecord) -> str:
+        """The path of the innermost module call that the op is all of; "" where there is none."""
+        line = self.line(op.call)
+        return self._calls[line[-1]].path if line and self._shown[line[-1]] <= 1 else ""
+
+    def repeat_of(self, call: CallId, op: OpRecord) -> Repeat | None:
+        """The run whose first unit is the call, seen from an op in it."""
+        return next((run for run in self._runs.get(op.id, ()) if run.call == call), None)
+
+    def line(self, call: CallId | None) -> tuple[CallId, ...]:
+        """The calls around a place in the pass, outermost first."""
+        if call is None:
+            return ()
+        if call not in self._lines:
+            self._lines[call] = (*self.line(self._calls[call].parent), call)
+        return self._lines[call]
+
+    def _drawn_line(self, op: OpRecord) -> tuple[CallId, ...]:
+        line = self.line(op.call)
+        if self._focus is not None:
+            start = next((i for i, call in enumerate(line) if call in self._focus), len(line))
+            return line[start:]
+        return line if self.open_levels else line[1:]
+
+    def _above(self, op: OpRecord) -> CallId | None:
+        skipped = len(self.line(op.call)) - len(self._drawn_line(op))
+        return self.line(op.call)[skipped - 1] if skipped else None
+
+    def _is_focus(self, call: CallId) -> bool:
+        return self._focus is not None and call in self._focus
+
+
+def _matching(calls: Sequence[CallRecord], focus: str) -> list[CallId]:
+    found = [call.id for call in calls if focus in (call.path, f"{call.path}:{call.number}")]
+    if found:
+        # A call inside another of them, as in a recursion, is drawn there.
+        inner = {call.id for call in calls if call.parent in found and call.id in found}
+        return [call for call in found if call not in inner]
+    near = difflib.get_close_matches(focus, {call.path for call in calls}, n=6, cutoff=0.5)
+    hint = f"; near it are {', '.join(sorted(near))}" if near else ""
+    raise LookupFailedError(f"no module {focus!r} ran in this pass{hint}")

@@ -16,7 +16,7 @@ _WORTH_FOLDING = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Repeat:
     """Units that follow each other, built alike and fed alike, each of its own layers."""
 
     parent: CallId | None
@@ -60,7 +60,7 @@ class _Item:
     """The same for two items that are built alike."""
 
 
-class Repeats:
+class RepeatFinder:
     """Finds the runs of a trace; each only inside the first unit of the runs around it."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Repeats:
         self._items: dict[CallId | None, list[_Item]] = {}
         self._build_all()
 
-    def below(self, call: CallId | None, *, depth: int | None = None) -> Iterator[Run]:
+    def below(self, call: CallId | None, *, depth: int | None = None) -> Iterator[Repeat]:
         """The runs among the children of a call and, `depth` levels down, of its inner calls."""
         if depth is not None and depth <= 0:
             return
@@ -101,8 +101,8 @@ class Repeats:
 
     def _run_at(
         self, parent: CallId | None, items: Sequence[_Item], place: int, *, closed: bool
-    ) -> Run | None:
-        best: Run | None = None
+    ) -> Repeat | None:
+        best: Repeat | None = None
         for period in range(1, min(_LONGEST_UNIT, (len(items) - place) // 2) + 1):
             known = best is not None and period % len(best.items) == 0
             if known or items[place].build != items[place + period].build:
@@ -117,7 +117,7 @@ class Repeats:
 
     def _longest(
         self, parent: CallId | None, items: Sequence[_Item], place: int, period: int
-    ) -> Run:
+    ) -> Repeat:
         first = items[place : place + period]
         start, size = first[0].start, first[-1].end - first[0].start
         alike = takewhile(
@@ -130,7 +130,7 @@ class Repeats:
         times = self._without_leaks(start, size, 1 + sum(1 for _ in alike))
         last = items[place + (times - 1) * period]
         single = period == 1
-        return Run(
+        return Repeat(
             parent=parent,
             start=OpId(start),
             size=size,
@@ -169,7 +169,7 @@ class Repeats:
                     return number + 1
         return times
 
-    def _drawn(self, run: Run, closed: bool) -> int:
+    def _drawn(self, run: Repeat, closed: bool) -> int:
         if closed:
             return len(run.items)
         return sum(op not in self._hidden for op in run.unit)

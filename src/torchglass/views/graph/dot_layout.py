@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torchglass.analyse.graph.parts import Graph
+from torchglass.records.graph import Graph, NodeId
 from torchglass.views.graph.graphviz import POINTS, Drawing, Graphviz
 from torchglass.views.graph.layout import Area, Corners, Frame, Heading, Layout, Point, Route, union
 from torchglass.views.graph.style import Style
@@ -38,8 +38,8 @@ def arrange(style: Style, heading: Heading, graphviz: Graphviz) -> Layout:
         part["comment"]: part for part in (*drawn.get("objects", ()), *drawn.get("edges", ()))
     }
     nodes = {
-        node.name: heading.flow_area(_node_corners(placed[f"node {number}"]))
-        for number, node in enumerate(graph.nodes)
+        node.id: heading.flow_area(_node_corners(placed[f"node {number}"]))
+        for number, node in enumerate(graph.leaves)
     }
     routes = [_route(placed[f"edge {number}"], heading) for number, _ in enumerate(graph.edges)]
     frames = _frames(graph, placed, cores(graph, nodes), heading)
@@ -49,14 +49,14 @@ def arrange(style: Style, heading: Heading, graphviz: Graphviz) -> Layout:
 def _drawing(style: Style, attributes: Mapping[str, str]) -> Drawing:
     """All parts of a graph, each with a comment to know it again by."""
     drawing = Drawing(attributes)
-    clusters: dict[str | None, str | None] = {None: None}
+    clusters: dict[NodeId | None, str | None] = {None: None}
     for number, box in enumerate(style.graph.boxes):
-        clusters[box.name] = f"cluster_{number}"
+        clusters[box.id] = f"cluster_{number}"
         shown = {"comment": f"box {number}", "label": style.title_of(box), **style.of_box(box)}
         drawing.add_box(f"cluster_{number}", clusters[box.parent], shown)
-    for number, node in enumerate(style.graph.nodes):
+    for number, node in enumerate(style.graph.leaves):
         shown = {"comment": f"node {number}", **style.of_node(node)}
-        drawing.add_node(style.names[node.name], clusters[node.box], shown)
+        drawing.add_node(style.names[node.id], clusters[node.parent], shown)
     for number, edge in enumerate(style.graph.edges):
         ends = style.names[edge.source], style.names[edge.target]
         drawing.add_edge(*ends, {"comment": f"edge {number}", **style.of_edge(edge)})
@@ -99,7 +99,7 @@ def _label_corners(lines: list[Placed]) -> Corners:
 
 
 def _frames(
-    graph: Graph, placed: Mapping[str, Placed], cores: Mapping[str, Area], heading: Heading
+    graph: Graph, placed: Mapping[str, Placed], cores: Mapping[NodeId, Area], heading: Heading
 ) -> Iterator[Frame]:
     for number, box in enumerate(graph.boxes):
         part = placed[f"box {number}"]
@@ -107,22 +107,22 @@ def _frames(
         xs, ys = [x for x, _ in outline], [y for _, y in outline]
         height = float(part["lheight"]) * POINTS
         yield Frame(
-            name=box.name,
+            box=box.id,
             area=heading.flow_area((min(xs), min(ys), max(xs), max(ys))),
-            core=cores[box.name],
+            core=cores[box.id],
             title_room=0.0 if heading.titles_beside else height,
         )
 
 
-def cores(graph: Graph, nodes: Mapping[str, Area]) -> dict[str, Area]:
+def cores(graph: Graph, nodes: Mapping[NodeId, Area]) -> dict[NodeId, Area]:
     """The areas of the nodes in each box, inner boxes included."""
-    inside: dict[str | None, list[Area]] = {}
-    for node in graph.nodes:
-        inside.setdefault(node.box, []).append(nodes[node.name])
-    found: dict[str, Area] = {}
+    inside: dict[NodeId | None, list[Area]] = {}
+    for node in graph.leaves:
+        inside.setdefault(node.parent, []).append(nodes[node.id])
+    found: dict[NodeId, Area] = {}
     for box in reversed(graph.boxes):
-        found[box.name] = union(inside[box.name])
-        inside.setdefault(box.parent, []).append(found[box.name])
+        found[box.id] = union(inside[box.id])
+        inside.setdefault(box.parent, []).append(found[box.id])
     return found
 
 

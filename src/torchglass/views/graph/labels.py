@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import PurePath
 
-from torchglass.analyse.graph.parts import Box, Edge, Graph, Node
 from torchglass.analyse.signatures import settings_text
+from torchglass.records.graph import Edge, Node, PassInfo
 from torchglass.records.tensors import TensorSpec
 from torchglass.views.formats import (
     format_bytes,
@@ -26,66 +26,76 @@ _MOST_LINES = 5
 
 def node_title(node: Node) -> str:
     """The first line of a node."""
+    op, repetition = node.detail.op, node.detail.repetition
     if node.kind == "failure":
-        return f"✗ {node.op.type} raised" if node.op is not None else "✗ raised here"
+        return f"✗ {op.type} raised" if op is not None else "✗ raised here"
     name = short(node.name)
-    if node.again.times > 1:
-        name = f"{node.again.times} × {name} … {short(node.again.until)}"
-    return f"{name} (×{node.again.passes})" if node.again.passes > 1 else name
+    if repetition.times > 1:
+        name = f"{repetition.times} × {name} … {short(repetition.until)}"
+    return f"{name} (×{repetition.passes})" if repetition.passes > 1 else name
 
 
 def node_lines(node: Node, error: str) -> Iterator[str]:
     """The further lines of a node."""
+    op, parameters = node.detail.op, node.detail.parameters
     if node.kind == "failure":
         yield from textwrap.wrap(harmless(error), _LONGEST_NAME, max_lines=_MOST_LINES)
-    elif node.kind == "module":
+    elif node.kind == "call":
         yield from _module_lines(node)
-    if node.specs:
-        named = node.kind in ("input", "output") and node.op is not None and node.op.function
-        yield f"{short(named)}: {made(node.specs)}" if named else made(node.specs)
-    if node.kind != "module":
-        if node.parameters:
-            yield f"params {_shapes(node.parameters.values())}"
+    if node.outputs:
+        named = op.function if op is not None and node.kind in ("input", "output") else ""
+        yield f"{short(named)}: {made(node.outputs)}" if named else made(node.outputs)
+    if node.kind != "call":
+        if parameters:
+            yield f"params {_shapes(parameters.values())}"
         if node.module:
             yield f"@{short(node.module)}"
 
 
 def _module_lines(node: Node) -> Iterator[str]:
-    if node.class_name:
-        yield short(node.class_name)
-    elements = sum(spec.elements for spec in node.parameters.values())
-    yield f"{node.ops} ops" + (f" · {format_count(elements)} params" if elements else "")
+    if node.detail.class_name:
+        yield short(node.detail.class_name)
+    elements = sum(spec.elements for spec in node.detail.parameters.values())
+    params = f" · {format_count(elements)} params" if elements else ""
+    yield f"{node.detail.op_count} ops{params}"
 
 
 def node_hint(node: Node, error: str) -> str:
-    """All that is known of a node."""
+    """The tooltip of a node: everything that is known of it."""
+    detail = node.detail
+    # A closed module has the first of its ops, which says nothing of the module.
+    op = detail.op if node.kind != "call" else None
     lines = [harmless(node.name)]
-    lines += [f"{_shape(spec)} {spec.dtype} {spec.device}" for spec in node.specs]
-    if node.op is not None and node.op.kind == "op" and node.kind != "module":
-        lines.append(harmless(f"{node.op.function}({settings_text(node.op)})"))
+    lines += [f"{_shape(spec)} {spec.dtype} {spec.device}" for spec in node.outputs]
+    if op is not None and op.kind == "op":
+        lines.append(harmless(f"{op.function}({settings_text(op)})"))
     if node.module:
-        lines.append(f"module {harmless(node.module)} {harmless(node.class_name)}".rstrip())
-    lines += [f"{harmless(name)} {_shape(spec)}" for name, spec in node.parameters.items()]
-    if node.cost.time_ns:
-        lines.append(f"took {format_time(node.cost.time_ns / 1e9)}")
-    if node.op is not None and node.op.source is not None and node.kind != "module":
-        source = node.op.source
-        # Pictures are passed around, and nobody else's folders are alike.
-        file = PurePath(source.file).name
-        lines.append(harmless(f"{file}:{source.line} in {source.function}"))
-    if node.failed and error:
+        lines.append(f"module {harmless(node.module)} {harmless(detail.class_name)}".rstrip())
+    lines += [f"{harmless(name)} {_shape(spec)}" for name, spec in detail.parameters.items()]
+    if detail.cost.time_ns:
+        lines.append(f"took {format_time(detail.cost.time_ns / 1e9)}")
+    if op is not None and op.source is not None:
+        # Pictures are shared, so the user's folders are left out.
+        file = PurePath(op.source.file).name
+        lines.append(harmless(f"{file}:{op.source.line} in {op.source.function}"))
+    if detail.failed and error:
         lines.append(f"raised {harmless(error)}")
     return "\n".join(lines)
 
 
-def box_title(box: Box, *, continued: bool = False) -> tuple[str, str]:
+def box_title(box: Node, *, continued: bool = False) -> tuple[str, str]:
     """The two lines of a box's title."""
-    title, below = short(box.name), short(box.class_name)
-    if box.again.times > 1:
-        title = f"{box.again.times} × {below}"
-        below = f"{short(box.name)} … {short(box.again.until)}" if box.module else short(box.name)
-    if box.again.passes > 1:
-        title = f"{title} (×{box.again.passes})"
+    name, class_name, repetition = (
+        short(box.name),
+        short(box.detail.class_name),
+        box.detail.repetition,
+    )
+    title, below = name, class_name
+    if repetition.times > 1:
+        title = f"{repetition.times} × {class_name}"
+        below = f"{name} … {short(repetition.until)}" if box.module else name
+    if repetition.passes > 1:
+        title = f"{title} (×{repetition.passes})"
     return title, "continued" if continued else below
 
 
@@ -115,19 +125,18 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def headline(graph: Graph) -> tuple[str, str]:
+def headline(info: PassInfo) -> tuple[str, str]:
     """The two lines above a picture."""
-    cost = graph.cost
     facts = [
-        f"{graph.ops:,} op{'s' * (graph.ops != 1)}",
-        _parameters(cost.parameters, graph.parameters),
-        f"{format_bytes(cost.bytes)} of tensors",
+        f"{info.op_count:,} op{'s' * (info.op_count != 1)}",
+        _parameters(info.cost.parameters, info.parameters),
+        f"{format_bytes(info.cost.bytes)} of tensors",
     ]
-    if graph.closed_at is not None:
-        facts.append(f"modules closed at depth {graph.closed_at}, depth=None opens all")
-    if graph.error:
-        facts.append(f"raised {short(graph.error.partition(':')[0])}")
-    title = f"{graph.model} · {graph.focus}" if graph.focus else graph.model
+    if info.closed_at is not None:
+        facts.append(f"modules closed at depth {info.closed_at}, depth=None opens all")
+    if info.error:
+        facts.append(f"raised {short(info.error.partition(':')[0])}")
+    title = f"{info.model} · {info.focus}" if info.focus else info.model
     return short(title), " · ".join(facts)
 
 

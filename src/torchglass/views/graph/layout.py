@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from torchglass.records.graph import NodeId
+
 Point = tuple[float, float]
 """Along, across."""
 Curve = tuple[Point, ...]
@@ -172,7 +174,7 @@ class Route:
 class Frame:
     """A box, or the part of a box that is in one column."""
 
-    name: str
+    box: NodeId
     area: Area
     core: Area
     """That of the nodes in it."""
@@ -186,7 +188,7 @@ class Frame:
 class Layout:
     """Where the nodes, edges and boxes of a graph lie."""
 
-    nodes: Mapping[str, Area]
+    nodes: Mapping[NodeId, Area]
     routes: tuple[Route, ...]
     """In the order of the graph's edges."""
     frames: tuple[Frame, ...]

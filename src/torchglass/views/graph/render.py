@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from torchglass.analyse.graph.parts import Graph, Node
 from torchglass.errors import ViewError
+from torchglass.records.graph import Graph, Node
 from torchglass.tables.files import in_its_folder
 from torchglass.views.graph.columns import wrap
 from torchglass.views.graph.dot_layout import arrange
@@ -59,16 +59,16 @@ def paint(
     drawing = Drawing({**style.of_graph(), "pad": "0.25", "dpi": f"{dpi:.0f}"})
     for number, (frame, lines) in enumerate(zip(layout.frames, titles, strict=True)):
         corners = ",".join(f"{side:.2f}" for side in heading.page_corners(frame.area))
-        attributes = style.of_box(style.boxes[frame.name])
+        attributes = style.of_box(style.boxes[frame.box])
         if frame.continued:
             attributes["id"] += f" {number}"
         drawing.add_box(f"cluster_{number}", None, {"bb": corners, **attributes})
         _add_text(drawing, lines, f"cluster_{number}")
     _add_text(drawing, texts, None)
-    for node in style.graph.nodes:
-        middle = heading.onto_page(*layout.nodes[node.name].centre)
+    for node in style.graph.leaves:
+        middle = heading.onto_page(*layout.nodes[node.id].centre)
         shown = {"pos": _place(middle), **style.of_node(node)}
-        drawing.add_node(style.names[node.name], None, shown)
+        drawing.add_node(style.names[node.id], None, shown)
     _add_edges(drawing, layout, style, heading)
     # Everything has its place; Graphviz is not to look for another.
     return graphviz.draw(drawing, format, engine="nop2")
@@ -95,8 +95,7 @@ def _add_edges(drawing: Drawing, layout: Layout, style: Style, heading: Heading)
 def _titles(layout: Layout, style: Style, heading: Heading, graphviz: Graphviz) -> list[list[Text]]:
     """The lines of the titles of all boxes, each in the corner where the flow comes in."""
     titles = [
-        style.of_title(style.boxes[frame.name], continued=frame.continued)
-        for frame in layout.frames
+        style.of_title(style.boxes[frame.box], continued=frame.continued) for frame in layout.frames
     ]
     sizes = iter(graphviz.measure([line for lines in titles for line in lines]))
     placed: list[list[Text]] = []
@@ -141,11 +140,10 @@ def legend(style: Style, width: float) -> Attributes | None:
 
 
 def _cells(style: Style) -> Iterator[str]:
-    palette, nodes = style.palette, style.graph.nodes
+    palette, nodes = style.palette, style.graph.leaves
     for ink, line, text in _entries(style, nodes):
         yield _entry(_swatch(ink, line), text)
-    folded = [*(box.again for box in style.graph.boxes), *(node.again for node in nodes)]
-    if any(again.times > 1 for again in folded):
+    if any(node.detail.repetition.times > 1 for node in style.graph.nodes):
         ink = Ink(fill=palette.boxes[0], line=palette.repeat)
         yield _entry(_swatch(ink, "rounded", border=2), "drawn once, runs n ×")
     if style.color_by is not None:
@@ -172,23 +170,23 @@ def _entries(style: Style, nodes: Iterable[Node]) -> Iterator[tuple[Ink, str, st
     ramped = style.color_by is not None
     plain = Ink(fill=palette.ground, line=palette.op.line)
     found = list(nodes)
-    ops = [node for node in found if node.kind in ("op", "module")]
+    ops = [node for node in found if node.kind in ("op", "call")]
     candidates = (
         (any(node.kind == "input" for node in found), palette.input, "rounded", "input"),
         (any(node.kind == "output" for node in found), palette.output, "rounded", "output"),
         (
-            not ramped and any(node.parameters for node in ops),
+            not ramped and any(node.detail.parameters for node in ops),
             palette.parameters,
             "",
             "has parameters",
         ),
         (any(node.module and node.kind == "op" for node in ops), plain, "", "square: a module"),
         (any(not node.module for node in ops), plain, "rounded", "round: an op"),
-        (any(node.kind == "module" for node in ops), plain, "", "solid: a closed module"),
-        (any(not node.from_input for node in ops), plain, "dashed", "not from the input"),
+        (any(node.kind == "call" for node in ops), plain, "", "solid: a closed module"),
+        (any(not node.detail.from_input for node in ops), plain, "dashed", "not from the input"),
         (any(node.kind == "buffer" for node in found), palette.buffer, "", "buffer"),
         (any(node.kind == "stub" for node in found), plain, "dotted", "outside the module"),
-        (any(node.failed for node in found), palette.failure, "", "raised"),
+        (any(node.detail.failed for node in found), palette.failure, "", "raised"),
     )
     return ((ink, line, text) for occurs, ink, line, text in candidates if occurs)
 
@@ -234,7 +232,7 @@ def draw(
         _check("color_by", color_by, get_args(ColorBy))
     style = Style(graph, DARK if dark else LIGHT, color_by, overrides or Overrides())
     heading = HEADINGS[direction]
-    with graphviz(f"{len(graph.nodes):,} nodes") as drawer:
+    with graphviz(f"{len(graph.leaves):,} nodes") as drawer:
         layout = wrap(_laid_out(style, heading, drawer), shape=_PAGE_SHAPE)
         corners = heading.page_corners(layout.area)
         texts = [_headline(style, corners, drawer), *_legend(style, corners, drawer)]

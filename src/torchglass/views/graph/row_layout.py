@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from torchglass.analyse.graph.parts import Box, Edge, Graph, Node
+from torchglass.records.graph import Edge, Graph, Node, NodeId
 from torchglass.views.graph import labels
 from torchglass.views.graph.dot_layout import cores
 from torchglass.views.graph.graphviz import Graphviz
@@ -35,10 +35,10 @@ _EXIT = 0.85
 
 def is_too_much_for_dot(graph: Graph) -> bool:
     """Whether dot would take more than a few seconds."""
-    if len(graph.nodes) > _MOST_NODES:
+    if len(graph.leaves) > _MOST_NODES:
         return True
-    ranks = {node.name: 0 for node in graph.nodes}
-    places = {node.name: place for place, node in enumerate(graph.nodes)}
+    ranks = {node.id: 0 for node in graph.leaves}
+    places = {node.id: place for place, node in enumerate(graph.leaves)}
     edges = sorted(graph.edges, key=lambda edge: places[edge.source])
     for edge in edges:
         if places[edge.source] < places[edge.target]:
@@ -66,29 +66,30 @@ class _Rows:
         self._graph = graph
         self._beside = heading.titles_beside
         measured = graphviz.measure(
-            [style.of_node(node) for node in graph.nodes]
+            [style.of_node(node) for node in graph.leaves]
             + [words_only(style.title_of(box)) for box in graph.boxes]
             + [_label(style, edge) for edge in graph.edges]
         )
         sizes = [_Size(w, h) if self._beside else _Size(h, w) for w, h in measured]
-        boxes = len(graph.nodes) + len(graph.boxes)
-        self._sizes = dict(zip((node.name for node in graph.nodes), sizes, strict=False))
-        names = (box.name for box in graph.boxes)
-        self._titles = dict(zip(names, sizes[len(graph.nodes) :], strict=False))
+        boxes = len(graph.leaves) + len(graph.boxes)
+        self._sizes = dict(zip((node.id for node in graph.leaves), sizes, strict=False))
+        boxed = (box.id for box in graph.boxes)
+        self._titles = dict(zip(boxed, sizes[len(graph.leaves) :], strict=False))
         self._labels = [
             size if any(labels.edge_lines(edge)) else None
             for edge, size in zip(graph.edges, sizes[boxes:], strict=True)
         ]
         self._order = list(_in_boxes(graph))
         self._row = {
-            part.name: row
-            for row, part in enumerate(part for part in self._order if isinstance(part, Node))
+            part.id: row
+            for row, part in enumerate(part for part in self._order if part.id in self._sizes)
         }
-        self._nodes: dict[str, Area] = {}
-        self._spans: dict[str, tuple[float, float]] = {}
+        self._nodes: dict[NodeId, Area] = {}
+        self._spans: dict[NodeId, tuple[float, float]] = {}
         """From the beginning to the end of each box."""
         self._place_rows()
-        self._lanes, self._borders = _slots(self._lane_spans(), self._spans)
+        names = {node.id: node.name for node in graph.nodes}
+        self._lanes, self._borders = _slots(self._lane_spans(), self._spans, names)
         self._first_lane = self._room_for_labels()
 
     def layout(self) -> Layout:
@@ -96,32 +97,32 @@ class _Rows:
         entries = self._entries()
         routes = [self._route(number, entries.get(number)) for number in range(len(self._labels))]
         inner = cores(self._graph, self._nodes)
-        frames = [self._frame(box, inner[box.name]) for box in self._graph.boxes]
+        frames = [self._frame(box, inner[box.id]) for box in self._graph.boxes]
         return Layout(nodes=self._nodes, routes=tuple(routes), frames=tuple(frames))
 
     def _place_rows(self) -> None:
         """Places along the flow: boxes open with room for their title, and close with room."""
         extra = self._room_above()
-        begins: dict[str, float] = {}
+        begins: dict[NodeId, float] = {}
         along = 0.0
         for part in self._order:
-            if isinstance(part, Node):
-                size = self._sizes[part.name]
-                along += extra.get(part.name, 0.0)
+            if part.id in self._sizes:
+                size = self._sizes[part.id]
+                along += extra.get(part.id, 0.0)
                 half = size.across / 2
-                self._nodes[part.name] = Area(along, along + size.along, -half, half)
+                self._nodes[part.id] = Area(along, along + size.along, -half, half)
                 along += size.along + _GAP
-            elif part.name in begins:
+            elif part.id in begins:
                 end = along - _GAP + _PAD
-                self._spans[part.name] = begins[part.name], end
+                self._spans[part.id] = begins[part.id], end
                 along = end + _GAP
             else:
-                begins[part.name] = along
-                along += _PAD + (0.0 if self._beside else self._titles[part.name].along)
+                begins[part.id] = along
+                along += _PAD + (0.0 if self._beside else self._titles[part.id].along)
 
-    def _room_above(self) -> dict[str, float]:
+    def _room_above(self) -> dict[NodeId, float]:
         """What the label of the edge from the row above needs more than the gap."""
-        room: dict[str, float] = {}
+        room: dict[NodeId, float] = {}
         for edge, size in zip(self._graph.edges, self._labels, strict=True):
             if size is not None and self._is_next(edge):
                 more = size.along + 2 * _ARROW - _GAP
@@ -131,9 +132,9 @@ class _Rows:
     def _is_next(self, edge: Edge) -> bool:
         return self._row[edge.target] == self._row[edge.source] + 1
 
-    def _lane_spans(self) -> dict[str, tuple[float, float]]:
+    def _lane_spans(self) -> dict[NodeId, tuple[float, float]]:
         """How far the lane of each node reaches that has edges to further than the next row."""
-        spans: dict[str, tuple[float, float]] = {}
+        spans: dict[NodeId, tuple[float, float]] = {}
         for edge in self._graph.edges:
             if not self._is_next(edge):
                 ends = self._nodes[edge.source].centre[0], self._nodes[edge.target].centre[0]
@@ -153,7 +154,7 @@ class _Rows:
 
     def _entries(self) -> dict[int, float]:
         """Where along the flow each edge from a lane comes in, spread over the side of its node."""
-        coming: dict[str, list[int]] = {}
+        coming: dict[NodeId, list[int]] = {}
         for number, edge in enumerate(self._graph.edges):
             if not self._is_next(edge):
                 coming.setdefault(edge.target, []).append(number)
@@ -190,21 +191,21 @@ class _Rows:
             area = Area(corner[0], corner[0] + label.along, corner[1], corner[1] + label.across)
         return Route(curve=rounded(corners, _BEND), tip=tip, label=area)
 
-    def _frame(self, box: Box, core: Area) -> Frame:
-        begin, end = self._spans[box.name]
-        left = min(core.left, -self._titles[box.name].across / 2) - _PAD * self._heights[box.name]
-        right = self._lane_place(self._borders[box.name])
-        title = 0.0 if self._beside else self._titles[box.name].along
-        return Frame(name=box.name, area=Area(begin, end, left, right), core=core, title_room=title)
+    def _frame(self, box: Node, core: Area) -> Frame:
+        begin, end = self._spans[box.id]
+        left = min(core.left, -self._titles[box.id].across / 2) - _PAD * self._heights[box.id]
+        right = self._lane_place(self._borders[box.id])
+        title = 0.0 if self._beside else self._titles[box.id].along
+        return Frame(box=box.id, area=Area(begin, end, left, right), core=core, title_room=title)
 
     @property
-    def _heights(self) -> Mapping[str, int]:
+    def _heights(self) -> Mapping[NodeId, int]:
         """How many levels of boxes are at most inside each one, itself counted."""
-        heights: dict[str | None, int] = {}
+        heights: dict[NodeId | None, int] = {}
         for box in reversed(self._graph.boxes):
-            heights[box.name] = heights.get(box.name, 0) + 1
-            heights[box.parent] = max(heights.get(box.parent, 0), heights[box.name])
-        return {name: height for name, height in heights.items() if name is not None}
+            heights[box.id] = heights.get(box.id, 0) + 1
+            heights[box.parent] = max(heights.get(box.parent, 0), heights[box.id])
+        return {box: height for box, height in heights.items() if box is not None}
 
     def _lane_place(self, slot: int) -> float:
         return self._first_lane + _LANE * slot
@@ -220,41 +221,45 @@ def _label(style: Style, edge: Edge) -> Mapping[str, str]:
     }
 
 
-def _in_boxes(graph: Graph) -> Iterator[Node | Box]:
+def _in_boxes(graph: Graph) -> Iterator[Node]:
     """All nodes in order, each box once before and once after what is in it."""
-    inside: dict[str | None, list[Node | Box]] = {}
-    boxes = {box.name: box for box in graph.boxes}
-    seen: set[str] = set()
-    for node in graph.nodes:
-        part: Node | Box = node
-        parent = node.box
+    inside: dict[NodeId | None, list[Node]] = {}
+    boxes = {box.id: box for box in graph.boxes}
+    seen: set[NodeId] = set()
+    for node in graph.leaves:
+        part: Node = node
+        parent = node.parent
         while parent is not None and parent not in seen:
             seen.add(parent)
             inside.setdefault(parent, []).append(part)
             part, parent = boxes[parent], boxes[parent].parent
         inside.setdefault(parent, []).append(part)
-    waiting: list[tuple[Node | Box, bool]] = [(part, False) for part in inside.get(None, ())][::-1]
+    waiting: list[tuple[Node, bool]] = [(part, False) for part in inside.get(None, ())][::-1]
     while waiting:
         part, opened = waiting.pop()
         yield part
-        if isinstance(part, Box) and not opened:
+        if part.id in boxes and not opened:
             waiting.append((part, True))
-            waiting += [(inner, False) for inner in reversed(inside[part.name])]
+            waiting += [(inner, False) for inner in reversed(inside[part.id])]
 
 
 def _slots(
-    lanes: Mapping[str, tuple[float, float]], boxes: Mapping[str, tuple[float, float]]
-) -> tuple[dict[str, int], dict[str, int]]:
+    lanes: Mapping[NodeId, tuple[float, float]],
+    boxes: Mapping[NodeId, tuple[float, float]],
+    names: Mapping[NodeId, str],
+) -> tuple[dict[NodeId, int], dict[NodeId, int]]:
     """The slot beside the nodes of each lane and of each box's border, the shortest innermost.
 
-    What reaches further is set later, and so further out: no border cuts through a lane inside
-    of its box.
+    Longer ones are placed later and so further out: no border cuts through a lane inside its box.
     """
-    waiting = [(end - begin, False, name, begin, end) for name, (begin, end) in lanes.items()]
-    waiting += [(end - begin, True, name, begin, end) for name, (begin, end) in boxes.items()]
+    waiting = [
+        (end - begin, is_box, names[node], begin, end, node)
+        for is_box, spans in ((False, lanes), (True, boxes))
+        for node, (begin, end) in spans.items()
+    ]
     taken: list[_Taken] = []
-    found: tuple[dict[str, int], dict[str, int]] = {}, {}
-    for _, is_box, name, begin, end in sorted(waiting):
+    found: tuple[dict[NodeId, int], dict[NodeId, int]] = {}, {}
+    for _, is_box, _, begin, end, node in sorted(waiting):
         slot = 0
         if is_box:
             used = [number for number, one in enumerate(taken) if not one.is_free(begin, end)]
@@ -265,7 +270,7 @@ def _slots(
         if slot == len(taken):
             taken.append(_Taken())
         taken[slot].take(begin, end)
-        found[is_box][name] = slot
+        found[is_box][node] = slot
     return found
 
 

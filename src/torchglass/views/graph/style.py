@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchglass.analyse.graph.parts import Box, Cost, Edge, Graph, Node
+from torchglass.records.graph import Edge, Graph, Node, NodeCost, NodeId
 from torchglass.views.formats import format_bytes, format_count, format_share, format_time, harmless
 from torchglass.views.graph import labels
 
@@ -146,7 +146,7 @@ _LAYOUT_ATTRIBUTES = frozenset(
 )
 """With one of them set, dot lays out, however long it takes."""
 
-_MEASURES: Mapping[ColorBy, tuple[Callable[[Cost], int], Callable[[int], str]]] = {
+_MEASURES: Mapping[ColorBy, tuple[Callable[[NodeCost], int], Callable[[int], str]]] = {
     "time": (lambda cost: cost.time_ns, lambda value: format_time(value / 1e9)),
     "params": (lambda cost: cost.parameters, lambda value: f"{format_count(value)} params"),
     "memory": (lambda cost: cost.bytes, format_bytes),
@@ -176,15 +176,15 @@ class Style:
         self.palette = palette
         self.color_by = color_by
         self._overrides = overrides
-        self.depths: dict[str | None, int] = {None: -1}
+        self.depths: dict[NodeId | None, int] = {None: -1}
         """How many boxes are around each box."""
         for box in graph.boxes:
-            self.depths[box.name] = self.depths[box.parent] + 1
-        self.boxes = {box.name: box for box in graph.boxes}
-        self.names = _distinct(node.name for node in graph.nodes)
+            self.depths[box.id] = self.depths[box.parent] + 1
+        self.boxes = {box.id: box for box in graph.boxes}
+        self.names = _distinct(graph.leaves)
         """What Graphviz knows each node as."""
-        self._failed = {node.name for node in graph.nodes if node.failed}
-        self.most = max((self.measure(node.cost) for node in graph.nodes), default=0)
+        self._failed = {node.id for node in graph.leaves if node.detail.failed}
+        self.most = max((self.measure(node.detail.cost) for node in graph.leaves), default=0)
 
     @property
     def chooses_layout(self) -> bool:
@@ -205,20 +205,20 @@ class Style:
     def of_node(self, node: Node) -> Attributes:
         """Of a node."""
         ink = self._ink(node)
-        lines = list(labels.node_lines(node, self.graph.error))
-        if node.kind in ("op", "module") and self.measure(node.cost):
-            lines.append(self.amount(self.measure(node.cost)))
+        lines = list(labels.node_lines(node, self.graph.pass_info.error))
+        if node.kind in ("op", "call") and self.measure(node.detail.cost):
+            lines.append(self.amount(self.measure(node.detail.cost)))
         shape = _shape(node)
-        overrides = self._overrides.module if node.kind == "module" else self._overrides.node
+        overrides = self._overrides.module if node.kind == "call" else self._overrides.node
         return {
-            "id": _literal(self.names[node.name]),
+            "id": _literal(self.names[node.id]),
             "label": self._label(labels.node_title(node), lines, ink.fill),
-            "tooltip": _hint(labels.node_hint(node, self.graph.error), readings=2),
+            "tooltip": _hint(labels.node_hint(node, self.graph.pass_info.error), readings=2),
             "shape": shape,
             "style": _node_style(node),
             "fillcolor": ink.fill,
-            "color": self.palette.repeat if node.again.times > 1 else ink.line,
-            "penwidth": "2.2" if node.failed or node.again.times > 1 else "1.1",
+            "color": self.palette.repeat if node.detail.repetition.times > 1 else ink.line,
+            "penwidth": "2.2" if node.detail.failed or node.detail.repetition.times > 1 else "1.1",
             "margin": _MARGINS.get(shape, "0.09,0.045"),
             "height": "0.3",
             "fontname": _FONT,
@@ -243,12 +243,12 @@ class Style:
             **_chosen(self._overrides.edge, edge),
         }
 
-    def of_box(self, box: Box) -> Attributes:
+    def of_box(self, box: Node) -> Attributes:
         """Of a box, but for its title."""
-        repeats = box.again.times > 1
+        repeats = box.detail.repetition.times > 1
         return {
             "id": _literal(harmless(f"box {box.name}")),
-            "tooltip": _hint(harmless(f"{box.name} {box.class_name}".rstrip())),
+            "tooltip": _hint(harmless(f"{box.name} {box.detail.class_name}".rstrip())),
             "style": "rounded,filled",
             "fillcolor": self._box_fill(box),
             "color": self.palette.repeat if repeats else self.palette.box_line,
@@ -256,26 +256,26 @@ class Style:
             **_chosen(self._overrides.box, box),
         }
 
-    def of_title(self, box: Box, *, continued: bool = False) -> list[Attributes]:
+    def of_title(self, box: Node, *, continued: bool = False) -> list[Attributes]:
         """Of the lines of a box's title, on the fill of the box, so that no edge runs through."""
         ground = f'bgcolor="{self._box_fill(box)}"'
         lines = self._title(box, continued)
         return [words_only(_table([line], "left", ground)) for line in lines]
 
-    def title_of(self, box: Box) -> str:
+    def title_of(self, box: Node) -> str:
         """The label that leaves room for the title of a box."""
         return _table(self._title(box, False), "left")
 
     def of_headline(self) -> Attributes:
         """Of the lines above the picture."""
-        model, facts = labels.headline(self.graph)
+        model, facts = labels.headline(self.graph.pass_info)
         rows = [
             _sized(_bold(model), _HEADLINE_SIZE, self.palette.text),
             _sized(_text(facts), _TITLE_SIZE, self.palette.dim),
         ]
         return words_only(_table(rows, "left"))
 
-    def measure(self, cost: Cost) -> int:
+    def measure(self, cost: NodeCost) -> int:
         """What the colours tell of a node."""
         return _MEASURES[self.color_by][0](cost) if self.color_by is not None else 0
 
@@ -283,29 +283,29 @@ class Style:
         """A measure in words."""
         if self.color_by is None:
             return ""
-        whole = self.measure(self.graph.cost)
+        whole = self.measure(self.graph.pass_info.cost)
         return " · ".join(
             filter(None, (_MEASURES[self.color_by][1](value), format_share(value, whole)))
         )
 
-    def _title(self, box: Box, continued: bool) -> list[str]:
+    def _title(self, box: Node, continued: bool) -> list[str]:
         title, below = labels.box_title(box, continued=continued)
-        colour = self.palette.repeat if box.again.times > 1 else self.palette.text
+        colour = self.palette.repeat if box.detail.repetition.times > 1 else self.palette.text
         lines = [_sized(_bold(title), _TITLE_SIZE, colour)]
         return lines + ([_sized(_text(below), _LINE_SIZE, self.palette.dim)] if below else [])
 
     def _ink(self, node: Node) -> Ink:
         palette = self.palette
-        if node.failed:
+        if node.detail.failed:
             return palette.failure
-        if self.color_by is not None and node.kind in ("op", "module"):
+        if self.color_by is not None and node.kind in ("op", "call"):
             # Costs span orders of magnitude; under a square root the small ones still differ.
-            share = math.sqrt(self.measure(node.cost) / self.most) if self.most else 0.0
+            share = math.sqrt(self.measure(node.detail.cost) / self.most) if self.most else 0.0
             return Ink(fill=mix(palette, share), line=palette.op.line)
         if node.kind == "stub":
             return Ink(fill=palette.ground, line=palette.op.line)
         kinds = {"input": palette.input, "output": palette.output, "buffer": palette.buffer}
-        return kinds.get(node.kind, palette.parameters if node.parameters else palette.op)
+        return kinds.get(node.kind, palette.parameters if node.detail.parameters else palette.op)
 
     def _label(self, title: str, lines: Iterable[str], fill: str) -> str:
         text = text_on(fill)
@@ -315,8 +315,8 @@ class Style:
         rows += [_sized(_text(line), _LINE_SIZE, dim) for line in lines]
         return _table(rows, "center")
 
-    def _box_fill(self, box: Box) -> str:
-        return self.palette.boxes[self.depths[box.name] % len(self.palette.boxes)]
+    def _box_fill(self, box: Node) -> str:
+        return self.palette.boxes[self.depths[box.id] % len(self.palette.boxes)]
 
 
 def words_only(label: str) -> Attributes:
@@ -327,7 +327,7 @@ def words_only(label: str) -> Attributes:
 def _shape(node: Node) -> str:
     if node.kind in ("input", "output"):
         return "ellipse"
-    if node.kind == "module":
+    if node.kind == "call":
         return "box3d"
     return "cylinder" if node.kind == "buffer" else "box"
 
@@ -336,7 +336,7 @@ def _node_style(node: Node) -> str:
     styles = ["filled"]
     if node.kind == "stub":
         styles.append("dotted")
-    elif not node.from_input:
+    elif not node.detail.from_input:
         styles.append("dashed")
     # An op on its own has round corners, an op that is all of a module has square ones.
     if node.kind in ("op", "stub") and not node.module:
@@ -344,16 +344,16 @@ def _node_style(node: Node) -> str:
     return ",".join(styles)
 
 
-def _distinct(names: Iterable[str]) -> dict[str, str]:
-    """Each name without what a screen would obey, still different from all others."""
-    shown: dict[str, str] = {}
+def _distinct(nodes: Iterable[Node]) -> dict[NodeId, str]:
+    """The name of each node without control characters, still different from all others."""
+    shown: dict[NodeId, str] = {}
     taken: set[str] = set()
-    for name in names:
-        text = harmless(name)
+    for node in nodes:
+        text = harmless(node.name)
         while text in taken:
             text += "\u200b"
         taken.add(text)
-        shown[name] = text
+        shown[node.id] = text
     return shown
 
 

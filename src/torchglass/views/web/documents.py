@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchglass.analyse.class_source import read_class
+from torchglass.analyse.graph.op_graph import op_graph
 from torchglass.analyse.memory import MemoryReport, Moment, devices_of
 from torchglass.errors import StoreError
 from torchglass.records.calls import Statistics
@@ -17,7 +18,6 @@ from torchglass.records.model import Model, Module
 from torchglass.records.reader import Reader
 from torchglass.records.tensors import Activations, TensorSpec
 from torchglass.records.trace import TraceRecord
-from torchglass.views.web.op_graph import op_graph
 
 Payload = dict[str, Any]
 

@@ -8,26 +8,35 @@ import pytest
 
 from tests import make
 from torchglass.analyse.graph.fold import fold
-from torchglass.analyse.graph.parts import Again, Edge, Graph, Node
 from torchglass.analyse.op_names import Lookup, labels
 from torchglass.errors import LookupFailedError, ViewError
+from torchglass.records.graph import Edge, Graph, Node, NodeId, Repetition
 from torchglass.records.trace import CallId, CallRecord, Operand, OpId, OpRecord, TraceRecord
 
 
-def edges(graph: Graph) -> set[tuple[str, str]]:
-    return {(edge.source, edge.target) for edge in graph.edges}
+def edges(graph: Graph) -> set[tuple[str | None, str | None]]:
+    return {(name_of(graph, edge.source), name_of(graph, edge.target)) for edge in graph.edges}
 
 
 def names(graph: Graph) -> list[str]:
-    return [node.name for node in graph.nodes]
+    return [node.name for node in graph.leaves]
+
+
+def name_of(graph: Graph, id: NodeId | None) -> str | None:
+    return None if id is None else graph.nodes[id].name
 
 
 def node(graph: Graph, name: str) -> Node:
-    return next(node for node in graph.nodes if node.name == name)
+    return next(node for node in graph.leaves if node.name == name)
+
+
+def box_of(graph: Graph, name: str) -> str | None:
+    return name_of(graph, node(graph, name).parent)
 
 
 def edge(graph: Graph, source: str, target: str) -> Edge:
-    return next(edge for edge in graph.edges if (edge.source, edge.target) == (source, target))
+    ends = node(graph, source).id, node(graph, target).id
+    return next(edge for edge in graph.edges if (edge.source, edge.target) == ends)
 
 
 def chain(*functions: str, **fields: Any) -> list[OpRecord]:
@@ -89,7 +98,7 @@ def test_ops_are_nodes_and_what_flows_between_them_are_edges() -> None:
     graph = fold(make.trace(chain("linear", "relu")))
 
     assert names(graph) == ["input_1_0", "linear_1_1", "relu_1_2", "output_1_3"]
-    assert [node.kind for node in graph.nodes] == ["input", "op", "op", "output"]
+    assert [node.kind for node in graph.leaves] == ["input", "op", "op", "output"]
     assert edges(graph) == {
         ("input_1_0", "linear_1_1"),
         ("linear_1_1", "relu_1_2"),
@@ -121,16 +130,19 @@ def test_an_op_that_is_all_of_a_module_needs_no_box() -> None:
 
     assert graph.boxes == ()
     assert node(graph, "linear_1_1").module == "fc"
-    assert node(graph, "linear_1_1").class_name == "Linear"
+    assert node(graph, "linear_1_1").detail.class_name == "Linear"
 
 
 def test_modules_of_several_ops_are_boxes_in_boxes() -> None:
     graph = fold(blocks(1))
 
-    assert [(box.name, box.parent) for box in graph.boxes] == [("h.0", None), ("h.0.mlp", "h.0")]
-    assert node(graph, "linear_1_1").box == "h.0.mlp"
-    assert node(graph, "add_1_3").box == "h.0"
-    assert node(graph, "output_1_4").box is None
+    assert [(box.name, name_of(graph, box.parent)) for box in graph.boxes] == [
+        ("h.0", None),
+        ("h.0.mlp", "h.0"),
+    ]
+    assert box_of(graph, "linear_1_1") == "h.0.mlp"
+    assert box_of(graph, "add_1_3") == "h.0"
+    assert box_of(graph, "output_1_4") is None
 
 
 def test_several_roots_are_boxes_and_one_is_not() -> None:
@@ -186,7 +198,7 @@ def test_a_view_of_a_parameter_makes_it_a_parameter_of_the_op_behind() -> None:
 
     graph = fold(make.trace(ops))
 
-    assert list(node(graph, "matmul_1_2").parameters) == ["weight"]
+    assert list(node(graph, "matmul_1_2").detail.parameters) == ["weight"]
 
 
 def test_a_tensor_that_was_written_through_a_view_comes_from_all_its_makers() -> None:
@@ -264,9 +276,9 @@ def test_modules_at_the_depth_are_closed() -> None:
 
     closed = node(graph, "h.1")
     assert names(graph) == ["input_1_0", "h.0", "h.1", "output_1_7"]
-    assert closed.kind == "module"
-    assert closed.ops == 3
-    assert list(closed.parameters) == ["h.1.mlp.up.weight", "h.1.mlp.down.weight"]
+    assert closed.kind == "call"
+    assert closed.detail.op_count == 3
+    assert list(closed.detail.parameters) == ["h.1.mlp.up.weight", "h.1.mlp.down.weight"]
     assert edges(graph) == {("input_1_0", "h.0"), ("h.0", "h.1"), ("h.1", "output_1_7")}
 
 
@@ -274,7 +286,7 @@ def test_a_depth_of_two_closes_what_is_inside_the_boxes() -> None:
     graph = fold(blocks(1), depth=2)
 
     assert [box.name for box in graph.boxes] == ["h.0"]
-    assert node(graph, "h.0.mlp").box == "h.0"
+    assert box_of(graph, "h.0.mlp") == "h.0"
     assert ("h.0.mlp", "add_1_3") in edges(graph)
 
 
@@ -305,7 +317,7 @@ def test_rolled_the_passes_of_a_layer_are_one_node() -> None:
     graph = fold(recurrent(4), mode="rolled")
 
     assert names(graph) == ["input_1_0", "linear_1_1", "relu_1_2", "output_1_3"]
-    assert node(graph, "linear_1_1").again == Again(passes=4)
+    assert node(graph, "linear_1_1").detail.repetition == Repetition(passes=4)
 
 
 def test_rolled_edges_tell_their_passes_only_where_passes_differ() -> None:
@@ -334,8 +346,8 @@ def test_rolled_a_closed_module_that_feeds_itself_has_an_edge_to_itself() -> Non
 
     graph = fold(make.trace(ops, calls), mode="rolled", depth=1)
 
-    assert node(graph, "cell").again.passes == 2
-    assert node(graph, "cell").ops == 2
+    assert node(graph, "cell").detail.repetition.passes == 2
+    assert node(graph, "cell").detail.op_count == 2
     assert edge(graph, "cell", "cell").in_passes == (2,)
 
 
@@ -353,7 +365,7 @@ def test_blocks_that_are_alike_are_drawn_once() -> None:
     graph = fold(blocks(12))
 
     assert graph.boxes[0].name == "h.0"
-    assert graph.boxes[0].again == Again(times=12, until="h.11")
+    assert graph.boxes[0].detail.repetition == Repetition(times=12, until="h.11")
     assert names(graph) == ["input_1_0", "linear_1_1", "linear_2_2", "add_1_3", "output_1_37"]
     assert edges(graph) == {
         ("input_1_0", "linear_1_1"),
@@ -368,8 +380,8 @@ def test_closed_blocks_that_are_alike_are_one_node() -> None:
     graph = fold(blocks(12), depth=1)
 
     assert names(graph) == ["input_1_0", "h.0", "output_1_37"]
-    assert node(graph, "h.0").again == Again(times=12, until="h.11")
-    assert node(graph, "h.0").ops == 3
+    assert node(graph, "h.0").detail.repetition == Repetition(times=12, until="h.11")
+    assert node(graph, "h.0").detail.op_count == 3
 
 
 def test_blocks_of_different_shape_are_not_alike() -> None:
@@ -381,7 +393,11 @@ def test_blocks_of_different_shape_are_not_alike() -> None:
 
     graph = fold(replace(trace, ops=tuple(ops)))
 
-    assert [box.again.times for box in graph.boxes if box.module.count(".") == 1] == [3, 1, 3]
+    assert [box.detail.repetition.times for box in graph.boxes if box.module.count(".") == 1] == [
+        3,
+        1,
+        3,
+    ]
 
 
 def test_blocks_that_are_fed_differently_are_not_alike() -> None:
@@ -391,7 +407,7 @@ def test_blocks_that_are_fed_differently_are_not_alike() -> None:
 
     graph = fold(replace(trace, ops=(*trace.ops[:10], astray, *trace.ops[11:])))
 
-    assert graph.boxes[0].again == Again(times=3, until="h.2")
+    assert graph.boxes[0].detail.repetition == Repetition(times=3, until="h.2")
 
 
 def test_a_block_whose_result_is_used_further_on_is_the_last_of_its_run() -> None:
@@ -401,7 +417,9 @@ def test_a_block_whose_result_is_used_further_on_is_the_last_of_its_run() -> Non
 
     graph = fold(replace(trace, ops=(*trace.ops[:19], gathering)))
 
-    assert [box.again.until for box in graph.boxes if box.again.times > 1] == ["h.2", "h.5"]
+    assert [
+        box.detail.repetition.until for box in graph.boxes if box.detail.repetition.times > 1
+    ] == ["h.2", "h.5"]
     assert {source for source, target in edges(graph) if target == "cat_1_19"} == {
         "add_1_3",
         "add_4_12",
@@ -414,14 +432,14 @@ def test_results_that_the_model_returns_do_not_unfold_blocks() -> None:
 
     graph = fold(replace(trace, ops=(*trace.ops[:13], *outputs)))
 
-    assert graph.boxes[0].again.times == 4
+    assert graph.boxes[0].detail.repetition.times == 4
     assert ("add_1_3", "output_2_14") in edges(graph)
 
 
 def test_the_passes_of_a_loop_are_not_folded_as_if_they_were_blocks() -> None:
     graph = fold(recurrent(12))
 
-    assert len(graph.nodes) == 26
+    assert len(graph.leaves) == 26
 
 
 def test_neighbours_that_repeat_without_a_module_around_them_get_a_box() -> None:
@@ -434,8 +452,10 @@ def test_neighbours_that_repeat_without_a_module_around_them_get_a_box() -> None
 
     graph = fold(make.trace(ops, calls))
 
-    assert [(box.name, box.again.times) for box in graph.boxes] == [("linear_1_1 … relu_4_8", 4)]
-    assert [node.box for node in graph.nodes[1:]] == [graph.boxes[0].name] * 2
+    assert [(box.name, box.detail.repetition.times) for box in graph.boxes] == [
+        ("linear_1_1 … relu_4_8", 4)
+    ]
+    assert [node.parent for node in graph.leaves[1:]] == [graph.boxes[0].id] * 2
 
 
 def test_what_saves_little_is_not_folded() -> None:
@@ -456,14 +476,14 @@ def test_a_mask_that_all_blocks_take_does_not_unfold_them() -> None:
 
     graph = fold(replace(trace, ops=tuple(ops)))
 
-    assert graph.boxes[0].again.times == 3
+    assert graph.boxes[0].detail.repetition.times == 3
     assert ("input_1_0", "linear_1_2") in edges(graph)
 
 
 def test_focus_draws_one_module_and_its_neighbours_as_stubs() -> None:
     graph = fold(blocks(3), focus="h.1")
 
-    kinds = {node.name: node.kind for node in graph.nodes}
+    kinds = {node.name: node.kind for node in graph.leaves}
     assert kinds == {
         "linear_3_4": "op",
         "linear_4_5": "op",
@@ -473,19 +493,19 @@ def test_focus_draws_one_module_and_its_neighbours_as_stubs() -> None:
         "add_3_9": "stub",
     }
     assert [box.name for box in graph.boxes] == ["h.1", "h.1.mlp"]
-    assert graph.focus == "h.1"
+    assert graph.pass_info.focus == "h.1"
 
 
 def test_depth_counts_from_the_focus() -> None:
     graph = fold(blocks(2), focus="h.1", depth=1)
 
-    assert node(graph, "h.1.mlp").kind == "module"
+    assert node(graph, "h.1.mlp").kind == "call"
 
 
 def test_one_call_of_a_module_can_be_in_focus() -> None:
     graph = fold(recurrent(3), focus="fc:2")
 
-    assert [node.name for node in graph.nodes if node.kind == "op"] == ["linear_1_1:2"]
+    assert [node.name for node in graph.leaves if node.kind == "op"] == ["linear_1_1:2"]
 
 
 def test_a_focus_that_did_not_run_says_what_did() -> None:
@@ -498,7 +518,7 @@ def test_what_does_not_come_from_an_input_is_told_apart() -> None:
 
     graph = fold(make.trace(ops))
 
-    assert [node.from_input for node in graph.nodes] == [True, False, True]
+    assert [node.detail.from_input for node in graph.leaves] == [True, False, True]
 
 
 def test_buffers_are_nodes_on_demand() -> None:
@@ -531,7 +551,7 @@ def test_an_op_with_several_outputs_is_one_node() -> None:
 
     graph = fold(make.trace(ops))
 
-    assert [spec.shape for spec in node(graph, "lstm_1_1").specs] == [(2, 7, 16), (1, 2, 16)]
+    assert [spec.shape for spec in node(graph, "lstm_1_1").outputs] == [(2, 7, 16), (1, 2, 16)]
 
 
 def test_the_op_that_raised_is_drawn_with_what_it_was_given() -> None:
@@ -542,13 +562,13 @@ def test_the_op_that_raised_is_drawn_with_what_it_was_given() -> None:
 
     graph = fold(trace)
 
-    failure = graph.nodes[-1]
+    failure = graph.leaves[-1]
     assert failure.kind == "failure"
-    assert failure.failed
+    assert failure.detail.failed
     assert failure.module == "fc"
-    assert list(failure.parameters) == ["fc.weight"]
+    assert list(failure.detail.parameters) == ["fc.weight"]
     assert ("relu_1_1", failure.name) in edges(graph)
-    assert graph.error == "RuntimeError: no fit"
+    assert graph.pass_info.error == "RuntimeError: no fit"
 
 
 def test_an_error_between_ops_is_marked_in_the_module_where_it_was_raised() -> None:
@@ -558,8 +578,8 @@ def test_an_error_between_ops_is_marked_in_the_module_where_it_was_raised() -> N
 
     graph = fold(make.trace(ops, calls, error="KeyError: 'x'"))
 
-    assert graph.nodes[-1].module == "head"
-    assert ("relu_1_1", graph.nodes[-1].name) in edges(graph)
+    assert graph.leaves[-1].module == "head"
+    assert ("relu_1_1", graph.leaves[-1].name) in edges(graph)
 
 
 def test_a_closed_module_that_raised_is_marked_itself() -> None:
@@ -569,7 +589,10 @@ def test_a_closed_module_that_raised_is_marked_itself() -> None:
 
     graph = fold(make.trace(ops, calls, error="boom", failed=raised), depth=1)
 
-    assert [(node.name, node.failed) for node in graph.nodes] == [("input_1_0", False), ("a", True)]
+    assert [(node.name, node.detail.failed) for node in graph.leaves] == [
+        ("input_1_0", False),
+        ("a", True),
+    ]
 
 
 def test_costs_add_up_over_all_that_a_node_stands_for() -> None:
@@ -580,12 +603,12 @@ def test_costs_add_up_over_all_that_a_node_stands_for() -> None:
     graph = fold(replace(trace, ops=tuple(timed)), flops=flops)
 
     linear = node(graph, "linear_1_1")
-    assert linear.cost.time_ns == 40
-    assert linear.cost.parameters == 36
-    assert linear.cost.bytes == 4 * 24
-    assert linear.cost.flops == 20
-    assert graph.cost.time_ns == 120
-    assert graph.cost.parameters == 72
+    assert linear.detail.cost.time_ns == 40
+    assert linear.detail.cost.parameters == 36
+    assert linear.detail.cost.bytes == 4 * 24
+    assert linear.detail.cost.flops == 20
+    assert graph.pass_info.cost.time_ns == 120
+    assert graph.pass_info.cost.parameters == 72
 
 
 def test_no_op_at_all_is_an_empty_graph() -> None:
@@ -613,4 +636,4 @@ def test_a_thousand_alike_layers_are_folded_at_once() -> None:
 
     graph = fold(make.trace(ops, calls))
 
-    assert [(box.name, box.again.times) for box in graph.boxes] == [("0", 1000)]
+    assert [(box.name, box.detail.repetition.times) for box in graph.boxes] == [("0", 1000)]

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from tests import make
+from torchglass.analyse.graph.op_graph import op_graph
 from torchglass.records.graph import Graph, Node
-from torchglass.views.web.op_graph import op_graph
 
 
 def named(graph: Graph) -> list[str]:
