@@ -6,15 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from torchglass.integrations.step_values import Measured, Thinned, bins_of, numbers_of
+from torchglass.integrations.step_values import NamedFrame, Thinned, bins_of, numbers_of
 from torchglass.records.series import Series, SeriesId
 from torchglass.records.tensors import Histogram, Stats
 
 LOSS = Series(id=SeriesId(0), path="", name="loss")
 
 
-def measured(step: int) -> Measured:
-    return Measured(step, 0, [(LOSS, 1.0)])
+def measured(step: int) -> NamedFrame:
+    return NamedFrame(step, 0, [(LOSS, 1.0)])
 
 
 @pytest.mark.parametrize("length", [1, 7, 100, 1001])

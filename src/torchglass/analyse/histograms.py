@@ -27,7 +27,7 @@ MOST_BINS = 256
 """More than a plot can show apart."""
 
 
-class Grid(NamedTuple):
+class DyadicGrid(NamedTuple):
     """A row of bins: bin i reaches from `(first + i) · 2**exponent` to the next edge."""
 
     exponent: int
@@ -42,9 +42,9 @@ class Grid(NamedTuple):
         return edges
 
 
-def grid_of(histogram: Histogram) -> Grid:
+def grid_of(histogram: Histogram) -> DyadicGrid:
     """The grid that a histogram has its counts on."""
-    return Grid(histogram.exponent, histogram.first, len(histogram.counts))
+    return DyadicGrid(histogram.exponent, histogram.first, len(histogram.counts))
 
 
 def coarsened(histogram: Histogram, exponent: int) -> Histogram:
@@ -60,14 +60,14 @@ def coarsened(histogram: Histogram, exponent: int) -> Histogram:
     )
 
 
-def common_grid(histograms: Iterable[Histogram], most_bins: int = MOST_BINS) -> Grid:
+def common_grid(histograms: Iterable[Histogram], most_bins: int = MOST_BINS) -> DyadicGrid:
     """The finest grid that has room for all bins of all histograms."""
     binned = [histogram for histogram in histograms if histogram.counts]
     exponent = max((histogram.exponent for histogram in binned), default=0)
     while True:
         first, last = _ends(binned, exponent)
         if last - first < most_bins:
-            return Grid(exponent, first, last - first + 1)
+            return DyadicGrid(exponent, first, last - first + 1)
         exponent += 1
 
 
@@ -91,7 +91,7 @@ def merged(histograms: Sequence[Histogram], most_bins: int = MOST_BINS) -> Histo
     )
 
 
-def on_grid(histograms: Sequence[Histogram], grid: Grid) -> npt.NDArray[np.int64]:
+def on_grid(histograms: Sequence[Histogram], grid: DyadicGrid) -> npt.NDArray[np.int64]:
     """The counts of each histogram, a row each, in the bins of a grid that is not finer.
 
     What lies beside the grid is in no bin.
@@ -120,7 +120,7 @@ def quantiles(histogram: Histogram, fractions: Sequence[float]) -> Numbers:
     return clipped
 
 
-def display_grid(histograms: Sequence[Histogram], bins: int, *, reject: float = 0.0) -> Grid:
+def display_grid(histograms: Sequence[Histogram], bins: int, *, reject: float = 0.0) -> DyadicGrid:
     """A grid of at most `bins` bins for all histograms, wide enough for all but the outliers.
 
     Of the numbers of all histograms together the fraction `reject` may lie beside it, half of it on
@@ -129,14 +129,14 @@ def display_grid(histograms: Sequence[Histogram], bins: int, *, reject: float = 
     """
     binned = [histogram for histogram in histograms if any(histogram.counts)]
     if not binned:
-        return Grid(0, 0, 0)
+        return DyadicGrid(0, 0, 0)
     low, high = _bulk(binned, reject)
     exponent = min(histogram.exponent for histogram in binned)
     while True:
         first = math.floor(math.ldexp(low, -exponent))
         length = math.ceil(math.ldexp(high, -exponent)) - first
         if length <= bins:
-            return Grid(exponent, first, length)
+            return DyadicGrid(exponent, first, length)
         exponent += 1
 
 

@@ -94,13 +94,13 @@ def share_of_largest(dtype: str, magnitude: float) -> float:
     return magnitude / _LARGEST.get(dtype, math.inf)
 
 
-class _Rule(NamedTuple):
+class _CauseRule(NamedTuple):
     ops: frozenset[str]
     tell: Callable[[Finding], str]
 
 
-def _rule(ops: str, tell: Callable[[Finding], str]) -> _Rule:
-    return _Rule(frozenset(ops.split()), tell)
+def _rule(ops: str, tell: Callable[[Finding], str]) -> _CauseRule:
+    return _CauseRule(frozenset(ops.split()), tell)
 
 
 def _seen(finding: Finding, role: Sequence[str] = ("argument", "parameter", "buffer")) -> _Given:

@@ -156,7 +156,7 @@ class Label:
             yield f"{name}:{self.number}"
 
 
-class Labels(Sequence[Label]):
+class OpLabels(Sequence[Label]):
     """The label of each op, in the order of the ops, written out when it is asked for.
 
     Of a long pass few are, so only numbers are kept.
@@ -243,9 +243,9 @@ class Layers(Mapping[str, tuple[OpId, ...]]):
         return 2 * len(self._first)
 
 
-def labels(ops: Sequence[OpRecord]) -> Labels:
+def labels(ops: Sequence[OpRecord]) -> OpLabels:
     """The label of each op, in the order of the ops."""
-    return Labels(ops)
+    return OpLabels(ops)
 
 
 _MOST_NEAR = 6
@@ -259,7 +259,7 @@ class Lookup:
         self,
         ops: Sequence[OpRecord],
         calls: Sequence[CallRecord],
-        labels: Labels,
+        labels: OpLabels,
         listed: Sequence[OpId] | None = None,
     ) -> None:
         """Only the ops in `listed` are found: all of them, if it is None."""

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from torchglass.analyse.gc_pause import collector_paused
-from torchglass.analyse.op_names import Labels, Lookup, labels, longest_loop
+from torchglass.analyse.op_names import Lookup, OpLabels, labels, longest_loop
 from torchglass.errors import LookupFailedError
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import CallId, CallRecord, OpId, OpRecord, TraceRecord
@@ -42,7 +42,7 @@ class Anatomy:
 
     @cached_property
     @collector_paused()
-    def labels(self) -> Labels:
+    def labels(self) -> OpLabels:
         """What each op is called."""
         return labels(self.record.ops)
 

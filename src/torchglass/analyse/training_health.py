@@ -92,7 +92,7 @@ def nan_since(findings: Iterable[Finding]) -> int | None:
     return min((step for step in steps if step is not None), default=None)
 
 
-class _Key(NamedTuple):
+class _FindingKey(NamedTuple):
     """What is told once: a kind of problem at a place."""
 
     kind: str
@@ -109,9 +109,9 @@ class _Problem(NamedTuple):
     patience: int = IN_A_ROW
 
     @property
-    def key(self) -> _Key:
+    def key(self) -> _FindingKey:
         name = self.seen.name.removeprefix("eval:") if self.kind == "dead units" else self.seen.name
-        return _Key(self.kind, self.seen.path, name)
+        return _FindingKey(self.kind, self.seen.path, name)
 
     @property
     def place(self) -> Place:
@@ -132,8 +132,8 @@ class Judge:
     """Looks at one step after another, and tells each problem once."""
 
     def __init__(self) -> None:
-        self._told: set[_Key] = set()
-        self._lasting: dict[_Key, _Lasting] = {}
+        self._told: set[_FindingKey] = set()
+        self._lasting: dict[_FindingKey, _Lasting] = {}
         self._sizes: dict[Place, deque[float]] = {}
         self._reached: set[Place] = set()
         """The gradients that did not vanish at some step."""

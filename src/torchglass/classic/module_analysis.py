@@ -257,14 +257,14 @@ def plot_network_graph(
         >>> plot_network_graph(extract_model_graph(torch.nn.ReLU())).startswith("<?xml")
         True
     """
-    from torchglass.views.graph.graphviz import Drawing, graphviz
+    from torchglass.views.graph.graphviz import DotGraph, graphviz
     from torchglass.views.graph.style import LIGHT
 
     if not {"nodes", "edges"} <= graph.keys():
         raise ViewError('a graph is {"nodes": …, "edges": …}, as extract_model_graph gives it')
     font = {"fontname": "Helvetica,Arial,sans-serif", "fontcolor": LIGHT.text}
     look = {"shape": "box", "style": "rounded,filled", "fontsize": "11", **font}
-    drawing = Drawing(
+    drawing = DotGraph(
         {"rankdir": "LR", "bgcolor": LIGHT.ground, "nodesep": "0.12", "ranksep": "0.5"}
     )
     for node in graph["nodes"]:

@@ -16,7 +16,7 @@ Counts = npt.NDArray[np.int64]
 Edges = npt.NDArray[np.float64]
 
 
-class Measured(NamedTuple):
+class NamedFrame(NamedTuple):
     """A frame whose series are known."""
 
     step: int
@@ -24,7 +24,7 @@ class Measured(NamedTuple):
     points: list[tuple[Series, Point]]
 
     @classmethod
-    def of(cls, frame: Frame, series: Mapping[SeriesId, Series]) -> Measured:
+    def of(cls, frame: Frame, series: Mapping[SeriesId, Series]) -> NamedFrame:
         """A frame, with its series looked up."""
         points = [(series[each], point) for each, point in frame.points.items()]
         return cls(frame.step, frame.time_ns, points)
@@ -35,13 +35,13 @@ class Thinned:
 
     def __init__(self, most_points: int) -> None:
         self._most_points = most_points
-        self._all: list[Measured] = []
+        self._all: list[NamedFrame] = []
         self._points = 0
         self._every = 1
-        self._last: Measured | None = None
+        self._last: NamedFrame | None = None
         self.seen = 0
 
-    def add(self, measured: Measured) -> None:
+    def add(self, measured: NamedFrame) -> None:
         """Keep a frame, or not."""
         if self.seen % self._every == 0:
             self._all.append(measured)
@@ -53,7 +53,7 @@ class Thinned:
             self._every *= 2
             self._points = sum(len(each.points) for each in self._all)
 
-    def __iter__(self) -> Iterator[Measured]:
+    def __iter__(self) -> Iterator[NamedFrame]:
         yield from self._all
         if self._last is not None and self._last is not self._all[-1]:
             yield self._last

@@ -12,7 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from torchglass.analyse.histograms import grid_of
 from torchglass.api.backends import TrainingControl
-from torchglass.integrations.step_values import Measured, numbers_of
+from torchglass.integrations.step_values import NamedFrame, numbers_of
 from torchglass.records.reader import Reader
 from torchglass.records.series import Frame, Series, SeriesId
 from torchglass.records.tensors import Histogram
@@ -53,7 +53,7 @@ class TensorBoardBackend:
                 max_queue=_MOST_QUEUED,
                 flush_secs=_SECONDS_TO_FLUSH,
             )
-        _write(self._writer, Measured.of(frame, series))
+        _write(self._writer, NamedFrame.of(frame, series))
 
     def close(self) -> None:
         """Write what is left."""
@@ -62,7 +62,7 @@ class TensorBoardBackend:
             self._writer.close()
 
 
-def _write(writer: SummaryWriter, measured: Measured) -> None:
+def _write(writer: SummaryWriter, measured: NamedFrame) -> None:
     seconds = measured.time_ns / 1e9
     for series, point in measured.points:
         tag = _tag(series)

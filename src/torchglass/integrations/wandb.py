@@ -23,7 +23,7 @@ from wandb.sdk.wandb_run import TeardownHook, TeardownStage
 
 from torchglass.api.backends import TrainingControl
 from torchglass.errors import ViewError, warn
-from torchglass.integrations.step_values import Measured, Thinned, bins_of, numbers_of
+from torchglass.integrations.step_values import NamedFrame, Thinned, bins_of, numbers_of
 from torchglass.records.reader import Reader
 from torchglass.records.run import RunStatus
 from torchglass.records.series import Frame, Series, SeriesId
@@ -108,7 +108,7 @@ class WandbBackend:
         """A step was measured."""
         if not self._is_open:
             return
-        self._put(Measured.of(frame, series))
+        self._put(NamedFrame.of(frame, series))
         if self._now() >= self._next_page:
             self._seconds *= 2
             self._next_page = self._now() + self._seconds
@@ -174,7 +174,7 @@ class WandbBackend:
         finally:
             self._own_calls.row = None
 
-    def _put(self, measured: Measured) -> None:
+    def _put(self, measured: NamedFrame) -> None:
         row = self._row(measured)
         self._names.update(row)
         if measured.step <= self._shown_step and any(
@@ -216,7 +216,7 @@ class WandbBackend:
             _rows[self._run.id] += 1
             row = {}
 
-    def _row(self, measured: Measured) -> dict[str, Any]:
+    def _row(self, measured: NamedFrame) -> dict[str, Any]:
         row: dict[str, Any] = {f"{self._prefix}/step": measured.step}
         for series, point in measured.points:
             name = f"{self._prefix}/{series.label}"
@@ -242,12 +242,12 @@ class WandbBackend:
         try:
             if self._is_open and self._reader is not None:
                 self._training.catch_up()
-                self._end(cast(Reader, _Ended(self._reader)))
+                self._end(cast(Reader, _FinishedReader(self._reader)))
         except Exception as error:  # noqa: BLE001 - while someone's run of wandb is finished
             warn(f"the end of the training was not sent to wandb: {type(error).__name__}: {error}")
 
 
-class _Ended:
+class _FinishedReader:
     """What a reader has, of a run that is over as far as wandb is concerned."""
 
     def __init__(self, reader: Reader) -> None:

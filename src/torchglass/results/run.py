@@ -179,7 +179,7 @@ class SavedHistograms:
         )
 
     @cached_property
-    def _grid(self) -> histograms.Grid:
+    def _grid(self) -> histograms.DyadicGrid:
         return histograms.common_grid(self._record.bins)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchglass.analyse.histograms import (
-    Grid,
+    DyadicGrid,
     coarsened,
     common_grid,
     display_grid,
@@ -119,7 +119,7 @@ def test_nothing_merged_is_an_empty_histogram() -> None:
 
 
 def test_a_grid_has_its_edges_at_multiples_of_its_width() -> None:
-    assert Grid(exponent=-2, first=-1, length=3).edges.tolist() == [-0.25, 0.0, 0.25, 0.5]
+    assert DyadicGrid(exponent=-2, first=-1, length=3).edges.tolist() == [-0.25, 0.0, 0.25, 0.5]
 
 
 def test_histograms_of_several_steps_are_rows_of_one_matrix() -> None:
@@ -127,13 +127,13 @@ def test_histograms_of_several_steps_are_rows_of_one_matrix() -> None:
 
     grid = common_grid(steps)
 
-    assert grid == Grid(exponent=1, first=-1, length=4)
+    assert grid == DyadicGrid(exponent=1, first=-1, length=4)
     assert on_grid(steps, grid).tolist() == [[0, 3, 0, 1], [0, 0, 0, 0], [1, 0, 1, 0]]
 
 
 def test_a_finer_grid_than_that_of_the_counts_is_refused() -> None:
     with pytest.raises(ValueError, match="no multiples"):
-        on_grid([histogram_of([0, 1], 3)], Grid(exponent=0, first=0, length=8))
+        on_grid([histogram_of([0, 1], 3)], DyadicGrid(exponent=0, first=0, length=8))
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=200), st.floats(0, 1))
@@ -184,4 +184,4 @@ def test_counts_are_spread_over_bins_with_any_edges() -> None:
     histogram = Histogram(exponent=1, first=0, counts=(4, 8), stats=stats_of(np.array([0.0])))
 
     assert rebinned(histogram, np.array([0.0, 1.0, 3.0, 4.0])).tolist() == [2.0, 6.0, 4.0]
-    assert grid_of(histogram) == Grid(1, 0, 2)
+    assert grid_of(histogram) == DyadicGrid(1, 0, 2)

@@ -28,11 +28,11 @@ from torchglass.records.trace import SourceLine
 from torchglass.views.graph import Direction, Overrides, draw
 from torchglass.views.graph.columns import wrap
 from torchglass.views.graph.dot_layout import arrange
-from torchglass.views.graph.graphviz import Drawing, graphviz
+from torchglass.views.graph.graphviz import DotGraph, graphviz
 from torchglass.views.graph.labels import ranges
-from torchglass.views.graph.layout import HEADINGS, Area, Layout
+from torchglass.views.graph.layout import FLOW_DIRECTIONS, Area, GraphLayout
 from torchglass.views.graph.row_layout import arrange_in_rows
-from torchglass.views.graph.style import DARK, LIGHT, Palette, Style, contrast, mix, text_on
+from torchglass.views.graph.style import DARK, LIGHT, GraphStyle, Palette, contrast, mix, text_on
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}"
@@ -125,10 +125,10 @@ def size(picture: ElementTree.Element) -> tuple[float, float]:
     return width, height
 
 
-def arranged(drawn: Graph, direction: Direction = "down", lay_out: Any = arrange) -> Layout:
-    style = Style(drawn, LIGHT, None, Overrides())
+def arranged(drawn: Graph, direction: Direction = "down", lay_out: Any = arrange) -> GraphLayout:
+    style = GraphStyle(drawn, LIGHT, None, Overrides())
     with graphviz() as drawer:
-        return wrap(lay_out(style, HEADINGS[direction], drawer), shape=1.0)
+        return wrap(lay_out(style, FLOW_DIRECTIONS[direction], drawer), shape=1.0)
 
 
 def overlap(one: Area, other: Area) -> bool:
@@ -392,7 +392,7 @@ def test_in_rows_the_border_of_a_box_is_outside_of_its_lanes() -> None:
 
 def test_a_crash_of_graphviz_is_an_error_and_no_end_of_the_program() -> None:
     with pytest.raises(ViewError, match="Graphviz"), graphviz() as drawer:
-        drawer.draw(Drawing(), "no such format", engine="dot")
+        drawer.draw(DotGraph(), "no such format", engine="dot")
 
 
 def test_a_loop_that_crosses_a_cut_goes_back_the_same_way() -> None:
@@ -409,10 +409,10 @@ def test_places_are_as_exact_at_the_end_of_a_long_flow_as_at_its_beginning() -> 
     nodes = [op(f"relu_{n}_{n}") for n in range(500)]
     edges = [edge(one["name"], other["name"]) for one, other in pairwise(nodes)]
     drawn = graph(nodes, edges)
-    style = Style(drawn, LIGHT, None, Overrides())
+    style = GraphStyle(drawn, LIGHT, None, Overrides())
 
     with graphviz() as drawer:
-        layout = arrange(style, HEADINGS["down"], drawer)
+        layout = arrange(style, FLOW_DIRECTIONS["down"], drawer)
 
     places = [layout.nodes[node.id].begin for node in drawn.leaves]
     gaps = [later - sooner for sooner, later in pairwise(places)]

@@ -14,9 +14,9 @@ from itertools import pairwise
 
 from torchglass.views.graph.layout import (
     Area,
+    BoxFrame,
     Curve,
-    Frame,
-    Layout,
+    GraphLayout,
     Point,
     Route,
     around,
@@ -53,7 +53,7 @@ class _Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _LayoutColumn:
     """A part of a layout, and how far it is moved."""
 
     area: Area
@@ -61,7 +61,7 @@ class _Column:
     across: float
 
 
-def wrap(layout: Layout, *, shape: float) -> Layout:
+def wrap(layout: GraphLayout, *, shape: float) -> GraphLayout:
     """The layout in columns if it is long: about `shape` times as broad as it is long."""
     areas = list(layout.areas())
     whole = union(areas)
@@ -85,7 +85,7 @@ def wrap(layout: Layout, *, shape: float) -> Layout:
     return _Wrapped(layout, areas, [cut.place for cut in best]).layout() if best else layout
 
 
-def _possible_cuts(layout: Layout) -> list[_Cut]:
+def _possible_cuts(layout: GraphLayout) -> list[_Cut]:
     """The middles of all stretches without nodes, labels and arrows, and what a cut there costs."""
     taken = sorted(
         (area.begin, area.end)
@@ -114,7 +114,7 @@ def _possible_cuts(layout: Layout) -> list[_Cut]:
     return cuts
 
 
-def _margins(frame: Frame) -> tuple[Area, Area]:
+def _margins(frame: BoxFrame) -> tuple[Area, Area]:
     """Before and after the nodes of a box: a part without any would say nothing."""
     return replace(frame.area, end=frame.core.begin), replace(frame.area, begin=frame.core.end)
 
@@ -162,7 +162,7 @@ def _bands(areas: Iterable[Area], cuts: Sequence[float]) -> list[Area]:
 class _Wrapped:
     """A layout with its cuts chosen."""
 
-    def __init__(self, layout: Layout, areas: Sequence[Area], cuts: Sequence[float]) -> None:
+    def __init__(self, layout: GraphLayout, areas: Sequence[Area], cuts: Sequence[float]) -> None:
         self._layout = layout
         self._cuts = cuts
         self._bands = _bands(areas, cuts)
@@ -175,12 +175,12 @@ class _Wrapped:
         ]
         self._columns = self._place_columns()
 
-    def layout(self) -> Layout:
+    def layout(self) -> GraphLayout:
         """All of it, moved into its columns."""
         nodes = {name: self._moved(area) for name, area in self._layout.nodes.items()}
         routes = [self._route(number) for number in range(len(self._layout.routes))]
         frames = [part for frame in self._layout.frames for part in self._parts(frame)]
-        return Layout(nodes=nodes, routes=tuple(routes), frames=tuple(frames))
+        return GraphLayout(nodes=nodes, routes=tuple(routes), frames=tuple(frames))
 
     def _crossed(self) -> list[set[float]]:
         found: list[set[float]] = [set() for _ in self._cuts]
@@ -189,12 +189,12 @@ class _Wrapped:
                 found[min(band, following)].add(_lane_of(piece))
         return found
 
-    def _place_columns(self) -> list[_Column]:
-        columns: list[_Column] = []
+    def _place_columns(self) -> list[_LayoutColumn]:
+        columns: list[_LayoutColumn] = []
         edge = 0.0
         for number, band in enumerate(self._bands):
             along = self._head(number) - band.begin
-            columns.append(_Column(band, along, edge - band.left))
+            columns.append(_LayoutColumn(band, along, edge - band.left))
             lanes = len(self._lanes[number]) if number < len(self._cuts) else 0
             edge += band.breadth + _GUTTER + _LANE * lanes
         return columns
@@ -210,7 +210,7 @@ class _Wrapped:
         """Where, moved, the part of a layout ends that is in a column."""
         return self._columns[column].area.end + self._columns[column].along
 
-    def _column_of(self, along: float) -> _Column:
+    def _column_of(self, along: float) -> _LayoutColumn:
         return self._columns[bisect_left(self._cuts, along)]
 
     def _moved(self, area: Area) -> Area:
@@ -258,7 +258,7 @@ class _Wrapped:
         ]
         return rounded(corners, _BEND)
 
-    def _parts(self, frame: Frame) -> Iterator[Frame]:
+    def _parts(self, frame: BoxFrame) -> Iterator[BoxFrame]:
         first = bisect_left(self._cuts, frame.area.begin)
         last = bisect_left(self._cuts, frame.area.end)
         for number in range(first, last + 1):
@@ -272,7 +272,7 @@ class _Wrapped:
                 area = replace(area, begin=self._opening(number, frame))
             yield replace(frame, area=area, continued=number > first)
 
-    def _opening(self, column: int, frame: Frame) -> float:
+    def _opening(self, column: int, frame: BoxFrame) -> float:
         """Where a box that was cut is opened again: outer ones first, each with its title."""
         closed = self._closed[column - 1]
         before = closed[: closed.index(frame)]

@@ -7,9 +7,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchglass.records.graph import Graph, NodeId
-from torchglass.views.graph.graphviz import POINTS, Drawing, Graphviz
-from torchglass.views.graph.layout import Area, Corners, Frame, Heading, Layout, Point, Route, union
-from torchglass.views.graph.style import Style
+from torchglass.views.graph.graphviz import POINTS, DotGraph, Graphviz
+from torchglass.views.graph.layout import (
+    Area,
+    BoxFrame,
+    Corners,
+    FlowDirection,
+    GraphLayout,
+    Point,
+    Route,
+    union,
+)
+from torchglass.views.graph.style import GraphStyle
 
 Placed = Mapping[str, Any]
 """A part with its place, in the words of Graphviz' JSON."""
@@ -22,7 +31,7 @@ _MITER = 1.66
 """By how much an arrow is drawn short of its end, so that the outline of its tip fits in."""
 
 
-def arrange(style: Style, heading: Heading, graphviz: Graphviz) -> Layout:
+def arrange(style: GraphStyle, heading: FlowDirection, graphviz: Graphviz) -> GraphLayout:
     """The layout of a graph as one flow, however long."""
     graph = style.graph
     attributes = {
@@ -43,12 +52,12 @@ def arrange(style: Style, heading: Heading, graphviz: Graphviz) -> Layout:
     }
     routes = [_route(placed[f"edge {number}"], heading) for number, _ in enumerate(graph.edges)]
     frames = _frames(graph, placed, cores(graph, nodes), heading)
-    return Layout(nodes=nodes, routes=tuple(routes), frames=tuple(frames))
+    return GraphLayout(nodes=nodes, routes=tuple(routes), frames=tuple(frames))
 
 
-def _drawing(style: Style, attributes: Mapping[str, str]) -> Drawing:
+def _drawing(style: GraphStyle, attributes: Mapping[str, str]) -> DotGraph:
     """All parts of a graph, each with a comment to know it again by."""
-    drawing = Drawing(attributes)
+    drawing = DotGraph(attributes)
     clusters: dict[NodeId | None, str | None] = {None: None}
     for number, box in enumerate(style.graph.boxes):
         clusters[box.id] = f"cluster_{number}"
@@ -71,7 +80,7 @@ def _node_corners(part: Placed) -> Corners:
     return x - width / 2, y - height / 2, x + width / 2, y + height / 2
 
 
-def _route(part: Placed, heading: Heading) -> Route:
+def _route(part: Placed, heading: FlowDirection) -> Route:
     [curve] = [stroke["points"] for stroke in part["_draw_"] if stroke["op"] == "b"]
     flowing = [heading.into_flow(x, y) for x, y in curve]
     tips = [stroke["points"][1] for stroke in part.get("_hdraw_", ()) if stroke["op"] == "P"]
@@ -99,14 +108,14 @@ def _label_corners(lines: list[Placed]) -> Corners:
 
 
 def _frames(
-    graph: Graph, placed: Mapping[str, Placed], cores: Mapping[NodeId, Area], heading: Heading
-) -> Iterator[Frame]:
+    graph: Graph, placed: Mapping[str, Placed], cores: Mapping[NodeId, Area], heading: FlowDirection
+) -> Iterator[BoxFrame]:
     for number, box in enumerate(graph.boxes):
         part = placed[f"box {number}"]
         outline = list(_outline(part))
         xs, ys = [x for x, _ in outline], [y for _, y in outline]
         height = float(part["lheight"]) * POINTS
-        yield Frame(
+        yield BoxFrame(
             box=box.id,
             area=heading.flow_area((min(xs), min(ys), max(xs), max(ys))),
             core=cores[box.id],

@@ -33,7 +33,7 @@ _one_at_a_time = threading.Lock()
 
 
 @dataclass(slots=True)
-class Drawing:
+class DotGraph:
     """A graph for Graphviz: its boxes, nodes and edges with their attributes, in order."""
 
     attributes: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Graphviz:
     def __init__(self, child: subprocess.Popen[bytes] | None) -> None:
         self._child = child
 
-    def layout(self, drawing: Drawing) -> dict[str, Any]:
+    def layout(self, drawing: DotGraph) -> dict[str, Any]:
         """Where dot puts each part, in the words of Graphviz' JSON."""
         placed: dict[str, Any] = json.loads(self.draw(drawing, "json", engine="dot"))
         return placed
@@ -69,7 +69,7 @@ class Graphviz:
         """The width and height in points that nodes of some attributes have."""
         if not nodes:
             return []
-        drawing = Drawing()
+        drawing = DotGraph()
         for number, attributes in enumerate(nodes):
             drawing.add_node(str(number), None, attributes)
         # Graphviz' JSON of a table with thick round borders crashes it; plain text does not draw.
@@ -78,7 +78,7 @@ class Graphviz:
         sizes = [found[str(number)].split() for number in range(len(nodes))]
         return [(float(width) * POINTS, float(height) * POINTS) for width, height in sizes]
 
-    def draw(self, drawing: Drawing, format: str, *, engine: str) -> bytes:
+    def draw(self, drawing: DotGraph, format: str, *, engine: str) -> bytes:
         """The drawing as a file; the engine "nop2" leaves everything where it is."""
         parts = (drawing.attributes, drawing.boxes, drawing.nodes, drawing.edges)
         request = json.dumps((format, engine, *parts)).encode()

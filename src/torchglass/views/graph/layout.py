@@ -171,7 +171,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class BoxFrame:
     """A box, or the part of a box that is in one column."""
 
     box: NodeId
@@ -185,13 +185,13 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class GraphLayout:
     """Where the nodes, edges and boxes of a graph lie."""
 
     nodes: Mapping[NodeId, Area]
     routes: tuple[Route, ...]
     """In the order of the graph's edges."""
-    frames: tuple[Frame, ...]
+    frames: tuple[BoxFrame, ...]
     """Each after those around it."""
 
     @property
@@ -216,7 +216,7 @@ Corners = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heading:
+class FlowDirection:
     """One way to run."""
 
     rank: str
@@ -244,22 +244,22 @@ class Heading:
         return left, bottom, right, top
 
 
-HEADINGS: Mapping[Direction, Heading] = {
-    "down": Heading(
+FLOW_DIRECTIONS: Mapping[Direction, FlowDirection] = {
+    "down": FlowDirection(
         rank="TB",
         title_edge="t",
         titles_beside=False,
         into_flow=lambda x, y: (-y, x),
         onto_page=lambda along, across: (across, -along),
     ),
-    "up": Heading(
+    "up": FlowDirection(
         rank="BT",
         title_edge="b",
         titles_beside=False,
         into_flow=lambda x, y: (y, x),
         onto_page=lambda along, across: (across, along),
     ),
-    "right": Heading(
+    "right": FlowDirection(
         rank="LR",
         title_edge="t",
         titles_beside=True,

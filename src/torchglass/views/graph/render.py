@@ -16,17 +16,24 @@ from torchglass.records.graph import Graph, Node
 from torchglass.tables.files import in_its_folder
 from torchglass.views.graph.columns import wrap
 from torchglass.views.graph.dot_layout import arrange
-from torchglass.views.graph.graphviz import POINTS, Drawing, Graphviz, graphviz
-from torchglass.views.graph.layout import HEADINGS, Corners, Direction, Heading, Layout, Point
+from torchglass.views.graph.graphviz import POINTS, DotGraph, Graphviz, graphviz
+from torchglass.views.graph.layout import (
+    FLOW_DIRECTIONS,
+    Corners,
+    Direction,
+    FlowDirection,
+    GraphLayout,
+    Point,
+)
 from torchglass.views.graph.row_layout import arrange_in_rows, is_too_much_for_dot
 from torchglass.views.graph.style import (
     DARK,
     LIGHT,
     Attributes,
     ColorBy,
-    Ink,
+    GraphStyle,
+    NodeColors,
     Overrides,
-    Style,
     mix,
     words_only,
 )
@@ -45,9 +52,9 @@ class Text:
 
 
 def paint(
-    layout: Layout,
-    style: Style,
-    heading: Heading,
+    layout: GraphLayout,
+    style: GraphStyle,
+    heading: FlowDirection,
     texts: Iterable[Text],
     graphviz: Graphviz,
     *,
@@ -56,7 +63,7 @@ def paint(
 ) -> bytes:
     """The picture as a file of a format."""
     titles = _titles(layout, style, heading, graphviz)
-    drawing = Drawing({**style.of_graph(), "pad": "0.25", "dpi": f"{dpi:.0f}"})
+    drawing = DotGraph({**style.of_graph(), "pad": "0.25", "dpi": f"{dpi:.0f}"})
     for number, (frame, lines) in enumerate(zip(layout.frames, titles, strict=True)):
         corners = ",".join(f"{side:.2f}" for side in heading.page_corners(frame.area))
         attributes = style.of_box(style.boxes[frame.box])
@@ -74,7 +81,7 @@ def paint(
     return graphviz.draw(drawing, format, engine="nop2")
 
 
-def _add_text(drawing: Drawing, texts: Iterable[Text], box: str | None) -> None:
+def _add_text(drawing: DotGraph, texts: Iterable[Text], box: str | None) -> None:
     """Add words as nodes, since nodes are drawn over edges, and labels are not."""
     for text in texts:
         # Begins with a space of no width, as no name of a node does.
@@ -82,7 +89,9 @@ def _add_text(drawing: Drawing, texts: Iterable[Text], box: str | None) -> None:
         drawing.add_node(name, box, {"pos": _place(text.middle), **text.attributes})
 
 
-def _add_edges(drawing: Drawing, layout: Layout, style: Style, heading: Heading) -> None:
+def _add_edges(
+    drawing: DotGraph, layout: GraphLayout, style: GraphStyle, heading: FlowDirection
+) -> None:
     for edge, route in zip(style.graph.edges, layout.routes, strict=True):
         attributes = style.of_edge(edge)
         way = " ".join(_place(heading.onto_page(*point)) for point in route.curve)
@@ -92,7 +101,9 @@ def _add_edges(drawing: Drawing, layout: Layout, style: Style, heading: Heading)
         drawing.add_edge(style.names[edge.source], style.names[edge.target], attributes)
 
 
-def _titles(layout: Layout, style: Style, heading: Heading, graphviz: Graphviz) -> list[list[Text]]:
+def _titles(
+    layout: GraphLayout, style: GraphStyle, heading: FlowDirection, graphviz: Graphviz
+) -> list[list[Text]]:
     """The lines of the titles of all boxes, each in the corner where the flow comes in."""
     titles = [
         style.of_title(style.boxes[frame.box], continued=frame.continued) for frame in layout.frames
@@ -121,7 +132,7 @@ _GAP = 6
 _RAMP_STEPS = 5
 
 
-def legend(style: Style, width: float) -> Attributes | None:
+def legend(style: GraphStyle, width: float) -> Attributes | None:
     """The attributes of the legend, as a node of about a width in points, if there is a need."""
     cells = list(_cells(style))
     if not cells:
@@ -139,12 +150,12 @@ def legend(style: Style, width: float) -> Attributes | None:
     return words_only(label)
 
 
-def _cells(style: Style) -> Iterator[str]:
+def _cells(style: GraphStyle) -> Iterator[str]:
     palette, nodes = style.palette, style.graph.leaves
     for ink, line, text in _entries(style, nodes):
         yield _entry(_swatch(ink, line), text)
     if any(node.detail.repetition.times > 1 for node in style.graph.nodes):
-        ink = Ink(fill=palette.boxes[0], line=palette.repeat)
+        ink = NodeColors(fill=palette.boxes[0], line=palette.repeat)
         yield _entry(_swatch(ink, "rounded", border=2), "drawn once, runs n ×")
     if style.color_by is not None:
         width = _SWATCH_WIDTH // _RAMP_STEPS
@@ -164,11 +175,11 @@ def _entry(sign: str, text: str) -> str:
     return f'{sign}<td align="left">{text}</td><td width="{_GAP}"></td>'
 
 
-def _entries(style: Style, nodes: Iterable[Node]) -> Iterator[tuple[Ink, str, str]]:
+def _entries(style: GraphStyle, nodes: Iterable[Node]) -> Iterator[tuple[NodeColors, str, str]]:
     """Fill and outline, style of the outline, and meaning of what occurs."""
     palette = style.palette
     ramped = style.color_by is not None
-    plain = Ink(fill=palette.ground, line=palette.op.line)
+    plain = NodeColors(fill=palette.ground, line=palette.op.line)
     found = list(nodes)
     ops = [node for node in found if node.kind in ("op", "call")]
     candidates = (
@@ -191,7 +202,7 @@ def _entries(style: Style, nodes: Iterable[Node]) -> Iterator[tuple[Ink, str, st
     return ((ink, line, text) for occurs, ink, line, text in candidates if occurs)
 
 
-def _swatch(ink: Ink, line: str, border: int = 1) -> str:
+def _swatch(ink: NodeColors, line: str, border: int = 1) -> str:
     style = f' style="{line}"' if line else ""
     return (
         f'<td width="{_SWATCH_WIDTH}" height="12" fixedsize="true" border="{border}"'
@@ -230,8 +241,8 @@ def draw(
     _check("direction", direction, get_args(Direction))
     if color_by is not None:
         _check("color_by", color_by, get_args(ColorBy))
-    style = Style(graph, DARK if dark else LIGHT, color_by, overrides or Overrides())
-    heading = HEADINGS[direction]
+    style = GraphStyle(graph, DARK if dark else LIGHT, color_by, overrides or Overrides())
+    heading = FLOW_DIRECTIONS[direction]
     with graphviz(f"{len(graph.leaves):,} nodes") as drawer:
         layout = wrap(_laid_out(style, heading, drawer), shape=_PAGE_SHAPE)
         corners = heading.page_corners(layout.area)
@@ -243,7 +254,7 @@ def draw(
     return picture
 
 
-def _laid_out(style: Style, heading: Heading, drawer: Graphviz) -> Layout:
+def _laid_out(style: GraphStyle, heading: FlowDirection, drawer: Graphviz) -> GraphLayout:
     """The layout of dot, and where that would take long, one node a row."""
     if is_too_much_for_dot(style.graph) and not style.chooses_layout:
         return arrange_in_rows(style, heading, drawer)
@@ -261,14 +272,14 @@ def _check(name: str, value: str, known: tuple[str, ...]) -> None:
         raise ViewError(f"{name} is one of {', '.join(known)}, not {value!r}")
 
 
-def _headline(style: Style, corners: Corners, drawer: Graphviz) -> Text:
+def _headline(style: GraphStyle, corners: Corners, drawer: Graphviz) -> Text:
     left, _, _, top = corners
     attributes = style.of_headline()
     [(width, height)] = drawer.measure([attributes])
     return Text(attributes, (left + width / 2, top + _APART + height / 2))
 
 
-def _legend(style: Style, corners: Corners, drawer: Graphviz) -> Iterator[Text]:
+def _legend(style: GraphStyle, corners: Corners, drawer: Graphviz) -> Iterator[Text]:
     left, bottom, right, _ = corners
     attributes = legend(style, max(right - left, _NARROWEST_LEGEND))
     if attributes is not None:

@@ -14,8 +14,16 @@ from torchglass.records.graph import Edge, Graph, Node, NodeId
 from torchglass.views.graph import labels
 from torchglass.views.graph.dot_layout import cores
 from torchglass.views.graph.graphviz import Graphviz
-from torchglass.views.graph.layout import Area, Frame, Heading, Layout, Point, Route, rounded
-from torchglass.views.graph.style import Style, words_only
+from torchglass.views.graph.layout import (
+    Area,
+    BoxFrame,
+    FlowDirection,
+    GraphLayout,
+    Point,
+    Route,
+    rounded,
+)
+from torchglass.views.graph.style import GraphStyle, words_only
 
 _MOST_NODES = 400
 _LONGEST_EDGES = 1500
@@ -47,9 +55,9 @@ def is_too_much_for_dot(graph: Graph) -> bool:
     return reach > _LONGEST_EDGES
 
 
-def arrange_in_rows(style: Style, heading: Heading, graphviz: Graphviz) -> Layout:
+def arrange_in_rows(style: GraphStyle, heading: FlowDirection, graphviz: Graphviz) -> GraphLayout:
     """The layout of a graph as one column of nodes."""
-    return _Rows(style, heading, graphviz).layout()
+    return _RowPlacement(style, heading, graphviz).layout()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +66,10 @@ class _Size:
     across: float
 
 
-class _Rows:
+class _RowPlacement:
     """The rows of one graph while their places are found."""
 
-    def __init__(self, style: Style, heading: Heading, graphviz: Graphviz) -> None:
+    def __init__(self, style: GraphStyle, heading: FlowDirection, graphviz: Graphviz) -> None:
         graph = style.graph
         self._graph = graph
         self._beside = heading.titles_beside
@@ -92,13 +100,13 @@ class _Rows:
         self._lanes, self._borders = _slots(self._lane_spans(), self._spans, names)
         self._first_lane = self._room_for_labels()
 
-    def layout(self) -> Layout:
+    def layout(self) -> GraphLayout:
         """Where everything lies."""
         entries = self._entries()
         routes = [self._route(number, entries.get(number)) for number in range(len(self._labels))]
         inner = cores(self._graph, self._nodes)
         frames = [self._frame(box, inner[box.id]) for box in self._graph.boxes]
-        return Layout(nodes=self._nodes, routes=tuple(routes), frames=tuple(frames))
+        return GraphLayout(nodes=self._nodes, routes=tuple(routes), frames=tuple(frames))
 
     def _place_rows(self) -> None:
         """Places along the flow: boxes open with room for their title, and close with room."""
@@ -191,12 +199,12 @@ class _Rows:
             area = Area(corner[0], corner[0] + label.along, corner[1], corner[1] + label.across)
         return Route(curve=rounded(corners, _BEND), tip=tip, label=area)
 
-    def _frame(self, box: Node, core: Area) -> Frame:
+    def _frame(self, box: Node, core: Area) -> BoxFrame:
         begin, end = self._spans[box.id]
         left = min(core.left, -self._titles[box.id].across / 2) - _PAD * self._heights[box.id]
         right = self._lane_place(self._borders[box.id])
         title = 0.0 if self._beside else self._titles[box.id].along
-        return Frame(box=box.id, area=Area(begin, end, left, right), core=core, title_room=title)
+        return BoxFrame(box=box.id, area=Area(begin, end, left, right), core=core, title_room=title)
 
     @property
     def _heights(self) -> Mapping[NodeId, int]:
@@ -211,7 +219,7 @@ class _Rows:
         return self._first_lane + _LANE * slot
 
 
-def _label(style: Style, edge: Edge) -> Mapping[str, str]:
+def _label(style: GraphStyle, edge: Edge) -> Mapping[str, str]:
     shown = style.of_edge(edge)
     return {
         "shape": "plain",
@@ -257,7 +265,7 @@ def _slots(
         for is_box, spans in ((False, lanes), (True, boxes))
         for node, (begin, end) in spans.items()
     ]
-    taken: list[_Taken] = []
+    taken: list[_SlotSpans] = []
     found: tuple[dict[NodeId, int], dict[NodeId, int]] = {}, {}
     for _, is_box, _, begin, end, node in sorted(waiting):
         slot = 0
@@ -268,13 +276,13 @@ def _slots(
             while slot < len(taken) and not taken[slot].is_free(begin, end):
                 slot += 1
         if slot == len(taken):
-            taken.append(_Taken())
+            taken.append(_SlotSpans())
         taken[slot].take(begin, end)
         found[is_box][node] = slot
     return found
 
 
-class _Taken:
+class _SlotSpans:
     """The stretches of one slot that are taken, none over another."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from torchglass.views.graph import labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ink:
+class NodeColors:
     """The colours of one kind of thing."""
 
     fill: str
@@ -33,13 +33,13 @@ class Palette:
     dim: str
     """For what is read second: shapes, module paths, titles of classes."""
     edge: str
-    op: Ink
-    parameters: Ink
+    op: NodeColors
+    parameters: NodeColors
     """An op that has parameters, and a closed module that has some."""
-    input: Ink
-    output: Ink
-    buffer: Ink
-    failure: Ink
+    input: NodeColors
+    output: NodeColors
+    buffer: NodeColors
+    failure: NodeColors
     boxes: tuple[str, ...]
     """Fills of module boxes by how deep they are, then again from the first."""
     box_line: str
@@ -54,12 +54,12 @@ LIGHT = Palette(
     text="#1b1f24",
     dim="#4d5661",
     edge="#5c6470",
-    op=Ink(fill="#ffffff", line="#7a838f"),
-    parameters=Ink(fill="#dfe3e9", line="#59626e"),
-    input=Ink(fill="#cdeee2", line="#008a70"),
-    output=Ink(fill="#fcdcc8", line="#93400f"),
-    buffer=Ink(fill="#fbf3d0", line="#8a8000"),
-    failure=Ink(fill="#fbd3e6", line="#7a0a4e"),
+    op=NodeColors(fill="#ffffff", line="#7a838f"),
+    parameters=NodeColors(fill="#dfe3e9", line="#59626e"),
+    input=NodeColors(fill="#cdeee2", line="#008a70"),
+    output=NodeColors(fill="#fcdcc8", line="#93400f"),
+    buffer=NodeColors(fill="#fbf3d0", line="#8a8000"),
+    failure=NodeColors(fill="#fbd3e6", line="#7a0a4e"),
     boxes=("#f5f7fa", "#e9eef5"),
     box_line="#a3adba",
     repeat="#0a5f9c",
@@ -70,12 +70,12 @@ DARK = Palette(
     text="#e8eaed",
     dim="#aab3bf",
     edge="#98a2b0",
-    op=Ink(fill="#1d2229", line="#8792a1"),
-    parameters=Ink(fill="#3a424e", line="#a4afbd"),
-    input=Ink(fill="#0d4335", line="#5fe0bb"),
-    output=Ink(fill="#56290c", line="#f3a04e"),
-    buffer=Ink(fill="#443b0d", line="#f7e34a"),
-    failure=Ink(fill="#5a0f3a", line="#f9429e"),
+    op=NodeColors(fill="#1d2229", line="#8792a1"),
+    parameters=NodeColors(fill="#3a424e", line="#a4afbd"),
+    input=NodeColors(fill="#0d4335", line="#5fe0bb"),
+    output=NodeColors(fill="#56290c", line="#f3a04e"),
+    buffer=NodeColors(fill="#443b0d", line="#f7e34a"),
+    failure=NodeColors(fill="#5a0f3a", line="#f9429e"),
     boxes=("#1a1e25", "#21262f"),
     box_line="#566070",
     repeat="#3fa9ec",
@@ -166,7 +166,7 @@ class Overrides:
     box: Override = field(default_factory=dict)
 
 
-class Style:
+class GraphStyle:
     """The attributes of all parts of one graph."""
 
     def __init__(
@@ -294,16 +294,16 @@ class Style:
         lines = [_sized(_bold(title), _TITLE_SIZE, colour)]
         return lines + ([_sized(_text(below), _LINE_SIZE, self.palette.dim)] if below else [])
 
-    def _ink(self, node: Node) -> Ink:
+    def _ink(self, node: Node) -> NodeColors:
         palette = self.palette
         if node.detail.failed:
             return palette.failure
         if self.color_by is not None and node.kind in ("op", "call"):
             # Costs span orders of magnitude; under a square root the small ones still differ.
             share = math.sqrt(self.measure(node.detail.cost) / self.most) if self.most else 0.0
-            return Ink(fill=mix(palette, share), line=palette.op.line)
+            return NodeColors(fill=mix(palette, share), line=palette.op.line)
         if node.kind == "stub":
-            return Ink(fill=palette.ground, line=palette.op.line)
+            return NodeColors(fill=palette.ground, line=palette.op.line)
         kinds = {"input": palette.input, "output": palette.output, "buffer": palette.buffer}
         return kinds.get(node.kind, palette.parameters if node.detail.parameters else palette.op)
 

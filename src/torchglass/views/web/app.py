@@ -91,7 +91,7 @@ class _Api:
     def __init__(self, shelf: OpenRuns, closing: threading.Event) -> None:
         self._shelf = shelf
         self._closing = closing
-        self._news = _News(shelf)
+        self._news = _EventSource(shelf)
         self._streams = 0
 
     def routes(self) -> list[BaseRoute]:
@@ -164,7 +164,7 @@ class _Latest(NamedTuple):
     """Whether nothing can come any more."""
 
 
-class _News:
+class _EventSource:
     """Reads how far the runs are, once for all open streams."""
 
     def __init__(self, shelf: OpenRuns) -> None:

@@ -166,7 +166,7 @@ Norms = Mapping[str, float]
 """The norm of the gradients of all parameters of a module, by its path."""
 
 
-class Flow:
+class GradientNorms:
     """The gradient norms of a run. What was read is kept, so that only new steps are read again."""
 
     def __init__(self, reader: Reader) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torchglass.errors import StoreError
 from torchglass.records.reader import Reader
 from torchglass.views.web import payloads
-from torchglass.views.web.decimated_steps import Flow, Heat
+from torchglass.views.web.decimated_steps import GradientNorms, Heat
 
 
 class ShownRun:
@@ -18,7 +18,7 @@ class ShownRun:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.heat = Heat(reader)
-        self.flow = Flow(reader)
+        self.flow = GradientNorms(reader)
         self._kept: dict[str, tuple[int, bytes]] = {}
 
     def kept(self, name: str) -> bytes:

@@ -25,7 +25,7 @@ from torchglass.records.reader import Reader
 from torchglass.records.series import FIELDS, SeriesId
 from torchglass.records.tensors import Histogram
 from torchglass.views.web import documents
-from torchglass.views.web.decimated_steps import Flow, Heat, StepColumn, decimate, in_order
+from torchglass.views.web.decimated_steps import GradientNorms, Heat, StepColumn, decimate, in_order
 
 if TYPE_CHECKING:
     from torchglass.views.web.open_runs import OpenRuns
@@ -184,7 +184,7 @@ def _column(column: StepColumn[Histogram]) -> list[Any]:
     ]
 
 
-def flow_payload(flow: Flow) -> Payload:
+def flow_payload(flow: GradientNorms) -> Payload:
     """The norms of all gradients: a row for each module that has any, a number for each column."""
     columns = flow.ribbon().columns
     paths = dict.fromkeys(path for column in columns for path in column.content)
@@ -221,7 +221,7 @@ def snapshot(reader: Reader) -> Payload:
         "series": series_payload(reader),
         "points": points_payload(reader, ids, limit=MOST_SAVED_POINTS),
         "histograms": histograms_payload(Heat(reader, MOST_SAVED_COLUMNS), spread),
-        "flow": flow_payload(Flow(reader)),
+        "flow": flow_payload(GradientNorms(reader)),
     }
 
 

@@ -11,7 +11,7 @@ from tests.browser.runs import RUN, bell, put_training, transformer
 from torchglass.records.series import Frame, SeriesId
 from torchglass.records.tensors import Stats
 from torchglass.store.memory import MemoryStore
-from torchglass.views.web.decimated_steps import Flow, Heat
+from torchglass.views.web.decimated_steps import GradientNorms, Heat
 from torchglass.views.web.payloads import flow_payload, glance_payload, histograms_payload
 
 
@@ -93,7 +93,7 @@ def test_histograms_on_other_grids_are_added_up(store: MemoryStore) -> None:
 def test_gradients_are_told_layer_by_layer_in_the_order_of_the_model(store: MemoryStore) -> None:
     put_training(store, range(3))
 
-    sent = flow_payload(Flow(store))
+    sent = flow_payload(GradientNorms(store))
 
     assert [layer["path"] for layer in sent["layers"]][:2] == ["embed", "blocks.0.attention"]
     assert sent["steps"] == [[0, 0], [1, 1], [2, 2]]
@@ -104,10 +104,10 @@ def test_a_gradient_norm_is_that_of_all_numbers(store: MemoryStore) -> None:
     stats = Stats(count=4, min=0.0, max=2.0, mean=1.0, std=1.0)
     store.put_frame(Frame(step=0, time_ns=0, points={series: stats}))
 
-    (layer,) = flow_payload(Flow(store))["layers"]
+    (layer,) = flow_payload(GradientNorms(store))["layers"]
 
     assert math.isclose(layer["norms"][0], math.sqrt(8), rel_tol=0.2)
 
 
 def test_a_run_without_a_model_has_no_gradients() -> None:
-    assert flow_payload(Flow(MemoryStore(RUN)))["layers"] == []
+    assert flow_payload(GradientNorms(MemoryStore(RUN)))["layers"] == []
