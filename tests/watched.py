@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 import torchglass as tg
+from torchglass.analyse.graph.op_graph import op_graph
 from torchglass.api.run_files import this_run
 from torchglass.capture.watch import Watcher
 from torchglass.capture.watch.options import Options
@@ -17,7 +18,6 @@ from torchglass.records.graph import Graph
 from torchglass.records.series import Series
 from torchglass.records.tensors import Activations, Histogram
 from torchglass.store.memory import MemoryStore
-from torchglass.views.web.op_graph import op_graph
 
 
 class Seen:
