@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torchglass.views.tui.keys import KEYS, PANEL_KEYS, KeyEntry, sections
 from torchglass.views.tui.panel_tabs import all_keys, panel_toggles
-from torchglass.views.tui.tree.label_choice import COLUMNS, NAME
+from torchglass.views.tui.tree.columns import COLUMNS, NAME
 
 PAGE = Path(__file__).parent / "explore.md"
 BEGIN, END = "<!-- keys -->", "<!-- end of keys -->"
@@ -28,7 +28,7 @@ def markdown() -> str:
         *_tables(PANEL_KEYS),
         *("## Columns", "", "| column | example | key |", "|---|---|---|"),
         *(
-            f"| {column.name} | `{column.example[0]}` | {_group_key(column.group)} |"
+            f"| {column.name} | `{column.example}` | {_group_key(column.group)} |"
             for column in (NAME, *COLUMNS)
         ),
         "",

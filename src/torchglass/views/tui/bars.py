@@ -141,7 +141,7 @@ class TitleBar(TwoEndedBar):
 
     def _state(self) -> str:
         """How far the run is, nothing for a model that is not run."""
-        if self.state.holdings is None:
+        if self.state.contents is None:
             return "counting… "
         if self.news is None or self.news.step < 0:
             return ""

@@ -13,7 +13,7 @@ from textual.markup import escape
 from torchglass.views.formats import harmless
 from torchglass.views.tui.keys import KeyEntry
 from torchglass.views.tui.panel_tabs import all_keys
-from torchglass.views.tui.tree.label_choice import NAME
+from torchglass.views.tui.tree.columns import NAME
 from torchglass.views.tui.tree.row_order import SortOrder
 
 if TYPE_CHECKING:

@@ -174,31 +174,31 @@ class ExplorerState:
         """Look at another model, which a run may have after a while; nothing is counted yet."""
         self.model = model
         self.outline = Outline(model)
-        self.holdings: ModelContents | None = None
+        self.contents: ModelContents | None = None
         self.__dict__.pop("repeats", None)
 
     def counts(self, module: Module) -> ModuleCounts | None:
         """What a module holds; None as long as it is being counted."""
-        return None if self.holdings is None else self.holdings.counts[module.id]
+        return None if self.contents is None else self.contents.counts[module.id]
 
     def devices(self, module: Module) -> tuple[str, ...]:
         """Where the tensors of a module and of all in it are; () as long as they are counted."""
-        return () if self.holdings is None else self.holdings.devices[_own(module)]
+        return () if self.contents is None else self.contents.devices[_own(module)]
 
     def dtypes(self, module: Module) -> tuple[str, ...]:
         """Of which types the parameters of a module and of all in it are."""
-        return () if self.holdings is None else self.holdings.dtypes[_own(module)]
+        return () if self.contents is None else self.contents.dtypes[_own(module)]
 
     def note(self, module: Module) -> str:
         """What is out of the ordinary about a module, opening with its mark."""
         findings = self.findings_at(module.path)
         if findings:
             return f"{FOUND} {findings[0].message}"
-        return "" if self.holdings is None else self.holdings.notes.get(module.id, "")
+        return "" if self.contents is None else self.contents.notes.get(module.id, "")
 
     def has_notes(self) -> bool:
         """Whether anything is out of the ordinary."""
-        return bool(self._about.findings or (self.holdings and self.holdings.notes))
+        return bool(self._about.findings or (self.contents and self.contents.notes))
 
     @cached_property
     def repeats(self) -> Mapping[ModuleId, tuple[ModuleId, ...]]:
@@ -258,7 +258,7 @@ class ExplorerState:
         """What went through a module; None where that was not recorded."""
         return self._about.statistics.get(path)
 
-    def flow(self, module: Module) -> ModuleActivity:
+    def activity(self, module: Module) -> ModuleActivity:
         """What went through a module and what that took, as far as it is known."""
         return self._about.flows.get(self.path_of_calls(module), _NO_ACTIVITY)
 
@@ -266,7 +266,7 @@ class ExplorerState:
         """The path under which the calls of a module are recorded: of a shared one the first."""
         return module.path if module.alias_of is None else self.model[module.alias_of].path
 
-    def has_flow(self, field: str) -> bool:
+    def has_activity(self, field: str) -> bool:
         """Whether anything of the run tells this field of a flow."""
         return field in self._about.flow_fields
 

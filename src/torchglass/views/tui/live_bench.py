@@ -33,10 +33,10 @@ class LiveBench(Workbench):
     class Measured(Message):
         """The modules are counted."""
 
-        def __init__(self, model: Model, holdings: ModelContents) -> None:
+        def __init__(self, model: Model, contents: ModelContents) -> None:
             super().__init__()
             self.model = model
-            self.holdings = holdings
+            self.contents = contents
 
     class Checked(Message):
         """The values of the weights were looked at."""
@@ -77,7 +77,7 @@ class LiveBench(Workbench):
         """Whether no thread is at work, and all that was found is on the screen."""
         drawn = not (self._is_due or self._fresh) and all(panel.settled for panel in self.dock)
         at_work = self.searching.at_work or self._checking
-        counted = self.state.holdings is not None and not at_work
+        counted = self.state.contents is not None and not at_work
         return counted and self._follower.idle and drawn
 
     @property
@@ -117,7 +117,7 @@ class LiveBench(Workbench):
     def _take_measures(self, message: Measured) -> None:
         # While it was counted another model may have come.
         if message.model is self.state.model:
-            self.state.holdings = message.holdings
+            self.state.contents = message.contents
             self._learn()
             self.title_line.tell()
             self._check_values()

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import platformdirs
 
 from torchglass.records.model import Model
-from torchglass.views.tui.tree.label_choice import BY_ID, COLUMNS, ColumnChoice
+from torchglass.views.tui.tree.columns import BY_ID, COLUMNS, ColumnChoice
 from torchglass.views.tui.tree.rows import Folds, Outline
 
 _MOST_MODELS = 30

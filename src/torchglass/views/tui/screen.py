@@ -13,9 +13,8 @@ from torchglass.views.tui.panel_tabs import all_keys
 from torchglass.views.tui.panels import Panel
 from torchglass.views.tui.panels.code import CodePanel, open_editor, source_place
 from torchglass.views.tui.panels.label_panel import LabelPanel
-from torchglass.views.tui.tree.columns import Group
+from torchglass.views.tui.tree.columns import BY_ID, WHY_EMPTY, ColumnChoice, Group
 from torchglass.views.tui.tree.export import choices, save
-from torchglass.views.tui.tree.label_choice import BY_ID, WHY_EMPTY, ColumnChoice
 from torchglass.views.tui.tree.rows import next_shared_place
 from torchglass.views.tui.tree.tree import ModuleTree
 from torchglass.views.tui.windows import HelpWindow, ListDialog
@@ -32,7 +31,7 @@ class Explorer(LiveBench):
         """Show or hide the columns of a group."""
         tree = self.tree_panel
         before = {column.id for column in tree.columns}
-        self._set_labels(tree.labels.with_group_turned(group, self.state), group)
+        self._set_labels(tree.labels.with_group_toggled(group, self.state), group)
         after = {column.id for column in tree.columns}
         if before == after:
             self.say(WHY_EMPTY.get(group, "Nothing to show"))

@@ -44,7 +44,7 @@ def series(number: int, path: str, name: str) -> Series:
 def test_a_note_names_what_is_out_of_the_ordinary(
     state: ExplorerState, path: str, note: str
 ) -> None:
-    state.holdings = count_model(state.model)
+    state.contents = count_model(state.model)
 
     assert state.note(module(state, path)) == note
 
@@ -106,7 +106,7 @@ def test_devices_and_types_of_containers_are_those_of_all_inside() -> None:
     )
     model = read_model(halves)
     state = ExplorerState(RunRecord(name="", created_ns=0), model)
-    state.holdings = count_model(model)
+    state.contents = count_model(model)
 
     def told(path: str) -> tuple[str, str]:
         module = model.find(path)

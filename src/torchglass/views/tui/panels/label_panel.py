@@ -13,8 +13,7 @@ from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import KEYS, bindings
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.text_rows import TextRow, fit
-from torchglass.views.tui.tree.columns import Group, TreeColumn
-from torchglass.views.tui.tree.label_choice import NAME, ColumnChoice
+from torchglass.views.tui.tree.columns import NAME, ColumnChoice, Group, TreeColumn
 from torchglass.views.tui.tree.lines import TEXT_STYLES, rich_style
 
 _NAMES = 20

@@ -10,15 +10,24 @@ from torchglass.analyse.parameters import ModuleCounts
 from torchglass.records.model import Module
 from torchglass.records.series import Series
 from torchglass.records.tensors import TensorSpec
-from torchglass.views.formats import format_time, harmless, shape_text, sparkline
+from torchglass.views.formats import harmless, shape_text, sparkline
 from torchglass.views.module_signature import brief
 from torchglass.views.tui.explorer_state import FOUND, LOST, ExplorerState, ModuleActivity
 from torchglass.views.tui.text_rows import Piece, squeeze
-from torchglass.views.tui.tree.columns import Number
+
+RowModules = Sequence[Module]
+"""The modules of one row of the tree; the first one stands for all."""
+Number = Callable[[ExplorerState, Module], float | None]
+Pieces = Callable[[ExplorerState, Module], Sequence[Piece]]
+
+SPARK, VALUE = 8, 8
+"""The cells of a sparkline, and of the latest value beside it."""
+_MOST_SLOTS = 8
+_MOST_KINDS = 2
 
 
-def held(number: Callable[[ModuleCounts], int]) -> Number:
-    """What a module holds; None as long as it is being counted."""
+def counted(number: Callable[[ModuleCounts], int]) -> Number:
+    """A count of a module; None until the model is counted."""
 
     def of_module(state: ExplorerState, module: Module) -> float | None:
         counts = state.counts(module)
@@ -27,37 +36,38 @@ def held(number: Callable[[ModuleCounts], int]) -> Number:
     return of_module
 
 
-def flown(
-    number: Callable[[ModuleActivity], float | None],
-) -> Number:
-    """What a module took to run."""
-    return lambda state, module: number(state.flow(module))
+def activity(number: Callable[[ModuleActivity], float | None]) -> Number:
+    """A measurement of a module's calls."""
+    return lambda state, module: number(state.activity(module))
 
 
 def knows(field: str) -> Callable[[ExplorerState], bool]:
-    """Whether anything tells this field of a flow."""
-    return lambda state: state.has_flow(field)
-
-
-def seconds(nanoseconds: float) -> str:
-    """A duration in the unit that suits it."""
-    return format_time(nanoseconds / 1e9)
+    """Whether this field is known of any module's calls."""
+    return lambda state: state.has_activity(field)
 
 
 def bytes_of(specs: Iterable[TensorSpec]) -> int | None:
-    """What tensors take; None where there are none."""
+    """The size of tensors; None where there are none."""
     sizes = [spec.bytes for spec in specs]
     return sum(sizes) if sizes else None
 
 
+parameters = counted(lambda counts: counts.total.parameters)
+own_parameters = counted(lambda counts: counts.own.parameters)
+held_bytes = counted(lambda counts: counts.total.bytes)
+own_bytes = counted(lambda counts: counts.own.bytes)
+time = activity(lambda one: one.total_ns)
+flops = activity(lambda one: one.flops)
+
+
 def update_series(state: ExplorerState, module: Module) -> Series | None:
-    """How far an optimizer moves the parameters of a module."""
+    """The update ratio of a module's first parameter over steps."""
     updates = (one for one in state.series_at(module) if one.name.endswith(".update"))
     return next(updates, None)
 
 
 def update(state: ExplorerState, module: Module) -> float | None:
-    """The last of these ratios."""
+    """The latest update ratio."""
     series = update_series(state, module)
     if series is None or not len(values := state.values(series)):
         return None
@@ -65,33 +75,20 @@ def update(state: ExplorerState, module: Module) -> float | None:
 
 
 def has_updates(state: ExplorerState) -> bool:
-    """Whether any such ratio was recorded."""
+    """Whether update ratios were recorded."""
     return any(one.name.endswith(".update") for one in state.all_series())
 
 
-parameters = held(lambda counts: counts.total.parameters)
-own_parameters = held(lambda counts: counts.own.parameters)
-held_bytes = held(lambda counts: counts.total.bytes)
-own_bytes = held(lambda counts: counts.own.bytes)
-time = flown(lambda flow: flow.total_ns)
-flops = flown(lambda flow: flow.flops)
-
-SPARK, VALUE = 8, 8
-"""The cells of a sparkline, and of the last number of it."""
-_SHAPES = 8
-_KINDS = 2
-
-
 def format_value(value: float) -> str:
-    """A measured number, short."""
+    """A measured number with three digits."""
     return f"{value:.3g}"
 
 
-def distance_text(distance: float) -> str:
-    """How far two tensors are apart, in lengths of the old one."""
-    if math.isnan(distance):
-        return "NaN or Inf on one side"
-    return "was all zeros" if math.isinf(distance) else f"Δ {format_value(distance)}"
+def every(pieces: Pieces) -> Callable[[ExplorerState], Sequence[str]]:
+    """The texts of all modules."""
+    return lambda state: [
+        "".join(text for text, _ in pieces(state, module)) for module in state.model.modules
+    ]
 
 
 def class_name(state: ExplorerState, module: Module) -> Sequence[Piece]:
@@ -100,12 +97,12 @@ def class_name(state: ExplorerState, module: Module) -> Sequence[Piece]:
 
 
 def class_names(state: ExplorerState) -> Sequence[str]:
-    """All classes that there are."""
+    """The classes of all modules."""
     return [harmless(name.rpartition(".")[2]) for name in state.outline.by_class]
 
 
 def args(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """What it was made with, in few signs."""
+    """The settings of a module, short."""
     return [(_settings(module), "args")]
 
 
@@ -115,65 +112,69 @@ def _settings(module: Module) -> str:
 
 
 def all_args(state: ExplorerState) -> Sequence[str]:
-    """What any module was made with."""
+    """The settings of all modules."""
     known = {(module.kind, module.extra): module for module in state.model.modules}
     return [_settings(module) for module in known.values()]
 
 
 def device(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """Where its tensors and those of all in it are."""
+    """The devices of all tensors in a module."""
     return [(_common(state.devices(module)), "device")]
 
 
 def dtype(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """Of which types its parameters and those of all in it are."""
+    """The types of all parameters in a module."""
     return [(_common(state.dtypes(module)), "dtype")]
 
 
 def devices(state: ExplorerState) -> Sequence[str]:
-    """All texts of devices."""
-    return [_common(kinds) for kinds in set(state.holdings.devices if state.holdings else ())]
+    """The device texts of all modules."""
+    return [_common(kinds) for kinds in set(state.contents.devices if state.contents else ())]
 
 
 def dtypes(state: ExplorerState) -> Sequence[str]:
-    """All texts of types."""
-    return [_common(kinds) for kinds in set(state.holdings.dtypes if state.holdings else ())]
+    """The type texts of all modules."""
+    return [_common(kinds) for kinds in set(state.contents.dtypes if state.contents else ())]
 
 
 def _common(kinds: Sequence[str]) -> str:
-    """What all have in common, two of them, or that there are more."""
-    return harmless(", ".join(kinds)) if len(kinds) <= _KINDS else "mixed"
-
-
-def _joined(words: Iterable[str]) -> str:
-    return harmless("/".join(dict.fromkeys(words)))
+    return harmless(", ".join(kinds)) if len(kinds) <= _MOST_KINDS else "mixed"
 
 
 def shapes(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """The names and shapes of its tensors."""
+    """The names and shapes of a module's own tensors."""
     pieces: list[Piece] = []
-    for slot in module.slots[:_SHAPES]:
+    for slot in module.slots[:_MOST_SLOTS]:
         gap = ", " if pieces else ""
-        pieces += [
-            (f"{gap}{harmless(slot.name)} ", "slot"),
-            (shape_text(slot.spec), "shape"),
-        ]
+        pieces += [(f"{gap}{harmless(slot.name)} ", "slot"), (shape_text(slot.spec), "shape")]
     return pieces
 
 
-def flow_dtype(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """Of which types the tensors are that go through it."""
-    flow = state.flow(module)
-    return [(_joined(spec.dtype for spec in (*flow.inputs, *flow.outputs) if spec.dtype), "dtype")]
+def input_shapes(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The shape of a module's first input, and how many more there are."""
+    return [(_first_shape(state.activity(module).inputs), "in")]
 
 
-def flow_dtypes(state: ExplorerState) -> Sequence[str]:
-    """The types that go through any module."""
-    return [flow_dtype(state, module)[0][0] for module in state.model.modules]
+def output_shapes(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The shape of a module's first output, and how many more there are."""
+    return [(_first_shape(state.activity(module).outputs), "out")]
+
+
+def _first_shape(specs: Sequence[TensorSpec]) -> str:
+    if not specs:
+        return ""
+    return shape_text(specs[0]) + (f" +{len(specs) - 1}" if len(specs) > 1 else "")
+
+
+def activity_dtypes(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The types of a module's inputs and outputs."""
+    seen = state.activity(module)
+    kinds = dict.fromkeys(spec.dtype for spec in (*seen.inputs, *seen.outputs) if spec.dtype)
+    return [(harmless("/".join(kinds)), "dtype")]
 
 
 def trend(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """How its most telling series moves, and where it is now."""
+    """The gradient of a module's first parameter over steps, and its latest value."""
     series = state.trend(module)
     if series is None or not len(values := state.values(series)):
         return ()
@@ -183,32 +184,26 @@ def trend(state: ExplorerState, module: Module) -> Sequence[Piece]:
     ]
 
 
-def notes_of_row(state: ExplorerState, row: Sequence[Module]) -> Sequence[Piece]:
-    """What is out of the ordinary about the first of some modules that has anything."""
-    told = (drawn for module in row if (drawn := notes(state, module))[0][0])
-    return next(told, ())
-
-
 def notes(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """What is out of the ordinary about it."""
+    """A problem of the module, or where it is shared."""
     note = harmless(state.note(module))
     return [(note, "problem" if note.startswith((LOST, FOUND)) else "note")]
 
 
 def change(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """What became of it, and how much changed inside of it."""
+    """How a module differs from the other model, and how many modules below it do."""
     if state.comparison is None:
         return ()
     change = state.comparison.changes.get(module.path)
-    inside = state.comparison.below.get(module.path, 0)
-    pieces = _told(change) if change else []
-    if inside:
-        pieces.append((f"{'  ' if pieces else ''}{inside:,} below", "share"))
+    below = state.comparison.below.get(module.path, 0)
+    pieces = _change_pieces(change) if change else []
+    if below:
+        pieces.append((f"{'  ' if pieces else ''}{below:,} below", "share"))
     return pieces
 
 
 def changes(state: ExplorerState) -> Sequence[str]:
-    """What is told of all modules that changed, or have such in them."""
+    """The change texts of all modules that have one."""
     if state.comparison is None:
         return ()
     paths = {*state.comparison.changes, *state.comparison.below}
@@ -216,19 +211,19 @@ def changes(state: ExplorerState) -> Sequence[str]:
     return ["".join(text for text, _ in change(state, module)) for module in modules]
 
 
-def _told(change: ModuleChange) -> list[Piece]:
+def _change_pieces(change: ModuleChange) -> list[Piece]:
     if change.verdict != "changed":
         mark = "+" if change.verdict == "added" else "−"
         return [(f"{mark} {change.verdict}", change.verdict)]
     words = [f"was {change.class_before.rpartition('.')[2]}"] if change.class_before else []
-    words += [_slot_told(slot) for slot in change.slots]
-    # Another shape mostly is another setting, too, and says more.
+    words += [_slot_change(slot) for slot in change.slots]
+    # A changed shape usually means changed settings, and says more.
     if change.extra_before is not None and not words:
         words.append(f"was ({change.extra_before})")
     return [(harmless("≠ " + ", ".join(words)), "changed")]
 
 
-def _slot_told(slot: SlotChange) -> str:
+def _slot_change(slot: SlotChange) -> str:
     if slot.before is None or slot.after is None:
         return f"{'+' if slot.before is None else '−'}{slot.name}"
     if slot.before.shape != slot.after.shape:
@@ -236,3 +231,10 @@ def _slot_told(slot: SlotChange) -> str:
     if slot.before.dtype != slot.after.dtype:
         return f"{slot.name} {slot.before.dtype} → {slot.after.dtype}"
     return f"{slot.name} {distance_text(slot.distance or 0.0)}"
+
+
+def distance_text(distance: float) -> str:
+    """The distance of two tensors, relative to the norm of the old one."""
+    if math.isnan(distance):
+        return "NaN or Inf on one side"
+    return "was all zeros" if math.isinf(distance) else f"Δ {format_value(distance)}"

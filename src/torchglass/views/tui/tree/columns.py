@@ -1,37 +1,45 @@
-"""What a column of the tree is, and how it is drawn.
+"""The columns of the tree: one table for the tree, the label panel, sorting, export, help and docs.
 
-A row is a module, or several neighbours that are built alike; their numbers are added up.
+A row of the tree is a module, or several neighbours that are built alike. To add a column, add one
+entry to `COLUMNS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rich.cells import cell_len
 
 from torchglass.records.model import Module
 from torchglass.records.series import Series
-from torchglass.views.formats import format_share
+from torchglass.views.formats import (
+    format_bytes,
+    format_count,
+    format_share,
+    format_time,
+    harmless,
+)
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.text_rows import Piece, bar
+from torchglass.views.tui.tree import column_values as values
+from torchglass.views.tui.tree.column_values import Number, RowModules
 
-RowModules = Sequence[Module]
-"""The first one stands for all."""
 Group = Literal[
     "name", "class", "args", "parameters", "size", "memory", "device", "shapes",
     "flow", "time", "flops", "gradients", "notes", "change",
 ]  # fmt: skip
-Number = Callable[[ExplorerState, Module], float | None]
-Together = Callable[[Sequence[float]], float | None]
+"""The columns of a group are shown and hidden with one key."""
+Combine = Callable[[Sequence[float]], float | None]
 
 _BAR, _SHARE = 6, 5
+_NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreeColumn:
-    """One component of the labels. Those of a group come and go with one key."""
+    """One column. It has a `number`, or `pieces` of text."""
 
     id: str
     title: str
@@ -39,147 +47,352 @@ class TreeColumn:
     name: str
     """In the label panel."""
     group: Group
-    draw: Callable[[ExplorerState, RowModules], Sequence[Piece]]
-    width: Callable[[ExplorerState], int]
-    applies: Callable[[ExplorerState], bool] = lambda state: True
-    """Whether the state has anything to show in it."""
     number: Number | None = None
-    """What it is sorted by; None for a text, which is that itself."""
-    together: Together = sum
+    format: Callable[[float], str] = str
+    combine: Combine = sum
     """The number of several modules that share a row."""
-    heading: str = ""
-    """What it is called in a file, with its unit; "" for its id."""
-    per_unit: float = 1.0
-    """How many of the number one unit of the file has: a million nanoseconds are one ms."""
-    of_whole: bool = False
-    """Whether a file has the share of the whole model's number, from 0 to 1."""
+    is_share: bool = False
+    """Whether it is drawn as a bar, the share of the whole model's number."""
+    pieces: Callable[[ExplorerState, Module], Sequence[Piece]] = lambda state, module: ()
+    first_of_row: bool = False
+    """Whether a row shows its first text; otherwise only a text that all its modules share."""
+    style: str = "plain"
+    cells: int
+    """The width; of a text column with `texts`, the maximum width."""
+    texts: Callable[[ExplorerState], Sequence[str]] | None = None
+    """All texts of the column, which decide its width."""
+    applies: Callable[[ExplorerState], bool] = lambda state: True
+    """Whether there is anything to show in it."""
     series: Callable[[ExplorerState, Module], Series | None] = lambda state, module: None
     """What has to be read of a run to draw it."""
-    right: bool = False
     prefix: str = ""
-    """What stands before it where there is no title above it."""
+    """Stands before the value where columns are not aligned and have no title."""
     usual: bool = False
-    """Whether it is shown until the user says otherwise."""
-    among: bool = True
-    """Whether the key of its group shows it until the user says otherwise."""
-    example: Piece = ("", "plain")
-    """What it looks like, for the label panel."""
-
-    def text(self, state: ExplorerState, row: RowModules) -> str:
-        """What it says of a row, without styles."""
-        return "".join(text for text, _ in self.draw(state, row))
-
-    def value(self, state: ExplorerState, row: RowModules) -> float | str | None:
-        """What it says of a row, for a program."""
-        if self.number is None:
-            return self.text(state, row).strip() or None
-        value = total(state, row, self.number, self.together)
-        if not self.of_whole or value is None:
-            return value if value is None or self.per_unit == 1.0 else value / self.per_unit
-        whole = self.number(state, state.model.root)
-        return value / whole if whole else None
+    """Whether it is shown until the user hides it."""
+    with_key: bool = True
+    """Whether the key of its group shows it, until the user chooses otherwise."""
+    example: str
+    """For the documentation."""
+    export_name: str = ""
+    """Its name in a file, with the unit; "" for its id."""
+    per_unit: float = 1.0
+    """How many of the number make one unit of the file: 1e6 ns = 1 ms."""
 
     @property
-    def file_heading(self) -> str:
-        """What it is called in a file."""
-        return self.heading or self.id.replace(" ", "_")
+    def right(self) -> bool:
+        """Whether it is aligned at the right."""
+        return self.number is not None and not self.is_share
 
+    def width(self, state: ExplorerState) -> int:
+        """The cells that it needs."""
+        if self.texts is None:
+            return self.cells
+        longest = max(map(cell_len, set(self.texts(state))), default=0)
+        return min(max(longest, cell_len(self.title)), self.cells)
 
-def total(
-    state: ExplorerState, row: RowModules, number: Number, together: Together = sum
-) -> float | None:
-    """The number of a row: that of its modules together, each module that stands twice once."""
-    if len(row) == 1:
-        return number(state, row[0])
-    numbers = [number(state, module) for module in row if module.alias_of is None]
-    known = [one for one in numbers if one is not None]
-    return together(known) if known else None
+    def draw(self, state: ExplorerState, row: RowModules) -> Sequence[Piece]:
+        """The styled text of a row."""
+        if self.number is None:
+            return self._draw_text(state, row)
+        if self.is_share:
+            return self._draw_share(state, row, self.number)
+        value = self._total(state, row, self.number)
+        return () if value is None else [(self.format(value), _row_style(row, self.style))]
 
+    def _draw_text(self, state: ExplorerState, row: RowModules) -> Sequence[Piece]:
+        drawn = [self.pieces(state, module) for module in row]
+        if self.first_of_row:
+            return next((pieces for pieces in drawn if pieces and pieces[0][0]), ())
+        return drawn[0] if all(pieces == drawn[0] for pieces in drawn[1:]) else ()
 
-def not_together(numbers: Sequence[float]) -> None:
-    """For numbers that cannot be added up: several modules have none."""
-
-
-def number_column(
-    number: Number,
-    form: Callable[[float], str],
-    style: str,
-    *,
-    cells: int,
-    together: Together = sum,
-    **fields: object,
-) -> TreeColumn:
-    """A column of numbers, each written as `form` says."""
-
-    def draw(state: ExplorerState, row: RowModules) -> Sequence[Piece]:
-        value = total(state, row, number, together)
-        return () if value is None else [(form(value), toned(row, style))]
-
-    return TreeColumn(
-        draw=draw,
-        width=lambda state: cells,
-        number=number,
-        together=together,
-        right=True,
-        **fields,  # type: ignore[arg-type]
-    )
-
-
-def share_column(number: Number, style: str, **fields: object) -> TreeColumn:
-    """A column of bars: how much of the whole model's number a row has, hotter for more."""
-
-    def draw(state: ExplorerState, row: RowModules) -> Sequence[Piece]:
-        part, whole = total(state, row, number), number(state, state.model.root)
+    def _draw_share(self, state: ExplorerState, row: RowModules, number: Number) -> Sequence[Piece]:
+        part, whole = self._total(state, row, number), number(state, state.model.root)
         if not part or not whole:
             return ()
         share = min(part / whole, 1.0)
         filled, rest = bar(share, _BAR)
         return [
-            (filled, toned(row, f"heat{heat(share)}")),
+            (filled, _row_style(row, f"heat{_heat(share)}")),
             (rest, "guide"),
-            (f"{format_share(part, whole):>{_SHARE}}", toned(row, style)),
+            (f"{format_share(part, whole):>{_SHARE}}", _row_style(row, "share")),
         ]
 
-    return TreeColumn(
-        draw=draw,
-        width=lambda state: _BAR + _SHARE,
-        number=number,
-        of_whole=True,
-        **fields,  # type: ignore[arg-type]
-    )
+    def _total(self, state: ExplorerState, row: RowModules, number: Number) -> float | None:
+        """The number of all modules in a row, each shared module counted once."""
+        if len(row) == 1:
+            return number(state, row[0])
+        numbers = [number(state, module) for module in row if module.alias_of is None]
+        known = [one for one in numbers if one is not None]
+        return self.combine(known) if known else None
+
+    def text(self, state: ExplorerState, row: RowModules) -> str:
+        """The text of a row, without styles."""
+        return "".join(text for text, _ in self.draw(state, row))
+
+    def value(self, state: ExplorerState, row: RowModules) -> float | str | None:
+        """The value of a row in a file."""
+        if self.number is None:
+            return self.text(state, row).strip() or None
+        value = self._total(state, row, self.number)
+        if value is None:
+            return None
+        if self.is_share:
+            whole = self.number(state, state.model.root)
+            return value / whole if whole else None
+        return value if self.per_unit == 1.0 else value / self.per_unit
+
+    @property
+    def file_heading(self) -> str:
+        """Its name in a file."""
+        return self.export_name or self.id.replace(" ", "_")
 
 
-def text_column(
-    draw: Callable[[ExplorerState, Module], Sequence[Piece]],
-    *,
-    most: int,
-    texts: Callable[[ExplorerState], Sequence[str]] | None = None,
-    **fields: object,
-) -> TreeColumn:
-    """A column of texts, as wide as the longest of `texts` up to `most` cells.
-
-    Modules that share a row have a text only where it is that of all of them.
-    """
-
-    def width(state: ExplorerState) -> int:
-        if texts is None:
-            return most
-        longest = max(map(cell_len, set(texts(state))), default=0)
-        return min(max(longest, cell_len(str(fields["title"]))), most)
-
-    def draw_row(state: ExplorerState, row: RowModules) -> Sequence[Piece]:
-        first = draw(state, row[0])
-        alike = all(draw(state, module) == first for module in row[1:])
-        return first if alike else ()
-
-    return TreeColumn(draw=draw_row, width=width, **fields)  # type: ignore[arg-type]
-
-
-def heat(share: float) -> int:
-    """How hot a share of the whole is, from 0 to 4."""
+def _heat(share: float) -> int:
+    """The colour of a bar, from 0 to 4."""
     return sum(share >= limit for limit in (0.02, 0.1, 0.25, 0.5))
 
 
-def toned(row: RowModules, style: str) -> str:
-    """The style of a row: what stands elsewhere too is counted there, and pale here."""
+def _row_style(row: RowModules, style: str) -> str:
+    """The style of a number; the number of a shared module is counted elsewhere, and pale here."""
     return "shared" if row[0].alias_of is not None else style
+
+
+def _none(numbers: Sequence[float]) -> None:
+    """Combines numbers that cannot be added up."""
+
+
+def _count(value: float) -> str:
+    return format_count(int(value))
+
+
+def _time(nanoseconds: float) -> str:
+    return format_time(nanoseconds / 1e9)
+
+
+# fmt: off
+NAME = TreeColumn(
+    id="name", title="name", name="Module Name", group="name", usual=True, cells=40, style="name",
+    pieces=lambda state, module: [(harmless(module.name), "name")], example="layer1",
+)
+COLUMNS: tuple[TreeColumn, ...] = (
+    TreeColumn(
+        id="change", title="change", name="Change", group="change", usual=True, cells=36,
+        pieces=values.change, texts=values.changes, style="changed",
+        applies=lambda state: state.comparison is not None, example="≠ weight Δ 0.012",
+    ),
+    TreeColumn(
+        id="class", title="class", name="Module Type", group="class", usual=True, cells=22,
+        pieces=values.class_name, texts=values.class_names, style="class", example="Conv2d",
+    ),
+    TreeColumn(
+        id="args", title="args", name="Module Args", group="args", cells=30,
+        pieces=values.args, texts=values.all_args, style="args", example="3→64, 7×7",
+    ),
+    TreeColumn(
+        id="trend", title="gradient std", name="Gradient Trend", group="gradients", usual=True,
+        pieces=values.trend, cells=values.SPARK + 1 + values.VALUE, style="spark",
+        applies=ExplorerState.has_trends, series=ExplorerState.trend,
+        export_name="gradient_std", example="▇▅▃▂▂▁▁▁",
+    ),
+    TreeColumn(
+        id="update", title="update", name="Update Ratio", group="gradients",
+        number=values.update, format=values.format_value, combine=_none, cells=9, style="value",
+        applies=values.has_updates, series=values.update_series,
+        prefix="update=", export_name="update_ratio", example="0.0012",
+    ),
+    TreeColumn(
+        id="params", title="params", name="Parameter Count", group="parameters", usual=True,
+        number=values.parameters, format=_count, cells=7, style="count", example="9.4K",
+    ),
+    TreeColumn(
+        id="params share", title="share", name="Parameter Share", group="parameters", usual=True,
+        number=values.parameters, is_share=True, cells=_BAR + _SHARE, style="heat3",
+        example="━━╸─── 41%",
+    ),
+    TreeColumn(
+        id="own params", title="own", name="Own Parameters", group="parameters", with_key=False,
+        number=values.own_parameters, format=_count, cells=7, style="own",
+        prefix="self=", example="128",
+    ),
+    TreeColumn(
+        id="bytes", title="memory", name="Memory Usage", group="size", usual=True,
+        number=values.held_bytes, format=format_bytes, cells=9, style="bytes", example="36.8 KB",
+    ),
+    TreeColumn(
+        id="bytes share", title="of memory", name="Memory Share", group="memory",
+        number=values.held_bytes, is_share=True, cells=_BAR + _SHARE, style="heat2",
+        example="━╸──── 25%",
+    ),
+    TreeColumn(
+        id="own bytes", title="own", name="Own Memory", group="memory",
+        number=values.own_bytes, format=format_bytes, cells=9, style="bytes",
+        prefix="self=", example="512 B",
+    ),
+    TreeColumn(
+        id="in bytes", title="in mem", name="Input Memory", group="memory",
+        number=values.activity(lambda one: values.bytes_of(one.inputs)),
+        format=format_bytes, cells=9, style="in", applies=values.knows("inputs"),
+        prefix="in_mem=", export_name="input_bytes", example="784.0 KB",
+    ),
+    TreeColumn(
+        id="out bytes", title="out mem", name="Output Memory", group="memory",
+        number=values.activity(lambda one: values.bytes_of(one.outputs)),
+        format=format_bytes, cells=9, style="out", applies=values.knows("outputs"),
+        prefix="out_mem=", export_name="output_bytes", example="784.0 KB",
+    ),
+    TreeColumn(
+        id="activations", title="activat.", name="Activations Kept", group="memory",
+        number=values.activity(lambda one: one.activation_bytes),
+        format=format_bytes, cells=10, style="bytes", applies=values.knows("activation_bytes"),
+        prefix="kept=", export_name="activation_bytes", example="3.1 MB",
+    ),
+    TreeColumn(
+        id="peak", title="peak", name="Peak Memory", group="memory",
+        number=values.activity(lambda one: one.peak_bytes), combine=max,
+        format=format_bytes, cells=9, style="bytes", applies=values.knows("peak_bytes"),
+        prefix="peak=", export_name="peak_bytes", example="9.2 MB",
+    ),
+    TreeColumn(
+        id="device", title="device", name="Device", group="device", cells=16,
+        pieces=values.device, texts=values.devices, style="device", example="cuda:0",
+    ),
+    TreeColumn(
+        id="dtype", title="dtype", name="Data Types", group="device", cells=17,
+        pieces=values.dtype, texts=values.dtypes, style="dtype", example="float32",
+    ),
+    TreeColumn(
+        id="input", title="input", name="Input Shapes", group="flow", cells=28, style="in",
+        pieces=values.input_shapes, texts=values.every(values.input_shapes),
+        applies=values.knows("inputs"), prefix="in=", example="1×64×56×56",
+    ),
+    TreeColumn(
+        id="output", title="output", name="Output Shapes", group="flow", cells=28, style="out",
+        pieces=values.output_shapes, texts=values.every(values.output_shapes),
+        applies=values.knows("outputs"), prefix="out=", example="1×64×56×56",
+    ),
+    TreeColumn(
+        id="flow dtype", title="dtypes", name="Tensor Data Types", group="flow", cells=16,
+        pieces=values.activity_dtypes, texts=values.every(values.activity_dtypes), style="dtype",
+        applies=values.knows("inputs"), example="float16",
+    ),
+    TreeColumn(
+        id="calls", title="calls", name="Call Count", group="flow",
+        number=values.activity(lambda one: one.calls), format=lambda value: f"{int(value):,}",
+        cells=6, style="calls", applies=values.knows("calls"), prefix="calls=", example="4",
+    ),
+    TreeColumn(
+        id="time", title="time", name="Total Time", group="time", usual=True,
+        number=values.time, format=_time, cells=9, style="time", applies=values.knows("total_ns"),
+        export_name="time_ms", per_unit=_NS_PER_MS, example="1.23ms",
+    ),
+    TreeColumn(
+        id="time share", title="of time", name="Time Share", group="time",
+        number=values.time, is_share=True, cells=_BAR + _SHARE, style="heat4",
+        applies=values.knows("total_ns"), example="━━━╸── 58%",
+    ),
+    TreeColumn(
+        id="own time", title="self", name="Self Time", group="time",
+        number=values.activity(lambda one: one.self_ns), format=_time, cells=9, style="time",
+        applies=values.knows("self_ns"), prefix="self=",
+        export_name="self_time_ms", per_unit=_NS_PER_MS, example="85.00μs",
+    ),
+    TreeColumn(
+        id="mean time", title="per call", name="Time per Call", group="time", with_key=False,
+        number=values.activity(lambda one: one.mean_ns), format=_time, combine=_none,
+        cells=9, style="time", applies=values.knows("total_ns"), prefix="avg=",
+        export_name="time_per_call_ms", per_unit=_NS_PER_MS, example="0.31ms",
+    ),
+    TreeColumn(
+        id="backward", title="backward", name="Backward Time", group="time",
+        number=values.activity(lambda one: one.backward_ns), format=_time, cells=9, style="time",
+        applies=values.knows("backward_ns"), prefix="backward=",
+        export_name="backward_time_ms", per_unit=_NS_PER_MS, example="2.41ms",
+    ),
+    TreeColumn(
+        id="flops", title="FLOPs", name="FLOPs", group="flops",
+        number=values.flops, format=_count, cells=7, style="flops",
+        applies=values.knows("flops"), prefix="FLOPs=", example="236.0M",
+    ),
+    TreeColumn(
+        id="flops share", title="of FLOPs", name="FLOPs Share", group="flops",
+        number=values.flops, is_share=True, cells=_BAR + _SHARE, style="heat3",
+        applies=values.knows("flops"), example="━━──── 33%",
+    ),
+    TreeColumn(
+        id="shapes", title="shapes", name="Parameter Shapes", group="shapes", cells=44,
+        pieces=values.shapes, style="shape", example="weight 64×3×7×7",
+    ),
+    TreeColumn(
+        id="notes", title="notes", name="Notes", group="notes", usual=True, cells=32,
+        pieces=values.notes, first_of_row=True, style="note",
+        applies=ExplorerState.has_notes, example="= embed.weight",
+    ),
+)
+# fmt: on
+"""All columns but the name, which always comes first."""
+
+BY_ID = {column.id: column for column in (NAME, *COLUMNS)}
+USUAL: tuple[str, ...] = tuple(column.id for column in (NAME, *COLUMNS) if column.usual)
+WHY_EMPTY: dict[Group, str] = {
+    "flow": "No forward recorded: use tg.explore(model, *inputs) or --input",
+    "time": "No times measured: use tg.explore(model, *inputs) or --input",
+    "flops": "No FLOPs counted: use tg.explore(model, *inputs) or --input",
+    "gradients": "No gradients recorded: train with tg.watch(model)",
+}
+"""Why a group has no columns to show, and what to do about it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnChoice:
+    """Which columns the user wants to see, and in which order."""
+
+    order: tuple[str, ...] = tuple(column.id for column in COLUMNS)
+    """All columns but the name."""
+    shown: frozenset[str] = frozenset(USUAL)
+    aligned: bool = True
+    """Whether the values of a column are below each other over the whole tree."""
+    hidden_by_key: Mapping[Group, frozenset[str]] = field(default_factory=dict)
+    """What the key of a group hid, and shows again."""
+
+    @property
+    def all(self) -> list[TreeColumn]:
+        """Every column, the name first."""
+        return [NAME, *(BY_ID[one] for one in self.order)]
+
+    def columns(self, state: ExplorerState) -> list[TreeColumn]:
+        """The columns to show beside the names, without those that would be empty."""
+        shown = (BY_ID[one] for one in self.order if one in self.shown)
+        return [column for column in shown if column.applies(state)]
+
+    def toggled(self, id: str) -> ColumnChoice:
+        """With one column shown or hidden."""
+        return replace(self, shown=self.shown ^ {id})
+
+    def with_group_toggled(self, group: Group, state: ExplorerState) -> ColumnChoice:
+        """Without the columns of a group if any of them is visible, else with them.
+
+        A group that is not usual is first completed where only some of it is visible.
+        """
+        members = [column for column in COLUMNS if column.group == group]
+        visible = {column.id for column in self.columns(state)}
+        here = frozenset(column.id for column in members if column.id in visible)
+        wanted = {column.id for column in members if column.with_key and column.applies(state)}
+        if here and (wanted <= here or any(column.usual for column in members)):
+            hidden = self.shown & {column.id for column in members}
+            return replace(
+                self,
+                shown=self.shown - hidden,
+                hidden_by_key={**self.hidden_by_key, group: hidden},
+            )
+        usual = frozenset(column.id for column in members if column.with_key)
+        # What was hidden may not apply here, like the time of a model that did not run.
+        back = self.hidden_by_key.get(group, frozenset())
+        useful = any(BY_ID[one].applies(state) for one in back)
+        return replace(self, shown=self.shown | (back if useful else usual))
+
+    def moved(self, id: str, place: int) -> ColumnChoice:
+        """With one column at another place of the order."""
+        rest = [one for one in self.order if one != id]
+        if id in self.order:
+            rest.insert(min(max(place, 0), len(rest)), id)
+        return replace(self, order=tuple(rest))

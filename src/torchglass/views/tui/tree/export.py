@@ -15,7 +15,8 @@ from textual.app import App
 
 from torchglass.views.formats import harmless, pad, width
 from torchglass.views.tui.explorer_state import ExplorerState
-from torchglass.views.tui.tree.columns import RowModules, TreeColumn
+from torchglass.views.tui.tree.column_values import RowModules
+from torchglass.views.tui.tree.columns import TreeColumn
 from torchglass.views.tui.windows import screenshot
 
 _STYLE = """

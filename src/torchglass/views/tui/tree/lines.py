@@ -24,8 +24,8 @@ from torchglass.records.model import Module, ModuleId
 from torchglass.views.formats import harmless
 from torchglass.views.tui.explorer_state import FOUND, LOST, ExplorerState
 from torchglass.views.tui.text_rows import Piece, fit, fit_pieces
-from torchglass.views.tui.tree.columns import Group, RowModules, TreeColumn
-from torchglass.views.tui.tree.label_choice import NAME, ColumnChoice
+from torchglass.views.tui.tree.column_values import RowModules
+from torchglass.views.tui.tree.columns import NAME, ColumnChoice, Group, TreeColumn
 from torchglass.views.tui.tree.row_order import SortOrder, TreeRows
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from torchglass.records.model import Module, ModuleId
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.tree import rows
-from torchglass.views.tui.tree.columns import RowModules, TreeColumn
-from torchglass.views.tui.tree.label_choice import BY_ID, NAME
+from torchglass.views.tui.tree.column_values import RowModules
+from torchglass.views.tui.tree.columns import BY_ID, NAME, TreeColumn
 from torchglass.views.tui.tree.rows import Folds, Ids, Mask, ModuleOrder
 
 

@@ -18,9 +18,8 @@ from torchglass.records.series import Series
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.tree import rows
-from torchglass.views.tui.tree.columns import Group, TreeColumn
+from torchglass.views.tui.tree.columns import NAME, ColumnChoice, Group, TreeColumn
 from torchglass.views.tui.tree.export import TreeLine, TreeTable
-from torchglass.views.tui.tree.label_choice import NAME, ColumnChoice
 from torchglass.views.tui.tree.lines import BACKGROUNDS, RowState, TreeLines, rich_style
 from torchglass.views.tui.tree.row_order import SortOrder, TreeRows
 from torchglass.views.tui.tree.rows import FOLD_ACTIONS

@@ -30,7 +30,7 @@ def subject_of(
     """What the explorer would know of a run after it read all of it."""
     model = comparison.model if comparison else store.model()
     state = ExplorerState(store.run(), model, live=live, comparison=comparison, failure=failure)
-    state.holdings = count_model(state.model)
+    state.contents = count_model(state.model)
     catch_up(state, store)
     return state
 

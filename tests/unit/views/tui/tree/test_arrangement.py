@@ -15,7 +15,7 @@ from torchglass.views.tui.tree.row_order import SortOrder, TreeRows
 @pytest.fixture
 def arrangement() -> TreeRows:
     state = ExplorerState(RunRecord(name="run", created_ns=0), tiny())
-    state.holdings = count_model(state.model)
+    state.contents = count_model(state.model)
     return TreeRows(state)
 
 

@@ -14,6 +14,7 @@ from tests.unit.views.tui.runs import Training, changed, documents, tiny
 from torchglass.records.model import Module
 from torchglass.records.run import RunRecord
 from torchglass.views.tui.explorer_state import ExplorerState, count_model
+from torchglass.views.tui.tree.columns import BY_ID, ColumnChoice
 from torchglass.views.tui.tree.export import (
     TreeLine,
     TreeTable,
@@ -23,7 +24,6 @@ from torchglass.views.tui.tree.export import (
     to_json,
     to_text,
 )
-from torchglass.views.tui.tree.label_choice import BY_ID, ColumnChoice
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def table() -> TreeTable:
 
     model = changed(tiny(), "broken", lambda module: replace(module, name="<b>&,\n"))
     state = ExplorerState(RunRecord(name="run", created_ns=0), model)
-    state.holdings = count_model(model)
+    state.contents = count_model(model)
     lines = [TreeLine([module], state.outline.depths[module.id]) for module in model.modules]
     return TreeTable(state, ColumnChoice().columns(state), lines)
 
@@ -87,7 +87,7 @@ def test_no_file_is_written_over(tmp_path: Path) -> None:
 
 def test_a_file_has_shares_and_times_in_the_units_of_its_headings() -> None:
     state = ExplorerState(RunRecord(name="run", created_ns=0), tiny())
-    state.holdings = count_model(state.model)
+    state.contents = count_model(state.model)
     state.take_documents({type(one): one for one in documents()})
     labels = ColumnChoice(shown=frozenset(BY_ID))
     lines = [TreeLine([module], state.outline.depths[module.id]) for module in state.model.modules]
@@ -109,7 +109,7 @@ def test_a_file_has_shares_and_times_in_the_units_of_its_headings() -> None:
 def test_modules_that_share_a_row_have_only_what_is_true_of_all() -> None:
     training = Training(documents=documents()).train(5)
     state = ExplorerState(RunRecord(name="run", created_ns=0), training.model)
-    state.holdings = count_model(state.model)
+    state.contents = count_model(state.model)
     state.take_documents({type(one): one for one in documents()})
     series = training.store.series()
     state.learn(4, series, [training.store.points(one.id) for one in series])

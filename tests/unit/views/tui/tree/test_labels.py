@@ -7,14 +7,13 @@ import pytest
 from tests.unit.views.tui.runs import documents, tiny
 from torchglass.records.run import RunRecord
 from torchglass.views.tui.explorer_state import ExplorerState, count_model
-from torchglass.views.tui.tree.columns import Group
-from torchglass.views.tui.tree.label_choice import BY_ID, COLUMNS, NAME, USUAL, ColumnChoice
+from torchglass.views.tui.tree.columns import BY_ID, COLUMNS, NAME, USUAL, ColumnChoice, Group
 
 
 @pytest.fixture
 def state() -> ExplorerState:
     state = ExplorerState(RunRecord(name="run", created_ns=0), tiny())
-    state.holdings = count_model(state.model)
+    state.contents = count_model(state.model)
     return state
 
 
@@ -35,15 +34,15 @@ def test_a_recorded_forward_brings_its_column(state: ExplorerState) -> None:
 def test_a_group_comes_back_as_it_was_chosen(state: ExplorerState) -> None:
     chosen = ColumnChoice().toggled("params share")
 
-    hidden = chosen.with_group_turned("parameters", state)
-    again = hidden.with_group_turned("parameters", state)
+    hidden = chosen.with_group_toggled("parameters", state)
+    again = hidden.with_group_toggled("parameters", state)
 
     assert "params" not in ids(hidden, state)
     assert again.shown == chosen.shown
 
 
 def test_a_key_shows_the_usual_ones_of_its_group(state: ExplorerState) -> None:
-    shown = ColumnChoice().with_group_turned("device", state)
+    shown = ColumnChoice().with_group_toggled("device", state)
 
     assert {"device", "dtype"} <= set(ids(shown, state))
 
@@ -51,7 +50,7 @@ def test_a_key_shows_the_usual_ones_of_its_group(state: ExplorerState) -> None:
 def test_a_key_brings_what_is_there_though_something_else_was_hidden(state: ExplorerState) -> None:
     state.take_documents({type(one): one for one in documents()})
 
-    shown = ColumnChoice().with_group_turned("flow", state)
+    shown = ColumnChoice().with_group_toggled("flow", state)
 
     assert {"input", "output", "calls"} <= set(ids(shown, state))
 
@@ -93,8 +92,8 @@ def test_ids_are_one_for_each() -> None:
 @pytest.mark.parametrize("group", ["shapes", "size", "parameters", "device", "flow", "time"])
 def test_a_key_that_is_pressed_twice_changes_nothing(state: ExplorerState, group: Group) -> None:
     state.take_documents({type(one): one for one in documents()})
-    once = ColumnChoice().with_group_turned(group, state)
+    once = ColumnChoice().with_group_toggled(group, state)
 
-    twice = once.with_group_turned(group, state)
+    twice = once.with_group_toggled(group, state)
 
     assert ids(twice, state) == ids(ColumnChoice(), state)

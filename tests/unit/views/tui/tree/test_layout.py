@@ -8,14 +8,14 @@ from tests.unit.views.tui.runs import tiny
 from torchglass.records.run import RunRecord
 from torchglass.views.tui.explorer_state import ExplorerState, count_model
 from torchglass.views.tui.text_rows import Piece
-from torchglass.views.tui.tree.label_choice import BY_ID, ColumnChoice
+from torchglass.views.tui.tree.columns import BY_ID, ColumnChoice
 from torchglass.views.tui.tree.lines import ColumnLayout, lay_out
 
 
 @pytest.fixture
 def state() -> ExplorerState:
     state = ExplorerState(RunRecord(name="run", created_ns=0), tiny())
-    state.holdings = count_model(state.model)
+    state.contents = count_model(state.model)
     return state
 
 
