@@ -89,7 +89,7 @@ def test_keys_work_on_an_odd_model(name: str, size: tuple[int, int]) -> None:
 def test_everything_an_odd_model_holds_can_be_opened(name: str) -> None:
     async def story(explorer: Explorer) -> None:
         await explorer.press("a", "tab")
-        panel = explorer.app.explorer.dock.front
+        panel = explorer.app.explorer.tabs.front
         for row in range(min(len(panel.rows), 12)):
             panel.focus()
             panel.go(row)
@@ -180,10 +180,10 @@ def test_a_huge_model_can_be_left_while_it_is_searched(huge: nn.Module) -> None:
     async def story(explorer: Explorer) -> None:
         while not explorer.is_open():
             await explorer.pilot.pause()
-        explorer.app.explorer.searching.clock = partial(next, count())
+        explorer.app.explorer.search.clock = partial(next, count())
         explorer.app.explorer.action_search()
-        explorer.app.explorer.searching.find(r"re:(\d)\.\1")
-        assert explorer.app.explorer.searching.at_work
+        explorer.app.explorer.search.find(r"re:(\d)\.\1")
+        assert explorer.app.explorer.search.at_work
         await explorer.pilot.press("escape", "q")
 
         assert explorer.app._exit

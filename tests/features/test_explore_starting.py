@@ -547,6 +547,6 @@ def test_choices_are_there_again_in_the_next_session(tmp_path: Path) -> None:
         assert not tree.labels.aligned
         assert tree.labels.order[:2] == ("class", "change")
         assert tree.row_count == 1
-        assert explorer.app.explorer.share == 35
+        assert explorer.app.explorer.area.share == 35
 
     drive(look, model, home=tmp_path)

@@ -49,7 +49,7 @@ def test_arguments_of_a_forward_may_have_the_names_of_options() -> None:
 def test_a_model_that_is_too_large_to_be_checked_unasked_is_checked_on_demand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("torchglass.views.tui.live_bench._CHECKED_BYTES", 8)
+    monkeypatch.setattr("torchglass.views.tui.run_follower._CHECKED_BYTES", 8)
     model = net()
     model.get_parameter("3.bias").data[0] = torch.nan
 

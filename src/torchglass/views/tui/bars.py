@@ -12,6 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
@@ -35,13 +36,12 @@ class TwoEndedBar(Widget):
         super().__init__(id=id)
         self._left = self._right = ""
 
-    def say(self, left: str, right: str | None = None) -> None:
-        """Replace the text at the left, and at the right if there is any for it."""
-        said = self._left, self._right
-        self._left = harmless(left)
-        self._right = self._right if right is None else harmless(right)
-        # What is told again every second need not go over the wire again.
-        if said != (self._left, self._right):
+    def put(self, left: str, right: str) -> None:
+        """Replace both texts."""
+        before = self._left, self._right
+        self._left, self._right = harmless(left), harmless(right)
+        # The title is put again every second: what is unchanged is not sent to the terminal again.
+        if before != (self._left, self._right):
             self.refresh()
 
     def render(self) -> Content:
@@ -51,6 +51,29 @@ class TwoEndedBar(Widget):
             (fit(self._left, room), ".ends--left"),
             (f" {self._right}", ".ends--right"),
         )
+
+
+_MESSAGE_SECONDS = 8.0
+"""How long a message stays in the status bar."""
+
+
+class StatusBar(TwoEndedBar):
+    """The position of the cursor, or for a while a message."""
+
+    def __init__(self, position: Callable[[], tuple[str, str]]) -> None:
+        """`position` returns the texts for both ends."""
+        super().__init__(id="status")
+        self._position = position
+        self._timer: Timer | None = None
+
+    def say(self, message: str = "", *, lasting: bool = False) -> None:
+        """Show a message, or the position; a `lasting` one stays until the next."""
+        if self._timer is not None:
+            self._timer.stop()
+        expires = message and not lasting
+        self._timer = self.set_timer(_MESSAGE_SECONDS, self.say) if expires else None
+        left, right = self._position()
+        self.put(f" {message or left}", right)
 
 
 class KeyBar(Widget):
@@ -108,8 +131,7 @@ class TitleBar(TwoEndedBar):
     def __init__(self, state: ExplorerState, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(id="title")
         self.state = state
-        self.news: RunUpdate | None = None
-        """The last that was heard of the run."""
+        self.last_update: RunUpdate | None = None
         self._clock = clock
         self._advanced: float | None = None
         self._nan_since: int | None = None
@@ -119,14 +141,14 @@ class TitleBar(TwoEndedBar):
         self.set_interval(1.0, self.tell)
         self.tell()
 
-    def take(self, news: RunUpdate) -> None:
+    def take(self, update: RunUpdate) -> None:
         """Tell how far the run is now."""
-        if self.news is not None and news.step > self.news.step:
+        if self.last_update is not None and update.step > self.last_update.step:
             self._advanced = self._clock()
-        found = (news.documents or {}).get(Findings)
+        found = (update.documents or {}).get(Findings)
         if isinstance(found, Findings):
             self._nan_since = nan_since(found.findings)
-        self.news = news
+        self.last_update = update
         self.tell()
 
     def tell(self) -> None:
@@ -137,22 +159,22 @@ class TitleBar(TwoEndedBar):
             changed = len(self.state.comparison.changes)
             words = f"{changed:,} modules differ" if changed != 1 else "1 module differs"
             names.append(words if changed else "no differences")
-        self.say(" " + " · ".join(filter(None, names)), self._state())
+        self.put(" " + " · ".join(filter(None, names)), self._state())
 
     def _state(self) -> str:
         """How far the run is, nothing for a model that is not run."""
         if self.state.contents is None:
             return "counting… "
-        if self.news is None or self.news.step < 0:
+        if self.last_update is None or self.last_update.step < 0:
             return ""
-        step = f"step {self.news.step:,} "
-        if self.news.problem:
+        step = f"step {self.last_update.step:,} "
+        if self.last_update.problem:
             return step + "✗ lost "
-        return f"{step}{self._ending(self.news)} "
+        return f"{step}{self._ending(self.last_update)} "
 
-    def _ending(self, news: RunUpdate) -> str:
+    def _ending(self, update: RunUpdate) -> str:
         """How the run is doing, its worst first."""
-        status = news.status or RunStatus("finished" if news.finished else "running")
+        status = update.status or RunStatus("finished" if update.finished else "running")
         if status.has_failed:
             # The step that is shown may be an earlier one, where not each was looked at.
             return f"✗ {status}"
@@ -190,9 +212,9 @@ class SearchInput(Input):
 class SearchBar(Horizontal):
     """What is searched for, and how many matches there are."""
 
-    def __init__(self, searching: SearchState) -> None:
+    def __init__(self, search_state: SearchState) -> None:
         super().__init__()
-        self.searching = searching
+        self.search_state = search_state
         self._line = SearchInput(
             placeholder="name, class or dotted path", compact=True, select_on_focus=False
         )
@@ -205,21 +227,21 @@ class SearchBar(Horizontal):
 
     def open(self) -> None:
         """Begin a search."""
-        self.searching.begin()
+        self.search_state.begin()
         self._line.value = ""
-        self.searching.find("")
+        self.search_state.find("")
         self.screen.set_focus(self._line)
 
     @on(Input.Changed)
     def _search(self) -> None:
-        if self.searching.is_open:
-            self.searching.find(self._line.value)
+        if self.search_state.is_open:
+            self.search_state.find(self._line.value)
             self.tell()
 
     def tell(self) -> None:
         """Show how many matches there are, or what is wrong."""
-        if self.searching.is_open:
-            count = Content(self.searching.count)
+        if self.search_state.is_open:
+            count = Content(self.search_state.count)
             self.query_one("#matches", Static).update(count, layout=False)
 
     def keep(self, *, then: Callable[[], None]) -> None:
@@ -228,6 +250,6 @@ class SearchBar(Horizontal):
         self._line.call_later(self._keep, then)
 
     def _keep(self, then: Callable[[], None]) -> None:
-        self.searching.find(self._line.value)
-        self.searching.keep()
+        self.search_state.find(self._line.value)
+        self.search_state.keep()
         then()

@@ -73,7 +73,7 @@ class Commands(Provider):
                 namespace = tree if key.place == "tree" else explorer
                 yield command_title(key), key.label, _running(explorer, key.action, namespace)
         for column in (NAME, *tree.columns):
-            sorting = tree.arrangement.sorting.then(column.id)
+            sorting = tree.tree_rows.sorting.then(column.id)
             yield f"Sort by {column.name.lower()}", column.title, _sorting(explorer, sorting)
 
     async def _modules(self, query: str) -> AsyncIterator[tuple[float, Module]]:

@@ -8,17 +8,20 @@ from typing import ClassVar
 from rich.cells import cell_len
 from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
 from torchglass.records.model import Module
 from torchglass.views.formats import harmless
+from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import KEYS, PANEL_KEYS, KeyEntry, glyph
 from torchglass.views.tui.panels import PANELS
+from torchglass.views.tui.panels.label_panel import LabelPanel
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.text_rows import fit
+from torchglass.views.tui.tree.tree import ModuleTree
 
 _MORE = 2
 
@@ -227,6 +230,148 @@ class PanelTabs(Vertical):
     @on(TabBar.Clicked)
     def _turn(self, message: TabBar.Clicked) -> None:
         self.turn_to(self.find(message.key))
+
+
+_WIDE, _HIGH = 110, 16
+"""From this width on the panels are beside the tree; below this height one of them is shown."""
+_SHARES = range(20, 85, 5)
+
+
+class PanelArea(Container):
+    """The tree and the panels, side by side where there is room, else one above the other."""
+
+    def __init__(self, state: ExplorerState, tree: ModuleTree, share: int) -> None:
+        super().__init__(id="panels")
+        self.state = state
+        self.tree_panel = tree
+        self.tabs = PanelTabs()
+        self.share = share
+        """Percent of the screen that the panels take."""
+        self._edge = PanelEdge()
+        self._in_panel = self._maximized = False
+
+    def compose(self) -> ComposeResult:
+        yield self.tree_panel
+        yield self._edge
+        yield self.tabs
+
+    def lay_out(self) -> None:
+        """Place the tree and the panels as the size of the terminal allows."""
+        width, height = self.app.size
+        wide = width >= _WIDE
+        alone = self._maximized or (not wide and height < _HIGH)
+        has_panels = bool(self.tabs.keys)
+        self.set_class(wide, "wide")
+        self.tree_panel.display = not (alone and self._in_panel and has_panels)
+        self.tabs.display = has_panels and (self._in_panel or not alone)
+        self._edge.display = has_panels and not alone
+        share = "100%" if alone else f"{self.share}%"
+        self.tabs.styles.width = share if wide else "100%"
+        self.tabs.styles.height = "100%" if wide or alone else share
+
+    def open_first(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """Open the panels with these keys, the first in front; those that have anything to show."""
+        for key in reversed(keys):
+            if self.tabs.find(key) is None and (panel := self._make(key)):
+                self.tabs.open(panel)
+        opened = tuple(key for key in keys if self.tabs.find(key))
+        if opened:
+            self.tabs.turn_to(self.tabs.find(opened[0]))
+        self.lay_out()
+        return opened
+
+    def _make(self, key: str) -> Panel | None:
+        if key == LabelPanel.key:
+            return LabelPanel(self.state, self.tree_panel.labels)
+        found = (panel for panel in PANELS if panel.key == key and panel.available(self.state))
+        made = next(found, None)
+        return made(self.state) if made else None
+
+    def toggle(self, key: str) -> bool:
+        """Open a panel, or close it if it is in front; whether it has anything to show."""
+        panel = self.tabs.find(key)
+        if panel is not None and panel is self.tabs.front and self.tabs.display:
+            self._close(panel)
+            return True
+        panel = panel or self._make(key)
+        if panel is None:
+            return False
+        self.tabs.open(panel)
+        self.lay_out()
+        if not self.tabs.display:
+            self.enter(panel)
+        return True
+
+    def toggle_labels(self) -> None:
+        """Open the label panel and enter it, or close it and go back to the tree."""
+        panel = self.tabs.find(LabelPanel.key)
+        if panel is not None and panel is self.tabs.front:
+            self._close(panel)
+            self.enter(None)
+            return
+        self.tabs.open(panel or LabelPanel(self.state, self.tree_panel.labels))
+        self.enter(self.tabs.front)
+
+    def _close(self, panel: Panel) -> None:
+        had_focus = panel.has_focus
+        self.tabs.close(panel)
+        self.lay_out()
+        if had_focus or self.tabs.front is None:
+            self.enter(None)
+
+    @on(ModuleTree.Viewed)
+    def enter_front(self) -> None:
+        """Focus the panel in front; open the first one if there is none."""
+        if self.tabs.front is None:
+            self.toggle(PANELS[0].key)
+        self.enter(self.tabs.front)
+
+    def enter_next(self, direction: int) -> None:
+        """Move the focus from the tree to the panel in front, then to the next, then back."""
+        if self.screen.focused is self.tree_panel:
+            panel = self.tabs.front if direction > 0 else self.tabs.last
+        else:
+            panel = self.tabs.beside(direction)
+        if panel is not None:
+            self.tabs.turn_to(panel)
+        self.enter(panel)
+
+    @on(Panel.Leave)
+    def _leave(self) -> None:
+        self.enter(None)
+
+    def enter(self, panel: Panel | None) -> None:
+        """Focus a panel, or the tree."""
+        self._in_panel = panel is not None
+        self.lay_out()
+        # At once, not by a message: the next key may be there already.
+        self.screen.set_focus(panel or self.tree_panel)
+        self.tabs.show(self.tree_panel.selected)
+
+    def mark_focus(self, in_panel: bool) -> None:
+        """Show whether keys go to the panel in front."""
+        self.set_class(in_panel, "viewing")
+        self.tabs.mark(in_panel)
+
+    @on(PanelEdge.Dragged)
+    def _drag(self, message: PanelEdge.Dragged) -> None:
+        width, height = self.app.size
+        share = 1 - message.x / width if self.has_class("wide") else 1 - message.y / height
+        self._resize(round(100 * share))
+
+    def widen(self, direction: int) -> None:
+        """Give the panels more room or less."""
+        self._resize(self.share + direction * _SHARES.step)
+
+    def _resize(self, share: int) -> None:
+        self.share = min(max(share, _SHARES[0]), _SHARES[-1])
+        self.lay_out()
+
+    def maximize(self) -> None:
+        """Give the focused part the whole screen, or restore the layout."""
+        self._maximized = not self._maximized
+        self._in_panel = isinstance(self.screen.focused, Panel)
+        self.lay_out()
 
 
 def panel_toggles() -> tuple[KeyEntry, ...]:

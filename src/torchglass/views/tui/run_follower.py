@@ -1,17 +1,24 @@
-"""Reads a growing run in a thread of its own."""
+"""Reads a run, counts its model and checks its weights in threads beside the screen."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+
+from textual.message import Message
+from textual.screen import Screen
 
 from torchglass.errors import TorchglassError
+from torchglass.records.attributes import LiveModel
+from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model
 from torchglass.records.reader import DOCUMENT_NAMES, Document, Reader
 from torchglass.records.run import RunStatus
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.tensors import Histograms
+from torchglass.views.tui.explorer_state import ExplorerState, ModelContents, count_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +40,7 @@ class RunUpdate:
     """Why nothing could be read."""
 
     @property
-    def is_news(self) -> bool:
+    def has_news(self) -> bool:
         """Whether it tells more than how far the run is."""
         return bool(self.series or self.points or self.model or self.documents is not None)
 
@@ -86,15 +93,18 @@ class RunFollower:
             # Asked after the clearing, which may have swept away the call that came with a stop.
             if self._stopped:
                 return
-            news = self._look()
-            if news.is_news or news != self._last:
-                self._tell(news)
+            update = self._look()
+            if update.has_news or update != self._last:
+                self._tell(update)
             self._last = RunUpdate(
-                step=news.step, finished=news.finished, status=news.status, problem=news.problem
+                step=update.step,
+                finished=update.finished,
+                status=update.status,
+                problem=update.problem,
             )
             # A finished run changes no more, but other series of it may still be wanted.
             self._waiting = True
-            self._wake.wait(None if news.finished else self._interval)
+            self._wake.wait(None if update.finished else self._interval)
             self._waiting = False
 
     def _look(self) -> RunUpdate:
@@ -140,3 +150,86 @@ class RunFollower:
             # The writer may have gone on since it said which step is its last.
             self._read_to[one] = max([step, *found.steps[-1:].tolist()])
         return tuple(filter(len, points)), tuple(filter(len, bins))
+
+
+_POLL_SECONDS = 0.25
+_CHECKED_BYTES = 1 << 29
+"""Weights up to this size are checked without being asked: that takes about a second."""
+
+
+class BackgroundReader:
+    """What the explorer does in threads. Its screen gets the results as messages."""
+
+    class Counted(Message):
+        """The modules of a model were counted."""
+
+        def __init__(self, model: Model, contents: ModelContents) -> None:
+            super().__init__()
+            self.model = model
+            self.contents = contents
+
+    class Checked(Message):
+        """The weights were checked for NaN and Inf."""
+
+        def __init__(self, found: Sequence[Finding] | None) -> None:
+            super().__init__()
+            self.found = found
+
+    class Read(Message):
+        """The run was read again."""
+
+        def __init__(self, update: RunUpdate) -> None:
+            super().__init__()
+            self.update = update
+
+    def __init__(self, screen: Screen[None], state: ExplorerState, reader: Reader) -> None:
+        self._screen = screen
+        self._state = state
+        self._follower = RunFollower(
+            reader,
+            lambda update: screen.post_message(self.Read(update)),
+            interval=_POLL_SECONDS,
+            model=state.model,
+        )
+        self._checking = self._stopped = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was asked for is read."""
+        is_checking = self._checking and self._state.values_checked is False
+        return self._follower.idle and not is_checking
+
+    def start(self) -> None:
+        """Follow the run."""
+        self._screen.run_worker(self._follower.follow, thread=True)
+
+    def stop(self) -> None:
+        """End all threads."""
+        self._stopped = True
+        self._follower.stop()
+
+    def want(self, series: Iterable[SeriesId]) -> None:
+        """Read these series from now on."""
+        self._follower.want(series)
+
+    def count(self) -> None:
+        """Count the modules of the model."""
+        model, screen = self._state.model, self._screen
+        screen.run_worker(
+            lambda: screen.post_message(self.Counted(model, count_model(model))), thread=True
+        )
+
+    def check_weights(self) -> None:
+        """Look for NaN and Inf in weights that are read quickly, unless the run recorded them."""
+        state = self._state
+        counts = state.counts(state.model.root)
+        unread = state.values_checked is False and state.document(Findings) is None
+        if self._checking or state.live is None or counts is None or not unread:
+            return
+        if 0 < counts.total.bytes <= _CHECKED_BYTES:
+            self._checking = True
+            self._screen.run_worker(partial(self._check, state.live), thread=True)
+
+    def _check(self, live: LiveModel) -> None:
+        found = live.check(lambda share: not self._stopped)
+        self._screen.post_message(self.Checked(found))

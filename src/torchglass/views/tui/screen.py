@@ -1,31 +1,301 @@
-"""The explorer's screen: it does what the keys ask for."""
+"""The screen of the explorer: what the keys do, and what the background has read."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
 from textual import on
+from textual.app import ComposeResult
+from textual.screen import Screen
 
-from torchglass.views.tui.keys import bindings
-from torchglass.views.tui.live_bench import LiveBench
-from torchglass.views.tui.panel_tabs import all_keys
-from torchglass.views.tui.panels import Panel
+from torchglass.records.model import Model
+from torchglass.records.reader import Reader
+from torchglass.views.tui.bars import KeyBar, SearchBar, StatusBar, TitleBar
+from torchglass.views.tui.explorer_state import ExplorerState
+from torchglass.views.tui.keys import KeyEntry, bindings, footer_order, hints
+from torchglass.views.tui.panel_tabs import PanelArea, PanelTabs, all_keys
+from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.code import CodePanel, open_editor, source_place
+from torchglass.views.tui.panels.findings import FindingsPanel
 from torchglass.views.tui.panels.label_panel import LabelPanel
+from torchglass.views.tui.preferences import Preferences, SourceKind
+from torchglass.views.tui.run_follower import BackgroundReader
 from torchglass.views.tui.tree.columns import BY_ID, WHY_EMPTY, ColumnChoice, Group
 from torchglass.views.tui.tree.export import choices, save
 from torchglass.views.tui.tree.rows import next_shared_place
+from torchglass.views.tui.tree.search import SearchState
 from torchglass.views.tui.tree.tree import ModuleTree
 from torchglass.views.tui.windows import HelpWindow, ListDialog
 
 _NO_SEARCH = "No search yet: / starts one"
 
 
-class Explorer(LiveBench):
-    """The tree of a model and the panels that follow its cursor."""
+class Explorer(Screen[None]):
+    """The tree of a model, the panels that follow its cursor, and the bars around them."""
 
+    AUTO_FOCUS = "ModuleTree"
     BINDINGS: ClassVar = bindings("anywhere", all_keys())
+
+    def __init__(
+        self,
+        state: ExplorerState,
+        reader: Reader,
+        preferences: Preferences | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        kind: SourceKind = "model",
+    ) -> None:
+        super().__init__()
+        self._kind, self._saved_preferences = kind, preferences or Preferences()
+        self._preferences = self._saved_preferences.for_kind(kind)
+        self.state = state
+        self.tree_panel = ModuleTree(state, self._preferences.labels)
+        self.search = SearchState(state, self.tree_panel, filtering=self._preferences.filtering)
+        self.area = PanelArea(state, self.tree_panel, self._preferences.share)
+        self.tabs = self.area.tabs
+        self.title_bar = TitleBar(state, clock)
+        self.status_bar = StatusBar(self._position)
+        self.search_bar = SearchBar(self.search)
+        self.key_bar = KeyBar()
+        self.background = BackgroundReader(self, state, reader)
+        self._first_panels: tuple[str, ...] = ()
+        """The panels of the preferences that could be opened."""
+        self._has_folds = self._is_sized = self._panels_are_due = False
+
+    def compose(self) -> ComposeResult:
+        yield self.title_bar
+        yield self.area
+        yield self.status_bar
+        yield self.search_bar
+        yield self.key_bar
+
+    def on_mount(self) -> None:
+        self._open_first_panels()
+        self.background.start()
+
+    def on_unmount(self) -> None:
+        self.background.stop()
+
+    def on_resize(self) -> None:
+        self.area.lay_out()
+        # Only once: where a terminal does not know its size, waiting for a refresh resizes again.
+        if not self._is_sized:
+            self._is_sized = True
+            self.call_after_refresh(self._open_first_folds)
+
+    @property
+    def settled(self) -> bool:
+        """Whether no work goes on in the background, and its results are on the screen."""
+        drawn = self._has_folds and not self._panels_are_due
+        drawn = drawn and all(panel.settled for panel in self.tabs)
+        is_counted = self.state.contents is not None
+        return is_counted and drawn and not self.search.at_work and self.background.idle
+
+    @property
+    def preferences(self) -> Preferences:
+        """What the user has chosen up to now."""
+        tree = self.tree_panel
+        folds = tuple(self.state.model[fold].path for fold in sorted(self.search.folds))
+        panels = self.tabs.keys
+        if set(panels) == set(self._first_panels) and panels[:1] == self._first_panels[:1]:
+            panels = self._preferences.panels
+        chosen = replace(
+            self._saved_preferences.with_choices(self._kind, tree.labels, panels),
+            share=self.area.share,
+            repeats_folded=tree.tree_rows.repeats_folded,
+            filtering=self.search.filtering,
+        )
+        return chosen.with_folds(self.state.model, folds)
+
+    def _open_first_panels(self) -> None:
+        """Open the panels that were open the last time, as far as they have anything to show."""
+        self._first_panels = self.area.open_first(self._preferences.panels)
+
+    def _open_first_folds(self) -> None:
+        """Open the folds that were open the last time, or as many as fit."""
+        tree, preferences = self.tree_panel, self._preferences
+        self._has_folds = True
+        if preferences.repeats_folded:
+            tree.fold_repeats(True)
+        tree.set_folds(preferences.first_folds(self.state.outline, tree.window))
+        call = self.state.failure.call if self.state.failure else None
+        if call is not None:
+            self.go_to(call.path)
+        # Not before: a thread that counts a large model delays the first paint by half.
+        self.call_after_refresh(self.background.count)
+
+    # What the background has read
+
+    @on(BackgroundReader.Counted)
+    def _show_counts(self, message: BackgroundReader.Counted) -> None:
+        # Another model may have come while this one was counted.
+        if message.model is self.state.model:
+            self.state.contents = message.contents
+            self._show_everything()
+            self.title_bar.tell()
+            if self.title_bar.last_update is not None:
+                self.background.check_weights()
+
+    @on(BackgroundReader.Checked)
+    def _show_checked(self, message: BackgroundReader.Checked) -> None:
+        self.state.take_checked(message.found)
+        self._show_everything()
+
+    @on(FindingsPanel.Checked)
+    def _show_everything(self) -> None:
+        """Draw the tree and the panel again: there may be other columns and rows."""
+        self.tree_panel.learn()
+        self.tabs.refresh_data()
+        self.ask_for_series()
+
+    @on(BackgroundReader.Read)
+    def _show_update(self, message: BackgroundReader.Read) -> None:
+        update, last = message.update, self.title_bar.last_update
+        self.state.learn(update.step, update.series, update.points, update.histograms)
+        if update.model is not None and self.state.comparison is None:
+            self._show_model(update.model)
+        if update.documents is not None:
+            self.state.take_documents(update.documents)
+        if last is None:
+            # Only now is it known which panels have anything to show.
+            self._open_first_panels()
+        if update.series or update.documents is not None:
+            self._show_everything()
+        elif update.points:
+            self.tree_panel.redraw()
+            self.tabs.refresh_data()
+        if update.problem:
+            self.say(f"{update.problem}; the last data read is still shown", lasting=True)
+        elif last is not None and last.problem:
+            self.say()
+        self.title_bar.take(update)
+        self.background.check_weights()
+
+    def _show_model(self, model: Model) -> None:
+        before = self.state.model
+        self.state.take_model(model)
+        self.tree_panel.take_model(before)
+        self.search.take_model()
+        self.tabs.show(self.tree_panel.selected)
+        self.background.count()
+
+    @on(ModuleTree.Scrolled)
+    def ask_for_series(self) -> None:
+        """Have the series read that are on the screen."""
+        wanted = {series.id for series in self.tree_panel.wanted()}
+        wanted.update(series.id for series in self.state.series_at(self.tree_panel.selected))
+        if self.tabs.front is not None and self.tabs.display:
+            wanted.update(self.tabs.front.wanted())
+        self.background.want(wanted)
+
+    # The cursor, the status bar and the focus
+
+    @on(ModuleTree.Moved)
+    def _follow_cursor(self) -> None:
+        self.say()
+        # A key that is held down moves faster than panels are drawn: they show where it ends.
+        if not self._panels_are_due:
+            self._panels_are_due = True
+            self.call_later(self._show_selected)
+
+    @on(PanelTabs.Turned)
+    def _show_selected(self) -> None:
+        self._panels_are_due = False
+        self.tabs.show(self.tree_panel.selected)
+        self.ask_for_series()
+        self.offer_keys()
+
+    def say(self, message: str = "", *, lasting: bool = False) -> None:
+        """Show a message in the status bar; without one, the position of the cursor."""
+        self.status_bar.say(message, lasting=lasting)
+        self.search_bar.tell()
+
+    def _position(self) -> tuple[str, str]:
+        """The selected module with its class and matches, and its row."""
+        tree = self.tree_panel
+        module, outline = tree.selected, self.state.outline
+        peers = outline.by_class[module.class_name]
+        alone = len(peers) == 1 or module.class_name in outline.classless
+        kind = module.kind if alone else f"{module.kind} ×{len(peers):,}"
+        words = " · ".join(filter(None, (module.path, kind, self.search.count)))
+        return words, f"{tree.row + 1:,}/{tree.row_count:,} "
+
+    @on(SearchState.Found)
+    def _count_matches(self) -> None:
+        self.search_bar.tell()
+
+    def on_descendant_focus(self) -> None:
+        self.area.mark_focus(isinstance(self.focused, Panel))
+        self.offer_keys()
+
+    @on(Panel.Retitled)
+    def offer_keys(self) -> None:
+        """Show the keys that act now."""
+        self.key_bar.offer(self._keys_now())
+
+    def _keys_now(self) -> list[KeyEntry]:
+        focused = self.focused
+        missing = {
+            f"toggle_panel('{panel.key}')" for panel in PANELS if not panel.available(self.state)
+        }
+        table = [entry for entry in all_keys() if entry.action not in missing]
+        if focused is self.tree_panel:
+            return sorted(hints({"anywhere", "tree"}, table), key=footer_order)
+        if isinstance(focused, LabelPanel):
+            return [*hints({"labels"}, table), *hints({"anywhere"}, table)]
+        if isinstance(focused, Panel):
+            own = focused.places
+            taken = {key for entry in table if entry.place in own for key in entry.keys}
+            free = [key for key in hints({"anywhere"}, table) if not taken & {*key.keys}]
+            return [*hints(own, table), *free]
+        return hints({"search"}, table)
+
+    def go_to(self, path: str) -> None:
+        """Select the module at a path, or the nearest one above it that exists."""
+        module = self.state.model.find(path)
+        while module is None and path:
+            path = path.rpartition(".")[0]
+            module = self.state.model.find(path)
+        if module is not None:
+            self.tree_panel.go_to(module.id)
+
+    @on(Panel.Jump)
+    def _jump(self, message: Panel.Jump) -> None:
+        self.go_to(message.path)
+
+    @on(Panel.Picked)
+    def _pick(self, message: Panel.Picked) -> None:
+        for panel in self.tabs:
+            panel.pick(message.op)
+
+    # Panels
+
+    def action_unfold_or_view(self) -> None:
+        if self.tree_panel.selected.children:
+            self.tree_panel.action_fold("one")
+        else:
+            self.area.enter_front()
+
+    def action_panel(self, direction: int) -> None:
+        self.area.enter_next(direction)
+
+    def action_toggle_panel(self, key: str) -> None:
+        if not self.area.toggle(key):
+            missing = next((panel.missing for panel in PANELS if panel.key == key), "")
+            self.say(missing or "Nothing to show")
+
+    def action_labels(self) -> None:
+        self.area.toggle_labels()
+
+    def action_resize(self, direction: int) -> None:
+        self.area.widen(direction)
+
+    def action_maximize(self) -> None:
+        self.area.maximize()
+
+    # Columns and rows
 
     def action_column(self, group: Group) -> None:
         """Show or hide the columns of a group."""
@@ -40,27 +310,29 @@ class Explorer(LiveBench):
         self.say(f"{'Shown' if after - before else 'Hidden'}: {', '.join(changed)}")
 
     def action_align(self) -> None:
-        """Set the components below each other over the whole tree, or one behind the other."""
         labels = self.tree_panel.labels
         self._set_labels(replace(labels, aligned=not labels.aligned))
 
     def _set_labels(self, labels: ColumnChoice, group: Group | None = None) -> None:
         self.tree_panel.set_labels(labels, group)
-        panel = self.dock.find(LabelPanel.key)
+        panel = self.tabs.find(LabelPanel.key)
         if isinstance(panel, LabelPanel):
             panel.take(labels)
         self.ask_for_series()
 
+    @on(LabelPanel.Changed)
+    def _take_labels(self, message: LabelPanel.Changed) -> None:
+        self.tree_panel.set_labels(message.labels)
+
     def action_fold_repeats(self) -> None:
-        """Let blocks that are built alike share a row, or not."""
-        folded = not self.tree_panel.arrangement.repeats_folded
+        folded = not self.tree_panel.tree_rows.repeats_folded
         self.tree_panel.fold_repeats(folded)
         if folded and not self.state.repeats:
             self.say("No repeats to group")
 
     @on(ModuleTree.Sorted)
     def _tell_order(self) -> None:
-        self.say(self.tree_panel.arrangement.sorting.words)
+        self.say(self.tree_panel.tree_rows.sorting.words)
 
     def action_jump_to_twin(self) -> None:
         """Go to the next place of a shared module or of a tied tensor."""
@@ -70,22 +342,62 @@ class Explorer(LiveBench):
         else:
             self.tree_panel.go_to(twin.id)
 
+    # Search
+
+    def action_search(self) -> None:
+        self._show_search(True)
+        self.search_bar.open()
+
+    def _show_search(self, shown: bool) -> None:
+        self.search_bar.display = shown
+        self.status_bar.display = not shown
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Leave keys to the search bar while it is open."""
+        return not self.search.is_open or action not in {"search", "panel"}
+
+    def action_filter(self) -> None:
+        self.search.toggle_filter()
+        self.say("" if self.search.text else _NO_SEARCH)
+
+    def action_match(self, direction: int) -> None:
+        if not self.search.step(direction):
+            self.say(_NO_SEARCH)
+
+    def action_keep_search(self) -> None:
+        """Close the search bar; matches stay marked."""
+        self.area.enter(None)
+        self.search_bar.keep(then=self._leave_search)
+
+    def action_drop_search(self) -> None:
+        """Cancel the search, and go back to where it began."""
+        self.search.drop()
+        self.area.enter(None)
+        self._leave_search()
+
+    def action_clear_search(self) -> None:
+        self.search.clear()
+        self._leave_search()
+
+    def _leave_search(self) -> None:
+        self._show_search(False)
+        self.say()
+
+    # Files, help and the end
+
     def action_copy_path(self) -> None:
-        """Copy the path of the module under the cursor."""
         path = self.tree_panel.selected.path
         self.app.copy_to_clipboard(path)
         self.say(f"Copied {path}" if path else "The model itself has no path")
 
     def action_edit(self) -> None:
-        """Open the source of the module under the cursor in the user's editor."""
+        """Open the source of the selected module in the user's editor."""
         focused = self.focused
         place = focused.place if isinstance(focused, CodePanel) else None
         place = place or source_place(self.state.model, self.tree_panel.selected)
-        problem = open_editor(self.app, *place) if place else "No source file for this module"
-        self.say(problem)
+        self.say(open_editor(self.app, *place) if place else "No source file for this module")
 
     def action_export(self) -> None:
-        """Ask for a format, and write what is shown."""
         self.app.push_screen(ListDialog("Export", choices()), self._export)
 
     def _export(self, format: str | None) -> None:
@@ -93,54 +405,9 @@ class Explorer(LiveBench):
             self.say(save(self.app, self.tree_panel.table(), format))
 
     def action_help(self) -> None:
-        """Show all keys."""
         focused = self.focused
         places = focused.places if isinstance(focused, Panel) else ("anywhere", "tree")
         self.app.push_screen(HelpWindow(all_keys(), places))
 
     def action_quit(self) -> None:
-        """Leave the explorer."""
         self.app.exit()
-
-    def action_search(self) -> None:
-        """Open the search line."""
-        self._show_search(True)
-        self.search_bar.open()
-
-    def _show_search(self, shown: bool) -> None:
-        self.search_bar.display = shown
-        self.query_one("#status").display = not shown
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
-        """Leave keys to the search line as long as it is open."""
-        return not self.searching.is_open or action not in {"search", "panel"}
-
-    def action_filter(self) -> None:
-        """Show the matches alone, or the whole tree."""
-        self.searching.toggle_filter()
-        self.say("" if self.searching.text else _NO_SEARCH)
-
-    def action_match(self, direction: int) -> None:
-        """Go to the next match, or to the one before."""
-        if not self.searching.step(direction):
-            self.say(_NO_SEARCH)
-
-    def action_keep_search(self) -> None:
-        """Go on in the tree with the matches marked."""
-        self.enter(None)
-        self.search_bar.keep(then=self._leave_search)
-
-    def action_drop_search(self) -> None:
-        """Give the search up and go back to where it began."""
-        self.searching.drop()
-        self.enter(None)
-        self._leave_search()
-
-    def action_clear_search(self) -> None:
-        """Forget what was searched for."""
-        self.searching.clear()
-        self._leave_search()
-
-    def _leave_search(self) -> None:
-        self._show_search(False)
-        self.say()

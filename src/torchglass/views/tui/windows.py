@@ -234,8 +234,9 @@ class LoadingScreen(Screen[None]):
         self._ticking = self.set_interval(_TICK_SECONDS, self._tick)
         self._tick()
 
-    async def on_opening_opened(self) -> None:
-        """Move no more: each time all of the screen above would be drawn anew, too."""
+    @on(Opened)
+    async def _stop_ticking(self) -> None:
+        # Each tick would draw the screen above this one again, too.
         self._ticking.stop()
         await self.query_one("#opening").remove()
 

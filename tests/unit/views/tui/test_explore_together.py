@@ -52,7 +52,7 @@ def test_the_edge_is_dragged_with_the_mouse() -> None:
     app = app_of_a_run()
 
     async def story(pilot: Pilot[None]) -> None:
-        before = app.explorer.dock.outer_size.width
+        before = app.explorer.tabs.outer_size.width
         edge = app.screen.query_one(PanelEdge)
 
         await pilot.mouse_down(edge, offset=(0, 5))
@@ -60,7 +60,7 @@ def test_the_edge_is_dragged_with_the_mouse() -> None:
         await pilot.mouse_up(app.explorer.tree_panel, offset=(30, 5))
         await settle(app, pilot)
 
-        assert app.explorer.dock.outer_size.width > before
+        assert app.explorer.tabs.outer_size.width > before
 
     drive(app, story)
 
@@ -71,12 +71,12 @@ def test_a_click_on_a_tab_brings_its_panel_to_the_front() -> None:
     async def story(pilot: Pilot[None]) -> None:
         await pilot.press("P")
         await settle(app, pilot)
-        assert app.explorer.dock.keys == ("P", "i")
+        assert app.explorer.tabs.keys == ("P", "i")
 
         await pilot.click(TabBar, offset=(4, 0))
         await settle(app, pilot)
 
-        assert app.explorer.dock.keys == ("i", "P")
+        assert app.explorer.tabs.keys == ("i", "P")
 
     drive(app, story)
 
@@ -88,7 +88,7 @@ def test_a_panel_has_the_whole_screen_and_gives_it_back() -> None:
         await pilot.press("tab", "M")
         await settle(app, pilot)
         assert not app.explorer.tree_panel.display
-        assert app.explorer.dock.outer_size.width == 120
+        assert app.explorer.tabs.outer_size.width == 120
 
         await pilot.press("M")
         await settle(app, pilot)
@@ -147,7 +147,7 @@ def test_the_palette_finds_commands_and_modules() -> None:
         while "Sort by parameter count" not in screen_text(app):
             await pilot.pause()
         await pilot.press("enter")
-        while app.explorer.tree_panel.arrangement.sorting.column != "params":
+        while app.explorer.tree_panel.tree_rows.sorting.column != "params":
             await pilot.pause()
 
     drive(app, story)

@@ -183,7 +183,7 @@ def test_small_terminals_show_tree_or_details() -> None:
     app = ExplorerApp(still(tiny()))
 
     def shown() -> tuple[bool, bool]:
-        return app.explorer.tree_panel.display, app.explorer.dock.display
+        return app.explorer.tree_panel.display, app.explorer.tabs.display
 
     async def story(pilot: Pilot[None]) -> None:
         assert shown() == (True, False)
@@ -269,7 +269,7 @@ def test_keys_of_the_explorer_can_be_typed_into_a_search() -> None:
         await pilot.press("slash", *"qkv?n")
         await settle(app, pilot)
 
-        assert app.explorer.searching.text == "qkv?n"
+        assert app.explorer.search.text == "qkv?n"
 
     drive(app, story)
 
@@ -283,7 +283,7 @@ def test_a_burst_of_keys_is_typed_in_its_order() -> None:
             app.post_message(events.Key(key, key if len(key) == 1 else None))
         await settle(app, pilot)
 
-        assert app.explorer.searching.text == "qkv"
+        assert app.explorer.search.text == "qkv"
 
     drive(app, story)
 
@@ -321,7 +321,7 @@ def test_enter_unfolds_and_folds_a_container_and_views_a_leaf() -> None:
 
 
 def test_a_message_goes_away_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchglass.views.tui.workbench._MESSAGE_SECONDS", 0.01)
+    monkeypatch.setattr("torchglass.views.tui.bars._MESSAGE_SECONDS", 0.01)
     app = ExplorerApp(still(tiny()))
 
     async def story(pilot: Pilot[None]) -> None:

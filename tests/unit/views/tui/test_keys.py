@@ -49,7 +49,7 @@ def titles(app: ExplorerApp) -> object:
 
 
 def dock_width(app: ExplorerApp) -> object:
-    return app.explorer.dock.outer_size.width
+    return app.explorer.tabs.outer_size.width
 
 
 def pan(app: ExplorerApp) -> object:
@@ -65,7 +65,7 @@ def searching(app: ExplorerApp) -> object:
 
 
 def open_panels(app: ExplorerApp) -> object:
-    return app.explorer.dock.keys
+    return app.explorer.tabs.keys
 
 
 def status(app: ExplorerApp) -> str:
@@ -81,12 +81,12 @@ def label_order(app: ExplorerApp) -> object:
 
 
 def label_cursor(app: ExplorerApp) -> object:
-    panel = app.explorer.dock.find("L")
+    panel = app.explorer.tabs.find("L")
     return panel and panel.row
 
 
 def order(app: ExplorerApp) -> object:
-    return app.explorer.tree_panel.arrangement.sorting.column
+    return app.explorer.tree_panel.tree_rows.sorting.column
 
 
 USUAL = ["class", "gradient std", "params", "share", "memory", "time", "notes"]
@@ -122,7 +122,7 @@ CASES: dict[tuple[Place, str], Case] = {
     ),
     ("anywhere", "filter"): Case(row_count, 6, 11, first=(*TYPED, "enter")),
     ("anywhere", "clear_search"): Case(
-        lambda app: app.explorer.searching.text, "mlp", "", first=(*TYPED, "enter")
+        lambda app: app.explorer.search.text, "mlp", "", first=(*TYPED, "enter")
     ),
     ("search", "screen.keep_search"): Case(searching, True, False, first=TYPED),
     ("search", "screen.drop_search"): Case(cursor, "blocks.0.mlp", "", first=TYPED),
@@ -153,7 +153,7 @@ CASES: dict[tuple[Place, str], Case] = {
     ("anywhere", "panel(-1)"): Case(focus, "ModuleTree", "Performance", first=("P",)),
     ("anywhere", "resize(1)"): Case(dock_width, 48, 54),
     ("anywhere", "resize(-1)"): Case(dock_width, 48, 42),
-    ("anywhere", "maximize"): Case(lambda app: app.explorer.dock.display, True, False),
+    ("anywhere", "maximize"): Case(lambda app: app.explorer.tabs.display, True, False),
     ("anywhere", "column('parameters')"): Case(titles, USUAL, without("params", "share")),
     ("anywhere", "column('size')"): Case(titles, USUAL, without("memory")),
     ("anywhere", "column('shapes')"): Case(titles, USUAL, with_more("shapes", after="time")),

@@ -446,7 +446,7 @@ class SearchState:
     @property
     def _walk(self) -> MatchOrder:
         """The matches in the order of the rows, which the user may sort meanwhile."""
-        order = self.tree.arrangement.order
+        order = self.tree.tree_rows.order
         if self._walked is None or self._walked.order is not order:
             self._walked = MatchOrder(self._matches, order, self._named)
         return self._walked

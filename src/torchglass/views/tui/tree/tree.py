@@ -43,10 +43,10 @@ class TreeView(ScrollView, can_focus=True):
         self.state = state
         self.labels = labels or ColumnChoice()
         self.cursor = state.model.root.id
-        self.arrangement = TreeRows(state)
+        self.tree_rows = TreeRows(state)
         self._is_match = _mask(state.model, NONE)
         self._has_matches = False
-        self.sheet = TreeLines(state, self._style)
+        self.lines = TreeLines(state, self._style)
         self._row = 0
 
     @property
@@ -57,12 +57,12 @@ class TreeView(ScrollView, can_focus=True):
     @property
     def columns(self) -> Sequence[TreeColumn]:
         """The columns that are shown."""
-        return self.sheet.layout.columns
+        return self.lines.layout.columns
 
     @property
     def folds(self) -> rows.Folds:
         """The modules that are open."""
-        return self.arrangement.folds
+        return self.tree_rows.folds
 
     @property
     def row(self) -> int:
@@ -72,19 +72,19 @@ class TreeView(ScrollView, can_focus=True):
     @property
     def row_count(self) -> int:
         """How many modules have a row."""
-        return len(self.arrangement)
+        return len(self.tree_rows)
 
     def table(self) -> TreeTable:
         """What the tree shows, to be exported."""
         model, depths = self.state.model, self.state.outline.depths
-        modules = (model[row] for row in self.arrangement.rows.tolist())
-        lines = [TreeLine(self.arrangement.row(module), depths[module.id]) for module in modules]
+        modules = (model[row] for row in self.tree_rows.rows.tolist())
+        lines = [TreeLine(self.tree_rows.row(module), depths[module.id]) for module in modules]
         return TreeTable(self.state, self.columns, lines)
 
     def on_screen(self) -> Sequence[Module]:
         """The modules whose rows can be seen now."""
         top = self.scroll_offset.y
-        seen = self.arrangement.rows[top : top + self.window].tolist()
+        seen = self.tree_rows.rows[top : top + self.window].tolist()
         return [self.state.model[row] for row in seen]
 
     def wanted(self) -> Iterable[Series]:
@@ -103,7 +103,7 @@ class TreeView(ScrollView, can_focus=True):
     @property
     def _line_width(self) -> int:
         # The bar for scrolling takes a cell as soon as the rows do not fit.
-        return self.size.width - (len(self.arrangement) > self.window)
+        return self.size.width - (len(self.tree_rows) > self.window)
 
     def on_resize(self) -> None:
         """Share the new width out among the columns."""
@@ -114,8 +114,8 @@ class TreeView(ScrollView, can_focus=True):
         open_paths = {before[fold].path for fold in self.folds}
         model = self.state.model
         here = model.find(before[self.cursor].path) or model.root
-        self.sheet = TreeLines(self.state, self._style)
-        self.arrangement = TreeRows(self.state)
+        self.lines = TreeLines(self.state, self._style)
+        self.tree_rows = TreeRows(self.state)
         self._is_match, self._has_matches = _mask(model, NONE), False
         self.cursor = here.id
         self.learn()
@@ -124,19 +124,19 @@ class TreeView(ScrollView, can_focus=True):
 
     def learn(self) -> None:
         """Draw everything anew with what is known now, which may need more room than before."""
-        self.sheet.learn()
+        self.lines.learn()
         self.fit_columns()
 
     def set_folds(self, folds: rows.Folds, cursor: ModuleId | None = None) -> None:
         """Show these folds, with the cursor where it was or on `cursor`."""
         if folds != self.folds:
-            self.arrangement.fold(folds)
+            self.tree_rows.fold(folds)
             self._take_rows()
         self._stay(cursor)
 
     def go_to(self, id: ModuleId) -> None:
         """Put the cursor on a module, opening what is above it."""
-        self.arrangement.show(id)
+        self.tree_rows.show(id)
         self._take_rows()
         self._stay(id)
 
@@ -144,31 +144,31 @@ class TreeView(ScrollView, can_focus=True):
         self, folds: rows.Folds, cursor: ModuleId, matches: Matches | None = None
     ) -> None:
         """Show these folds, or some modules and what is above them alone."""
-        self.arrangement.arrange(folds, matches)
+        self.tree_rows.arrange(folds, matches)
         self._take_rows()
         self._stay(cursor)
 
     def fold_repeats(self, folded: bool) -> None:
         """Let neighbours that are built alike share a row, or not."""
-        self.arrangement.fold_repeats(folded)
+        self.tree_rows.fold_repeats(folded)
         self._take_rows()
         self._stay()
 
     def sort(self, sorting: SortOrder) -> None:
         """Order siblings by a column."""
-        self.arrangement.sort(sorting)
+        self.tree_rows.sort(sorting)
         self._take_rows()
         self._stay()
         self.post_message(self.Sorted())
 
     def _take_rows(self) -> None:
         """Take in that there are other rows."""
-        self.sheet.take_rows(self.arrangement)
+        self.lines.take_rows(self.tree_rows)
         self.fit_columns()
 
     def _stay(self, cursor: ModuleId | None = None) -> None:
         """Put the cursor where its module, or another one, has its row now."""
-        self.go_to_row(self.arrangement.place_of(self.cursor if cursor is None else cursor))
+        self.go_to_row(self.tree_rows.place_of(self.cursor if cursor is None else cursor))
 
     def set_labels(self, labels: ColumnChoice, group: Group | None = None) -> None:
         """Show other components, and bring those of a group into view."""
@@ -178,7 +178,7 @@ class TreeView(ScrollView, can_focus=True):
         if turned:
             self.scroll_to(x=0, animate=False)
         elif group is not None and labels.aligned:
-            self.scroll_to(x=self.sheet.showing(group, self.scroll_offset.x), animate=False)
+            self.scroll_to(x=self.lines.showing(group, self.scroll_offset.x), animate=False)
 
     def mark(self, matches: Matches) -> None:
         """Mark the modules that a search found."""
@@ -188,12 +188,12 @@ class TreeView(ScrollView, can_focus=True):
 
     def redraw(self) -> None:
         """Draw everything anew, after something in the rows changed."""
-        self.sheet.draw_anew()
+        self.lines.draw_anew()
         self.refresh()
 
     def notify_style_update(self) -> None:
         """Draw everything anew in other colours."""
-        self.sheet.draw_anew()
+        self.lines.draw_anew()
         super().notify_style_update()
 
     def watch_has_focus(self, focus: bool) -> None:
@@ -203,8 +203,8 @@ class TreeView(ScrollView, can_focus=True):
 
     def fit_columns(self) -> None:
         """Share the width out anew, after rows or columns came or went."""
-        self.sheet.fit(self.labels, self._line_width)
-        self.virtual_size = Size(self.sheet.width, len(self.arrangement) + 1)
+        self.lines.fit(self.labels, self._line_width)
+        self.virtual_size = Size(self.lines.width, len(self.tree_rows) + 1)
         self.redraw()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -216,11 +216,11 @@ class TreeView(ScrollView, can_focus=True):
         """One line of the screen: the header, then a module each."""
         if y == 0:
             left = self.scroll_offset.x
-            return self.sheet.header(self.arrangement.sorting, left, self.max_scroll_x)
+            return self.lines.header(self.tree_rows.sorting, left, self.max_scroll_x)
         place = y - 1 + self.scroll_offset.y
-        if place >= len(self.arrangement):
+        if place >= len(self.tree_rows):
             return Strip.blank(self._line_width, self.rich_style)
-        return self._line(self.arrangement.module(place))
+        return self._line(self.tree_rows.module(place))
 
     def _line(self, module: Module) -> Strip:
         if module.id == self.cursor:
@@ -229,10 +229,10 @@ class TreeView(ScrollView, can_focus=True):
             tone = "same" if self._is_like_selected(module) else "plain"
         standing = RowState(
             tone=tone,
-            is_open=self.arrangement.is_open(module.id),
+            is_open=self.tree_rows.is_open(module.id),
             is_match=bool(self._is_match[module.id]),
         )
-        return self.sheet.line(self.arrangement.row(module), standing, self.scroll_offset.x)
+        return self.lines.line(self.tree_rows.row(module), standing, self.scroll_offset.x)
 
     def _is_like_selected(self, module: Module) -> bool:
         """Whether a module is of the class under the cursor; groups of a checkpoint have none.
@@ -249,8 +249,8 @@ class TreeView(ScrollView, can_focus=True):
     def go_to_row(self, row: int) -> None:
         """Put the cursor on a row and bring it into view."""
         before = self.cursor
-        self._row = min(max(row, 0), len(self.arrangement) - 1)
-        self.cursor = self.arrangement.module(self._row).id
+        self._row = min(max(row, 0), len(self.tree_rows) - 1)
+        self.cursor = self.tree_rows.module(self._row).id
         self._refresh_tints(before)
         top = self.scroll_offset.y
         if self._row < top:
@@ -294,11 +294,11 @@ class ModuleTree(TreeView):
 
     def action_edge(self, direction: int) -> None:
         """Go to the first or the last row."""
-        self.go_to_row(0 if direction < 0 else len(self.arrangement) - 1)
+        self.go_to_row(0 if direction < 0 else len(self.tree_rows) - 1)
 
     def action_pan(self, direction: int) -> None:
         """Move the columns sideways by one."""
-        wanted = self.sheet.layout.beside(self.scroll_offset.x, direction)
+        wanted = self.lines.layout.beside(self.scroll_offset.x, direction)
         self.scroll_to(x=wanted, animate=False)
 
     def action_close(self) -> None:
@@ -327,7 +327,7 @@ class ModuleTree(TreeView):
         """Order siblings by the column of that number, the name being the first."""
         shown = [NAME, *self.columns]
         if 1 <= number <= len(shown):
-            self.sort(self.arrangement.sorting.then(shown[number - 1].id))
+            self.sort(self.tree_rows.sorting.then(shown[number - 1].id))
         elif number == 0:
             self.sort(SortOrder())
 
@@ -337,14 +337,14 @@ class ModuleTree(TreeView):
             self._click_header(event.x)
             return
         place = event.y - 1 + self.scroll_offset.y
-        if place >= len(self.arrangement):
+        if place >= len(self.tree_rows):
             return
         self.go_to_row(place)
-        row = self.arrangement.row(self.selected)
-        if self.sheet.is_marker(row, event.x) or event.chain == 2:
+        row = self.tree_rows.row(self.selected)
+        if self.lines.is_marker(row, event.x) or event.chain == 2:
             self.action_fold("one")
 
     def _click_header(self, x: int) -> None:
-        column = self.sheet.column_at(x, self.scroll_offset.x)
+        column = self.lines.column_at(x, self.scroll_offset.x)
         if column is not None:
-            self.sort(self.arrangement.sorting.then(column.id))
+            self.sort(self.tree_rows.sorting.then(column.id))

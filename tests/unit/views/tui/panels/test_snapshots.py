@@ -75,7 +75,7 @@ def looks_the_same(snap_compare: Compare) -> Callable[..., bool]:
         async def go(pilot: Pilot[None]) -> None:
             await settle(app, pilot)
             app.explorer.go_to(path)
-            if app.explorer.dock.front is None or app.explorer.dock.front.key != panel.key:
+            if app.explorer.tabs.front is None or app.explorer.tabs.front.key != panel.key:
                 await pilot.press(panel.key)
             # Where there is room for one only, it is gone to already.
             if not isinstance(app.focused, Panel):

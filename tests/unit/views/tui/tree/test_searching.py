@@ -55,7 +55,7 @@ def test_many_matches_in_each_name_are_each_one_match(wide: Model) -> None:
 
 def test_a_letter_typed_during_a_search_begins_another_one(wide: Model) -> None:
     app = ExplorerApp(still(wide))
-    searching = app.explorer.searching
+    searching = app.explorer.search
 
     async def story(pilot: Pilot[None]) -> None:
         searching.clock = partial(next, count())
@@ -86,7 +86,7 @@ def test_a_search_goes_on_after_it_was_kept(wide: Model) -> None:
 
 def test_a_search_that_is_given_up_finds_nothing_later(wide: Model) -> None:
     app = ExplorerApp(still(wide))
-    searching, tree = app.explorer.searching, app.explorer.tree_panel
+    searching, tree = app.explorer.search, app.explorer.tree_panel
 
     async def story(pilot: Pilot[None]) -> None:
         searching.clock = partial(next, count())
@@ -97,7 +97,7 @@ def test_a_search_that_is_given_up_finds_nothing_later(wide: Model) -> None:
         await settle(app, pilot)
 
         assert (searching.at_work, searching.count) == (False, "")
-        assert not tree.arrangement.filtered
+        assert not tree.tree_rows.filtered
         assert tree.selected.path == ""
 
     drive(app, story)
