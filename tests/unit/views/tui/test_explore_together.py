@@ -43,7 +43,7 @@ def test_tab_walks_through_the_panels_and_back_to_the_tree() -> None:
             seen.append(type(app.focused).__name__)
             await pilot.press("tab")
 
-        assert seen == ["ModuleTree", "Details", "Performance", "ModuleTree"]
+        assert seen == ["ModuleTree", "DetailsPanel", "PerformancePanel", "ModuleTree"]
 
     drive(app, story)
 

@@ -315,7 +315,7 @@ def test_enter_unfolds_and_folds_a_container_and_views_a_leaf() -> None:
 
         await pilot.press("up", "up", "enter")
         assert tree.selected.path == "embed"
-        assert type(app.focused).__name__ == "Details"
+        assert type(app.focused).__name__ == "DetailsPanel"
 
     drive(app, story)
 
