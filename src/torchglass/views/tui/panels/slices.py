@@ -1,6 +1,6 @@
 """Which slice of a tensor is shown.
 
->>> look = Look((8, 3, 5, 5))
+>>> look = TensorSlice((8, 3, 5, 5))
 >>> look.take(read_slice("2, :, 1:4", look.shape))
 >>> look.text
 '[2, 0, 1:4, :]'
