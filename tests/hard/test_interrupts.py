@@ -24,7 +24,7 @@ FILES = (
     *("capture/torch_modes.py", "capture/restore_state.py", "capture/isolated_run.py"),
     *("guard/guard.py", "guard/optimizer_check.py", "observe/statistics_recorder.py"),
     *("watch/activations.py", "trace/selection.py", "measure/flop_counter.py"),
-    *("capture/trial_forward.py", "classic/inspector_gadgets.py", "watch/watcher.py"),
+    *("classic/inspector_gadgets.py", "watch/watcher.py"),
     *("watch/module_flow.py", "api/trace.py", "contextlib.py"),
 )
 # Python looks for signals when a function begins, after calls and at the end of loops.

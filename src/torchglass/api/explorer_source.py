@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 TENSORS_BYTES = 1 << 28
 """How much of what goes through a forward is kept to be looked at."""
-_WARMUP, _REPEATS = 1, 3
 
 
 def exhibit(
@@ -140,6 +139,7 @@ def _run(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Open
     from torchglass.api.observe import record
     from torchglass.api.trace import trace_forward
     from torchglass.capture.live.live_object import LiveObject
+    from torchglass.capture.restore_state import retried_with_gradients
 
     # One after the other: tracing takes time that would be taken for the model's.
     error: Exception | None = None
@@ -159,7 +159,7 @@ def _run(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Open
         with _leaving_as_found(model):
             documents.append(trace_forward(model, inputs, kwargs, save=None).record)
     with contextlib.suppress(CaptureError):
-        documents.append(_measured(model, inputs, kwargs))
+        documents.append(retried_with_gradients(_measured)(model, inputs, kwargs))
     documents.append(_findings(model, inputs, kwargs, recording.calls, live))
     return Opened(hold(read(model), *documents), live)
 
@@ -246,24 +246,38 @@ def _by_call(tensors: Tensors) -> dict[tuple[str, int], dict[str, torch.Tensor]]
     return calls
 
 
-def _measured(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Document:
-    """What the modules take, with a backward where the model is in training mode."""
-    from torchglass.capture.measure import flops, memory
-    from torchglass.capture.measure import profile as timing
+def _measured(
+    model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], *, gradients: bool = False
+) -> Document:
+    """What the modules take, with a backward where the model is in training mode.
+
+    FLOPs and memory are counted in one run, and time is taken in another.
+    """
+    from torchglass.capture.isolated_run import isolated_run
+    from torchglass.capture.measure.flops import FlopObserver
+    from torchglass.capture.measure.memory import MemoryObserver
+    from torchglass.capture.measure.profile import TimedRuns
+    from torchglass.capture.restore_state import running_uncompiled
     from torchglass.results.flops import Flops
     from torchglass.results.memory import Memory
     from torchglass.results.profile import Profile
 
     # Not by the verbs: an argument of forward may have the name of one of their options.
     backward = bool(getattr(model, "training", False))
-    timed = Profile(
-        *timing.measure(
-            model, inputs, kwargs, backward=backward, warmup=_WARMUP, repeats=_REPEATS, ops=False
-        )
-    )
-    counted = Flops(*flops.count(model, inputs, kwargs, backward=backward))
-    taken = Memory(*memory.measure(model, inputs, kwargs, backward=backward))
-    return measures(timed.rows, counted.rows, taken.rows, timed.timing.notes)
+    with isolated_run(
+        model, inputs, kwargs, backward=backward, gradients=gradients, compiled=True
+    ) as run:
+        timed = TimedRuns(run, ops=False)
+        flops, memory = FlopObserver(run), MemoryObserver(run)
+        # The mode that logs memory counts who holds a tensor, so it has to be the outer one.
+        with running_uncompiled(), memory:
+            run.run(flops, memory)
+        # The runs before have warmed up all but what is compiled.
+        timed.measure(warmup=int(run.has_compiled), repeats=1, plain=0)
+        structure = run.read_model()
+    times = Profile(structure, memory.calls, timed.timing()).rows
+    taken = Memory(structure, memory.calls, memory.footprint()).rows
+    return measures(times, Flops(structure, flops.work()).rows, taken, timed.timing().notes)
 
 
 def _recorded_before(model: Any) -> Statistics:
@@ -291,20 +305,11 @@ def _recorded_before(model: Any) -> Statistics:
 def _leaving_as_found(model: Any) -> Iterator[None]:
     """Put random state and buffers back, and compute no gradients."""
     import torch
-    from torch.nn.parameter import is_lazy
 
-    from torchglass.capture.restore_state import keeping_modules, keeping_random_state
-    from torchglass.capture.trial_forward import modules_in, tensors_of
+    from torchglass.capture.model.live_modules import modules_in
+    from torchglass.capture.restore_state import leave_unchanged
 
-    located = modules_in(model)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(keeping_random_state())
-        # A lazy module gets its tensors from its first forward, and keeps them.
-        if not any(map(is_lazy, tensors_of(located))):
-            inner = (module for _, module in located)
-            copies = {"_buffers": lambda buffer: buffer.detach().clone()}
-            stack.enter_context(keeping_modules(inner, copies))
+    with torch.no_grad(), leave_unchanged(module for _, module in modules_in(model)):
         yield
 
 
@@ -330,7 +335,7 @@ def tensors_of_target(target: object, unsafe: bool) -> Mapping[str, Callable[[],
         }
     if not is_live(target):
         return {}
-    from torchglass.capture.trial_forward import modules_in
+    from torchglass.capture.model.live_modules import modules_in
 
     return {
         join_path(path, name): partial(_itself, tensor)

@@ -74,7 +74,7 @@ def summary(
     target = _unpacked(resolve(model))
     run = None
     if is_live(target):
-        from torchglass.capture.trial_forward import look_at
+        from torchglass.capture.model_inputs import look_at
 
         record, calls = look_at(
             target,

@@ -56,6 +56,11 @@ def has_fakes(tensors: Iterable[torch.Tensor]) -> bool:
     return any(isinstance(tensor, FakeTensor) for tensor in tensors)
 
 
+def lack_values(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether some of the tensors are fake, or on the meta device."""
+    return any(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in tensors)
+
+
 class Faking:
     """Makes fakes of real tensors, the same fake of the same tensor."""
 

@@ -1,31 +1,83 @@
-"""One forward and backward of a model, after which everything it touched is restored."""
+"""Isolated runs: forward, loss and backward of a model, after which everything is as it was.
+
+    with isolated_run(model, (x,), backward=True) as run:
+        run.run(observer)        # any number of times, each from the same state
+
+**What it is.** `tg.summary`, `flops`, `memory`, `profile`, `inspect` and the explorer run the
+user's model on their own account. They all do it here. `isolated_run` prepares the model once for
+the block, and `IsolatedRun.run` runs one step and tells an observer of its stages.
+
+**How an observer is written.** Derive from `RunObserver`. `stage(name)` gives a with-block that
+is put around the stage: enter modes and `observe_calls` there. `before_backward(nodes)` is given
+the autograd nodes that the backward is about to run. `run` takes several observers, so that one
+run serves several questions; they are entered in order, so the last one is nearest to the model.
+
+    class Calls(RunObserver):
+        def stage(self, name):
+            return observe_calls(self.recorder)
+
+**What is restored, and when.**
+
+| what | how | when |
+|---|---|---|
+| random state of Python, numpy, torch | saved and restored | each run |
+| buffers | the model runs on copies | each run |
+| attributes, containers and generators of modules, parameter memory | restored | each run |
+| gradients | taken off, then put back | each run |
+| inputs | the model is given copies, one for each tensor | each run |
+| gradient mode, garbage collection | set, then restored | each run |
+| FSDP: sharded or gathered weights | restored by FSDP itself | each run |
+| optimizers that step in the backward | their hooks are taken off, then put back | the block |
+| `torch.compile` | the model runs as Python, unless `compiled=True` | the block |
+| parameters that are written to | cannot be restored cheaply: a warning names them | the block |
+
+A lazy model is run as a copy, so that it stays lazy. With `fake=True` parameters, buffers and
+inputs are fake tensors for the length of the block, and nothing is computed.
+
+The with-blocks that do the restoring are in `restore_state.py`; tracing and the guard, which run
+the user's forward only once or again, use some of them directly.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from torchglass.blocks import unbroken
 from torchglass.capture.autograd import Reached, leaves_among, nodes_behind
+from torchglass.capture.fake_tensors import Faking
+from torchglass.capture.model.live_modules import (
+    LocatedModule,
+    modules_in,
+    parameters_of,
+    tensors_of,
+)
 from torchglass.capture.model.structure import read_model
-from torchglass.capture.nested_tensors import named_tensors
+from torchglass.capture.module_calls import CallRecorder, observe_calls
+from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.restore_state import (
     KeptGradients,
     gradients_set,
+    has_compiled,
     keeping_modules,
     keeping_random_state,
     retried_with_gradients,
+    running_uncompiled,
     telling_of_changes,
 )
 from torchglass.capture.torch_functions import without_guards
-from torchglass.capture.torch_internals import accumulated_gradient_hooks, tree_map_only
-from torchglass.capture.trial_forward import copy_of_lazy, modules_in, tensors_of
+from torchglass.capture.torch_internals import (
+    accumulated_gradient_hooks,
+    replace_flat_weights,
+    tree_map_only,
+)
 from torchglass.errors import CaptureError
 from torchglass.records.model import Model, Module, ModuleId
 from torchglass.records.timing import Stage
@@ -34,25 +86,41 @@ from torchglass.records.timing import Stage
 _backward = without_guards(torch.autograd.backward)
 
 NO_BACKWARD = "nothing that the model returned has a gradient, so there was no backward"
-
+LAZY_IS_NOT_FAKE = "lazy modules take their shapes from real tensors; try fake=False"
 _NO_STEP = "what hangs on the gradients, as an optimizer that steps in the backward, was left out"
 
-Located = Sequence[tuple[str, nn.Module]]
 Loss = Callable[[Any], torch.Tensor]
 """What a model returned, to the one number that its backward starts from."""
 
 
-class Watcher(Protocol):
-    """Who is told of the stages of a step."""
+class RunObserver:
+    """Is told of the stages of a run; this one does nothing."""
 
     def stage(self, name: Stage) -> contextlib.AbstractContextManager[object]:
-        """A block in which a stage runs, and nothing else."""
+        """A block that is put around a stage, and around nothing else."""
+        return contextlib.nullcontext()
 
     def before_backward(self, nodes: Sequence[Reached]) -> None:
-        """The nodes that the backward is about to come to."""
+        """The nodes that the backward is about to run."""
 
 
-class Step:
+class ForwardCalls(RunObserver):
+    """Records the module calls of the forward; an exception is told the module it came from."""
+
+    def __init__(self, recorder: CallRecorder) -> None:
+        self._recorder = recorder
+
+    @unbroken
+    def stage(self, name: Stage) -> Iterator[None]:
+        """Record a forward."""
+        if name != "forward":
+            yield
+            return
+        with observe_calls(self._recorder), note_failures(self._recorder):
+            yield
+
+
+class IsolatedRun:
     """A model with its inputs, ready to be run any number of times from the same state.
 
     Each run has the same random numbers, fresh copies of inputs and buffers, and no gradients yet.
@@ -60,33 +128,53 @@ class Step:
 
     def __init__(
         self,
-        target: Callable[..., Any],
-        modules: Sequence[nn.Module],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        target: Any,
+        located: Sequence[LocatedModule],
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
         *,
-        backward: bool = True,
-        loss: Loss | None = None,
-        gradients: bool = False,
+        backward: bool,
+        loss: Loss | None,
+        gradients: bool,
     ) -> None:
-        """With `gradients` a forward alone, too, runs as in training."""
-        self._target = target
-        self._modules = modules
-        self._arguments = args, dict(kwargs)
-        self._backward = backward
-        self._gradients = backward or gradients
-        self._loss = _checked(sum_of_outputs if loss is None else loss)
+        self.target = target
+        self.located = located
+        self.modules = [module for _, module in located]
+        self.arguments = arguments
+        """What the forward is called with; fakes, if the run is fake."""
+        self.backward = backward
+        self.has_compiled = has_compiled(self.modules)
+        self.faking: Faking | None = None
+        self.notes: list[str] = []
+        """What the reader should know of how the model was run."""
         self.went_back = False
         """Whether the last run had a backward."""
+        self._gradients = backward or gradients
+        self._loss = sum_of_outputs if loss is None else loss
+        if not callable(self._loss):
+            raise CaptureError(f"loss must be a function of the model's output, not {loss!r}")
 
-    def run(self, watcher: Watcher) -> None:
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The parameters and buffers of the model, and the tensors among the inputs."""
+        inputs = (tensor for _, tensor in tensors_of_call(*self.arguments))
+        return [*tensors_of(self.located), *inputs]
+
+    def read_model(self) -> Model:
+        """What the model is made of; a function without modules is made of nothing but itself."""
+        if self.modules:
+            return read_model(self.target)
+        kind = type(self.target).__name__
+        root = Module(id=ModuleId(0), path="", name="", class_name=kind)
+        return Model(name=getattr(self.target, "__name__", kind), modules=(root,))
+
+    def run(self, *observers: RunObserver) -> None:
         """Forward, loss and backward, each as a stage; what they raise passes through."""
-        with self._world() as (args, kwargs, kept):
-            with watcher.stage("forward"):
-                output = self._target(*args, **kwargs)
-            if not self._backward:
+        with self._restored() as (args, kwargs, kept):
+            with _stage(observers, "forward"):
+                output = self.target(*args, **kwargs)
+            if not self.backward:
                 return
-            with watcher.stage("loss"):
+            with _stage(observers, "loss"):
                 loss: object = self._loss(output)
             if not isinstance(loss, torch.Tensor):
                 kind = type(loss).__name__
@@ -96,65 +184,143 @@ class Step:
                 return
             nodes = list(nodes_behind([loss]))
             kept.keep(leaves_among(nodes))
-            watcher.before_backward(nodes)
-            with watcher.stage("backward"):
+            for observer in observers:
+                observer.before_backward(nodes)
+            with _stage(observers, "backward"):
                 _backward(loss)
 
     @unbroken
-    def _world(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], KeptGradients]]:
+    def _restored(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], KeptGradients]]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(keeping_random_state())
-            stack.enter_context(keeping_modules(self._modules, {"_buffers": _Copies().copy}))
+            stack.enter_context(keeping_modules(self.modules, {"_buffers": _Copies().copy}))
             kept = stack.enter_context(KeptGradients())
-            kept.keep(parameters_of(self._modules))
+            kept.keep(parameters_of(self.modules))
             stack.enter_context(gradients_set(self._gradients))
-            args, kwargs = copied(self._arguments)
-            stack.enter_context(_without_collecting())
+            args, kwargs = _copied(self.arguments)
+            stack.enter_context(_without_garbage_collection())
             yield args, kwargs, kept
 
 
-def copied(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-    """Arguments whose tensors are copies, so that a forward may change them."""
-    return tree_map_only(torch.Tensor, _Copies().copy, arguments)
+@unbroken
+def isolated_run(
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    backward: bool = False,
+    loss: Loss | None = None,
+    gradients: bool = False,
+    fake: bool = False,
+    compiled: bool = False,
+) -> Iterator[IsolatedRun]:
+    """Prepare a model to be run in this block, after which it is as it was.
 
-
-def with_shapes(
-    target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Any, Located]:
-    """A model and its modules; of a lazy one a copy that has been run, so that it stays lazy."""
+    With `gradients` a forward alone, too, runs as in training. With `compiled` what is compiled
+    runs so; otherwise as the Python that it was made of, which calls its modules.
+    """
     if not callable(target):
         raise CaptureError(f"{type(target).__name__} cannot be run: it is not callable")
     located = modules_in(target)
-    tensors = tensors_of(located)
-    if not any(map(is_lazy, tensors)):
-        return target, located
-    made = copy_of_lazy(target, tensors)
-    _give_shapes(made, args, kwargs)
-    return made, modules_in(made)
+    arguments = args, dict(kwargs or {})
+    if any(map(is_lazy, tensors_of(located))):
+        if fake:
+            raise CaptureError(LAZY_IS_NOT_FAKE)
+        target = _copy_with_shapes(target, located, arguments)
+        located = modules_in(target)
+    run = IsolatedRun(target, located, arguments, backward=backward, loss=loss, gradients=gradients)
+    with contextlib.ExitStack() as stack:
+        if stack.enter_context(_without_optimizer_hooks(run.modules)):
+            run.notes.append(_NO_STEP)
+        if not fake:
+            stack.enter_context(telling_of_changes(run.modules))
+        if not compiled:
+            stack.enter_context(running_uncompiled())
+        if fake:
+            stack.enter_context(_fake_tensors(run))
+        yield run
+
+
+@unbroken
+def _stage(observers: Sequence[RunObserver], name: Stage) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for observer in observers:
+            stack.enter_context(observer.stage(name))
+        yield
+
+
+@unbroken
+def _fake_tensors(run: IsolatedRun) -> Iterator[None]:
+    """Let a model and its inputs have tensors without values."""
+    faking = run.faking = Faking(run.tensors, run.located)
+    replace = {"_parameters": faking.fake, "_buffers": faking.fake}
+    with keeping_modules(run.modules, replace), faking.running():
+        for module in run.modules:
+            if isinstance(module, nn.RNNBase):
+                # It reaches its weights through a list of its own.
+                replace_flat_weights(module, faking.fake)
+        run.arguments = tree_map_only(torch.Tensor, faking.fake, run.arguments)
+        yield
+
+
+@unbroken
+def _without_optimizer_hooks(modules: Sequence[nn.Module]) -> Iterator[bool]:
+    """Let no optimizer step that hangs on the backward; the block is told whether there is one."""
+    parameters = parameters_of(modules)
+    optimizers = [hooks for p in parameters if (hooks := accumulated_gradient_hooks(p))]
+    steps = [dict(hooks) for hooks in optimizers]
+    for hooks in optimizers:
+        hooks.clear()
+    try:
+        yield bool(optimizers)
+    finally:
+        for hooks, step in zip(optimizers, steps, strict=True):
+            hooks.update(step)
+
+
+def _copy_with_shapes(
+    target: Any,
+    located: Sequence[LocatedModule],
+    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+) -> Any:
+    """A copy of a lazy model, with the shapes that a forward gives to it."""
+    # torch can copy a parameter that has no shape yet, but not such a buffer.
+    copies = {
+        id(tensor): UninitializedBuffer(device=tensor.device, dtype=tensor.dtype)  # type: ignore[call-arg]
+        for tensor in tensors_of(located)
+        if isinstance(tensor, UninitializedBuffer)
+    }
+    made = copy.deepcopy(target, copies)
+    _give_shapes(made, arguments)
+    return made
 
 
 @retried_with_gradients
 def _give_shapes(
-    target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, gradients: bool = False
+    target: Any, arguments: tuple[tuple[Any, ...], dict[str, Any]], *, gradients: bool = False
 ) -> None:
-    args, kwargs = copied((args, dict(kwargs)))
-    with keeping_random_state(), gradients_set(gradients):
+    args, kwargs = _copied(arguments)
+    recorder = CallRecorder(modules_in(target))
+    with (
+        keeping_random_state(),
+        gradients_set(gradients),
+        observe_calls(recorder),
+        note_failures(recorder),
+    ):
         target(*args, **kwargs)
 
 
-def read_target(target: Any, modules: Sequence[nn.Module]) -> Model:
-    """What a model is made of; a function without modules is made of nothing but itself."""
-    if modules:
-        return read_model(target)
-    kind = type(target).__name__
-    root = Module(id=ModuleId(0), path="", name="", class_name=kind)
-    return Model(name=getattr(target, "__name__", kind), modules=(root,))
-
-
-def _checked(loss: Loss) -> Loss:
-    if not callable(loss):
-        raise CaptureError(f"loss must be a function of the model's output, not {loss!r}")
-    return loss
+@contextlib.contextmanager
+def note_failures(recorder: CallRecorder) -> Iterator[None]:
+    """Let an exception of the user's model say which module it came out of."""
+    try:
+        yield
+    except Exception as error:
+        path = recorder.where_failed(error)
+        # Python 3.10 has no notes.
+        if path is not None and hasattr(error, "add_note"):
+            error.add_note(f"while running {path or 'the model itself'}")
+        raise
 
 
 def sum_of_outputs(output: Any) -> torch.Tensor:
@@ -190,23 +356,9 @@ def _sums(place: str, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         ) from error
 
 
-@unbroken
-def keeping_parameters(modules: Sequence[nn.Module]) -> Iterator[Sequence[str]]:
-    """Let no optimizer step that hangs on the backward, and warn if weights change even so.
-
-    The block is told what there is to say of such an optimizer.
-    """
-    parameters = parameters_of(modules)
-    optimizers = [hooks for p in parameters if (hooks := accumulated_gradient_hooks(p))]
-    steps = [dict(hooks) for hooks in optimizers]
-    for hooks in optimizers:
-        hooks.clear()
-    try:
-        with telling_of_changes(modules):
-            yield [_NO_STEP] if optimizers else []
-    finally:
-        for hooks, step in zip(optimizers, steps, strict=True):
-            hooks.update(step)
+def _copied(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """Arguments whose tensors are copies, so that a forward may change them."""
+    return tree_map_only(torch.Tensor, _Copies().copy, arguments)
 
 
 class _Copies:
@@ -228,7 +380,7 @@ class _Copies:
 
 
 @unbroken
-def _without_collecting() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Let no garbage collection fall into a span that has nothing to do with it."""
     if not gc.isenabled():
         yield
@@ -238,9 +390,3 @@ def _without_collecting() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def parameters_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
-    """The parameters that modules hold and that have a shape, shared ones once."""
-    own = (parameter for module in modules for parameter in module._parameters.values())
-    return list({id(one): one for one in own if one is not None and not is_lazy(one)}.values())

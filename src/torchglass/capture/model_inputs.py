@@ -1,4 +1,4 @@
-"""The arguments of a forward, in the forms in which users pass them."""
+"""The forward of `tg.summary`: inputs in the forms in which users pass them, and what ran."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torchglass.capture.fake_tensors import has_fakes
+from torchglass.capture.isolated_run import ForwardCalls, isolated_run
+from torchglass.capture.model.live_modules import modules_in, tensors_of
+from torchglass.capture.model.structure import read_model
+from torchglass.capture.module_calls import CallRecorder
+from torchglass.capture.restore_state import retried_with_gradients
 from torchglass.errors import CaptureError
+from torchglass.records.model import Model
+from torchglass.records.trace import CallRecord
 
 Size = Sequence[int]
 Dtype = torch.dtype | str
@@ -18,6 +26,69 @@ class Arguments(NamedTuple):
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+
+class Seen(NamedTuple):
+    """A model, and the calls of its modules if it was run."""
+
+    model: Model
+    calls: tuple[CallRecord, ...] | None
+
+
+def look_at(
+    target: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    input_size: Size | Iterable[Size] | None = None,
+    input_data: Any = None,
+    dtypes: Dtype | Sequence[Dtype] | None = None,
+    fake: bool = False,
+) -> Seen:
+    """Read a model and, with inputs of any kind, run one forward without gradients.
+
+    A model with lazy modules is run as a copy and read from it, so that it has shapes here and
+    stays lazy there.
+    """
+    given = [bool(args or kwargs), input_size is not None, input_data is not None]
+    if sum(given) > 1:
+        raise CaptureError(
+            "pass the inputs in one way: as arguments, as input_size or as input_data"
+        )
+    if not any(given):
+        return Seen(read_model(target), None)
+    tensors = tensors_of(modules_in(target))
+    fake = fake or has_fakes(tensors)
+    if input_size is not None:
+        arguments = _from_sizes(input_size, dtypes, tensors, fake=fake)
+    elif input_data is not None:
+        arguments = arguments_from_data(input_data)
+    else:
+        arguments = Arguments(args, kwargs or {})
+    return _run(target, arguments, fake)
+
+
+@retried_with_gradients
+def _run(target: Any, arguments: Arguments, fake: bool, *, gradients: bool = False) -> Seen:
+    with isolated_run(target, *arguments, gradients=gradients, fake=fake) as run:
+        recorder = CallRecorder(run.located)
+        run.run(ForwardCalls(recorder))
+    return Seen(read_model(run.target), recorder.calls)
+
+
+def _from_sizes(
+    sizes: Size | Iterable[Size],
+    dtypes: Dtype | Sequence[Dtype] | None,
+    tensors: Sequence[torch.Tensor],
+    *,
+    fake: bool,
+) -> Arguments:
+    """Inputs where the model is and of the dtype it computes in."""
+    device = torch.device("meta") if fake else next((t.device for t in tensors), None)
+    dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), None)
+    return arguments_from_sizes(
+        sizes, dtypes, device or torch.get_default_device(), dtype or torch.get_default_dtype()
+    )
 
 
 def arguments_from_data(data: Any) -> Arguments:

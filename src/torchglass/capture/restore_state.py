@@ -103,6 +103,27 @@ def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]
         surely(held.restore)
 
 
+@unbroken
+def leave_unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Put random state, buffers and attributes back after a forward.
+
+    A lazy module gets its tensors from its first forward, and keeps them: that cannot be undone in
+    parts.
+    """
+    modules = list(modules)
+    tables = (table for one in modules for table in (one._parameters, one._buffers))
+    tensors = (tensor for table in tables for tensor in table.values() if tensor is not None)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(keeping_random_state())
+        if not any(map(is_lazy, tensors)):
+            stack.enter_context(keeping_modules(modules, {"_buffers": _clone}))
+        yield
+
+
+def _clone(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
+
+
 def retried_with_gradients(run: Callable[..., Result]) -> Callable[..., Result]:
     """Call a function that runs a model without gradients once more with `gradients=True`.
 

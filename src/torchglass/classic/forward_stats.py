@@ -45,8 +45,8 @@ def record_torch_module_forward_stats(module: object, *, keep: int = 100) -> Ite
 @contextlib.contextmanager
 def _filling(module: object, *, keep: int = 100, budget_bytes: int = 0) -> Iterator[Recording]:
     """The same, also keeping copies of tensors up to `budget_bytes`."""
+    from torchglass.capture.model.live_modules import modules_in
     from torchglass.capture.observe.statistics_recorder import recording_statistics
-    from torchglass.capture.trial_forward import modules_in
 
     lists: dict[str, list[ForwardStats]] = {}
     for path, inner in modules_in(module):
@@ -88,7 +88,7 @@ def get_forward_stats(model: object) -> TimingData:
         >>> {path: len(calls) for path, calls in get_forward_stats(model).items()}
         {'': 1, '0': 1}
     """
-    from torchglass.capture.trial_forward import modules_in
+    from torchglass.capture.model.live_modules import modules_in
 
     found = ((path, _attributes(module).get(_ATTRIBUTE)) for path, module in modules_in(model))
     return TimingData(model, ((path, calls) for path, calls in found if calls))
@@ -122,21 +122,12 @@ def explore_torch_module_with_stats(module: Any, /, *inputs: Any, **kwargs: Any)
     Raises:
         ViewError: There is no terminal.
     """
-    from torch.nn.parameter import is_lazy
-
     from torchglass.api.explorer_source import TENSORS_BYTES
-    from torchglass.capture.restore_state import keeping_modules, keeping_random_state
-    from torchglass.capture.trial_forward import modules_in, tensors_of
+    from torchglass.capture.model.live_modules import modules_in
+    from torchglass.capture.restore_state import leave_unchanged
 
-    located = modules_in(module)
-    with contextlib.ExitStack() as stack:
-        recording = stack.enter_context(_filling(module, budget_bytes=TENSORS_BYTES))
-        stack.enter_context(keeping_random_state())
-        # A lazy module gets its tensors from its first forward, and keeps them.
-        if not any(map(is_lazy, tensors_of(located))):
-            inner = (module for _, module in located)
-            copies = {"_buffers": lambda buffer: buffer.detach().clone()}
-            stack.enter_context(keeping_modules(inner, copies))
+    inner = [one for _, one in modules_in(module)]
+    with _filling(module, budget_bytes=TENSORS_BYTES) as recording, leave_unchanged(inner):
         failed = False
         try:
             module(*inputs, **kwargs)

@@ -156,7 +156,7 @@ def get_module_by_path(model: Any, path: str) -> Any:
         >>> get_module_by_path(torch.nn.Sequential(torch.nn.ReLU()), "0")
         ReLU()
     """
-    from torchglass.capture.trial_forward import modules_in
+    from torchglass.capture.model.live_modules import modules_in
 
     modules = dict(modules_in(model)) if path else {"": model}
     if path not in modules:

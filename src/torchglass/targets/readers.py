@@ -32,7 +32,7 @@ def is_state(target: object) -> TypeGuard[Mapping[object, object]]:
     """Whether a target is what was saved of a model, such as a dict of tensors."""
     if not isinstance(target, Mapping):
         return False
-    from torchglass.capture.model.containers import module_parts
+    from torchglass.capture.model.live_modules import module_parts
 
     return not module_parts(target)
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from torchglass.capture.trial_forward import Seen, look_at
+from torchglass.capture.model_inputs import Seen, look_at
 from torchglass.errors import CaptureError
 
 Build = Callable[[], nn.Module]

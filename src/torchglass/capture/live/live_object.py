@@ -29,10 +29,9 @@ from torchglass.capture.live.attributes import (
     raised,
     whole_text,
 )
-from torchglass.capture.model.containers import module_parts
+from torchglass.capture.model.live_modules import module_parts, modules_in
 from torchglass.capture.restore_state import keeping_random_state
 from torchglass.capture.tensor.description import describe
-from torchglass.capture.trial_forward import modules_in
 from torchglass.errors import LookupFailedError
 from torchglass.records.attributes import (
     Attribute,

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 
-from torchglass.blocks import together, unbroken
-from torchglass.capture.autograd import Reached
-from torchglass.capture.fake_tensors import Faking, has_fakes
-from torchglass.capture.isolated_run import (
-    Located,
-    Loss,
-    Step,
-    keeping_parameters,
-    read_target,
-    with_shapes,
-)
+from torchglass.blocks import unbroken
+from torchglass.capture.fake_tensors import lack_values
+from torchglass.capture.isolated_run import IsolatedRun, Loss, RunObserver, isolated_run
 from torchglass.capture.measure.clocks import Clock, clock_for
 from torchglass.capture.measure.flop_counter import FlopCounter, FlopMode, counting_functions
+from torchglass.capture.model.live_modules import modules_in, tensors_of
 from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.nested_tensors import tensors_of_call
-from torchglass.capture.restore_state import (
-    has_compiled,
-    keeping_modules,
-    retried_with_gradients,
-    running_uncompiled,
-)
-from torchglass.capture.torch_internals import tree_map_only
+from torchglass.capture.restore_state import retried_with_gradients
 from torchglass.capture.torch_modes import mode_on
-from torchglass.capture.trial_forward import tensors_of
 from torchglass.errors import CaptureError
 from torchglass.records.measures import FlopRecord
 from torchglass.records.model import Model
@@ -42,7 +27,7 @@ _NO_GRADIENT = "nothing that the model returned has a gradient, so only its forw
 _UNCOMPILED = "compiled modules were counted as the Python that they were made of"
 
 
-class Counted(NamedTuple):
+class CountedFlops(NamedTuple):
     """A model, and what one step of it computes."""
 
     model: Model
@@ -60,110 +45,74 @@ def count(
     fake: bool = False,
     timed: bool = False,
     gradients: bool = False,
-) -> Counted:
+) -> CountedFlops:
     """Run a model and count what each kernel of the run computes.
 
     Kernels are timed, in a further run, where it is wished, or where some could not be counted.
     """
-    target, located = with_shapes(target, args, kwargs)
-    tensors = [*tensors_of(located), *(tensor for _, tensor in tensors_of_call(args, kwargs))]
-    is_fake = fake or has_fakes(tensors) or any(tensor.is_meta for tensor in tensors)
-    if is_fake and timed:
+    inputs = (tensor for _, tensor in tensors_of_call(args, kwargs))
+    fake = fake or lack_values((*tensors_of(modules_in(target)), *inputs))
+    if fake and timed:
         raise CaptureError("a model without values computes nothing, so it cannot be timed")
-    modules = [module for _, module in located]
-    with together(
-        # A compiled function that the forward calls would hide its kernels, too.
-        running_uncompiled(),
-        _without_numbers(tensors, located, args, kwargs)
-        if is_fake
-        else contextlib.nullcontext((args, kwargs)),
-        keeping_parameters(modules),
-    ) as (_, (args, kwargs), left_out):
-        step = Step(
-            target, modules, args, kwargs, backward=backward, loss=loss, gradients=gradients
-        )
-        run = _Run(step, located, is_module=isinstance(target, nn.Module))
-        work = run.count(None)
-        if timed or (not is_fake and any(op.nature == "uncounted" for op in work.ops)):
-            work = run.count(clock_for(tensors))
-    notes = [_NO_GRADIENT] if backward and not step.went_back else []
-    notes += [_UNCOMPILED] if has_compiled(modules) else []
-    notes += left_out
-    return Counted(
-        read_target(target, modules),
-        FlopRecord(
-            places=work.places,
-            ops=work.ops,
-            total_ns=work.total_ns,
-            backward=step.went_back,
-            fake=is_fake,
-            notes=tuple(notes),
-        ),
-    )
+    with isolated_run(
+        target, args, kwargs, backward=backward, loss=loss, gradients=gradients, fake=fake
+    ) as run:
+        observer = FlopObserver(run)
+        run.run(observer)
+        if timed or (not fake and observer.has_uncounted):
+            observer = FlopObserver(run, clock_for(run.tensors))
+            run.run(observer)
+        return CountedFlops(run.read_model(), observer.work())
 
 
-@unbroken
-def _without_numbers(
-    tensors: Sequence[torch.Tensor],
-    located: Located,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Let modules have tensors without numbers, and give such arguments."""
-    faking = Faking(tensors, located)
-    replace = {"_parameters": faking.fake, "_buffers": faking.fake}
-    with keeping_modules((module for _, module in located), replace), faking.running():
-        yield tree_map_only(torch.Tensor, faking.fake, (args, dict(kwargs)))
+class FlopObserver(RunObserver):
+    """Counts the FLOPs of a run, and with a clock times its kernels."""
 
-
-class _Run:
-    """A step that can be counted, any number of times."""
-
-    def __init__(self, step: Step, modules: Located, *, is_module: bool) -> None:
-        self._step = step
-        self._modules = modules
-        self._is_module = is_module
-
-    def count(self, clock: Clock | None) -> FlopRecord:
-        """Run the step once, and give what it computed."""
-        counter = FlopCounter(self._modules, clock)
-        watcher = _Counting(counter, clock, is_module=self._is_module)
-        self._step.run(watcher)
-        return FlopRecord(places=counter.places(), ops=counter.ops(), total_ns=watcher.total_ns())
-
-
-class _Counting:
-    """Counts the stages of a step."""
-
-    def __init__(self, counter: FlopCounter, clock: Clock | None, *, is_module: bool) -> None:
-        self._counter = counter
+    def __init__(self, run: IsolatedRun, clock: Clock | None = None) -> None:
+        self._run = run
         self._clock = clock
-        self._mode = FlopMode(counter, clock)
-        self._is_module = is_module
+        self._counter = FlopCounter(run.located, clock)
+        self._mode = FlopMode(self._counter, clock)
         self._marks: list[Any] = []
 
-    def total_ns(self) -> int | None:
-        """How long all stages took."""
-        if self._clock is None:
-            return None
-        times = self._clock.nanoseconds(self._marks)
-        return sum(times[1::2]) - sum(times[::2])
+    @property
+    def has_uncounted(self) -> bool:
+        """Whether there is no formula for some kernel that ran."""
+        return any(op.nature == "uncounted" for op in self._counter.ops())
 
     @unbroken
     def stage(self, name: Stage) -> Iterator[None]:
+        """Count the kernels of a stage."""
         self._counter.is_backward = name == "backward"
         with contextlib.ExitStack() as stack:
             stack.enter_context(observe_calls(self._counter))
             stack.enter_context(counting_functions(self._mode))
-            if name == "forward" and not self._is_module:
+            if name == "forward" and not isinstance(self._run.target, nn.Module):
                 stack.enter_context(self._counter.inside(""))
             stack.enter_context(mode_on(self._mode))
             self._mark()
             stack.callback(self._mark)
             yield
 
-    def before_backward(self, nodes: Sequence[Reached]) -> None:
-        return None
+    def work(self) -> FlopRecord:
+        """What the run computed."""
+        run = self._run
+        notes = [_NO_GRADIENT] if run.backward and not run.went_back else []
+        notes += [_UNCOMPILED] if run.has_compiled else []
+        return FlopRecord(
+            places=self._counter.places(),
+            ops=self._counter.ops(),
+            total_ns=self._total_ns(),
+            backward=run.went_back,
+            fake=run.faking is not None,
+            notes=(*notes, *run.notes),
+        )
+
+    def _total_ns(self) -> int | None:
+        if self._clock is None:
+            return None
+        times = self._clock.nanoseconds(self._marks)
+        return sum(times[1::2]) - sum(times[::2])
 
     def _mark(self) -> None:
         if self._clock is not None:

@@ -8,35 +8,23 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from torchglass.blocks import unbroken
 from torchglass.capture.autograd import Reached, leaves_among
-from torchglass.capture.fake_tensors import MOST_LSTM_WEIGHTS, Faking, has_fakes
+from torchglass.capture.fake_tensors import MOST_LSTM_WEIGHTS, lack_values
 from torchglass.capture.isolated_run import (
     NO_BACKWARD,
-    Located,
+    IsolatedRun,
     Loss,
-    Step,
-    Watcher,
-    keeping_parameters,
-    parameters_of,
-    read_target,
-    with_shapes,
+    RunObserver,
+    isolated_run,
+    note_failures,
 )
 from torchglass.capture.measure.allocators import Meter, meters_for
 from torchglass.capture.measure.memory_recorder import MemoryRecorder
 from torchglass.capture.measure.optimizer_copy import Making, Twin, optimizer_named
-from torchglass.capture.nested_tensors import tensors_of_call
-from torchglass.capture.restore_state import (
-    Replace,
-    has_compiled,
-    keeping_modules,
-    retried_with_gradients,
-    running_uncompiled,
-)
-from torchglass.capture.torch_internals import replace_flat_weights, tree_map_only
-from torchglass.capture.trial_forward import modules_in, note_where, tensors_of
+from torchglass.capture.model.live_modules import modules_in, parameters_of, tensors_of
+from torchglass.capture.restore_state import retried_with_gradients
 from torchglass.errors import CaptureError
 from torchglass.records.measures import AllocatorPeak, Footprint
 from torchglass.records.model import Model
@@ -51,37 +39,13 @@ _SPARSE = "how much a sparse tensor takes hangs on its numbers, which a predicti
 _COMPILED = "compiled modules were run as the Python that they were made of"
 _LSTM = "mkldnn_rnn_layer"
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
-
-class Measured(NamedTuple):
+class MeasuredMemory(NamedTuple):
     """A model, the shapes that went through it, and the memory that it took."""
 
     model: Model
     calls: tuple[CallRecord, ...]
     footprint: Footprint
-
-
-class _Plan(NamedTuple):
-    """What a step is to be."""
-
-    target: Any
-    located: Located
-    backward: bool
-    loss: Loss | None
-    optimizer: Making | None
-    gradients: bool
-    """Whether a forward alone runs as in training, too."""
-
-    @property
-    def modules(self) -> list[nn.Module]:
-        """The modules of the model."""
-        return [module for _, module in self.located]
-
-    @property
-    def parameters(self) -> list[torch.Tensor]:
-        """The parameters that they hold now; for a while those may be fakes."""
-        return parameters_of(self.modules)
 
 
 @retried_with_gradients
@@ -95,142 +59,85 @@ def measure(
     loss: Loss | None = None,
     fake: bool = False,
     gradients: bool = False,
-) -> Measured:
-    """Run a step of a model, and take down who takes which memory until when."""
+) -> MeasuredMemory:
+    """Run a step of a model, and take down who takes which memory until when.
+
+    A real step is run twice: with a look at all storages, and with the allocators' own meters on.
+    """
     if optimizer is not None and not backward:
         raise CaptureError("an optimizer step needs gradients: use backward=True")
     if isinstance(optimizer, str):
         optimizer = optimizer_named(optimizer)
-    arguments = args, dict(kwargs)
-    tensors = tensors_of(modules_in(target))
-    fake = fake or has_fakes(tensors) or any(tensor.is_meta for tensor in tensors)
-    if fake and any(map(is_lazy, tensors)):
-        raise CaptureError("lazy modules take their shapes from real tensors; try fake=False")
-    target, located = with_shapes(target, args, kwargs)
-    plan = _Plan(target, located, backward, loss, optimizer, gradients)
-    modules = plan.modules
-    with keeping_parameters(modules) as left_out, running_uncompiled():
-        calls, footprint = _predicted(plan, arguments) if fake else _taken(plan, arguments)
-    notes = [*footprint.notes]
-    notes += [_COMPILED] if has_compiled(modules) else []
-    notes += left_out
-    return Measured(
-        read_target(target, modules), calls, dataclasses.replace(footprint, notes=tuple(notes))
-    )
+    located = modules_in(target)
+    fake = fake or lack_values(tensors_of(located))
+    users = parameters_of(module for _, module in located)
+    with isolated_run(
+        target, args, kwargs, backward=backward, loss=loss, gradients=gradients, fake=fake
+    ) as run:
+        # Those of a lazy model are the ones of its copy.
+        users = users if run.target is target else parameters_of(run.modules)
+        observer = MemoryObserver(run, optimizer, users)
+        with observer:
+            run.run(observer)
+        footprint = observer.footprint()
+        if not fake:
+            allocations = _allocations(run, observer.twin)
+            footprint = dataclasses.replace(footprint, allocations=allocations)
+        return MeasuredMemory(run.read_model(), observer.calls, footprint)
 
 
-def _taken(plan: _Plan, arguments: Arguments) -> tuple[tuple[CallRecord, ...], Footprint]:
-    """Run the step twice: with a look at all storages, and with the allocators' own meters on."""
-    args, kwargs = arguments
-    inputs = [tensor for _, tensor in tensors_of_call(args, kwargs)]
-    devices = {str(tensor.device) for tensor in (*tensors_of(plan.located), *inputs)}
-    seen = _Seen(plan, plan.parameters)
-    seen.run(arguments)
-    last: Stage = "backward" if seen.went_back else "loss" if plan.backward else "forward"
-    metered = _Metered(meters_for(devices or {"cpu"}), last, seen.twin)
-    try:
-        _run(plan, arguments, metered)
-    finally:
-        metered.stop()
-    footprint = dataclasses.replace(seen.footprint(), allocations=tuple(metered.allocations))
-    return seen.calls, footprint
-
-
-def _predicted(plan: _Plan, arguments: Arguments) -> tuple[tuple[CallRecord, ...], Footprint]:
-    """Run the step once, on tensors that hold nothing."""
-    modules = plan.modules
-    faking = Faking(tensors_of(plan.located), plan.located)
-    users = plan.parameters
-    with (
-        keeping_modules(modules, {"_parameters": faking.fake, "_buffers": faking.fake}),
-        faking.running(),
-    ):
-        for module in modules:
-            if isinstance(module, nn.RNNBase):
-                # It reaches its weights through a list of its own.
-                replace_flat_weights(module, faking.fake)
-        seen = _Seen(plan, users, faking.fake)
-        seen.run(tree_map_only(torch.Tensor, faking.fake, arguments))
-    footprint = seen.footprint()
-    notes = [*footprint.notes]
-    if seen.went_back and any(block.op == _LSTM for block in footprint.blocks):
-        large = any(weight.nbytes > MOST_LSTM_WEIGHTS for weight in _lstm_weights(modules))
-        notes.append(_NO_WORKSPACE if large else _ESTIMATED)
-    if seen.has_sparse:
-        notes.append(_SPARSE)
-    return seen.calls, dataclasses.replace(footprint, fake=True, notes=tuple(notes))
-
-
-def _lstm_weights(modules: Sequence[nn.Module]) -> list[torch.Tensor]:
-    layers = (module for module in modules if isinstance(module, nn.LSTM))
-    return [weight for layer in layers for weight in layer.parameters(recurse=False)]
-
-
-def _run(plan: _Plan, arguments: Arguments, watcher: Watcher) -> None:
-    step = Step(
-        plan.target,
-        plan.modules,
-        *arguments,
-        backward=plan.backward,
-        loss=plan.loss,
-        gradients=plan.gradients,
-    )
-    with _own_autocast_cache():
-        step.run(watcher)
-
-
-@unbroken
-def _own_autocast_cache() -> Iterator[None]:
-    """Let a step make its own copies of weights in another dtype, as every step does."""
+def _allocations(run: IsolatedRun, twin: Twin | None) -> tuple[AllocatorPeak, ...]:
+    """Run the step once more, and ask the allocators of its devices."""
+    devices = {str(tensor.device) for tensor in run.tensors}
+    last: Stage = "backward" if run.went_back else "loss" if run.backward else "forward"
+    metered = _Metered(meters_for(devices or {"cpu"}), last, twin)
     torch.clear_autocast_cache()
     try:
-        yield
+        run.run(metered)
     finally:
+        metered.stop()
         torch.clear_autocast_cache()
+    return tuple(metered.allocations)
 
 
-class _Seen:
-    """A step of which a ledger is kept."""
+class MemoryObserver(RunObserver):
+    """Logs the storages of a run; as a with-block it lets go of them at the end."""
 
     def __init__(
-        self, plan: _Plan, users: Sequence[torch.Tensor], fake: Replace | None = None
+        self,
+        run: IsolatedRun,
+        optimizer: Making | None = None,
+        users: Sequence[torch.Tensor] = (),
     ) -> None:
-        self._plan = plan
+        """`users` are the parameters that the user's optimizer knows; the run may have fakes."""
+        self._run = run
+        self._optimizer = optimizer
         self._users = users
-        self._recorder = MemoryRecorder(plan.located, fake)
+        self._recorder = MemoryRecorder(run.located, run.faking.fake if run.faking else None)
         self._leaves: list[torch.Tensor] = []
-        self.went_back = False
         self.calls: tuple[CallRecord, ...] = ()
         self.twin: Twin | None = None
 
-    @property
-    def has_sparse(self) -> bool:
-        """Whether a kernel gave a sparse tensor."""
-        return self._recorder.has_sparse
+    def __enter__(self) -> None:
+        # Every step makes its own copies of weights in another dtype.
+        torch.clear_autocast_cache()
 
-    def run(self, arguments: Arguments) -> None:
-        """Run the step; what it raises passes through."""
-        try:
-            _run(self._plan, arguments, self)
-        except Exception as error:
-            note_where(error, self._recorder)
-            raise
-        finally:
-            self._recorder.ledger.close()
+    def __exit__(self, *_: object) -> None:
+        torch.clear_autocast_cache()
+        self._recorder.ledger.close()
 
     @unbroken
     def stage(self, name: Stage) -> Iterator[None]:
-        """Watch a stage; after the backward the gradients are known, and the optimizer steps."""
-        with self._recorder.watching(name):
+        """Log a stage; after the backward the gradients are known, and the optimizer steps."""
+        with note_failures(self._recorder), self._recorder.watching(name):
             yield
         if name == "forward":
             self.calls = self._recorder.calls
             self._recorder.ledger.retain("output")
         elif name == "backward":
-            self.went_back = True
             self._own_gradients()
-            if self._plan.optimizer is not None:
-                self._optimize(self._plan.optimizer)
+            if self._optimizer is not None:
+                self._optimize(self._optimizer)
 
     def before_backward(self, nodes: Sequence[Reached]) -> None:
         """What is there now is there for the backward."""
@@ -238,16 +145,32 @@ class _Seen:
         self._recorder.retain(nodes)
 
     def footprint(self) -> Footprint:
-        """What the ledger says."""
+        """What the log says."""
         blocks, changes, parts = self._recorder.ledger.read()
-        without = self._plan.backward and not self.went_back
-        return Footprint(
+        footprint = Footprint(
             blocks=blocks,
             changes=changes,
             parts=parts,
             optimizer=self.twin.name if self.twin else "",
-            notes=(NO_BACKWARD,) if without else (),
+            fake=self._run.faking is not None,
         )
+        return dataclasses.replace(footprint, notes=tuple(self._notes(footprint)))
+
+    def _notes(self, footprint: Footprint) -> Iterator[str]:
+        run = self._run
+        if run.backward and not run.went_back:
+            yield NO_BACKWARD
+        if footprint.fake:
+            if run.went_back and any(block.op == _LSTM for block in footprint.blocks):
+                large = any(
+                    weight.nbytes > MOST_LSTM_WEIGHTS for weight in _lstm_weights(run.modules)
+                )
+                yield _NO_WORKSPACE if large else _ESTIMATED
+            if self._recorder.has_sparse:
+                yield _SPARSE
+        if run.has_compiled:
+            yield _COMPILED
+        yield from run.notes
 
     def _own_gradients(self) -> None:
         for leaf in self._leaves:
@@ -258,7 +181,7 @@ class _Seen:
 
     def _optimize(self, making: Making) -> None:
         ledger = self._recorder.ledger
-        twin = self.twin = Twin(making, self._plan.parameters, self._users)
+        twin = self.twin = Twin(making, parameters_of(self._run.modules), self._users)
         for copy, original in twin.copies:
             ledger.stand_in(copy, original)
         twin.take_gradients()
@@ -270,7 +193,12 @@ class _Seen:
         twin.drop_gradients()
 
 
-class _Metered:
+def _lstm_weights(modules: Sequence[nn.Module]) -> list[torch.Tensor]:
+    layers = (module for module in modules if isinstance(module, nn.LSTM))
+    return [weight for layer in layers for weight in layer.parameters(recurse=False)]
+
+
+class _Metered(RunObserver):
     """A step over which the allocators are asked, and nobody else looks on."""
 
     def __init__(self, meters: Sequence[Meter], last: Stage, twin: Twin | None) -> None:
@@ -292,9 +220,6 @@ class _Metered:
                 self._twin.step()
                 self._twin.drop_gradients()
             self.stop()
-
-    def before_backward(self, nodes: Sequence[Reached]) -> None:
-        """Nobody looks."""
 
     def stop(self) -> None:
         """Read the meters that still run."""

@@ -12,19 +12,16 @@ from torchglass.analyse.time_attribution import charge
 from torchglass.blocks import unbroken
 from torchglass.capture.autograd import Reached
 from torchglass.capture.isolated_run import (
-    Located,
+    ForwardCalls,
+    IsolatedRun,
     Loss,
-    Step,
-    keeping_parameters,
-    read_target,
-    with_shapes,
+    RunObserver,
+    isolated_run,
 )
 from torchglass.capture.measure.clocks import Clock, CpuClock, clock_for, cpu_clock
 from torchglass.capture.measure.timer import ModuleTimer, NodeTimer, Stopwatch, timing_ops
 from torchglass.capture.module_calls import CallRecorder, observe_calls
-from torchglass.capture.nested_tensors import tensors_of_call
-from torchglass.capture.restore_state import has_compiled, retried_with_gradients
-from torchglass.capture.trial_forward import note_where, tensors_of
+from torchglass.capture.restore_state import retried_with_gradients
 from torchglass.records.model import Model
 from torchglass.records.timing import RunTimes, Span, Stage, Timing
 from torchglass.records.trace import CallRecord
@@ -34,7 +31,7 @@ _NO_GRADIENT = "nothing that the model returned has a gradient, so only its forw
 _COMPILED = "compiled modules are timed as a whole: their internals are not recorded"
 
 
-class Measured(NamedTuple):
+class MeasuredTime(NamedTuple):
     """A model, the shapes that went through it, and how long it took."""
 
     model: Model
@@ -56,102 +53,85 @@ def measure(
     clock: Clock | None = None,
     cpu: CpuClock | None = None,
     gradients: bool = False,
-) -> Measured:
+) -> MeasuredTime:
     """Run a model several times and take the time of all that runs in it."""
-    target, located = with_shapes(target, args, kwargs)
-    inputs = (tensor for _, tensor in tensors_of_call(args, kwargs))
-    clock = clock or clock_for((*tensors_of(located), *inputs))
-    modules = [module for _, module in located]
-    compiled = has_compiled(modules)
-    step = Step(target, modules, args, kwargs, backward=backward, loss=loss, gradients=gradients)
-    runs = _Runs(step, located, clock, cpu or cpu_clock(clock), ops=ops and not compiled)
-    with keeping_parameters(modules) as left_out:
-        calls = _look(step, located)
-        runs.measure(warmup, repeats)
-    notes = [_NO_GRADIENT] if backward and not step.went_back else []
-    notes += [_COMPILED] if compiled else []
-    notes += left_out
-    timing = Timing(
-        runs=tuple(runs.charges),
-        published=runs.lowest,
-        spans=runs.spans,
-        plain_cpu_ns=tuple(runs.plain_cpu_ns),
-        warmup=warmup,
-        clock=clock.name,
-        threads=torch.get_num_threads(),
-        notes=tuple(notes),
-    )
-    return Measured(read_target(target, modules), calls, timing)
+    with isolated_run(
+        target, args, kwargs, backward=backward, loss=loss, gradients=gradients, compiled=True
+    ) as run:
+        timed = TimedRuns(run, ops=ops, clock=clock, cpu=cpu)
+        recorder = CallRecorder(run.located)
+        run.run(ForwardCalls(recorder))
+        timed.measure(warmup, repeats)
+        return MeasuredTime(run.read_model(), recorder.calls, timed.timing())
 
 
-def _look(step: Step, modules: Located) -> tuple[CallRecord, ...]:
-    """Run once without a clock, and take down the shapes."""
-    recorder = CallRecorder(modules)
-    try:
-        step.run(_Looking(recorder))
-    except Exception as error:
-        note_where(error, recorder)
-        raise
-    return recorder.calls
-
-
-class _Runs:
-    """The runs of a step, of which one is kept whole."""
+class TimedRuns:
+    """The timed runs of a model, of which the fastest is kept whole."""
 
     def __init__(
-        self, step: Step, modules: Located, clock: Clock, cpu: CpuClock, *, ops: bool
+        self,
+        run: IsolatedRun,
+        *,
+        ops: bool = True,
+        clock: Clock | None = None,
+        cpu: CpuClock | None = None,
     ) -> None:
-        self._step = step
-        self._modules = modules
-        self._clocks = clock, cpu
-        self._ops = ops
-        self.charges: list[RunTimes] = []
-        self.plain_cpu_ns: list[int] = []
-        self.lowest = 0
-        self.spans: tuple[Span, ...] = ()
+        self._run = run
+        self._clock = clock or clock_for(run.tensors)
+        self._cpu = cpu or cpu_clock(self._clock)
+        self._ops = ops and not run.has_compiled
+        self._charges: list[RunTimes] = []
+        self._plain_cpu_ns: list[int] = []
+        self._lowest = 0
+        self._spans: tuple[Span, ...] = ()
+        self._warmup = 0
 
-    def measure(self, warmup: int, repeats: int) -> None:
-        """Warm up, then run with the timers and, some times in between, without."""
+    def measure(self, warmup: int, repeats: int, plain: int = _MOST_PLAIN_RUNS) -> None:
+        """Warm up, then run with the timers and, up to `plain` times in between, without."""
+        self._warmup = warmup
         for _ in range(warmup):
-            self._plain()
+            self._run_plain()
         for number in range(repeats):
-            if number < _MOST_PLAIN_RUNS:
-                self.plain_cpu_ns.append(charge(self._plain()).total_cpu_ns)
-            spans = self._timed()
-            self.charges.append(charge(spans))
-            if number == 0 or self.charges[-1].total_ns < self.charges[self.lowest].total_ns:
-                self.lowest, self.spans = number, spans
+            if number < plain:
+                self._plain_cpu_ns.append(charge(self._run_plain()).total_cpu_ns)
+            spans = self._run_timed()
+            self._charges.append(charge(spans))
+            if number == 0 or self._charges[-1].total_ns < self._charges[self._lowest].total_ns:
+                self._lowest, self._spans = number, spans
 
-    def _plain(self) -> tuple[Span, ...]:
-        watch = Stopwatch(*self._clocks)
-        self._step.run(_Stages(watch))
+    def timing(self) -> Timing:
+        """What the runs took."""
+        run = self._run
+        notes = [_NO_GRADIENT] if run.backward and not run.went_back else []
+        notes += [_COMPILED] if run.has_compiled else []
+        return Timing(
+            runs=tuple(self._charges),
+            published=self._lowest,
+            spans=self._spans,
+            plain_cpu_ns=tuple(self._plain_cpu_ns),
+            warmup=self._warmup,
+            clock=self._clock.name,
+            threads=torch.get_num_threads(),
+            notes=(*notes, *run.notes),
+        )
+
+    def _run_plain(self) -> tuple[Span, ...]:
+        watch = Stopwatch(self._clock, self._cpu)
+        self._run.run(_StageTimer(watch))
         return watch.read()
 
-    def _timed(self) -> tuple[Span, ...]:
-        watch = Stopwatch(*self._clocks)
-        watcher = _Everything(watch, self._modules, ops=self._ops)
+    def _run_timed(self) -> tuple[Span, ...]:
+        watch = Stopwatch(self._clock, self._cpu)
+        observer = _StepTimer(watch, self._run, ops=self._ops)
         try:
-            self._step.run(watcher)
+            self._run.run(observer)
         finally:
-            watcher.nodes.close()
+            observer.nodes.close()
         return watch.read()
 
 
-class _Looking:
-    """Shows a recorder of shapes the forward."""
-
-    def __init__(self, recorder: CallRecorder) -> None:
-        self._recorder = recorder
-
-    def stage(self, name: Stage) -> contextlib.AbstractContextManager[object]:
-        return observe_calls(self._recorder) if name == "forward" else contextlib.nullcontext()
-
-    def before_backward(self, nodes: Sequence[Reached]) -> None:
-        return None
-
-
-class _Stages:
-    """Shows a stopwatch the stages of a step, and nothing in them."""
+class _StageTimer(RunObserver):
+    """Times the stages of a run as wholes."""
 
     def __init__(self, watch: Stopwatch) -> None:
         self._watch = watch
@@ -164,17 +144,14 @@ class _Stages:
         finally:
             self._watch.end(depth)
 
-    def before_backward(self, nodes: Sequence[Reached]) -> None:
-        return None
 
+class _StepTimer(_StageTimer):
+    """Times the stages of a run with the modules, ops and nodes in them."""
 
-class _Everything(_Stages):
-    """Shows a stopwatch the stages with the modules, ops and nodes in them."""
-
-    def __init__(self, watch: Stopwatch, modules: Located, *, ops: bool) -> None:
+    def __init__(self, watch: Stopwatch, run: IsolatedRun, *, ops: bool) -> None:
         super().__init__(watch)
         self.nodes = NodeTimer(watch)
-        self._calls = ModuleTimer(watch, modules, self.nodes.tag)
+        self._calls = ModuleTimer(watch, run.located, self.nodes.tag)
         self._ops = ops
 
     @unbroken

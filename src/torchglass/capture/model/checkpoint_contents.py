@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torchglass.capture.model.containers import module_parts
+from torchglass.capture.model.live_modules import module_parts
 from torchglass.capture.tensor.description import describe
 from torchglass.errors import TargetError
 from torchglass.records.model import FilePart, Module, ModuleId, Slot, SlotRole, TensorId, join_path

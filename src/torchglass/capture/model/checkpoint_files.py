@@ -21,8 +21,8 @@ from torchglass.capture.model.checkpoint_contents import (
     stored_slot,
     tree,
 )
-from torchglass.capture.model.containers import module_parts
 from torchglass.capture.model.exported_programs import allowing, is_archive, open_archive
+from torchglass.capture.model.live_modules import module_parts
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.model.tensor_identity import Identities
 from torchglass.capture.tensor.description import describe

@@ -12,15 +12,20 @@ import torch
 from torch import nn
 
 from torchglass.analyse.parameters import count
-from torchglass.capture.autograd import Reached
-from torchglass.capture.isolated_run import NO_BACKWARD, Loss, Step, keeping_parameters, with_shapes
+from torchglass.capture.isolated_run import (
+    NO_BACKWARD,
+    IsolatedRun,
+    Loss,
+    RunObserver,
+    isolated_run,
+)
+from torchglass.capture.model.live_modules import modules_in
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.observe.inspection_recorder import InspectionRecorder, Watched, depth_of
 from torchglass.capture.observe.module_call import Home
 from torchglass.capture.restore_state import retried_with_gradients
 from torchglass.capture.tensor.description import describe
-from torchglass.capture.trial_forward import modules_in
 from torchglass.errors import CaptureError
 from torchglass.records.calls import CallCost, InspectedCall, InspectedModel, InspectedModule
 from torchglass.records.model import Model, ModuleId
@@ -172,36 +177,35 @@ def inspect_run(
     """Run a model from the same state three times, and put together what was seen."""
     if not isinstance(model, nn.Module):
         raise CaptureError(f"inspect takes an nn.Module, not {type(model).__qualname__}")
-    model, located = with_shapes(model, args, kwargs)
-    modules = [module for _, module in located]
-    step = Step(model, modules, args, kwargs, backward=backward, loss=loss, gradients=gradients)
     usual = Watched(backward=backward, depth=depth)
     times_only = usual._replace(values=False, memory=False)
-    with keeping_parameters(modules):
-        warm = _run(step, model, times_only)
+    with isolated_run(
+        model, args, kwargs, backward=backward, loss=loss, gradients=gradients, compiled=True
+    ) as run:
+        warm = _run(run, times_only)
         counter = _Counter(progress, 2 * sum(module.call_count for module in warm.modules))
-        timed = _run(step, model, times_only, counter.tick)
-        seen = _run(step, model, usual, counter.tick)
+        timed = _run(run, times_only, counter.tick)
+        seen = _run(run, usual, counter.tick)
     notes = list(seen.notes)
-    if backward and not step.went_back:
+    if backward and not run.went_back:
         notes = [NO_BACKWARD]
     return replace(_with_times(seen, timed), notes=tuple(notes))
 
 
 def _run(
-    step: Step, model: nn.Module, watched: Watched, tick: Callable[[], None] | None = None
+    run: IsolatedRun, watched: Watched, tick: Callable[[], None] | None = None
 ) -> InspectedModel:
-    recorder = InspectionRecorder([model], watched, tick=tick)
-    watcher = _Watcher(recorder, model)
+    recorder = InspectionRecorder([run.target], watched, tick=tick)
+    observer = _Watcher(recorder, run.target)
     try:
         with observe_calls(recorder):
-            step.run(watcher)
+            run.run(observer)
     finally:
         recorder.close()
-    return watcher.seen
+    return observer.seen
 
 
-class _Watcher:
+class _Watcher(RunObserver):
     """Takes the record of a run while the gradients that it made are still there."""
 
     seen: InspectedModel
@@ -216,9 +220,6 @@ class _Watcher:
         if name != "loss":
             kind = type(self._model).__name__
             self.seen = inspected_model(self._recorder, 0, self._model, kind)
-
-    def before_backward(self, nodes: Sequence[Reached]) -> None:
-        return None
 
 
 class _Counter:

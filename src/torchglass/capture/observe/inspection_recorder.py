@@ -26,12 +26,12 @@ from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.measure.allocators import gauge_for
 from torchglass.capture.measure.clocks import StandingClock, waiting
 from torchglass.capture.model.class_names import class_name
+from torchglass.capture.model.live_modules import modules_in, tensors_of
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.observe.backward import Graph, Watch
 from torchglass.capture.observe.module_call import Call, Home, Located
 from torchglass.capture.observe.tensor_reading import Reader
 from torchglass.capture.restore_state import has_compiled
-from torchglass.capture.trial_forward import modules_in, tensors_of
 from torchglass.errors import Fence
 from torchglass.records.model import join_path
 

@@ -23,12 +23,12 @@ from torchglass.blocks import surely, unbroken
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.measure.clocks import waiting
 from torchglass.capture.model.class_names import class_name
+from torchglass.capture.model.live_modules import modules_in
 from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.observe.call_history import Call, History, Seen
 from torchglass.capture.observe.tensor_reading import Reader
 from torchglass.capture.torch_internals import dispatch_mode_count, function_mode_count
-from torchglass.capture.trial_forward import modules_in
 from torchglass.errors import CaptureError, Fence, TargetError
 from torchglass.records.calls import ForwardStats, Level, ModuleStatistics
 from torchglass.records.model import join_path

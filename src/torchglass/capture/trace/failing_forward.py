@@ -7,19 +7,12 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from torchglass.analyse.failure.failure import Clues, is_ours
-from torchglass.blocks import unbroken
 from torchglass.capture.module_calls import CALL_CODE
 from torchglass.capture.nested_tensors import tensors_of_call
-from torchglass.capture.restore_state import (
-    keeping_modules,
-    keeping_random_state,
-    telling_of_changes,
-)
+from torchglass.capture.restore_state import leave_unchanged, telling_of_changes
 from torchglass.capture.tensor.description import measure
 from torchglass.capture.torch_internals import FORWARD_CODE
 from torchglass.capture.trace.assemble import Captured
@@ -43,7 +36,7 @@ class Attempt(NamedTuple):
 def attempt(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Attempt:
     """Run a forward; the model's buffers and the random state are afterwards what they were."""
     output, error = None, None
-    with _keeping(model):
+    with leave_unchanged(model.modules()), telling_of_changes(model.modules()):
         try:
             with taping(model) as tape:
                 output = model(*args, **kwargs)
@@ -52,24 +45,6 @@ def attempt(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         # Buffers are known by name only as long as their stand-ins are in the model.
         captured = tape.captured
     return Attempt(captured, output, error, clues(error, tape.failure) if error else Clues())
-
-
-@unbroken
-def _keeping(model: nn.Module) -> Iterator[None]:
-    with keeping_random_state():
-        # A lazy module turns into another one as it runs, which cannot be undone in parts.
-        if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-            yield
-            return
-        with (
-            telling_of_changes(model.modules()),
-            keeping_modules(model.modules(), {"_buffers": _copy}),
-        ):
-            yield
-
-
-def _copy(buffer: torch.Tensor) -> torch.Tensor:
-    return buffer.detach().clone()
 
 
 def clues(error: BaseException, failed: OpEvent | None = None) -> Clues:

@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from tests.sleepers import FakeClock, Moody, Sleeper
-from torchglass.capture.measure.profile import Measured, measure
+from torchglass.capture.measure.profile import MeasuredTime, measure
 from torchglass.errors import CaptureError, TorchglassWarning
 
 X = torch.ones(2, 4)
 
 
-def measured(model: Any, *args: Any, **options: Any) -> Measured:
+def measured(model: Any, *args: Any, **options: Any) -> MeasuredTime:
     return measure(model, args or (X,), {}, **{"warmup": 1, "repeats": 2, **options})
 
 

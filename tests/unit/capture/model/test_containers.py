@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from torchglass.capture.model.containers import module_parts
+from torchglass.capture.model.live_modules import module_parts
 
 NET = nn.Linear(4, 2)
 STAGES = {"first": nn.ReLU(), "second": nn.Tanh()}

@@ -1,15 +1,61 @@
-"""Objects that are not modules but hold some: a pipeline, a list of stages, a function."""
+"""Finds the modules and tensors of a model, also in objects that hold modules.
+
+Such an object is a pipeline, a list of stages, or a function.
+"""
 
 from __future__ import annotations
 
 import dis
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
+
+from torchglass.records.model import join_path
+
+LocatedModule = tuple[str, nn.Module]
+"""A module, after its path in the model."""
+
+
+def modules_in(target: Any) -> list[LocatedModule]:
+    """The modules of a model, or of an object that holds some, each under its first path."""
+    found: dict[int, tuple[str, Any]] = {}
+    waiting: list[tuple[str, Any]] = [("", target)]
+    while waiting:
+        path, thing = located = waiting.pop()
+        if id(thing) not in found:
+            found[id(thing)] = located
+            parts = _children(thing)
+            if parts:
+                waiting += [(join_path(path, name), part) for name, part in reversed(parts)]
+    return [located for located in found.values() if isinstance(located[1], nn.Module)]
+
+
+def tensors_of(modules: Sequence[LocatedModule]) -> list[torch.Tensor]:
+    """The parameters and buffers that modules hold."""
+    tables = (table for _, module in modules for table in (module._parameters, module._buffers))
+    return [tensor for table in tables for tensor in table.values() if tensor is not None]
+
+
+def parameters_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """The parameters that modules hold and that have a shape, shared ones once."""
+    own = (parameter for module in modules for parameter in module._parameters.values())
+    return list({id(one): one for one in own if one is not None and not is_lazy(one)}.values())
+
+
+def _children(thing: Any) -> list[tuple[str, Any]]:
+    if isinstance(thing, nn.Module):
+        # One whose `__init__` was never called has no table of modules.
+        children = getattr(thing, "_modules", None)
+        if not children:
+            return []
+        return [(name, child) for name, child in children.items() if child is not None]
+    return module_parts(thing)
 
 
 def module_parts(thing: object) -> list[tuple[str, Any]]:
