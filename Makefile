@@ -37,9 +37,9 @@ developing: ready $(VENV)/.developing
 demo: ready ## Train a small model, watch it, and look inside.
 	@$(BIN)/torchglass demo
 
-test: developing ## Run the tests, browser tests included.
+test: developing ## Run the everyday tests, browser tests included; `make check` runs the slow ones, too.
 	@$(BIN)/python -m tests.browser.chromium
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
 
 check: developing lint types imports site ## Everything that must hold before a commit.
 	@$(BIN)/python -m tests.browser.chromium

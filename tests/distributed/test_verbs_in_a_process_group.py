@@ -99,10 +99,10 @@ torch.distributed.destroy_process_group()
     "kind",
     [
         "fully_shard",
-        "fully_shard that reshards",
-        "fully_shard that stays gathered",
-        "FullyShardedDataParallel",
-        "DistributedDataParallel",
+        pytest.param("fully_shard that reshards", marks=pytest.mark.slow),
+        pytest.param("fully_shard that stays gathered", marks=pytest.mark.slow),
+        pytest.param("FullyShardedDataParallel", marks=pytest.mark.slow),
+        pytest.param("DistributedDataParallel", marks=pytest.mark.slow),
     ],
 )
 def test_a_training_goes_on_after_each_verb_as_without_it(kind: str) -> None:
@@ -112,6 +112,7 @@ def test_a_training_goes_on_after_each_verb_as_without_it(kind: str) -> None:
     assert rank.stdout.split() == ["same"]
 
 
+@pytest.mark.slow
 def test_weights_on_two_processes_are_sharded_as_before() -> None:
     for rank in run_ranks(2, PROGRAM, "fully_shard"):
         assert rank.returncode == 0, rank.stderr

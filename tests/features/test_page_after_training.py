@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def train(**options):
     model(torch.randn(5, 4))
 
 """
+slow = partial(pytest.param, marks=pytest.mark.slow)
 STAYS = "The page stays until Ctrl-C"
 ENDS = "Training ended. Reopen: torchglass view mine.glass"
 
@@ -59,7 +61,7 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} - {"train.py", "__pycache__"}
 
 
-@pytest.mark.parametrize("end", ["Ctrl-C", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("end", ["Ctrl-C", slow("SIGTERM"), slow("SIGHUP")])
 def test_at_a_terminal_the_whole_run_stays_until_it_is_ended_and_nothing_is_left(
     end: str, tmp_path: Path
 ) -> None:
@@ -84,11 +86,11 @@ def test_at_a_terminal_the_whole_run_stays_until_it_is_ended_and_nothing_is_left
     ("ending", "code"),
     [
         ("train(); sys.exit(3)", 3),
-        ("train(); sys.exit('no data')", 1),
-        ("train(); raise SystemExit(4)", 4),
-        ("train(); raise ValueError('mine')", 1),
+        slow("train(); sys.exit('no data')", 1),
+        slow("train(); raise SystemExit(4)", 4),
+        slow("train(); raise ValueError('mine')", 1),
         ("train(wait=True); raise ValueError('mine')", 1),
-        ("train(wait=False)", 0),
+        slow("train(wait=False)", 0),
     ],
 )
 def test_a_program_that_fails_or_shall_not_wait_ends_at_once_with_its_own_exit_code(
@@ -106,14 +108,16 @@ def test_a_program_that_fails_or_shall_not_wait_ends_at_once_with_its_own_exit_c
     "ending",
     [
         "train(); sys.exit()",
-        """
+        slow(
+            """
 try:
     sys.exit(1)
 except SystemExit:
     train()
-""",
+"""
+        ),
         # Python tells nobody the exit code, so that it stays only if it is asked to.
-        "sys.exit(train(wait=True))",
+        slow("sys.exit(train(wait=True))"),
     ],
     ids=["sys.exit()", "caught", "asked"],
 )
@@ -124,7 +128,7 @@ def test_a_program_that_succeeds_stays_however_it_ends(ending: str, tmp_path: Pa
         assert terminal.exit_code() == 0
 
 
-@pytest.mark.parametrize("pipe", ["| tee log", "2>&1 | tee log", "> log"])
+@pytest.mark.parametrize("pipe", ["| tee log", slow("2>&1 | tee log"), slow("> log")])
 def test_a_program_whose_output_goes_through_a_pipe_stays(pipe: str, tmp_path: Path) -> None:
     command = shlex.join(program("train()", tmp_path))
     # As a shell at a desk, which gives each pipeline a process group of its own.
@@ -137,7 +141,7 @@ def test_a_program_whose_output_goes_through_a_pipe_stays(pipe: str, tmp_path: P
     assert files(tmp_path) == {"mine.glass", "log"}
 
 
-@pytest.mark.parametrize("where", ["in the background", "with its errors in a file"])
+@pytest.mark.parametrize("where", ["in the background", slow("with its errors in a file")])
 def test_a_program_that_nobody_could_see_or_end_does_not_stay(where: str, tmp_path: Path) -> None:
     command = shlex.join(program("train()", tmp_path))
     shell = f"set -m; {command} & wait" if "background" in where else f"{command} 2> log"
@@ -165,7 +169,7 @@ def test_without_a_terminal_a_program_ends_and_says_how_to_look_at_its_run(tmp_p
     assert files(tmp_path) == {"mine.glass"}
 
 
-@pytest.mark.parametrize("how", ["environment", "argument"])
+@pytest.mark.parametrize("how", ["environment", slow("argument")])
 def test_a_program_that_shall_wait_needs_no_terminal(how: str, tmp_path: Path) -> None:
     ending, value = ("train()", "1") if how == "environment" else ("train(wait=True)", "0")
     with subprocess.Popen(
@@ -193,6 +197,7 @@ def test_a_program_that_shall_wait_needs_no_terminal(how: str, tmp_path: Path) -
     assert files(tmp_path) == {"mine.glass"}
 
 
+@pytest.mark.slow
 def test_two_pages_end_with_one_interrupt(tmp_path: Path) -> None:
     ending = """
 tg.watch(torch.nn.ReLU(), backend="standalone", standalone_port=0, save="other.glass")

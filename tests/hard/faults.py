@@ -25,9 +25,19 @@ _IN_BETWEEN = {"contextlib.py", "functools.py", "weakref.py", "threading.py", "_
 _FENCES = {"Fence", "_Harmless", "surely", "warn", "_where_ours", "_level_of_user"}
 """What turns an error into a warning is itself not expected to fail."""
 
-_CHECKS = {"expecting.py", "blocks.py", "_expect_level", "attach"}
+_CHECKS = {"argument_checks.py", "blocks.py", "_expect_level", "attach"}
 _CHECKS |= {"InspectorGadgets._running"}
 """What runs when a verb is called with wrong arguments, before anything is changed, may raise."""
+
+BLOCK_FILES = (
+    *("torchglass/blocks.py", "capture/module_calls.py", "analyse/gc_pause.py"),
+    *("capture/torch_modes.py", "capture/restore_state.py", "capture/isolated_run.py"),
+    *("guard/guard.py", "guard/optimizer_check.py", "observe/statistics_recorder.py"),
+    *("watch/activations.py", "trace/selection.py", "measure/flop_counter.py"),
+    *("classic/inspector_gadgets.py", "watch/watcher.py"),
+    *("watch/module_flow.py", "api/trace.py", "contextlib.py"),
+)
+"""Where our blocks begin and end: everything else of ours changes nothing that must be put back."""
 
 Training = Callable[[], Any]
 

@@ -16,17 +16,8 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from tests.hard.faults import flat, is_below_an_entry, left_behind, run_traced, spread
+from tests.hard.faults import BLOCK_FILES, flat, is_below_an_entry, left_behind, run_traced, spread
 
-# Where blocks begin and end: everything else of ours changes nothing.
-FILES = (
-    *("torchglass/blocks.py", "capture/module_calls.py", "analyse/gc_pause.py"),
-    *("capture/torch_modes.py", "capture/restore_state.py", "capture/isolated_run.py"),
-    *("guard/guard.py", "guard/optimizer_check.py", "observe/statistics_recorder.py"),
-    *("watch/activations.py", "trace/selection.py", "measure/flop_counter.py"),
-    *("classic/inspector_gadgets.py", "watch/watcher.py"),
-    *("watch/module_flow.py", "api/trace.py", "contextlib.py"),
-)
 # Python looks for signals when a function begins, after calls and at the end of loops.
 CHECKED_AFTER = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD"}
 MOST_POINTS = 60
@@ -51,7 +42,7 @@ class Interrupter:
         run_traced(work, self._trace)
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        if not frame.f_code.co_filename.endswith(FILES) or not is_below_an_entry(frame):
+        if not frame.f_code.co_filename.endswith(BLOCK_FILES) or not is_below_an_entry(frame):
             # What torch does to have a mode handle an op is out of our hands.
             return None
         frame.f_trace_lines = False

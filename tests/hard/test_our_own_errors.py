@@ -17,7 +17,10 @@ from tests.hard.faults import Place, PlantedError, flat, left_behind, places_of,
 from torchglass import TorchglassWarning
 
 ALL = ("io", "io_grad", "params", "params_grad", "stats", "updates", "activations", "optimizer")
-MOST_PLACES = 120
+FEW_PLACES, MANY_PLACES = 15, 120
+at_some_places = pytest.mark.parametrize(
+    "most", [FEW_PLACES, pytest.param(MANY_PLACES, marks=pytest.mark.slow)]
+)
 
 
 class Net(nn.Module):
@@ -68,7 +71,9 @@ class Training:
         return [*flat(losses), *flat(weights), *flat(torch.rand(3))]
 
 
-def sweep(under: Callable[[nn.Module], Any], wanted: Callable[[Place], bool] | None = None) -> None:
+def sweep(
+    most: int, under: Callable[[nn.Module], Any], wanted: Callable[[Place], bool] | None = None
+) -> None:
     """Plant an error in each function of ours that runs, and list the places that do harm."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TorchglassWarning)
@@ -81,7 +86,7 @@ def sweep(under: Callable[[nn.Module], Any], wanted: Callable[[Place], bool] | N
         gc.collect()
         gc.freeze()
         harm = []
-        for place in spread(places, MOST_PLACES):
+        for place in spread(places, most):
             training = Training(under)
             try:
                 result, has_failed = plant(place, training)
@@ -99,36 +104,42 @@ def sweep(under: Callable[[nn.Module], Any], wanted: Callable[[Place], bool] | N
     assert not harm, "\n" + "\n".join(harm)
 
 
-def test_no_error_of_ours_reaches_a_training_that_is_recorded() -> None:
-    sweep(lambda model: tg.record(model, tensors=True))
+@at_some_places
+def test_no_error_of_ours_reaches_a_training_that_is_recorded(most: int) -> None:
+    sweep(most, lambda model: tg.record(model, tensors=True))
 
 
 @pytest.mark.parametrize("level", ["torch", "aten"])
-def test_no_error_of_ours_reaches_a_training_that_is_traced(level: Any) -> None:
-    sweep(lambda model: tg.tracing(model, level=level, gradients=level == "torch"))
+@at_some_places
+def test_no_error_of_ours_reaches_a_training_that_is_traced(level: Any, most: int) -> None:
+    sweep(most, lambda model: tg.tracing(model, level=level, gradients=level == "torch"))
 
 
 @pytest.mark.parametrize("cheap", [False, True])
-def test_no_error_of_ours_reaches_a_training_that_is_guarded(cheap: bool) -> None:
-    sweep(lambda model: tg.guard(model, cheap=cheap))
+@at_some_places
+def test_no_error_of_ours_reaches_a_training_that_is_guarded(cheap: bool, most: int) -> None:
+    sweep(most, lambda model: tg.guard(model, cheap=cheap))
 
 
-@pytest.mark.slow
-def test_no_error_of_ours_reaches_a_training_that_is_inspected() -> None:
-    sweep(lambda model: tg.InspectorGadgets(model))
+@at_some_places
+def test_no_error_of_ours_reaches_a_training_that_is_inspected(most: int) -> None:
+    sweep(most, lambda model: tg.InspectorGadgets(model))
 
 
-@pytest.mark.slow
-def test_no_error_of_ours_reaches_a_training_that_is_watched() -> None:
-    sweep(lambda model: tg.watch(model, log=ALL, run_dir=":memory:", verbose=False))
+@at_some_places
+def test_no_error_of_ours_reaches_a_training_that_is_watched(most: int) -> None:
+    sweep(most, lambda model: tg.watch(model, log=ALL, run_dir=":memory:", verbose=False))
 
 
-def test_no_error_of_ours_reaches_a_training_that_is_watched_at_some_steps() -> None:
-    sweep(lambda model: tg.watch(model, log_freq=2, run_dir=":memory:", verbose=False))
+@at_some_places
+def test_no_error_of_ours_reaches_a_training_that_is_watched_at_some_steps(most: int) -> None:
+    sweep(most, lambda model: tg.watch(model, log_freq=2, run_dir=":memory:", verbose=False))
 
 
-def test_no_error_of_the_writer_reaches_a_training(tmp_path: Path) -> None:
+@at_some_places
+def test_no_error_of_the_writer_reaches_a_training(tmp_path: Path, most: int) -> None:
     sweep(
+        most,
         lambda model: tg.watch(model, run_dir=tmp_path, verbose=False),
         lambda place: "/store/" in place.code.co_filename,
     )

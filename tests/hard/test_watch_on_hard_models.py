@@ -11,18 +11,18 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from tests.hard import forwards, steps
-from tests.hard.steps import anatomy, tensors
+from tests.hard import forwards
+from tests.hard.steps import KNOWN_WARNINGS, anatomy, tensors
 from tests.watched import watching
 
-pytestmark = steps.KNOWN_WARNINGS
+pytestmark = KNOWN_WARNINGS
 
-STEPS = 50
+FEW_STEPS, MANY_STEPS = 8, 50
 LOGS = ("io", "io_grad", "params", "params_grad", "stats", "updates", "activations", "optimizer")
 swap: Callable[..., None] = torch.utils.swap_tensors
 
 
-def train(name: str, **options: Any) -> list[torch.Tensor]:
+def train(name: str, steps: int, **options: Any) -> list[torch.Tensor]:
     """All that a training leaves behind: losses, gradients, weights, buffers, random numbers."""
     model = forwards.make(name)
     # What this one keeps of its input would lead each backward into the one before.
@@ -31,7 +31,7 @@ def train(name: str, **options: Any) -> list[torch.Tensor]:
     left: list[torch.Tensor] = []
     optimizer: torch.optim.Optimizer | None = None
     with watching(model, **options) if options else contextlib.nullcontext():
-        for _ in range(STEPS):
+        for _ in range(steps):
             made = [tensor for tensor in tensors(model(x)) if tensor.requires_grad]
             loss = sum((tensor.abs().mean() for tensor in made), torch.zeros(()))
             # The parameters of a lazy module are there after its first pass.
@@ -48,11 +48,12 @@ def train(name: str, **options: Any) -> list[torch.Tensor]:
     return [*left, *of_input, *model.parameters(), *model.buffers(), torch.rand(3)]
 
 
+@pytest.mark.parametrize("steps", [FEW_STEPS, pytest.param(MANY_STEPS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", forwards.NAMES)
-def test_a_watched_training_is_a_plain_one(name: str) -> None:
-    plain = train(name)
+def test_a_watched_training_is_a_plain_one(name: str, steps: int) -> None:
+    plain = train(name, steps)
 
-    watched = train(name, log=LOGS, log_freq=3)
+    watched = train(name, steps, log=LOGS, log_freq=3)
 
     assert len(plain) == len(watched)
     assert all(map(torch.equal, plain, watched))

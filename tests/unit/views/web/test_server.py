@@ -49,7 +49,7 @@ def server(store: MemoryStore) -> Iterator[Server]:
 @contextlib.contextmanager
 def events(url: str, **headers: str) -> Iterator[http.client.HTTPResponse]:
     address = urlsplit(url)
-    connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=60)
     with contextlib.closing(connection):
         connection.request("GET", f"/api/events?{address.query}", headers=headers)
         with connection.getresponse() as stream:
@@ -221,6 +221,7 @@ with tg.watch(model, save=path) as watcher:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of open files")
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: loc", b"POST / HTTP/1.1\r\n"])
 def test_a_training_keeps_its_file_handles_whoever_connects(
@@ -240,7 +241,7 @@ def test_a_training_keeps_its_file_handles_whoever_connects(
     url = tell(str(tmp_path / "run.glass"))
     with contextlib.ExitStack() as stack:
         for at in range(400):
-            half_open = socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=10)
+            half_open = socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=60)
             stack.enter_context(half_open)
             with contextlib.suppress(ConnectionError):
                 half_open.sendall(sent)
@@ -256,7 +257,7 @@ def test_a_training_keeps_its_file_handles_whoever_connects(
 
 def status_of(url: str, path: str = "/") -> int:
     address = urlsplit(url)
-    connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=60)
     with contextlib.closing(connection):
         connection.request("GET", f"{path}?{address.query}")
         return connection.getresponse().status
