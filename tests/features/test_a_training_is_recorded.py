@@ -19,7 +19,8 @@ import sys
 import torchglass as tg
 
 with tg.open(sys.argv[1]) as run:
-    print(run)
+    print(repr(run))
+    print(str(run).splitlines()[1])
     print(run.model.root.kind, [module.path for module in run.model.modules])
     print(run["0.weight.grad"].column("count").tolist())
     print(run.to_csv().splitlines()[0].split(",")[:3])
@@ -54,6 +55,7 @@ def test_a_run_is_read_where_there_is_no_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         f"<run Sequential: 9 series, 4 steps, finished ({file})>",
+        "No problems found up to step 3",
         "Sequential ['', '0', '1', '2']",
         "[6.0, 6.0, 6.0, 6.0]",
         "['step', '0.weight.grad.count', '0.weight.grad.min']",

@@ -15,7 +15,8 @@ from torchglass.targets.readers import is_live, is_reader, is_run, open_reader, 
 if TYPE_CHECKING:
     from torchglass.analyse.summary import Sort
     from torchglass.capture.model_inputs import Dtype, Size
-    from torchglass.results.summary import RunNote, Summary
+    from torchglass.results.run_report import RunNote
+    from torchglass.results.summary import Summary
 
 
 def summary(
@@ -95,7 +96,7 @@ def summary(
 
 def _run_of(target: object) -> RunNote | None:
     """The status of the training that a target records; None if it is not a training."""
-    from torchglass.results.summary import RunNote
+    from torchglass.results.run_report import RunNote
 
     if isinstance(target, Path) and is_run(target):
         with closing(open_reader(target)) as reader:

@@ -380,7 +380,8 @@ class SavedRun:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
+    def facts(self) -> list[str]:
+        """The size of the run and how it ended, in a few words each."""
         facts = [
             f"{len(self)} series",
             _steps(self.last_step + 1),
@@ -390,7 +391,15 @@ class SavedRun:
             f"{_steps(self.dropped)} left out" if self.dropped else "",
             f"{_steps(self.thinned)} thinned out" if self.thinned else "",
         ]
-        return f"<run {self.run.name}: {', '.join(filter(None, facts))} ({self.path})>"
+        return list(filter(None, facts))
+
+    def __str__(self) -> str:
+        from torchglass.results.run_report import run_text
+
+        return run_text(self)
+
+    def __repr__(self) -> str:
+        return f"<run {self.run.name}: {', '.join(self.facts())} ({self.path})>"
 
     def _records(self) -> Sequence[Series]:
         return self.reader.series()

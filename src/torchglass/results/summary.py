@@ -10,12 +10,11 @@ from torchglass.analyse.module_rows import full_name
 from torchglass.analyse.parameters import Counts
 from torchglass.analyse.summary import Sort, SummaryReport, SummaryRow, summarize
 from torchglass.errors import ViewError
-from torchglass.records.findings import Finding
-from torchglass.records.json_data import nan_as_none, to_json_data
+from torchglass.records.json_data import to_json_data
 from torchglass.records.model import Model
-from torchglass.records.run import RunStatus
 from torchglass.records.trace import CallRecord, Value
 from torchglass.results.report import Report
+from torchglass.results.run_report import RunNote
 from torchglass.tables.column import Column, csv_rows, file_column, select_columns
 from torchglass.tables.files import typed_shape
 from torchglass.tables.html import HtmlRow, tree_fragment
@@ -39,38 +38,6 @@ from torchglass.views.text.model_tree import (
     tree_text,
     unseen_text,
 )
-
-_MOST_FINDINGS = 5
-
-
-class RunNote:
-    """How a run is doing, and what was found in it."""
-
-    def __init__(self, status: RunStatus, last_step: int, findings: Sequence[Finding]) -> None:
-        self.status = status
-        self.last_step = last_step
-        self.findings = tuple(one for one in findings if one.severity != "note")
-
-    def __str__(self) -> str:
-        count = len(self.findings)
-        found = f"{count} problems" if count > 1 else "1 problem" if count else "no problems found"
-        head = f"Run: {harmless(self.status.full)}, last step {self.last_step}, {found}"
-        shown = [f"  {harmless(one.message)}" for one in self.findings[:_MOST_FINDINGS]]
-        rest = [f"  … {count - _MOST_FINDINGS} more"] if count > _MOST_FINDINGS else []
-        return "\n".join([head, *shown, *rest])
-
-    def to_dict(self) -> dict[str, Any]:
-        """The summary as dicts, lists, strings and numbers."""
-        return {
-            "status": str(self.status),
-            "state": self.status.state,
-            "step": self.status.step,
-            "error": self.status.error,
-            "message": self.status.message,
-            "last_step": self.last_step,
-            "findings": [nan_as_none(to_json_data(one)) for one in self.findings],
-        }
-
 
 _TORCHINFO = {"num_params": "parameters", "params_percent": "share"}
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.recorded import MODEL, ROOT, RUN, put_step, stats, write_run
 from torchglass.errors import StoreError, TargetError, ViewError
+from torchglass.records.findings import Finding, Findings
 from torchglass.records.series import Frame, point_values
 from torchglass.records.tensors import Histogram
 from torchglass.results.run import SavedRun, open_run
@@ -30,6 +31,29 @@ def test_a_run_tells_what_it_is(run: SavedRun) -> None:
     assert run.finished
     assert run.dropped == 0
     assert repr(run) == f"<run today: 2 series, 4 steps, finished ({run.path})>"
+
+
+def test_a_printed_run_says_how_it_ended_and_shows_its_curves(run: SavedRun) -> None:
+    lines = str(run).splitlines()
+
+    assert lines[0] == f"today: finished, 2 series, 4 steps ({run.path})"
+    assert lines[1] == "No problems found up to step 3"
+    assert lines[2:5] == ["", "Logged", "  loss          1  █▃▂▁  0.25"]
+    assert lines[6] == "Largest weights (standard deviation)"
+    assert lines[7].split()[0] == "fc.weight"
+
+
+def test_a_printed_run_names_its_problems_first(tmp_path: Path) -> None:
+    found = [Finding(kind="nan", severity="error", message=f"problem {n}") for n in range(7)]
+    sink = FileSink(tmp_path / "bad.glass", RUN)
+    put_step(sink, 0)
+    sink.put_document(Findings(findings=tuple(found)))
+    sink.close()
+    with open_run(tmp_path / "bad.glass") as run:
+        lines = str(run).splitlines()
+
+    assert lines[1:4] == ["7 problems:", "  problem 0", "  problem 1"]
+    assert lines[6:8] == ["  problem 4", "  … 2 more"]
 
 
 def test_series_are_found_by_their_label(run: SavedRun) -> None:
