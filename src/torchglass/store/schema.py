@@ -124,6 +124,10 @@ _NOT_OPENED = (OSError, ValueError, sqlite3.Error)
 """What opening a file can raise: a path with a NUL in it is a ValueError."""
 
 
+_LOCK_SECONDS = 60
+"""How long a reader waits for a lock: without a write-ahead log a busy writer holds it often."""
+
+
 def has_begun(path: Path) -> bool:
     """Whether a writer has put anything into a file."""
     try:
@@ -199,6 +203,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     try:
         connection = _connect(path, "mode=ro")
     except sqlite3.OperationalError as error:
+        _refuse_locked(path, error)
         connection = _recovered(path) or _connect_in_read_only_directory(path, error)
     except _DAMAGED as error:
         raise StoreError(f"{path} is not a run file: {error}") from error
@@ -208,11 +213,17 @@ def open_read_only(path: Path) -> sqlite3.Connection:
             connection.executescript(VIEWS[version])
     except _DAMAGED as error:
         connection.close()
+        _refuse_locked(path, error)
         raise StoreError(f"{path} is corrupt: {error}") from error
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _refuse_locked(path: Path, error: Exception) -> None:
+    if "locked" in str(error):
+        raise StoreError(f"{path} is locked by another process; try again later") from error
 
 
 def remove_log(path: Path) -> None:
@@ -241,7 +252,7 @@ def _prepared(path: Path, script: str, journal: Journal) -> sqlite3.Connection:
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     address = f"file:{quote(os.fsencode(path.absolute()))}?{mode}"
-    connection = sqlite3.connect(address, uri=True, check_same_thread=False)
+    connection = sqlite3.connect(address, uri=True, check_same_thread=False, timeout=_LOCK_SECONDS)
     try:
         # SQLite reads nothing before the first query.
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import subprocess
 import sys
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.recorded import MODEL, ROOT, RUN, put_step
-from torchglass.errors import TorchglassWarning
+from torchglass.errors import StoreError, TorchglassWarning
+from torchglass.store import schema
 from torchglass.store.file_reader import FileReader, FileSink
 from torchglass.store.schema import deepest, file_system_of, is_over_a_network
 
@@ -131,3 +133,15 @@ def test_over_a_network_a_killed_process_leaves_a_file_that_opens(
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
+
+
+def test_a_locked_file_is_not_called_corrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "_LOCK_SECONDS", 0)
+    over_nfs(tmp_path / "run.glass").close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "run.glass")) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+
+        with pytest.raises(StoreError, match="locked"):
+            FileReader(tmp_path / "run.glass")
