@@ -42,8 +42,8 @@ and write two methods:
 
 - Only calls of the thread that made the observer are shown, and none while torch compiles,
   exports or traces.
-- `end` runs once for each call that `begin` put on the stack, also if the forward raises. Calls
-  that never got to their own end (an interrupt came in between) are dropped with their caller.
+- `end` runs once for each call that `begin` put on the stack, also if the forward raises. Only a
+  call that never got to its own end (an interrupt came in between) is given to `abandon`.
 - An error in `begin` or `end` never reaches the user's forward: it goes to `missed`, and the
   observer goes on with the next call. What an observer raises on purpose (`tg.guard` stopping at
   a NaN) its `missed` raises again.
@@ -121,6 +121,9 @@ class ModuleStack(Generic[OpenCall]):
     def end(self, call: OpenCall, output: Any, error: BaseException | None) -> None:
         """A call, which is no longer on the stack, returned or raised."""
 
+    def abandon(self, call: OpenCall) -> None:
+        """A call never got to its own end, as when an interrupt came in between."""
+
     def missed(self, problem: Exception) -> None:
         """Warn of an error of ours, and go on."""
         self._fence.caught(problem)
@@ -163,9 +166,9 @@ class ModuleStack(Generic[OpenCall]):
         running = self.running
         if len(running) <= depth:
             return
-        call = running[depth]
-        # Whatever is deeper never got to its own end, as when an interrupt came in between.
-        del running[depth:]
+        while len(running) > depth + 1:
+            self.abandon(running.pop())
+        call = running.pop()
         self.current = running[-1] if depth else None
         try:
             self.end(call, output, error)

@@ -15,7 +15,7 @@ from torch import nn
 from torchglass.analyse.gc_pause import collector_paused
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.trace.op_mode import OpEvent
-from torchglass.capture.trace.pass_recorder import Ended, Event, PassRecorder, Running
+from torchglass.capture.trace.pass_recorder import Ended, Event, PassRecorder, TracedCall
 from torchglass.capture.trace.producers import Linker, Located
 from torchglass.capture.trace.saved_tensors import ByOp, Key, Output, Ran, Rerun, Reruns, Saved
 from torchglass.records.model import join_path
@@ -158,7 +158,7 @@ class Assembly:
         """The next event of the stream; whether anything of it is held."""
         if isinstance(event, OpEvent):
             return self._add_op(number, event)
-        if isinstance(event, Running):
+        if isinstance(event, TracedCall):
             return self._begin(number, event)
         return isinstance(event, Ended) and self._end(number, event.call)
 
@@ -187,7 +187,7 @@ class Assembly:
         call = place.call if place is not _OUTSIDE else None
         return self._linker.op(self._next, event, call, place.location, place.source)
 
-    def _begin(self, event: int, call: Running) -> bool:
+    def _begin(self, event: int, call: TracedCall) -> bool:
         inputs = list(tensors_of_call(call.args, call.kwargs))
         held = call.parent is None and self._bring_in(event, call, inputs)
         parent = self._place(call.parent)
@@ -210,7 +210,7 @@ class Assembly:
         return held
 
     def _bring_in(
-        self, number: int, call: Running, inputs: Sequence[tuple[str, torch.Tensor]]
+        self, number: int, call: TracedCall, inputs: Sequence[tuple[str, torch.Tensor]]
     ) -> bool:
         """Make ops of the tensors that the outermost call was given and that are new."""
         names = _names_of_inputs(call)
@@ -222,7 +222,7 @@ class Assembly:
                 self.sources[op.id] = (tensor,)
         return held
 
-    def _end(self, number: int, call: Running) -> bool:
+    def _end(self, number: int, call: TracedCall) -> bool:
         outputs = list(named_tensors(call.output))
         record = self.calls[self._place(call).call]
         held = self._make_seen(number, call, record.id, outputs)
@@ -245,7 +245,7 @@ class Assembly:
     def _make_seen(
         self,
         number: int,
-        call: Running,
+        call: TracedCall,
         record: CallId,
         outputs: Sequence[tuple[str, torch.Tensor]],
     ) -> bool:
@@ -272,7 +272,7 @@ class Assembly:
             self.given.update(((op.id, output), one) for output, one in enumerate(given))
         return held
 
-    def _place(self, call: Running | None) -> _Place:
+    def _place(self, call: TracedCall | None) -> _Place:
         return call.place if call is not None else _OUTSIDE
 
     def _linker_for(self, model: nn.Module, *, all_kept: bool) -> Linker:
@@ -341,7 +341,7 @@ def named(place: str, names: Sequence[str]) -> str:
     return f"{names[int(first)]}{dot}{rest}"
 
 
-def _names_of_inputs(call: Running) -> dict[int, str]:
+def _names_of_inputs(call: TracedCall) -> dict[int, str]:
     """The addresses of a call's tensors by the names that forward gives them: "x", "pair.0"."""
     try:
         bound = inspect.signature(call.module.forward).bind(*call.args, **call.kwargs)

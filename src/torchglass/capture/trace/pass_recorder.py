@@ -10,7 +10,6 @@ While the pass runs, calls and ops are only taken down, in one stream.
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import types
 import weakref
@@ -22,9 +21,9 @@ import torch
 from torch import nn
 
 from torchglass.blocks import unbroken
-from torchglass.capture.module_calls import CALL_CODE, observe_calls
+from torchglass.capture.module_calls import CALL_CODE, ModuleStack, observe_calls
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
-from torchglass.capture.torch_internals import peek_interpreter_stack
+from torchglass.capture.torch_internals import DisableTorchFunction, peek_interpreter_stack
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on
 from torchglass.capture.trace.kernel_mode import KernelMode
 from torchglass.capture.trace.op_mode import (
@@ -53,7 +52,7 @@ class StopTracing(BaseException):
     """Ends a forward early; no `except Exception` of the model catches it."""
 
 
-class Running:
+class TracedCall:
     """A module call while the pass goes on."""
 
     __slots__ = (
@@ -71,7 +70,7 @@ class Running:
     def __init__(
         self,
         module: nn.Module,
-        parent: Running | None,
+        parent: TracedCall | None,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         chain: Chain,
@@ -110,7 +109,7 @@ class Ended:
 
     __slots__ = ("call",)
 
-    def __init__(self, call: Running) -> None:
+    def __init__(self, call: TracedCall) -> None:
         self.call = call
 
     @property
@@ -121,7 +120,7 @@ class Ended:
         return [tensor for _, tensor in named_tensors(self.call.output)]
 
 
-Event = OpEvent | Running | Ended | Dropped
+Event = OpEvent | TracedCall | Ended | Dropped
 """A call that is running is also the event that it began."""
 
 
@@ -160,7 +159,7 @@ class GradientHook:
 _gradient_fence = Fence("some gradients of a trace were not recorded")
 
 
-class PassRecorder:
+class PassRecorder(ModuleStack[TracedCall]):
     """Takes down calls and ops in the order in which they come. Never raises into the pass."""
 
     def __init__(
@@ -177,8 +176,9 @@ class PassRecorder:
         `keep` is shown each event with its number, and what it does not want is let go at once;
         without it all is kept until the pass has ended.
         """
+        # Paths are found after the pass, when its records are made.
+        super().__init__((), "the trace is not complete")
         self.model = model
-        self.thread = threading.get_ident()
         self.events: list[Event] = []
         self.error = ""
         self.notes: list[str] = []
@@ -198,11 +198,7 @@ class PassRecorder:
         if keep is not None:
             self._take_down = partial(_take_down_or_drop, self.events, keep)
         self._ops = 0
-        self._open: list[Running] = []
         self._chains: dict[Chain, Chain] = {}
-        self.current: Running | None = None
-        """The innermost call that is running."""
-        self._fence = Fence("the trace is not complete")
         self._raised_by_edit: int | None = None
 
     def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
@@ -255,36 +251,29 @@ class PassRecorder:
         if self._failed is not None and self._failed[1] in _causes(error):
             self.failure = self._failed[0]
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-        """Take down that a call began; how deep it is, which `leave` wants to know."""
-        depth = len(self._open)
-        try:
-            if peek_interpreter_stack() is not None:
-                args, kwargs = unwrapped((args, kwargs))
-            chain = chain_from(_caller(), self._chains)
-            given = args if CHANGEABLE.isdisjoint(map(type, args)) else unchanging(args)
-            named = unchanging(kwargs) if kwargs else kwargs
-            call = Running(module, self.current, given, named, chain)
-            self._take_down(call)
-            self._open.append(call)
-            self.current = call
-        except Exception as problem:  # noqa: BLE001 - see missed
-            self.missed(problem)
-        return depth
+    def begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> TracedCall:
+        """Take down that a call began."""
+        if peek_interpreter_stack() is not None:
+            args, kwargs = unwrapped((args, kwargs))
+        chain = chain_from(_caller(), self._chains)
+        given = args if CHANGEABLE.isdisjoint(map(type, args)) else unchanging(args)
+        named = unchanging(kwargs) if kwargs else kwargs
+        call = TracedCall(module, self.current, given, named, chain)
+        self._take_down(call)
+        return call
 
-    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
-        """Take down that the call at a depth ended, and with it all that are deeper."""
-        now = _clock()
-        while len(self._open) > depth:
-            call = self._open.pop()
-            call.end_ns = now
-            if len(self._open) == depth and error is None:
-                try:
-                    call.output = unchanging(unwrapped(output) if depth else returned(output))
-                    self._take_down(Ended(call))
-                except Exception as problem:  # noqa: BLE001 - see missed
-                    self.missed(problem)
-        self.current = self._open[-1] if self._open else None
+    def end(self, call: TracedCall, output: Any, error: BaseException | None) -> None:
+        """Take down that a call ended, and what it returned."""
+        call.end_ns = _clock()
+        if error is None:
+            call.output = unchanging(unwrapped(output) if self.running else returned(output))
+            self._take_down(Ended(call))
+
+    def abandon(self, call: TracedCall) -> None:
+        """A call that was interrupted ends with its caller."""
+        call.end_ns = _clock()
 
     def _ask_for_gradients(self, number: int, event: OpEvent) -> None:
         for result, tensor in enumerate(event.results):
@@ -308,7 +297,7 @@ class PassRecorder:
         """Go on without what could not be taken down: no error of ours may stop the user's pass."""
         if id(problem) == self._raised_by_edit:
             raise problem
-        self._fence.caught(problem)
+        super().missed(problem)
 
 
 def _of_part(
@@ -327,7 +316,10 @@ def _take_down_or_drop(
     events: list[Event], keep: Callable[[int, Event], bool], event: Event
 ) -> None:
     events.append(event)
-    if not keep(len(events) - 1, event):
+    # At a module call our own mode is on: it would take what we ask tensors for ops of the model.
+    with DisableTorchFunction():
+        is_kept = keep(len(events) - 1, event)
+    if not is_kept:
         events[-1] = _DROPPED
         if isinstance(event, Ended):
             event.call.let_go()

@@ -17,11 +17,10 @@ from torch import nn
 
 from torchglass.analyse.graph.call_graph import call_graph, facts_of, union
 from torchglass.blocks import surely, uninterrupted
-from torchglass.capture.torch_internals import DisableTorchFunction
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on
 from torchglass.capture.trace.assemble import Assembly, finish
 from torchglass.capture.trace.op_mode import OpMode
-from torchglass.capture.trace.pass_recorder import Event, PassRecorder
+from torchglass.capture.trace.pass_recorder import PassRecorder
 from torchglass.capture.trace.saved_tensors import Snapshots
 from torchglass.records.graph import Graph
 from torchglass.records.model import Model
@@ -41,7 +40,7 @@ class _Tracing:
 
     def __init__(self, model: nn.Module) -> None:
         self._assembly = Assembly(model, lambda op, calls: False)
-        self.recorder = PassRecorder(model, keep=self._add)
+        self.recorder = PassRecorder(model, keep=self._assembly.add)
         # No tensor is kept, so there is nothing to be saved from being written over.
         self.recorder.snapshots = Snapshots(())
         self.recorder.before_write = _nothing  # type: ignore[method-assign]
@@ -62,11 +61,6 @@ class _Tracing:
     def stop(self) -> None:
         """See no more ops."""
         self._modes.close()
-
-    def _add(self, number: int, event: Event) -> bool:
-        # Modes of the user's would take what we ask for operations of the model.
-        with DisableTorchFunction():
-            return self._assembly.add(number, event)
 
     def graph(self, facts: Mapping[str, Mapping[str, str]]) -> Graph:
         """What was seen."""
