@@ -60,6 +60,13 @@ def _no_model_of_a_test_stays() -> Iterator[None]:
     linecache.clearcache()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _the_collector_leaves_what_was_imported_alone() -> None:
+    """A watch searches all objects that Python knows for optimizers: in a test, its own alone."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def scalers_freed() -> Iterator[None]:
     """A watch takes a `GradScaler` that is alive for that of its training: none may stay."""
