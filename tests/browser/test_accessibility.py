@@ -36,7 +36,7 @@ def _axe() -> None:
         pytest.skip("there is no Node.js on this machine")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("place", VIEWS.values(), ids=VIEWS)
 def test_axe_finds_nothing_serious(
     place: str, scheme: str, open_page: OpenPage, serving: Serve

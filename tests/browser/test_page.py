@@ -186,6 +186,7 @@ def test_a_hostile_name_is_only_text(name: str, open_page: OpenPage, serving: Se
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.slow
 def test_twenty_thousand_modules_are_lines_only_where_they_are_seen(
     open_page: OpenPage, serving: Serve
 ) -> None:

@@ -121,6 +121,7 @@ def test_ten_thousand_ops_are_seen_in_parts(open_page: OpenPage, serving: Serve)
     assert page.locator(".box").count() < 200
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_steps_are_one_plot(open_page: OpenPage, serving: Serve) -> None:
     page = open_page(serving(long_training(100_000)).url + "#columns=a%3A1")
 

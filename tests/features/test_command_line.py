@@ -314,7 +314,14 @@ def test_a_forward_that_fails_is_the_users_and_points_to_explain(
     assert "a bug in Torchglass" not in line
 
 
-@pytest.mark.parametrize("command", ["summary", "flops", "memory"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "summary",
+        pytest.param("flops", marks=pytest.mark.slow),
+        pytest.param("memory", marks=pytest.mark.slow),
+    ],
+)
 def test_a_fake_forward_that_fails_is_one_line_too(command: str) -> None:
     done = shell(command, "net.py:Mismatch", "--input", "1x3", "--fake", code=2)
 

@@ -69,6 +69,7 @@ def test_the_demo_leaves_a_run_with_structure_and_series(tmp_path: Path) -> None
         assert "head.weight" not in run
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_training_and_shows_what_there_is(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-u", "-m", "torchglass", "demo", "--steps", "100000"],
@@ -92,6 +93,7 @@ def test_ctrl_c_stops_the_training_and_shows_what_there_is(tmp_path: Path) -> No
     assert "torchglass explore torchglass-demo" in printed
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_explorer_opens_on_the_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torchglass", "demo", "--steps", "20"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -237,6 +237,7 @@ def test_a_small_llama_is_predicted_to_the_byte() -> None:
     assert measured.peak_bytes == predicted.peak_bytes
 
 
+@pytest.mark.slow
 def test_a_model_of_70_billion_parameters_is_predicted_in_less_than_a_gigabyte() -> None:
     # A tenth of the layers, each twelve times as wide inside, hold as much in less time.
     sizes = {**LLAMA_70B, "layers": 8, "inner": 12 * LLAMA_70B["inner"]}

@@ -218,6 +218,7 @@ def test_a_picture_shows_the_same_whichever_way_it_runs(gpt: Trace, one: str, ot
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_two_thousand_ops_can_be_drawn_and_opened() -> None:
     trace = tg.trace(GPT(80), torch.arange(8)[None])
 

@@ -139,7 +139,14 @@ elif sys.argv[1] == "dropped":
 """
 
 
-@pytest.mark.parametrize("how", ["closed", "dropped", "left open"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "closed",
+        pytest.param("dropped", marks=pytest.mark.slow),
+        pytest.param("left open", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_is_one_file_when_its_last_reader_is_gone(how: str, tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", READ_BEYOND_THE_END, how],

@@ -165,8 +165,8 @@ def script(tmp_path: Path, fail: str, before: str = "") -> list[str]:
     ("fail", "told"),
     [
         ('raise RuntimeError("boom")', "stopped by RuntimeError at step 3"),
-        ("raise KeyboardInterrupt", "interrupted at step 3"),
-        ("pass", "finished"),
+        pytest.param("raise KeyboardInterrupt", "interrupted at step 3", marks=pytest.mark.slow),
+        pytest.param("pass", "finished", marks=pytest.mark.slow),
     ],
 )
 def test_a_program_without_a_with_block_tells_how_it_ended(

@@ -580,7 +580,7 @@ HEALTHY: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("log_freq", [1, 5])
+@pytest.mark.parametrize("log_freq", [1, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_training_has_no_findings(name: str, log_freq: int, tmp_path: Path) -> None:
     model, options = HEALTHY[name]()

@@ -295,6 +295,7 @@ print(watcher.path)
 """
 
 
+@pytest.mark.slow
 def test_trainings_that_start_together_in_one_folder_have_a_file_each(tmp_path: Path) -> None:
     command = [sys.executable, "-c", TRAIN_WHEN_TOLD, str(tmp_path / "runs")]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}

@@ -103,6 +103,7 @@ def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
     assert run["lm_head.output"].column("count").tolist() == [4 * 6 * 11] * 2
 
 
+@pytest.mark.slow
 def test_a_training_that_is_resumed_from_a_checkpoint_goes_on_in_its_run(tmp_path: Path) -> None:
     file = tmp_path / "run.glass"
     first = trainer(
@@ -119,6 +120,7 @@ def test_a_training_that_is_resumed_from_a_checkpoint_goes_on_in_its_run(tmp_pat
     assert tg.open(file)["loss"].steps.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
+@pytest.mark.slow
 def test_after_an_exception_close_takes_everything_off(tmp_path: Path) -> None:
     file = tmp_path / "run.glass"
     callback = TorchglassCallback(save=file, verbose=False)

@@ -63,6 +63,7 @@ def test_a_tree_has_as_many_modules_as_it_says() -> None:
     assert sum(1 for _ in model.modules()) == 437
 
 
+@pytest.mark.slow
 def test_contenders_take_turns_after_a_warming_round() -> None:
     order: list[str] = []
     runs = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
@@ -102,6 +103,7 @@ def test_an_overwritten_result_is_necessary_to_save_beside_the_storage() -> None
     assert separate == in_place == 2 * one_result
 
 
+@pytest.mark.slow
 def test_our_trace_is_timed_with_and_without_working_it_out() -> None:
     found = tracing.time_ours(LSTM.small, rounds=2)
 
@@ -117,11 +119,13 @@ def test_our_trace_has_all_ops_and_saves_no_byte_too_many() -> None:
     assert tracing.times_necessary_bytes(MLP.small, OURS, rounds=1) == [1]
 
 
+@pytest.mark.slow
 def test_our_trace_is_measured_in_detail() -> None:
     assert len(tracing.microseconds_to_work_out(ROWS, OURS, rounds=2)) == 2
     assert len(tracing.first_trace_milliseconds(OURS)) == 1
 
 
+@pytest.mark.slow
 @needs_linux
 def test_memory_is_measured() -> None:
     assert len(tracing.kilobytes_recorded(MLP.small, OURS, rounds=1)) == 1
@@ -129,6 +133,7 @@ def test_memory_is_measured() -> None:
     assert len(structure.peak_megabytes(DEEP.small, OURS, rounds=1)) == 1
 
 
+@pytest.mark.slow
 def test_structure_and_imports_are_measured() -> None:
     assert len(structure.time_reading(DEEP.small, OURS, rounds=2)) == 2
     assert len(imports.import_cost(OURS)) == 1

@@ -40,6 +40,7 @@ def build(checkout: Path, target: str, out: Path) -> Path:
     return built
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_the_page_and_none_of_its_source(checkout: Path, tmp_path: Path) -> None:
     wheel = build(checkout, "wheel", tmp_path / "wheels")
 
@@ -49,6 +50,7 @@ def test_a_wheel_holds_the_page_and_none_of_its_source(checkout: Path, tmp_path:
     assert not any("frontend" in file or "node_modules" in file for file in files)
 
 
+@pytest.mark.slow
 def test_an_sdist_installs_without_node(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +65,7 @@ def test_an_sdist_installs_without_node(
     assert any(name.endswith("/page/page.js") for name in zipfile.ZipFile(wheel).namelist())
 
 
+@pytest.mark.slow
 def test_a_page_is_built_again_only_after_its_source_changed(checkout: Path) -> None:
     assert hatch_build.build_page(checkout)
     assert not hatch_build.build_page(checkout)

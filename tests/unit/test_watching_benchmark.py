@@ -9,6 +9,7 @@ from benchmarks.rows import OURS, Effort, Reading
 from benchmarks.watching import TOPIC, soak, time_steps
 
 
+@pytest.mark.slow
 def test_steps_are_timed_plain_first_logged_and_not_logged() -> None:
     times = time_steps(OURS, MLP.small, rounds=2)
 

@@ -168,6 +168,7 @@ def killed_writers(folder: Path, moments: Sequence[int]) -> list[Path]:
     return paths
 
 
+@pytest.mark.slow
 def test_fifty_killed_processes_leave_files_that_open(tmp_path: Path) -> None:
     random_moments = random.Random(0)
     moments = [int(10 ** random_moments.uniform(0, 3.3)) for _ in range(50)]
