@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchglass.cli import measure, models, trace  # noqa: F401 - each registers its commands
+from torchglass.cli import run_model, show_model  # noqa: F401 - each registers its commands
 from torchglass.cli.options import app
 from torchglass.cli.output import explain_error, quiet_fakes, telling_warnings
 

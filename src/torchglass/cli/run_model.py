@@ -1,0 +1,376 @@
+"""The commands that run a model, and `replay`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from torchglass.analyse.module_rows import Sort
+from torchglass.cli.options import Debug, File, Flag, Inputs, Model, app
+from torchglass.cli.output import (
+    STDOUT,
+    expect_one_printed,
+    export,
+    float_indices,
+    missing_input,
+    stdout_for_results,
+    tell,
+    terminal_width,
+)
+from torchglass.errors import TargetError
+from torchglass.tables.text import broken
+from torchglass.targets.inputs import ready_to_run
+
+if TYPE_CHECKING:
+    from torchglass.results.report import ModuleReport
+    from torchglass.results.trace import Trace
+
+Depth = Annotated[
+    int | None,
+    Parameter(help="Levels to show; by default as many as about 100 rows allow."),
+]
+Backward = Annotated[
+    bool,
+    Parameter(
+        negative=("--no-backward", "--forward-only"),
+        help="Also run backward (on the sum of the outputs).",
+    ),
+]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Files:
+    """Files to write the results to."""
+
+    json: File | None = None
+    """Write JSON to a file; `-` prints it."""
+    csv: File | None = None
+    """Write CSV, a line per module, to a file; `-` prints it."""
+
+    def check(self) -> None:
+        """Refuse both on stdout."""
+        expect_one_printed(json=self.json, csv=self.csv)
+
+
+NO_FILES = Files()
+
+
+def _run(verb: Callable[..., Any], target: Path, input: Inputs, **options: Any) -> Any:
+    """What a verb returns for a model and its inputs; what their code prints goes to stderr."""
+    with stdout_for_results():
+        model, inputs, named = ready_to_run(target, input, fake=options.get("fake", False))
+        return verb(model, *inputs, **options, **named)
+
+
+def _show(
+    result: ModuleReport[Any], files: Files, sort: Sort | None, depth: int | None, *, ops: bool
+) -> bool:
+    """Print a report or write its files; whether more may be printed."""
+    if _export(result, files):
+        return False
+    print(result.table(sort=sort, depth=depth, width=terminal_width()))
+    if ops:
+        print(result.op_table(width=terminal_width()))
+    return True
+
+
+def _export(result: ModuleReport[Any], files: Files) -> bool:
+    """Write the files that are wanted; whether one was printed, so that nothing else is to be."""
+    for path, to_format in ((files.json, result.to_json), (files.csv, result.to_csv)):
+        if path is not None:
+            export(to_format, path)
+    return STDOUT in (files.json, files.csv)
+
+
+@app.command
+def flops(
+    target: Model,
+    /,
+    *,
+    input: Inputs = (),
+    backward: Flag = False,
+    fake: Flag = False,
+    timed: Flag = False,
+    depth: Depth = None,
+    sort: Sort | None = None,
+    ops: Flag = False,
+    files: Files = NO_FILES,
+    debug: Debug = False,
+) -> None:
+    """Print how many floating-point operations each module of a model takes.
+
+    ```
+    torchglass flops torchvision.models:resnet18 --input 1x3x224x224
+    torchglass flops net.py:Net --input 8x16 --backward --ops
+    torchglass flops net.py:Net --input 8x16 --fake --json flops.json
+    ```
+
+    Parameters
+    ----------
+    backward
+        Also count backward (of the sum of the outputs).
+    fake
+        Run on fake tensors: no memory, no arithmetic.
+    timed
+        Also measure FLOP/s.
+    sort
+        Sort by FLOPs: `total` (within each parent) or `self` (all modules).
+    ops
+        Also print the largest ops.
+    """
+    from torchglass.api import measure
+
+    files.check()
+    options = {"backward": backward, "fake": fake, "timed": timed}
+    _show(_run(measure.flops, target, input, **options), files, sort, depth, ops=ops)
+
+
+@app.command
+def memory(
+    target: Model,
+    /,
+    *,
+    input: Inputs = (),
+    backward: Backward = True,
+    optimizer: str | None = None,
+    fake: Flag = False,
+    depth: Depth = None,
+    sort: Sort | None = None,
+    ops: Flag = False,
+    peak: Flag = False,
+    files: Files = NO_FILES,
+    debug: Debug = False,
+) -> None:
+    """Print the memory that each module takes in a training step, and what the peak consists of.
+
+    ```
+    torchglass memory torchvision.models:resnet18 --input 8x3x224x224 --optimizer adamw
+    torchglass memory net.py:Net --input 8x16 --no-backward --peak
+    torchglass memory net.py:Net --input 4096x16 --fake --json memory.json
+    ```
+
+    Parameters
+    ----------
+    optimizer
+        Also step this optimizer of torch.optim: `adam`, `adamw`, `sgd` …
+    fake
+        Predict from fake tensors, without taking memory.
+    sort
+        Sort by share of the peak: `total` (within each parent) or `self` (all modules).
+    ops
+        Also print the ops that take most.
+    peak
+        Also print what the peak consists of.
+    """
+    from torchglass.api import measure
+
+    if optimizer is not None and not backward:
+        raise TargetError("--optimizer needs the backward: leave --no-backward out")
+    files.check()
+    options = {"backward": backward, "optimizer": optimizer, "fake": fake}
+    result = _run(measure.memory, target, input, **options)
+    if _show(result, files, sort, depth, ops=ops) and peak:
+        print(result.peak_table(width=terminal_width()))
+
+
+@app.command
+def profile(
+    target: Model,
+    /,
+    *,
+    input: Inputs = (),
+    backward: Backward = True,
+    warmup: Annotated[int, Parameter(validator=Number(gte=0))] = 3,
+    repeats: Annotated[int, Parameter(validator=Number(gte=1))] = 10,
+    depth: Depth = None,
+    sort: Sort | None = None,
+    ops: Flag = False,
+    layers: Flag = False,
+    files: Files = NO_FILES,
+    trace: Path | None = None,
+    debug: Debug = False,
+) -> None:
+    """Print how long each module of a model takes, forward and backward.
+
+    ```
+    torchglass profile torchvision.models:resnet18 --input 1x3x224x224
+    torchglass profile net.py:Net --input 8x16 --sort self --ops
+    torchglass profile net.py:Net --input 8x16 --forward-only --trace run.json
+    torchglass profile net.py:Net --input 8x16 --csv times.csv
+    ```
+
+    Parameters
+    ----------
+    warmup
+        Untimed runs before the timed ones.
+    repeats
+        Timed runs; the fastest is shown.
+    sort
+        Sort by time: `total` (within each parent) or `self` (all modules).
+    ops
+        Also time each op, with more overhead, and print the slowest.
+    layers
+        Print each layer with its parameters, shapes, times and memory instead of a table.
+    trace
+        Write the fastest run as a trace for chrome://tracing or ui.perfetto.dev.
+    """
+    from torchglass.api import measure
+
+    files.check()
+    options = {"backward": backward, "warmup": warmup, "repeats": repeats}
+    with_ops = ops or bool(trace or files.json)
+    result = _run(measure.profile, target, input, **options, ops=with_ops)
+    if trace:
+        tell(f"wrote {result.to_chrome_trace(trace)}")
+    if not layers:
+        _show(result, files, sort, depth, ops=ops)
+    elif not _export(result, files):
+        print(result.overlay(width=terminal_width()))
+        if ops:
+            print(result.op_table(width=terminal_width()))
+
+
+@app.command
+def trace(
+    target: Model,
+    /,
+    *,
+    input: Inputs = (),
+    op: str | None = None,
+    draw: Path | None = None,
+    depth: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    level: Literal["torch", "aten"] = "torch",
+    out: Path | None = None,
+    debug: Debug = False,
+) -> None:
+    """Print every operation of one forward: name, shape and module.
+
+    ```
+    torchglass trace net.py:Net --input 1x3x32x32
+    torchglass trace net.py:Net --input 1x3x32x32 --op relu_1 --draw net.svg
+    torchglass trace net.py:Net --input 1x3x32x32 --out pass.glass
+    ```
+
+    Parameters
+    ----------
+    op
+        Print this operation alone, with its values, parents and source line.
+    draw
+        Write a drawing: `.svg`, `.png` or `.pdf`.
+    depth
+        Close modules this many levels down in the drawing; 99 opens all. By default all are open
+        up to about 300 nodes.
+    level
+        Record `torch` functions or `aten` kernels.
+    out
+        Save the trace to a file and its tensors beside it.
+    """
+    from torchglass.api.trace import trace_forward
+
+    def run(model: Any, *inputs: Any, **named: Any) -> Trace:
+        return trace_forward(model, inputs, named, level=level)
+
+    traced = _run(run, target, input)
+    if draw:
+        traced.draw(draw, depth=depth or "auto")
+        tell(f"wrote {draw}")
+    if out:
+        tell(f"wrote {traced.save(out)}")
+    print(broken(str(traced[op] if op else traced), terminal_width()))
+
+
+@app.command
+def explain(target: Model, /, *, input: Inputs = (), debug: Debug = False) -> None:
+    """Run one forward and explain its error: the tensors involved, where they come from, what fits.
+
+    ```
+    torchglass explain net.py:Net --input 1x4x32x32
+    ```
+    """
+    from torchglass.api import trace
+
+    story = _run(trace.explain, target, input)
+    print(broken(str(story), terminal_width()))
+    words = [word for text in input for word in ("--input", text)]
+    if advice := missing_input(story.error) or float_indices(story.error, words):
+        tell(advice)
+
+
+@app.command
+def inspect(
+    target: Model,
+    /,
+    *,
+    input: Inputs = (),
+    backward: Flag = False,
+    depth: int | None = None,
+    out: File | None = None,
+    debug: Debug = False,
+) -> None:
+    """Print what each module does: shapes, time, memory, gradients, NaN and Inf.
+
+    ```
+    torchglass inspect torchvision.models:resnet18 --input 1x3x224x224
+    torchglass inspect net.py:Net --input 8x16 --backward --out insight.json
+    ```
+
+    Parameters
+    ----------
+    backward
+        Also run backward (on the sum of the outputs).
+    depth
+        Inspect only this many levels below the model.
+    out
+        Write Inspector Gadgets' JSON to this file, `-` for stdout.
+    """
+    from torchglass.api import observe
+
+    with _progress() as progress:
+        result = _run(
+            observe.inspect, target, input, backward=backward, depth=depth, progress=progress
+        )
+    if out is not None:
+        export(result.to_json, out)
+    if out != STDOUT:
+        print(result.table(width=terminal_width()))
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on stderr that goes when all is done; none where nobody is looking."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("inspecting module calls", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@app.command
+def replay(file: Path, /, *, debug: Debug = False) -> None:
+    """Rerun the operation that produced a NaN or Inf, from a guard's dump.
+
+    ```
+    torchglass replay dumps/001-attention-sqrt.safetensors
+    ```
+
+    Parameters
+    ----------
+    file
+        A file written by `guard(model, dump=FOLDER)`.
+    """
+    from torchglass.api import guard
+
+    print(broken(str(guard.replay(file)), terminal_width()))
