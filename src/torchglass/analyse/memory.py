@@ -133,30 +133,27 @@ class MemoryReport:
         )
         """The moment of the peak; None for a step that takes nothing."""
         self._at_peak = self._live_at_peak()
-
-    @cached_property
-    def modules(self) -> Mapping[str, ModuleMemory]:
-        """What each module takes, by path; those below "" add up to the whole step."""
         own, total = self._per_module(_itself), self._per_module(_itself_and_above)
-        ran = (path for path in (block.path for block in self._blocks) if path is not None)
-        known = (module.path for module in self.model.modules if module.alias_of is None)
-        return {
+        self.modules: Mapping[str, ModuleMemory] = {
             path: ModuleMemory(
                 path=path, own=own.get(path, NOTHING), total=total.get(path, NOTHING)
             )
-            for path in dict.fromkeys(("", *known, *ran))
+            for path in self._paths()
         }
+        """What each module takes, by path; those below "" add up to the whole step."""
+        loose = own.get(None, NOTHING)
+        self.unattributed = ModuleMemory(path=None, own=loose, total=loose)
+        """What no module made: the inputs, the loss, the temporaries of an optimizer."""
+
+    def _paths(self) -> Iterable[str]:
+        known = (module.path for module in self.model.modules if module.alias_of is None)
+        ran = (path for path in (block.path for block in self._blocks) if path is not None)
+        return dict.fromkeys(("", *known, *ran))
 
     @property
     def root(self) -> ModuleMemory:
         """What the whole step takes."""
         return self.modules[""]
-
-    @cached_property
-    def unattributed(self) -> ModuleMemory:
-        """What no module made: the inputs, the loss, the temporaries of an optimizer."""
-        loose = self._per_module(_itself).get(None, NOTHING)
-        return ModuleMemory(path=None, own=loose, total=loose)
 
     @property
     def peak_bytes(self) -> int:
@@ -245,11 +242,11 @@ class MemoryReport:
         return most
 
     def _ops(self) -> tuple[OpMemory, ...]:
-        groups: dict[_OpKey, list[MemoryBlock]] = defaultdict(list)
+        groups: dict[_MemoryKey, list[MemoryBlock]] = defaultdict(list)
         for block in self._blocks:
             if block.phase is not None and block.bytes:
                 groups[_op_key(block)].append(block)
-        at_peak: Counter[_OpKey] = Counter()
+        at_peak: Counter[_MemoryKey] = Counter()
         for block in self._at_peak:
             at_peak[_op_key(block)] += block.bytes
         most = self._most(lambda block: (_op_key(block),))
@@ -282,14 +279,14 @@ def _itself_and_above(path: str | None) -> Iterator[str]:
     yield ""
 
 
-class _OpKey(NamedTuple):
+class _MemoryKey(NamedTuple):
     path: str | None
     op: str
     phase: StepPhase | None
 
 
-def _op_key(block: MemoryBlock) -> _OpKey:
-    return _OpKey(block.path, block.op, block.phase)
+def _op_key(block: MemoryBlock) -> _MemoryKey:
+    return _MemoryKey(block.path, block.op, block.phase)
 
 
 def _if_temporary(block: MemoryBlock) -> tuple[BlockKind, ...]:

@@ -161,7 +161,7 @@ def summarize(
     total = counts[model.root.id].total
     return SummaryReport(
         model=model,
-        rows=tuple(_Rows(model, counts, calls or ()).build(depth, sort, fold)),
+        rows=tuple(_RowBuilder(model, counts, calls or ()).build(depth, sort, fold)),
         counts=counts[model.root.id],
         memory=MemoryEstimate(
             weight_bytes=total.bytes,
@@ -174,7 +174,7 @@ def summarize(
     )
 
 
-class _Rows:
+class _RowBuilder:
     """Everything the rows are made from, looked up once."""
 
     def __init__(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from torchglass.analyse.flops import Amount, FlopSums, ModuleFlops, OpFlops, add_up
+from torchglass.analyse.flops import Amount, ModuleFlops, OpFlops, add_up
 from torchglass.analyse.latency import Latency, ModuleTime, latency
 from torchglass.analyse.module_rows import Sort
 from torchglass.records.json_data import to_json_data
@@ -45,35 +45,18 @@ class Flops(ModuleReport[ModuleFlops]):
         self.model = model
         self.work = work
         self.timing = timing
-
-    @cached_property
-    def _sums(self) -> FlopSums:
-        return add_up(self.work)
+        sums = add_up(work)
+        self.rows = RowsByPath(sums.modules)
+        self.root = sums.modules[""]
+        """What the whole model computes."""
+        self.unattributed = sums.unattributed
+        self.ops: tuple[OpFlops, ...] = sums.ops
+        """What each op computes over the whole model, the largest first."""
 
     @cached_property
     def latency(self) -> Latency | None:
         """How long each module took; None where it was not timed."""
         return None if self.timing is None else latency(self.timing)
-
-    @cached_property
-    def rows(self) -> Mapping[str, ModuleFlops]:
-        """What each module that ran computes, by its path; the model itself is ""."""
-        return RowsByPath(self._sums.modules)
-
-    @property
-    def root(self) -> ModuleFlops:
-        """What the whole model computes."""
-        return self.rows[""]
-
-    @property
-    def unattributed(self) -> ModuleFlops:
-        """What ran outside of all modules, as a loss does."""
-        return self._sums.unattributed
-
-    @property
-    def ops(self) -> tuple[OpFlops, ...]:
-        """What each op computes over the whole model, the largest first."""
-        return self._sums.ops
 
     @property
     def free(self) -> tuple[OpFlops, ...]:

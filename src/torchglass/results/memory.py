@@ -76,6 +76,7 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
         self.devices: list[str] = devices_of(footprint)
         """The devices that memory is taken on, the one with most first."""
         super().__init__(footprint, model, device or self.devices[0])
+        self.rows = RowsByPath(self.modules)
 
     def on(self, device: str) -> Memory:
         """The same step on another device."""
@@ -89,11 +90,6 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
     def report(self) -> MemoryReport:
         """The numbers alone."""
         return self
-
-    @cached_property
-    def rows(self) -> Mapping[str, ModuleMemory]:
-        """What each module takes, by its path."""
-        return RowsByPath(self.modules)
 
     @property
     def parameters_bytes(self) -> int:

@@ -341,7 +341,7 @@ class Call:
         return f"<call {self.label or 'of the model'}: {count} op{'s' * (count != 1)}>"
 
 
-class Held:
+class NamedTensor:
     """A tensor that the model holds; it is found by its dotted name: `trace["bn.running_mean"]`."""
 
     parents: tuple[Op, ...] = ()

@@ -51,26 +51,13 @@ class Profile(ModuleReport[ModuleTime]):
         self.calls = calls
         self.timing = timing
         self.latency: Latency = latency(timing)
-
-    @cached_property
-    def rows(self) -> Mapping[str, ModuleTime]:
-        """How long each module that ran took, by its path."""
-        return RowsByPath(self.latency.modules)
-
-    @property
-    def root(self) -> ModuleTime:
+        self.rows = RowsByPath(self.latency.modules)
+        self.root = self.latency.root
         """How long the whole model took."""
-        return self.latency.root
-
-    @property
-    def unattributed(self) -> ModuleTime:
+        self.unattributed = self.latency.unattributed
         """What no module owns: autograd's own work, and the backward of the loss."""
-        return self.latency.unattributed
-
-    @property
-    def ops(self) -> tuple[OpTime, ...]:
+        self.ops: tuple[OpTime, ...] = self.latency.ops
         """How long ops took, all calls of one op in one module together, slowest first."""
-        return self.latency.ops
 
     @cached_property
     def _first_calls(self) -> Mapping[str, CallRecord]:

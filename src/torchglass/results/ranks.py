@@ -22,7 +22,8 @@ from torchglass.records.series import FIELDS, Points, Series, SeriesId
 from torchglass.records.tensors import Histogram, Histograms
 from torchglass.store.file_reader import FileReader
 from torchglass.store.run_file import Catalog
-from torchglass.views.formats import format_time, harmless, pad, width
+from torchglass.tables.text import aligned_rows
+from torchglass.views.formats import format_time, harmless
 
 LOST_NS = 60_000_000_000
 """A rank whose latest step is so much older than that of the others is no longer waited for."""
@@ -213,9 +214,7 @@ class RankReport:
     def __str__(self) -> str:
         names = sorted({name for each in self.ranks for name in each.own_seconds})
         heads = ["rank", "host", "last step", "a step", *names, "first NaN or Inf", "left out"]
-        rows = [heads, *(_cells(each, names) for each in self.ranks)]
-        widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(pad, row, widths)).rstrip() for row in rows]
+        lines = aligned_rows([heads, *(_cells(each, names) for each in self.ranks)])
         told = [harmless(finding.message) for finding in self.findings]
         return "\n".join([*lines, "", *(told or ["nothing sets one rank apart from the others"])])
 

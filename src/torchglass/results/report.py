@@ -113,16 +113,10 @@ class ModuleReport(Report, Generic[M]):
     """What was measured of each module and op of a model; print it for a table."""
 
     model: Model
-
-    @property
-    @abstractmethod
-    def rows(self) -> Mapping[str, M]:
-        """What was measured of each module, by its path; the model itself is ""."""
-
-    @property
-    @abstractmethod
-    def unattributed(self) -> M:
-        """What belongs to no module."""
+    rows: Mapping[str, M]
+    """What was measured of each module, by its path; the model itself is ""."""
+    unattributed: M
+    """What belongs to no module, such as the loss."""
 
     @abstractmethod
     def _columns(self) -> Sequence[Column[M]]:

@@ -19,7 +19,7 @@ from torchglass.errors import CaptureError, LookupFailedError, ViewError
 from torchglass.records.model import Model, Module, Slot, SlotRole, join_path
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import OpId, TraceRecord, UnconfirmedOp, Validation
-from torchglass.results.op import Call, Handles, Held, Op
+from torchglass.results.op import Call, Handles, NamedTensor, Op
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ class _Alive:
     def __init__(self) -> None:
         self.ops: WeakValueDictionary[int, Op] = WeakValueDictionary()
         self.calls: WeakValueDictionary[int, Call] = WeakValueDictionary()
-        self.held: WeakValueDictionary[str, Held] = WeakValueDictionary()
+        self.held: WeakValueDictionary[str, NamedTensor] = WeakValueDictionary()
 
 
 class Trace(Sequence[Op]):
@@ -326,7 +326,7 @@ class Trace(Sequence[Op]):
     @overload
     def __getitem__(self, key: slice) -> Sequence[Op]: ...
 
-    def __getitem__(self, key: int | str | slice) -> Op | Held | Sequence[Op]:
+    def __getitem__(self, key: int | str | slice) -> Op | NamedTensor | Sequence[Op]:
         if isinstance(key, slice):
             return self._listed[key]
         try:
@@ -341,7 +341,7 @@ class Trace(Sequence[Op]):
                 raise LookupFailedError(
                     f"nothing is called {key!r}; near it are {', '.join(near)}"
                 ) from None
-            return self._alive.held.setdefault(key, Held(self, key, self._held[key]))
+            return self._alive.held.setdefault(key, NamedTensor(self, key, self._held[key]))
 
     def _held_like(self, name: str) -> list[str]:
         """The tensors that the same module holds under like names."""

@@ -196,6 +196,11 @@ def lined_up(columns: Iterable[TextColumn]) -> list[str]:
     return [GAP.join(line).rstrip() for line in zip(*aligned, strict=True)]
 
 
+def aligned_rows(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells, the cells of each column below each other."""
+    return lined_up(TextColumn(column, right=False) for column in zip(*rows, strict=True))
+
+
 def rule_for(lines: Iterable[str]) -> str:
     """A rule as long as the longest line."""
     return "─" * max(map(width, lines))

@@ -11,8 +11,9 @@ from torchglass.records.findings import Evidence, Finding, ReplayRecord
 from torchglass.records.model import Model
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import TraceRecord
+from torchglass.tables.text import aligned_rows
 from torchglass.views.failure_words import Part, digest, headline, parts
-from torchglass.views.formats import format_shape, harmless, pad, shorten, width
+from torchglass.views.formats import format_shape, harmless, shorten
 
 _INDENT = "  "
 _LONGEST_CODE = 88
@@ -81,9 +82,7 @@ def _table(tensors: tuple[Evidence, ...], first_index: list[int] | None = None) 
     rows = [[_name(one), _kind(one), _numbers(one)] for one in shown]
     if rows and first_index:
         rows[-1][-1] += f", the first at {first_index}"
-    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(map(pad, row, widths)).rstrip()
+    yield from aligned_rows(rows)
     if len(shown) < len(tensors):
         yield f"… and {len(tensors) - len(shown)} more tensors"
 
@@ -139,9 +138,8 @@ def _block(part: Part) -> Iterator[str]:
 
 def _lines(part: Part) -> Iterator[str]:
     """The rows of a part, with their cells below each other."""
-    tables = [row for row in part.rows if len(row) > 1]
-    widths = [max(map(width, column)) for column in zip(*tables, strict=True)]
+    table = iter(aligned_rows([row for row in part.rows if len(row) > 1]))
     bullet = "• " if part.listed else ""
     for row in part.rows:
-        cells = row if len(row) == 1 else map(pad, row, widths)
-        yield from f"{bullet}{'  '.join(cells)}".rstrip().split("\n")
+        line = row[0] if len(row) == 1 else next(table)
+        yield from f"{bullet}{line}".rstrip().split("\n")

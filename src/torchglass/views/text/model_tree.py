@@ -59,8 +59,8 @@ def unseen_text(row: SummaryRow, report: SummaryReport) -> str:
     return NOT_RUN if report.ran and row.module.alias_of is None else ""
 
 
-class _Way(NamedTuple):
-    """One way to describe a row."""
+class _RowText(NamedTuple):
+    """One text to describe a row."""
 
     text: str
     left_out: tuple[str, ...] = ()
@@ -75,38 +75,37 @@ def tree_text(report: SummaryReport, room: int | None = None) -> str:
     deepest = max((row.depth for row in below), default=0)
     # The guides of a deep tree would leave no room for the names.
     arm = "──" if room is None or 2 * len("├── ") * deepest <= room else ""
-    ways = [
-        _fitting(guide, _ways(row, report), room)
+    texts = [
+        _fitting(guide, _row_texts(row, report), room)
         for row, guide in zip(below, guides(below, arm), strict=True)
     ]
-    total = f"{'├' if ways else '└'}── {format_count(report.counts.total.parameters)} parameters"
-    missing = missing_note((what for way in ways for what in way.left_out), room)
+    total = f"{'├' if texts else '└'}── {format_count(report.counts.total.parameters)} parameters"
+    missing = missing_note((what for text in texts for what in text.left_out), room)
     beside = [line for note in also_in_file(report.model) for line in wrapped(note, room)]
-    return "\n".join(
-        [f"{harmless(report.model.name)}(", total, *(way.text for way in ways), *missing, *beside]
-    )
+    lines = (text.text for text in texts)
+    return "\n".join([f"{harmless(report.model.name)}(", total, *lines, *missing, *beside])
 
 
-def _fitting(guide: str, ways: Iterator[_Way], room: int | None) -> _Way:
+def _fitting(guide: str, texts: Iterator[_RowText], room: int | None) -> _RowText:
     """The longest description of a row that fits; a name loses its middle last."""
-    way = next(ways)
-    while room is not None and width(guide + way.text) > room:
-        shorter = next(ways, None)
+    text = next(texts)
+    while room is not None and width(guide + text.text) > room:
+        shorter = next(texts, None)
         if shorter is None:
-            return _Way(shortened(guide + way.text, room), way.left_out)
-        way = shorter
-    return _Way(guide + way.text, way.left_out)
+            return _RowText(shortened(guide + text.text, room), text.left_out)
+        text = shorter
+    return _RowText(guide + text.text, text.left_out)
 
 
-def _ways(row: SummaryRow, report: SummaryReport) -> Iterator[_Way]:
+def _row_texts(row: SummaryRow, report: SummaryReport) -> Iterator[_RowText]:
     """Descriptions of a row, from the full one to its name alone."""
     module, model = row.module, report.model
     name = name_text(row_name(row, model))
     other = same_as(row, model)
     if module.alias_of is not None:
-        yield _Way(f"{name}: {harmless(module.kind)} {SAME_AS} {other}")
-        yield _Way(f"{name} {SAME_AS} {other}", ("classes",))
-        yield _Way(f"{name} {SAME_AS}", ("classes", "whose they are"))
+        yield _RowText(f"{name}: {harmless(module.kind)} {SAME_AS} {other}")
+        yield _RowText(f"{name} {SAME_AS} {other}", ("classes",))
+        yield _RowText(f"{name} {SAME_AS}", ("classes", "whose they are"))
         return
     is_one = len(row.members) == 1
     kind = f"{name}: {harmless(module.kind)}" if is_one else name
@@ -116,13 +115,13 @@ def _ways(row: SummaryRow, report: SummaryReport) -> Iterator[_Way]:
     tied, problem = (", tied" if other else ""), ("  !" if module.problem else "")
     whole_tied = f"{tied} to {other}" if other else ""
     whole_problem = f"{problem} {harmless(module.problem)}" if module.problem else ""
-    yield _Way(f"{what}{shape}{params}{whole_tied}]{whole_problem}")
+    yield _RowText(f"{what}{shape}{params}{whole_tied}]{whole_problem}")
     less = [word for word, there in (("what is tied", tied), ("problems", problem)) if there]
-    yield _Way(f"{what}{shape}{params}{tied}]{problem}", tuple(less))
+    yield _RowText(f"{what}{shape}{params}{tied}]{problem}", tuple(less))
     less += ["settings"] * (what != kind)
-    yield _Way(f"{kind}{shape}{params}{tied}]{problem}", tuple(less))
+    yield _RowText(f"{kind}{shape}{params}{tied}]{problem}", tuple(less))
     less += ["classes"] * (kind != name)
-    yield _Way(f"{name}{shape}{params}{tied}]{problem}", tuple(less))
+    yield _RowText(f"{name}{shape}{params}{tied}]{problem}", tuple(less))
     less += ["shapes"] * bool(shape)
-    yield _Way(f"{name}{params}{tied}]{problem}", tuple(less))
-    yield _Way(f"{name}{problem}", (*less, "parameters"))
+    yield _RowText(f"{name}{params}{tied}]{problem}", tuple(less))
+    yield _RowText(f"{name}{problem}", (*less, "parameters"))
