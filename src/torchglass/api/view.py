@@ -115,9 +115,9 @@ def view(
     }
     if save is not None:
         from torchglass.views.web.open_runs import OpenRuns
-        from torchglass.views.web.saved_page import write_shelf
+        from torchglass.views.web.saved_page import write_runs
 
-        write_shelf(OpenRuns(readers, **beside), Path(save))
+        write_runs(OpenRuns(readers, **beside), Path(save))
         return Path(save)
     if _in_notebook(notebook):
         from torchglass.views.notebook.page import NotebookPage

@@ -16,7 +16,7 @@ from torchglass.errors import TorchglassError
 from torchglass.records.reader import Reader
 from torchglass.views.web.answers import answer
 from torchglass.views.web.open_runs import Distances, OpenRuns
-from torchglass.views.web.saved_page import render_shelf
+from torchglass.views.web.saved_page import render_runs
 
 _FRAME = (
     '<iframe srcdoc="{page}" style="width:100%;height:{height}px;border:1px solid #8884;'
@@ -35,7 +35,7 @@ class NotebookPage:
         distances: Distances | None = None,
     ) -> None:
         self.readers = readers
-        self._shelf = OpenRuns(readers, compared=compared, distances=distances)
+        self._runs = OpenRuns(readers, compared=compared, distances=distances)
         self.height = height
 
     @cached_property
@@ -45,11 +45,11 @@ class NotebookPage:
             from torchglass.views.notebook.widget import PageWidget
         except ImportError:
             return None
-        return PageWidget(self._shelf, height=self.height)
+        return PageWidget(self._runs, height=self.height)
 
     def _repr_html_(self) -> str:
         title = html.escape(self.readers[0].run().name)
-        page = html.escape(render_shelf(self._shelf), quote=True)
+        page = html.escape(render_runs(self._runs), quote=True)
         return _FRAME.format(page=page, height=self.height, title=title)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
@@ -67,10 +67,10 @@ def _widget_part(widget: Any) -> dict[str, Any]:
     return {kind: value for kind, value in data.items() if kind.startswith("application/")}
 
 
-def reply(shelf: OpenRuns, content: dict[str, Any]) -> dict[str, Any]:
+def reply(runs: OpenRuns, content: dict[str, Any]) -> dict[str, Any]:
     """The answer to a question that the page in a widget asked."""
     try:
-        text = answer(shelf, content["name"], content["query"]).decode("ascii")
+        text = answer(runs, content["name"], content["query"]).decode("ascii")
         return {"id": content["id"], "text": text}
     except TorchglassError as error:
         return {"id": content["id"], "error": str(error)}

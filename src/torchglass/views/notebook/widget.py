@@ -10,7 +10,7 @@ import traitlets
 
 from torchglass.views.notebook.page import reply
 from torchglass.views.web.open_runs import OpenRuns
-from torchglass.views.web.saved_page import render_shell
+from torchglass.views.web.saved_page import render_empty_page
 
 
 class PageWidget(anywidget.AnyWidget):
@@ -20,10 +20,10 @@ class PageWidget(anywidget.AnyWidget):
     page = traitlets.Unicode().tag(sync=True)
     height = traitlets.Int(720).tag(sync=True)
 
-    def __init__(self, shelf: OpenRuns, *, height: int = 720) -> None:
-        super().__init__(page=render_shell(), height=height)
-        self._shelf = shelf
+    def __init__(self, runs: OpenRuns, *, height: int = 720) -> None:
+        super().__init__(page=render_empty_page(), height=height)
+        self._runs = runs
         self.on_msg(self._answer)
 
     def _answer(self, _: object, content: dict[str, Any], __: object) -> None:
-        self.send(reply(self._shelf, content))
+        self.send(reply(self._runs, content))

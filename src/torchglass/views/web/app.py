@@ -32,9 +32,9 @@ from torchglass.errors import LookupFailedError, StoreError, ViewError
 from torchglass.records.reader import Reader
 from torchglass.views.web import payloads, saved_page
 from torchglass.views.web.access import SafeHeaders, TokenCheck
-from torchglass.views.web.answers import NAMES, answer
+from torchglass.views.web.answers import ENDPOINTS, answer
 from torchglass.views.web.open_runs import Distances, FindMore, OpenRuns
-from torchglass.views.web.saved_page import render_shelf
+from torchglass.views.web.saved_page import render_runs
 
 T = TypeVar("T")
 
@@ -59,8 +59,8 @@ def build_app(
     distances: Distances | None = None,
 ) -> Starlette:
     """The application that shows some runs; setting `closing` ends its open streams."""
-    shelf = OpenRuns(readers, find_more, compared=compared, distances=distances)
-    routes = _Api(shelf, closing or threading.Event()).routes()
+    runs = OpenRuns(readers, find_more, compared=compared, distances=distances)
+    routes = _Api(runs, closing or threading.Event()).routes()
     # A proxy may strip the prefix or pass it on: both find their way.
     prefixed = [Mount(root_path, routes=routes)] if root_path.strip("/") else []
     return Starlette(
@@ -86,12 +86,12 @@ def _page_file(request: Request) -> Response:
 
 
 class _Api:
-    """The endpoints, over the runs of one shelf."""
+    """The endpoints, over the runs of one runs."""
 
-    def __init__(self, shelf: OpenRuns, closing: threading.Event) -> None:
-        self._shelf = shelf
+    def __init__(self, runs: OpenRuns, closing: threading.Event) -> None:
+        self._runs = runs
         self._closing = closing
-        self._news = _EventSource(shelf)
+        self._news = _EventSource(runs)
         self._streams = 0
 
     def routes(self) -> list[BaseRoute]:
@@ -101,20 +101,20 @@ class _Api:
             Route("/saved.html", _in_thread(self._saved)),
             Route("/{name}", _in_thread(_page_file)),
             Route("/api/events", self._events),
-            *(Route(f"/api/{name}", _in_thread(self._endpoint(name))) for name in NAMES),
+            *(Route(f"/api/{name}", _in_thread(self._endpoint(name))) for name in ENDPOINTS),
         ]
 
     def _endpoint(self, name: str) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
             asked = request.query_params
             query = {key: asked.getlist(key) for key in asked}
-            return _answer(request, answer(self._shelf, name, query), "application/json")
+            return _answer(request, answer(self._runs, name, query), "application/json")
 
         return endpoint
 
     def _saved(self, request: Request) -> Response:
         return Response(
-            render_shelf(self._shelf).encode("utf-8", errors="replace"),
+            render_runs(self._runs).encode("utf-8", errors="replace"),
             media_type="text/html",
             headers={"Content-Disposition": "attachment", "Cache-Control": "no-store"},
         )
@@ -167,8 +167,8 @@ class _Latest(NamedTuple):
 class _EventSource:
     """Reads how far the runs are, once for all open streams."""
 
-    def __init__(self, shelf: OpenRuns) -> None:
-        self._shelf = shelf
+    def __init__(self, runs: OpenRuns) -> None:
+        self._runs = runs
         self._lock = asyncio.Lock()
         self._read_at = -math.inf
         self._latest = _Latest("", "", ended=False)
@@ -182,12 +182,12 @@ class _EventSource:
             return self._latest
 
     def _look(self) -> _Latest:
-        statuses = self._shelf.statuses()
-        mark = payloads.mark(statuses)
+        statuses = self._runs.statuses()
+        mark = payloads.status_mark(statuses)
         if mark == self._latest.mark:
             return self._latest
         event = f"id: {mark}\ndata: {json.dumps({'runs': statuses})}\n\n"
-        ended = not self._shelf.grows and all(status["finished"] for status in statuses)
+        ended = not self._runs.grows and all(status["finished"] for status in statuses)
         return _Latest(mark, event, ended)
 
 

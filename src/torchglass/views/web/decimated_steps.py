@@ -18,16 +18,16 @@ from torchglass.records.reader import Reader
 from torchglass.records.series import Points, SeriesId, SeriesKind
 from torchglass.records.tensors import Histogram
 
-_DRAWN: dict[SeriesKind, tuple[str, ...]] = {
+_PLOTTED_FIELDS: dict[SeriesKind, tuple[str, ...]] = {
     "scalar": ("value",),
     "stats": ("mean", "min", "max"),
     "histogram": ("mean", "min", "max"),
 }
-"""The numbers whose peaks must not get lost."""
+"""The fields whose extremes must be kept."""
 
 
 def in_order(points: Points) -> Points:
-    """The points by step, the last one of each: a training that was resumed repeats steps."""
+    """The points by step, the last one of each: a resumed training repeats steps."""
     if np.all(np.diff(points.steps) > 0):
         return points
     newest_first = points.steps[::-1]
@@ -37,25 +37,25 @@ def in_order(points: Points) -> Points:
 
 
 def decimate(points: Points, limit: int) -> Points:
-    """At most `limit` of the points, measured ones all: of each stretch the lowest and highest.
+    """At most `limit` of the measured points: the lowest and highest of each interval.
 
-    A value that is not finite stays too, because it is what people look for.
+    NaN and Inf are kept too, because they are what people look for.
     """
     if len(points) <= limit:
         return points
-    columns = [points.column(field) for field in _DRAWN[points.series.kind]]
-    kept = _rows_to_keep(columns, stretches=max(1, (limit - 2) // (3 * len(columns))))
+    columns = [points.column(field) for field in _PLOTTED_FIELDS[points.series.kind]]
+    kept = _rows_to_keep(columns, intervals=max(1, (limit - 2) // (3 * len(columns))))
     return Points(series=points.series, steps=points.steps[kept], values=points.values[kept])
 
 
 def _rows_to_keep(
-    columns: Sequence[npt.NDArray[np.float64]], stretches: int
+    columns: Sequence[npt.NDArray[np.float64]], intervals: int
 ) -> npt.NDArray[np.intp]:
     last = len(columns[0]) - 1
-    width = -(-len(columns[0]) // stretches)
-    # One line a stretch; the last one is filled up by repeating the last row.
-    rows = np.minimum(np.arange(stretches * width), last).reshape(stretches, width)
-    lines = np.arange(stretches)
+    width = -(-len(columns[0]) // intervals)
+    # One line per interval; the last one is padded with the last row.
+    rows = np.minimum(np.arange(intervals * width), last).reshape(intervals, width)
+    lines = np.arange(intervals)
     kept = [np.array([0, last])]
     for column in columns:
         values = column[rows]
@@ -76,22 +76,22 @@ MOST_COLUMNS = 600
 
 @dataclass(frozen=True, slots=True)
 class StepColumn(Generic[T]):
-    """What was measured at some steps that follow each other, joined into one."""
+    """The measurements of consecutive steps, merged into one."""
 
     first_step: int
     last_step: int
     steps: int
-    """How many measured steps it holds."""
+    """The number of measured steps."""
     content: T
 
 
-class Ribbon(Generic[T]):
-    """Columns of equally many steps; when there are too many, each two become one."""
+class StepColumns(Generic[T]):
+    """Columns of equally many steps; when there are too many, pairs of columns are merged."""
 
     def __init__(self, join: Callable[[Sequence[T]], T], most: int = MOST_COLUMNS) -> None:
         self.columns: list[StepColumn[T]] = []
         self.width = 1
-        """How many steps a full column holds."""
+        """The number of steps of a full column."""
         self._join = join
         self._most = most
 
@@ -101,7 +101,7 @@ class Ribbon(Generic[T]):
         return self.columns[-1].last_step if self.columns else -1
 
     def extend(self, steps: Sequence[int], contents: Sequence[T]) -> None:
-        """Take in what was measured at some steps."""
+        """Add the measurements of some steps."""
         if not steps:
             return
         news = [StepColumn(step, step, 1, each) for step, each in zip(steps, contents, strict=True)]
@@ -114,12 +114,12 @@ class Ribbon(Generic[T]):
         self.columns = [*full, *self._packed([*last, *news])]
 
     def at(self, step: int) -> StepColumn[T] | None:
-        """The column of a step: the one that holds it, or the last before it."""
+        """The column that contains a step, or the last one before it."""
         place = bisect_right(self.columns, step, key=lambda column: column.first_step)
         return self.columns[place - 1] if place else None
 
     def _packed(self, columns: Sequence[StepColumn[T]]) -> list[StepColumn[T]]:
-        """Neighbours joined until each column holds as many steps as it should."""
+        """Neighbours merged until each column has the full number of steps."""
         packed: list[StepColumn[T]] = []
         group: list[StepColumn[T]] = []
         for column in columns:
@@ -140,56 +140,56 @@ class Ribbon(Generic[T]):
         )
 
 
-class Heat:
-    """The histograms of a run. What was read is kept, so that only new steps are read again."""
+class HistogramColumns:
+    """The histograms of a run. Only new steps are read; earlier ones are cached."""
 
     def __init__(self, reader: Reader, most_columns: int = MOST_COLUMNS) -> None:
         self._reader = reader
         self._most_columns = most_columns
-        self._ribbons: dict[SeriesId, Ribbon[Histogram]] = {}
+        self._columns: dict[SeriesId, StepColumns[Histogram]] = {}
         self._lock = threading.Lock()
 
-    def ribbons(self, ids: Sequence[SeriesId]) -> list[Ribbon[Histogram]]:
-        """Some series, up to their latest steps."""
+    def columns_of(self, ids: Sequence[SeriesId]) -> list[StepColumns[Histogram]]:
+        """The columns of some series, up to their latest steps."""
         with self._lock:
             behind: dict[int, list[SeriesId]] = {}
             for one in dict.fromkeys(ids):
-                ribbon = self._ribbons.setdefault(one, Ribbon(merged, self._most_columns))
-                behind.setdefault(ribbon.last_step, []).append(one)
+                columns = self._columns.setdefault(one, StepColumns(merged, self._most_columns))
+                behind.setdefault(columns.last_step, []).append(one)
             for last_step, group in behind.items():
                 for news in self._reader.histograms_of(group, after=last_step):
-                    self._ribbons[news.series.id].extend(news.steps.tolist(), news.bins)
-            return [self._ribbons[one] for one in ids]
+                    self._columns[news.series.id].extend(news.steps.tolist(), news.bins)
+            return [self._columns[one] for one in ids]
 
 
 Norms = Mapping[str, float]
 """The norm of the gradients of all parameters of a module, by its path."""
 
 
-class GradientNorms:
-    """The gradient norms of a run. What was read is kept, so that only new steps are read again."""
+class GradientNormColumns:
+    """The gradient norms of a run. Only new steps are read; earlier ones are cached."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._ribbon: Ribbon[Norms] = Ribbon(_largest)
+        self._columns: StepColumns[Norms] = StepColumns(_largest_norms)
         self._lock = threading.Lock()
 
-    def ribbon(self) -> Ribbon[Norms]:
-        """All layers up to the latest step."""
+    def columns(self) -> StepColumns[Norms]:
+        """The columns of all layers, up to the latest step."""
         with self._lock:
             norms = self._new_norms()
             steps = sorted(norms)
-            self._ribbon.extend(steps, [norms[step] for step in steps])
-            return self._ribbon
+            self._columns.extend(steps, [norms[step] for step in steps])
+            return self._columns
 
     def _new_norms(self) -> dict[int, dict[str, float]]:
-        """The norms of all layers, by the steps since the last ones."""
+        """The norms of all layers at the steps that are new."""
         try:
             found = layers(self._reader.model(), self._reader.series())
         except StoreError:
             return {}
         ids = [series.id for layer in found for series in layer.gradients]
-        read = self._reader.points_of(ids, after=self._ribbon.last_step)
+        read = self._reader.points_of(ids, after=self._columns.last_step)
         by_series = {points.series.id: points for points in read}
         norms: dict[int, dict[str, float]] = {}
         for layer in found:
@@ -201,6 +201,6 @@ class GradientNorms:
         return norms
 
 
-def _largest(parts: Sequence[Norms]) -> Norms:
+def _largest_norms(parts: Sequence[Norms]) -> Norms:
     paths = dict.fromkeys(path for part in parts for path in part)
     return {path: max(part.get(path, 0.0) for part in parts) for path in paths}

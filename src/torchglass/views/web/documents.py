@@ -1,13 +1,16 @@
-"""The records that a run keeps one of each, as the page is told of them."""
+"""The JSON of the records that a run has one of each: model, graph, findings, memory and so on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from torchglass.analyse.class_source import read_class
 from torchglass.analyse.graph.op_graph import op_graph
 from torchglass.analyse.memory import MemoryReport, Moment, devices_of
+from torchglass.analyse.parameters import Counts, count
 from torchglass.errors import StoreError
 from torchglass.records.calls import Statistics
 from torchglass.records.findings import Findings
@@ -24,16 +27,16 @@ Payload = dict[str, Any]
 _MOST_MOMENTS = 2000
 _MOST_HOLDERS = 15
 _MOST_SPANS = 20_000
-"""More would not be told apart on a screen; the innermost ones are left out first."""
+"""A screen cannot show more; the innermost spans are left out first."""
 
 
 def graph(reader: Reader) -> Payload:
-    """How data flows; a node's id is its place in the list, a spec is written once."""
+    """The graph; a node's id is its index in the list, and equal specs are written once."""
     trace = reader.document(TraceRecord)
     record = reader.document(Graph) if trace is None else op_graph(trace)
     if record is None:
         return {"graph": None}
-    specs = _Interned()
+    specs = _SpecTable()
     nodes = [_node(node, specs) for node in record.nodes]
     edges = [
         [edge.source, edge.target, specs.place(edge.spec), edge.count] for edge in record.edges
@@ -43,15 +46,15 @@ def graph(reader: Reader) -> Payload:
     }
 
 
-class _Interned:
-    """Specs by their place in one list: a large graph has few different ones."""
+class _SpecTable:
+    """Specs by their index in one list: a large graph has few different ones."""
 
     def __init__(self) -> None:
         self.written: list[Any] = []
         self._places: dict[TensorSpec, int] = {}
 
     def place(self, spec: TensorSpec | None) -> int:
-        """Where a spec stands; -1 for none."""
+        """The index of a spec; -1 for None."""
         if spec is None:
             return -1
         if spec not in self._places:
@@ -63,7 +66,7 @@ class _Interned:
         return [self.place(spec) for spec in specs]
 
 
-def _node(node: Node, specs: _Interned) -> Payload:
+def _node(node: Node, specs: _SpecTable) -> Payload:
     plain: Payload = {"kind": node.kind, "path": node.path}
     if node.parent is not None:
         plain["parent"] = node.parent
@@ -83,19 +86,19 @@ def _node(node: Node, specs: _Interned) -> Payload:
 
 
 def findings(reader: Reader) -> Payload:
-    """The problems that were found, in the order in which they were."""
+    """The findings, in the order in which they were found."""
     record = reader.document(Findings)
     return {"findings": [] if record is None else to_json_data(record.findings)}
 
 
 def measures(reader: Reader) -> Payload:
-    """What modules take to run, a row for each."""
+    """Time, FLOPs and memory per module."""
     record = reader.document(Measures)
     return {"measures": None if record is None else to_json_data(record)}
 
 
 def statistics(reader: Reader) -> Payload:
-    """The last calls of each module, with what went in and came out."""
+    """The last calls of each module, with their inputs and outputs."""
     record = reader.document(Statistics)
     return {"modules": [] if record is None else to_json_data(record.modules)}
 
@@ -120,9 +123,9 @@ def spans(reader: Reader) -> Payload:
 
 
 def _profiled(reader: Reader) -> Payload:
-    """The measured forward times of modules as spans: each begins where the one before it ends.
+    """The measured forward times of modules as spans.
 
-    How much of them ran is known, but not when.
+    Only durations are known, so each span starts where the previous one ends.
     """
     record, model = reader.document(Measures), model_of(reader)
     rows = {} if record is None else {row.path: row.total_forward_ns or 0 for row in record.rows}
@@ -134,7 +137,7 @@ def _profiled(reader: Reader) -> Payload:
         module, depth, start, length = waiting.pop()
         spans.append(["call", module.path, depth, start, start + length])
         inner = list(_timed_below(model, module, rows))
-        # Medians of parts may be more than the median of the whole.
+        # The medians of the parts may add up to more than the median of the whole.
         scale = min(1.0, length / (sum(taken for _, taken in inner) or 1))
         for child, taken in inner:
             waiting.append((child, depth + 1, start, round(taken * scale)))
@@ -146,7 +149,7 @@ def _profiled(reader: Reader) -> Payload:
 def _timed_below(
     model: Model, module: Module, rows: Mapping[str, int]
 ) -> Iterator[tuple[Module, int]]:
-    """The modules inside one that ran, past those that only hold others, such as a ModuleList."""
+    """The modules inside one that ran, skipping pure containers such as a ModuleList."""
     for child in model.children(module):
         if rows.get(child.path):
             yield child, rows[child.path]
@@ -155,13 +158,13 @@ def _timed_below(
 
 
 def activations(reader: Reader) -> Payload:
-    """Small pictures of what modules put out."""
+    """Small pictures of module outputs."""
     record = reader.document(Activations)
     return {"maps": [] if record is None else to_json_data(record.maps)}
 
 
 def memory(reader: Reader) -> Payload:
-    """What one step takes of memory, change by change, and who holds it at the peak."""
+    """The memory of one step over time, and what holds it at the peak."""
     footprint, model = reader.document(Footprint), model_of(reader)
     if footprint is None or model is None:
         return {"memory": None}
@@ -172,7 +175,7 @@ def memory(reader: Reader) -> Payload:
             "before_bytes": report.before_bytes,
             "moments": [
                 [one.time_ns, one.live_bytes, one.phase, one.path or "", one.op]
-                for one in _thinned(report.timeline, report.peak)
+                for one in _decimated_moments(report.timeline, report.peak)
             ],
             "holders": [
                 {
@@ -187,23 +190,42 @@ def memory(reader: Reader) -> Payload:
     }
 
 
-def _thinned(timeline: Sequence[Moment], peak: Moment | None) -> list[Moment]:
-    """Few enough moments for a screen, the highest of each stretch, and the peak for sure."""
+def _decimated_moments(timeline: Sequence[Moment], peak: Moment | None) -> list[Moment]:
+    """Few enough moments for a screen: the highest of each interval, and the peak."""
     each = -(-len(timeline) // _MOST_MOMENTS) or 1
-    stretches = (timeline[at : at + each] for at in range(0, len(timeline), each))
-    kept = [max(stretch, key=lambda moment: moment.live_bytes) for stretch in stretches]
+    intervals = (timeline[at : at + each] for at in range(0, len(timeline), each))
+    kept = [max(interval, key=lambda moment: moment.live_bytes) for interval in intervals]
     return kept if peak is None or peak in kept else sorted([*kept, peak])
 
 
 def model_of(reader: Reader) -> Model | None:
-    """The model, or None while the run has none."""
+    """The model, or None if the run has none yet."""
     try:
         return reader.model()
     except StoreError:
         return None
 
 
+def model(reader: Reader) -> Payload:
+    """The structure, and the counts of each module: its own, and with all modules below it."""
+    record = model_of(reader)
+    if record is None:
+        return {"model": None}
+    names = [field.name for field in fields(Counts)]
+    numbers = attrgetter(*names)
+    counts = count(record)
+    return {
+        "model": to_json_data(record),
+        "counts": {
+            "fields": names,
+            "own": [numbers(row.own) for row in counts],
+            "total": [numbers(row.total) for row in counts],
+        },
+    }
+
+
 DOCUMENTS: Mapping[str, Callable[[Reader], Payload]] = {
+    "model": model,
     "graph": graph,
     "findings": findings,
     "measures": measures,
@@ -212,11 +234,11 @@ DOCUMENTS: Mapping[str, Callable[[Reader], Payload]] = {
     "activations": activations,
     "memory": memory,
 }
-"""What can be asked for by name, and how it is told."""
+"""The records of a whole run by name; they change only with the revision of the run."""
 
 
 def source(model: Model | None, class_name: str) -> Payload:
-    """The code of a class of the model, where its file is here. No other file is ever read."""
+    """The code of a class of the model, if its file exists. No other file is ever read."""
     place = None if model is None else model.classes.get(class_name)
     code = None if place is None else read_class(place, class_name)
     return {"source": None if code is None else to_json_data(code)}

@@ -9,42 +9,42 @@ from collections.abc import Callable, Mapping, Sequence
 from torchglass.errors import StoreError
 from torchglass.records.reader import Reader
 from torchglass.views.web import payloads
-from torchglass.views.web.decimated_steps import GradientNorms, Heat
+from torchglass.views.web.decimated_steps import GradientNormColumns, HistogramColumns
 
 
-class ShownRun:
-    """A run, with what need not be worked out again for each question."""
+class OpenRun:
+    """A run with what is cached between requests."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self.heat = Heat(reader)
-        self.flow = GradientNorms(reader)
-        self._kept: dict[str, tuple[int, bytes]] = {}
+        self.histograms = HistogramColumns(reader)
+        self.gradient_norms = GradientNormColumns(reader)
+        self._documents: dict[str, tuple[int, bytes]] = {}
 
-    def kept(self, name: str) -> bytes:
-        """The model or a document as JSON, written anew when the run's revision changed."""
+    def document_json(self, name: str) -> bytes:
+        """The model or a document as JSON, rebuilt when the revision of the run changes."""
         revision = self.reader.revision()
-        known = self._kept.get(name)
+        known = self._documents.get(name)
         if known is None or known[0] != revision:
             payload = payloads.document_payload(self.reader, name)
             known = revision, payloads.to_json(payload).encode("ascii")
-            self._kept[name] = known
+            self._documents[name] = known
         return known[1]
 
 
 Distances = Callable[[Reader, Reader], Mapping[str, float] | None]
-"""How far the tensors of two targets lie apart, by name; None where either has no tensors."""
+"""The distances between the tensors of two targets, by name; None if either has no tensors."""
 
 FindMore = Callable[[], Sequence[Reader]]
-"""Gives the runs that have appeared since it was last asked."""
+"""Returns the runs that have appeared since the last call."""
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class OpenRuns:
-    """Several runs side by side. With `find_more`, those that appear later are put behind them.
+    """The runs that a page shows; with `find_more`, runs that appear later are appended.
 
-    `compared` are the places of those that the first one is compared with when the page is opened.
+    `compared` are the indices of the runs that the page compares the first one with at the start.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class OpenRuns:
         self.compared = tuple(compared)
         self._distances = distances
         self._known_distances: dict[tuple[int, int], Mapping[str, float] | None] = {}
-        self._runs = [ShownRun(reader) for reader in readers]
+        self._runs = [OpenRun(reader) for reader in readers]
         self._find_more = find_more
         self._looked = time.monotonic()
         self._lock = threading.Lock()
@@ -70,17 +70,17 @@ class OpenRuns:
         """Whether runs may be added."""
         return self._find_more is not None
 
-    def find(self, number: int) -> ShownRun | None:
-        """The run at a place, or None."""
+    def find(self, number: int) -> OpenRun | None:
+        """The run at an index, or None."""
         return self._runs[number] if 0 <= number < len(self._runs) else None
 
     def distances(self, number: int, other: int) -> Mapping[str, float] | None:
-        """How far the tensors of two runs lie apart, from the second to the first."""
+        """The distances from the tensors of the second run to those of the first."""
         pair = number, other
         if self._distances is None or not all(0 <= each < len(self.readers) for each in pair):
             return None
         if pair not in self._known_distances:
-            # Under a lock of its own: reading large checkpoints must not hold up anything else.
+            # A separate lock: reading large checkpoints must not block other requests.
             with self._comparing:
                 if pair not in self._known_distances:
                     found = self._distances(self.readers[other], self.readers[number])
@@ -88,7 +88,7 @@ class OpenRuns:
         return self._known_distances[pair]
 
     def statuses(self) -> list[payloads.Payload]:
-        """How far each run is. One that cannot be read does not hide the others."""
+        """The progress of each run. A run that cannot be read does not hide the others."""
         self._look_for_more()
         if len(self.readers) == 1:
             return [payloads.status(self.readers[0])]
@@ -101,7 +101,7 @@ class OpenRuns:
                 return
             self._looked = now
             found = self._find_more()
-            self._runs += [ShownRun(reader) for reader in found]
+            self._runs += [OpenRun(reader) for reader in found]
             self.readers += tuple(found)
 
 

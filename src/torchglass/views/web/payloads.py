@@ -1,7 +1,7 @@
-"""The JSON of the page: runs, models, series, histograms.
+"""The JSON of the page: runs, series, points, histograms and gradient norms.
 
-Each payload says the `version` of this format, which goes up when a reader of the old one would
-misunderstand. Records are written by `records.plain`: a field at its default is left out.
+Each payload has the `version` of this format, which increases when a reader of the old format would
+misread the new one. Records are written by `records.json_data`: a field at its default is left out.
 """
 
 from __future__ import annotations
@@ -10,29 +10,32 @@ import contextlib
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from torchglass.analyse.parameters import Counts, count
 from torchglass.records.json_data import to_json_data
 from torchglass.records.model import Model
 from torchglass.records.reader import Reader
 from torchglass.records.series import FIELDS, SeriesId
 from torchglass.records.tensors import Histogram
 from torchglass.views.web import documents
-from torchglass.views.web.decimated_steps import GradientNorms, Heat, StepColumn, decimate, in_order
+from torchglass.views.web.decimated_steps import (
+    GradientNormColumns,
+    HistogramColumns,
+    StepColumn,
+    decimate,
+    in_order,
+)
 
 if TYPE_CHECKING:
     from torchglass.views.web.open_runs import OpenRuns
 
 VERSION = 1
 MOST_POINTS = 2000
-"""Points of one series in one payload: more than a screen has columns."""
+"""Points of one series in one payload: more than a screen has pixel columns."""
 MOST_SAVED_POINTS = 500
 """The same in a saved page, which carries all series."""
 MOST_SAVED_COLUMNS = 120
@@ -44,33 +47,36 @@ _USUAL = ("running", "finished")
 
 
 def run_payload(reader: Reader) -> Payload:
-    """Who recorded this, and how far it is."""
-    return {"version": VERSION, "run": _who(reader), "status": status(reader)}
+    """The run and its status."""
+    return {"version": VERSION, "run": _run_and_file(reader), "status": status(reader)}
 
 
-def runs_payload(shelf: OpenRuns) -> Payload:
-    """All runs that can be looked at, and which of them the first is compared with."""
-    runs = [_who(reader) for reader in shelf.readers]
-    return {"version": VERSION, "runs": runs, "compare": list(shelf.compared)}
+def runs_payload(runs: OpenRuns) -> Payload:
+    """All open runs, and which of them the first one is compared with."""
+    return {
+        "version": VERSION,
+        "runs": [_run_and_file(reader) for reader in runs.readers],
+        "compare": list(runs.compared),
+    }
 
 
-def _who(reader: Reader) -> Payload:
-    """What a run says of itself; one that is read from a file also what names it in links."""
+def _run_and_file(reader: Reader) -> Payload:
+    """The record of a run; for a run file also its path and the id that links use."""
     run = reader.run()
     path = getattr(reader, "path", None)
     if path is None:
         return dict(to_json_data(run))
-    # The same whatever the file is called, and whatever other runs there are.
+    # The id depends neither on the file's name nor on the other runs.
     file = path.name
     with contextlib.suppress(ValueError, OSError):
-        # As it can be opened again from where the program runs.
+        # A path that can be opened from the working directory of the program.
         file = path.resolve().relative_to(Path.cwd()).as_posix()
     return {**to_json_data(run), "file": file, "id": f"{run.created_ns:x}-{run.rank}"}
 
 
-def distances_payload(shelf: OpenRuns, number: int, other: int) -> Payload:
-    """How far the weights of two runs lie apart; null where they cannot be compared."""
-    found = shelf.distances(number, other)
+def distances_payload(runs: OpenRuns, number: int, other: int) -> Payload:
+    """The distances between the weights of two runs; null if they cannot be compared."""
+    found = runs.distances(number, other)
     return {
         "version": VERSION,
         "distances": None
@@ -80,7 +86,7 @@ def distances_payload(shelf: OpenRuns, number: int, other: int) -> Payload:
 
 
 def status(reader: Reader) -> Payload:
-    """How far a run is: what changes while it goes on, and what went wrong with it."""
+    """The progress of a run, and how it failed if it did."""
     how = reader.status()
     wrong = {"state": how.state, "how": how.full} if how.state not in _USUAL else {}
     return {
@@ -92,38 +98,20 @@ def status(reader: Reader) -> Payload:
     }
 
 
-def _marked(value: int | str) -> str:
-    return value if isinstance(value, str) else str(int(value))
-
-
-def mark(statuses: Sequence[Payload]) -> str:
-    """A text that differs whenever a status does: the id of an event."""
+def status_mark(statuses: Sequence[Payload]) -> str:
+    """A text that changes whenever a status does: the id of an event."""
     return ";".join(
-        ".".join(_marked(value) for name, value in status.items() if name not in ("problem", "how"))
+        ".".join(
+            value if isinstance(value, str) else str(int(value))
+            for name, value in status.items()
+            if name not in ("problem", "how")
+        )
         for status in statuses
     )
 
 
-def model_payload(model: Model | None) -> Payload:
-    """The structure, and for each module a row of what it holds itself and with all below it."""
-    if model is None:
-        return {"version": VERSION, "model": None}
-    names = [field.name for field in fields(Counts)]
-    numbers = attrgetter(*names)
-    counts = count(model)
-    return {
-        "version": VERSION,
-        "model": to_json_data(model),
-        "counts": {
-            "fields": names,
-            "own": [numbers(row.own) for row in counts],
-            "total": [numbers(row.total) for row in counts],
-        },
-    }
-
-
 def series_payload(reader: Reader) -> Payload:
-    """What was measured, and which numbers a point of each kind has."""
+    """All series, and the fields of a point of each kind."""
     return {
         "version": VERSION,
         "fields": to_json_data(FIELDS),
@@ -134,7 +122,7 @@ def series_payload(reader: Reader) -> Payload:
 def points_payload(
     reader: Reader, series: Iterable[SeriesId], *, after: int = -1, limit: int = MOST_POINTS
 ) -> Payload:
-    """The points of some series at steps above `after`, thinned out to `limit` of each."""
+    """The points of some series at steps above `after`, reduced to `limit` per series."""
     sent = []
     for found in reader.points_of(list(series), after=after):
         points = decimate(in_order(found), limit)
@@ -146,23 +134,31 @@ def points_payload(
     return {"version": VERSION, "points": sent}
 
 
-def histograms_payload(heat: Heat, series: Iterable[SeriesId], *, after: int = -1) -> Payload:
+def histograms_payload(
+    histograms: HistogramColumns, series: Iterable[SeriesId], *, after: int = -1
+) -> Payload:
     """The columns of some series that reach above `after`, each as `_column` writes it.
 
-    `width` is how many steps a column holds. When it changed, what was sent before is outdated.
+    `width` is the number of steps per column. When it changes, earlier columns are outdated.
     """
-    sent = []
     ids = list(series)
-    for asked, ribbon in zip(ids, heat.ribbons(ids), strict=True):
-        columns = [_column(one) for one in ribbon.columns if one.last_step > after]
-        sent.append({"series": asked, "width": ribbon.width, "columns": columns})
+    sent = [
+        {
+            "series": asked,
+            "width": found.width,
+            "columns": [_column(one) for one in found.columns if one.last_step > after],
+        }
+        for asked, found in zip(ids, histograms.columns_of(ids), strict=True)
+    ]
     return {"version": VERSION, "histograms": sent}
 
 
-def glance_payload(heat: Heat, series: Iterable[SeriesId], *, step: int) -> Payload:
-    """The column of each series at a step; null where there was none yet."""
+def latest_histograms_payload(
+    histograms: HistogramColumns, series: Iterable[SeriesId], *, step: int
+) -> Payload:
+    """The histogram of each series at a step or the last one before it; null if there is none."""
     ids = list(series)
-    columns = [ribbon.at(step) for ribbon in heat.ribbons(ids)]
+    columns = [found.at(step) for found in histograms.columns_of(ids)]
     sent = [
         {"series": asked, "column": None if column is None else _column(column)}
         for asked, column in zip(ids, columns, strict=True)
@@ -171,7 +167,7 @@ def glance_payload(heat: Heat, series: Iterable[SeriesId], *, step: int) -> Payl
 
 
 def _column(column: StepColumn[Histogram]) -> list[Any]:
-    """First and last step, exponent, first bin, counts, and how many values were not finite."""
+    """First and last step, exponent, first bin, counts, and the number of NaN and Inf."""
     bins = column.content
     broken = bins.stats.nan + bins.stats.inf
     return [
@@ -184,9 +180,9 @@ def _column(column: StepColumn[Histogram]) -> list[Any]:
     ]
 
 
-def flow_payload(flow: GradientNorms) -> Payload:
-    """The norms of all gradients: a row for each module that has any, a number for each column."""
-    columns = flow.ribbon().columns
+def gradient_norms_payload(norms: GradientNormColumns) -> Payload:
+    """The gradient norms: a row per module with gradients, a value per column."""
+    columns = norms.columns().columns
     paths = dict.fromkeys(path for column in columns for path in column.content)
     return {
         "version": VERSION,
@@ -202,31 +198,28 @@ def flow_payload(flow: GradientNorms) -> Payload:
 
 
 def document_payload(reader: Reader, name: str) -> Payload:
-    """The model, or one of the records that `documents` knows by name."""
-    if name == "model":
-        return model_payload(documents.model_of(reader))
+    """The model, or another record of the whole run."""
     return {"version": VERSION, **documents.DOCUMENTS[name](reader)}
 
 
 def snapshot(reader: Reader) -> Payload:
-    """All of it at once, for a page that is saved."""
+    """The whole run, for a saved page."""
     known = reader.series()
     ids = [series.id for series in known]
     spread = [series.id for series in known if series.kind == "histogram"]
     return {
         "run": run_payload(reader),
-        "model": document_payload(reader, "model"),
         **{name: document_payload(reader, name) for name in documents.DOCUMENTS},
         "sources": _sources(documents.model_of(reader)),
         "series": series_payload(reader),
         "points": points_payload(reader, ids, limit=MOST_SAVED_POINTS),
-        "histograms": histograms_payload(Heat(reader, MOST_SAVED_COLUMNS), spread),
-        "flow": flow_payload(GradientNorms(reader)),
+        "histograms": histograms_payload(HistogramColumns(reader, MOST_SAVED_COLUMNS), spread),
+        "flow": gradient_norms_payload(GradientNormColumns(reader)),
     }
 
 
 def _sources(model: Model | None) -> Payload:
-    """The code of the model's own classes; that of torch is no news to anyone."""
+    """The code of the model's own classes, without those of torch."""
     names = (
         [] if model is None else [name for name in model.classes if not name.startswith("torch.")]
     )
@@ -238,15 +231,15 @@ def to_json(payload: Payload) -> str:
     try:
         return json.dumps(payload, separators=(",", ":"), allow_nan=False)
     except ValueError:
-        return json.dumps(_in_words(payload), separators=(",", ":"), allow_nan=False)
+        return json.dumps(_nonfinite_as_text(payload), separators=(",", ":"), allow_nan=False)
 
 
-def _in_words(value: Any) -> Any:
-    """The same with every number that JSON cannot write as a word."""
+def _nonfinite_as_text(value: Any) -> Any:
+    """The same with NaN and Inf as text, which JSON cannot write as numbers."""
     if isinstance(value, dict):
-        return {key: _in_words(each) for key, each in value.items()}
+        return {key: _nonfinite_as_text(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_in_words(each) for each in value]
+        return [_nonfinite_as_text(each) for each in value]
     return _number(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -255,7 +248,7 @@ def _numbers(column: npt.NDArray[np.float64]) -> list[float | str]:
 
 
 def _number(value: float) -> float | str:
-    """Seven digits, which is what float32 has; what JSON cannot write as a word `Number` reads."""
+    """Seven digits, the precision of float32; NaN and Inf as text that JavaScript can read."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

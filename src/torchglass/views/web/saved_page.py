@@ -67,19 +67,19 @@ img-src data: blob:">
 
 def render_page(*readers: Reader) -> str:
     """All that the readers have, and the page that shows it, as one HTML text."""
-    return render_shelf(OpenRuns(readers))
+    return render_runs(OpenRuns(readers))
 
 
-def render_shelf(shelf: OpenRuns) -> str:
+def render_runs(runs: OpenRuns) -> str:
     """The same, with what is known of the runs beside each other."""
-    readers = shelf.readers
+    readers = runs.readers
     data = {
         "runs": [snapshot(reader) for reader in readers],
-        "compare": list(shelf.compared),
+        "compare": list(runs.compared),
         "distances": {
-            f"{one},{other}": distances_payload(shelf, one, other)
+            f"{one},{other}": distances_payload(runs, one, other)
             for one, other in itertools.permutations(range(len(readers)), 2)
-            if 0 in (one, other) and shelf.distances(one, other) is not None
+            if 0 in (one, other) and runs.distances(one, other) is not None
         },
     }
     packed = gzip.compress(to_json(data).encode("ascii"), 6, mtime=0)
@@ -87,7 +87,7 @@ def render_shelf(shelf: OpenRuns) -> str:
     return _render(title, base64.b64encode(packed).decode("ascii"))
 
 
-def render_shell() -> str:
+def render_empty_page() -> str:
     """The page as one HTML text without data: it asks the frame that it stands in."""
     return _render("Torchglass", "")
 
@@ -99,23 +99,23 @@ def _render(title: str, data: str) -> str:
         style=_text("page.css").replace("</style", "<\\/style"),
         licences=_text("THIRD_PARTY.txt").replace("</script", "<\\/script"),
         data=data,
-        layout=_script("layout.js"),
-        script=_script("page.js"),
+        layout=_escaped_script("layout.js"),
+        script=_escaped_script("page.js"),
     )
 
 
 def write_page(reader: Reader, path: Path, *others: Reader) -> None:
     """Save the page of a run, and of others to compare it with, as one HTML file."""
-    write_shelf(OpenRuns((reader, *others)), path)
+    write_runs(OpenRuns((reader, *others)), path)
 
 
-def write_shelf(shelf: OpenRuns, path: Path) -> None:
+def write_runs(runs: OpenRuns, path: Path) -> None:
     """The same, with what is known of the runs beside each other."""
-    page = render_shelf(shelf)
+    page = render_runs(runs)
     in_its_folder(path).write_text(page, encoding="utf-8", errors="replace")
 
 
-def _script(name: str) -> str:
+def _escaped_script(name: str) -> str:
     return _text(name).replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

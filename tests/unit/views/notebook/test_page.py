@@ -37,9 +37,9 @@ def test_a_notebook_with_widgets_is_told_of_one_beside_the_page() -> None:
 
 
 def test_questions_of_the_widget_are_answered_as_the_server_would() -> None:
-    shelf = OpenRuns([training(3)])
+    runs = OpenRuns([training(3)])
 
-    answered = reply(shelf, {"id": 7, "name": "points", "query": {"series": ["0"], "after": ["1"]}})
+    answered = reply(runs, {"id": 7, "name": "points", "query": {"series": ["0"], "after": ["1"]}})
 
     assert answered["id"] == 7
     assert '"steps":[2]' in answered["text"]

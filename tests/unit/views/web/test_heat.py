@@ -11,8 +11,12 @@ from tests.browser.runs import RUN, bell, put_training, transformer
 from torchglass.records.series import Frame, SeriesId
 from torchglass.records.tensors import Stats
 from torchglass.store.memory import MemoryStore
-from torchglass.views.web.decimated_steps import GradientNorms, Heat
-from torchglass.views.web.payloads import flow_payload, glance_payload, histograms_payload
+from torchglass.views.web.decimated_steps import GradientNormColumns, HistogramColumns
+from torchglass.views.web.payloads import (
+    gradient_norms_payload,
+    histograms_payload,
+    latest_histograms_payload,
+)
 
 
 @pytest.fixture
@@ -33,7 +37,7 @@ def put(store: MemoryStore, steps: range) -> SeriesId:
 def test_a_long_run_is_sent_in_few_columns_with_all_its_counts(store: MemoryStore) -> None:
     series = put(store, range(300))
 
-    (sent,) = histograms_payload(Heat(store, most_columns=50), [series])["histograms"]
+    (sent,) = histograms_payload(HistogramColumns(store, most_columns=50), [series])["histograms"]
 
     assert sent["width"] == 8
     assert len(sent["columns"]) == 38
@@ -49,8 +53,8 @@ def test_values_that_are_not_finite_are_counted(store: MemoryStore) -> None:
     for step, bins in enumerate((healthy, ill)):
         store.put_frame(Frame(step=step, time_ns=0, points={series: bins}))
 
-    (sent,) = histograms_payload(Heat(store), [series])["histograms"]
-    (joined,) = histograms_payload(Heat(store, most_columns=1), [series])["histograms"]
+    (sent,) = histograms_payload(HistogramColumns(store), [series])["histograms"]
+    (joined,) = histograms_payload(HistogramColumns(store, most_columns=1), [series])["histograms"]
 
     assert [column[-1] for column in sent["columns"]] == [0, 3]
     assert [column[-1] for column in joined["columns"]] == [3]
@@ -58,7 +62,7 @@ def test_values_that_are_not_finite_are_counted(store: MemoryStore) -> None:
 
 def test_only_what_is_new_is_sent_and_the_column_that_grew(store: MemoryStore) -> None:
     series = put(store, range(9))
-    heat = Heat(store, most_columns=5)
+    heat = HistogramColumns(store, most_columns=5)
     histograms_payload(heat, [series])
 
     put(store, range(9, 10))
@@ -69,9 +73,11 @@ def test_only_what_is_new_is_sent_and_the_column_that_grew(store: MemoryStore) -
 
 def test_a_glance_shows_each_series_at_one_step(store: MemoryStore) -> None:
     series = put(store, range(5, 9))
-    heat = Heat(store)
+    heat = HistogramColumns(store)
 
-    before, at = (glance_payload(heat, [series], step=step)["glances"][0] for step in (2, 6))
+    before, at = (
+        latest_histograms_payload(heat, [series], step=step)["glances"][0] for step in (2, 6)
+    )
 
     assert before["column"] is None
     assert at["column"][:2] == [6, 6]
@@ -83,7 +89,7 @@ def test_histograms_on_other_grids_are_added_up(store: MemoryStore) -> None:
         points = {series: bell(0.0, exponent=exponent)}
         store.put_frame(Frame(step=step, time_ns=0, points=points))
 
-    (sent,) = histograms_payload(Heat(store, most_columns=1), [series])["histograms"]
+    (sent,) = histograms_payload(HistogramColumns(store, most_columns=1), [series])["histograms"]
 
     ((_, last_step, exponent, _, counts, _),) = sent["columns"]
     assert (last_step, exponent) == (1, -1)
@@ -93,7 +99,7 @@ def test_histograms_on_other_grids_are_added_up(store: MemoryStore) -> None:
 def test_gradients_are_told_layer_by_layer_in_the_order_of_the_model(store: MemoryStore) -> None:
     put_training(store, range(3))
 
-    sent = flow_payload(GradientNorms(store))
+    sent = gradient_norms_payload(GradientNormColumns(store))
 
     assert [layer["path"] for layer in sent["layers"]][:2] == ["embed", "blocks.0.attention"]
     assert sent["steps"] == [[0, 0], [1, 1], [2, 2]]
@@ -104,10 +110,10 @@ def test_a_gradient_norm_is_that_of_all_numbers(store: MemoryStore) -> None:
     stats = Stats(count=4, min=0.0, max=2.0, mean=1.0, std=1.0)
     store.put_frame(Frame(step=0, time_ns=0, points={series: stats}))
 
-    (layer,) = flow_payload(GradientNorms(store))["layers"]
+    (layer,) = gradient_norms_payload(GradientNormColumns(store))["layers"]
 
     assert math.isclose(layer["norms"][0], math.sqrt(8), rel_tol=0.2)
 
 
 def test_a_run_without_a_model_has_no_gradients() -> None:
-    assert flow_payload(GradientNorms(MemoryStore(RUN)))["layers"] == []
+    assert gradient_norms_payload(GradientNormColumns(MemoryStore(RUN)))["layers"] == []

@@ -17,12 +17,12 @@ from torchglass.store.memory import MemoryStore
 from torchglass.views.web.decimated_steps import decimate, in_order
 from torchglass.views.web.payloads import (
     VERSION,
-    mark,
-    model_payload,
+    document_payload,
     points_payload,
     run_payload,
     series_payload,
     snapshot,
+    status_mark,
     to_json,
 )
 
@@ -58,13 +58,13 @@ def test_the_run_is_told_with_how_far_it_is(store: MemoryStore) -> None:
 def test_another_state_is_another_event() -> None:
     status = {"last_step": 7, "finished": False, "state": "stopped", "how": "stopped by ValueError"}
 
-    assert mark([status]) != mark([{**status, "state": "finished"}])
+    assert status_mark([status]) != status_mark([{**status, "state": "finished"}])
 
 
-def test_each_module_has_its_own_and_its_total_counts() -> None:
-    model = make.model({"scale": (1,), "children": {"a": {"weight": (2, 3)}}})
+def test_each_module_has_its_own_and_its_total_counts(store: MemoryStore) -> None:
+    store.put_model(make.model({"scale": (1,), "children": {"a": {"weight": (2, 3)}}}))
 
-    counts = model_payload(model)["counts"]
+    counts = document_payload(store, "model")["counts"]
 
     at = counts["fields"].index("parameters")
     assert [row[at] for row in counts["own"]] == [1, 6]

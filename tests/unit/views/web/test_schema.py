@@ -29,7 +29,7 @@ QUESTIONS = {
     "glance": "series=1&step=3",
     "source": "class=tests.unit.views.web.test_schema.Shown",
 }
-NAMES = ["runs", "distances", "run", "model", "series", "flow", *QUESTIONS, *DOCUMENTS]
+NAMES = ["runs", "distances", "run", "series", "flow", *QUESTIONS, *DOCUMENTS]
 
 
 class Shown:
@@ -117,5 +117,5 @@ def test_an_event_fits_the_schema() -> None:
 def test_a_saved_page_holds_what_the_schema_says() -> None:
     snapshot = payloads.snapshot(full_store())
 
-    for name in ("run", "model", "series", "points", "histograms", "flow", *DOCUMENTS):
+    for name in ("run", "series", "points", "histograms", "flow", *DOCUMENTS):
         validate(name, json.loads(payloads.to_json(snapshot[name])))

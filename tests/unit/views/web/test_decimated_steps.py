@@ -2,15 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchglass.views.web.decimated_steps import Ribbon
+from torchglass.views.web.decimated_steps import StepColumns
 
 
 def join(parts: Sequence[list[int]]) -> list[int]:
     return [number for part in parts for number in part]
 
 
-def ribbon(steps: int, *, most: int = 8, at_once: int = 1) -> Ribbon[list[int]]:
-    made = Ribbon(join, most)
+def columns(steps: int, *, most: int = 8, at_once: int = 1) -> StepColumns[list[int]]:
+    made = StepColumns(join, most)
     for start in range(0, steps, at_once):
         some = range(start, min(start + at_once, steps))
         made.extend(list(some), [[step] for step in some])
@@ -18,7 +18,7 @@ def ribbon(steps: int, *, most: int = 8, at_once: int = 1) -> Ribbon[list[int]]:
 
 
 def test_few_steps_are_a_column_each() -> None:
-    made = ribbon(5)
+    made = columns(5)
 
     assert [(column.first_step, column.last_step) for column in made.columns] == [
         (step, step) for step in range(5)
@@ -27,7 +27,7 @@ def test_few_steps_are_a_column_each() -> None:
 
 
 def test_many_steps_are_few_columns_and_none_gets_lost() -> None:
-    made = ribbon(1000)
+    made = columns(1000)
 
     assert len(made.columns) <= 8
     assert made.width == 128
@@ -37,12 +37,14 @@ def test_many_steps_are_few_columns_and_none_gets_lost() -> None:
 
 def test_it_does_not_matter_how_many_steps_come_at_once() -> None:
     assert (
-        ribbon(777).columns == ribbon(777, at_once=777).columns == ribbon(777, at_once=50).columns
+        columns(777).columns
+        == columns(777, at_once=777).columns
+        == columns(777, at_once=50).columns
     )
 
 
 def test_the_column_of_a_step_is_the_last_that_began() -> None:
-    made = ribbon(16)
+    made = columns(16)
 
     found = made.at(5)
 
@@ -53,7 +55,7 @@ def test_the_column_of_a_step_is_the_last_that_began() -> None:
 
 
 def test_nothing_new_changes_nothing() -> None:
-    made = ribbon(3)
+    made = columns(3)
 
     made.extend([], [])
 
