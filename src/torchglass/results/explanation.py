@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchglass.analyse.failure.failure import Clues, Failure
+from torchglass.analyse.failure.failure import ExceptionContext, Failure
 from torchglass.results.trace import Trace
 from torchglass.views.html import failure_fragment
 from torchglass.views.text.findings import digest_text, failure_note, failure_text
@@ -19,7 +19,10 @@ class Explanation:
     """What came of one forward: print it to read what went wrong, where, and what would fit."""
 
     def __init__(
-        self, trace: Trace, clues: Clues | None = None, error: BaseException | None = None
+        self,
+        trace: Trace,
+        clues: ExceptionContext | None = None,
+        error: BaseException | None = None,
     ) -> None:
         self.trace = trace
         """All that ran, up to the op that failed."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from torchglass.analyse.failure.failure import Failure, SetSize, code_at
-from torchglass.analyse.failure.operands import Given, module_name
+from torchglass.analyse.failure.failure import Failure, SizeOrigin, code_at
+from torchglass.analyse.failure.operands import TensorArgument, module_name
 from torchglass.analyse.trace import Anatomy
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine
@@ -122,7 +122,7 @@ def _earlier(failure: Failure) -> str:
     """How often the op had worked before, and what was different then."""
     count = len(failure.earlier)
     often = "once" if count == 1 else "twice" if count == 2 else f"{count} times"
-    now = [given for given in failure.given if not given.is_held]
+    now = [tensor for tensor in failure.tensors if not tensor.is_held]
     then = [
         operand
         for operand in failure.earlier[-1].operands
@@ -130,9 +130,9 @@ def _earlier(failure: Failure) -> str:
     ]
     told = f"it had run {often} before in this pass"
     changed = [
-        f"{given.name} {_shape(operand.spec)} then, {_shape(given.operand.spec)} now"
-        for given, operand in zip(now, then, strict=False)
-        if given.operand.spec.shape != operand.spec.shape
+        f"{tensor.name} {_shape(operand.spec)} then, {_shape(tensor.operand.spec)} now"
+        for tensor, operand in zip(now, then, strict=False)
+        if tensor.operand.spec.shape != operand.spec.shape
     ]
     return f"{told}: {', '.join(changed)}" if changed else told
 
@@ -151,19 +151,19 @@ def _title_of_given(failure: Failure) -> str:
 
 
 def _given(failure: Failure) -> Iterator[PartRow]:
-    tensors = failure.given
-    devices = {given.operand.spec.device for given in tensors}
-    for given in tensors[:_MOST_GIVEN]:
-        spec = given.operand.spec
+    tensors = failure.tensors
+    devices = {tensor.operand.spec.device for tensor in tensors}
+    for tensor in tensors[:_MOST_GIVEN]:
+        spec = tensor.operand.spec
         device = f" {spec.device}" if len(devices) > 1 else ""
-        yield (harmless(given.name), _shape(spec), spec.dtype + device, _origin(failure, given))
+        yield (harmless(tensor.name), _shape(spec), spec.dtype + device, _origin(failure, tensor))
     if len(tensors) > _MOST_GIVEN:
         yield (f"… and {len(tensors) - _MOST_GIVEN} more",)
 
 
-def _origin(failure: Failure, given: Given) -> str:
+def _origin(failure: Failure, tensor: TensorArgument) -> str:
     """Where a tensor came from."""
-    operand = given.operand
+    operand = tensor.operand
     if operand.parameter or operand.buffer:
         role = "parameter" if operand.parameter else "buffer"
         return f"{role} {harmless(operand.parameter or operand.buffer)}"
@@ -197,7 +197,7 @@ def _why(failure: Failure) -> Iterator[PartRow]:
         yield (harmless(failure.verdict.why),)
         for found in failure.set_sizes:
             # Of a tensor as it was made, what stands in the table is all there is to say.
-            if found.op.id != found.given.operand.op or found.op.operands:
+            if found.op.id != found.tensor.operand.op or found.op.operands:
                 yield (_set(failure, found),)
 
 
@@ -213,12 +213,14 @@ def _signature(failure: Failure) -> Iterator[PartRow]:
         yield (harmless(f"the forward of {module.kind} takes {signature}"),)
 
 
-def _set(failure: Failure, found: SetSize) -> str:
+def _set(failure: Failure, found: SizeOrigin) -> str:
     """Who made a size what it is, and of what."""
     op = found.op
     if op.kind == "input":
-        return f"the {found.size} of {found.given.name} is that of {_made_by(failure, op.id)}"
-    told = f"the {found.size} of {harmless(found.given.name)} was set by {_made_by(failure, op.id)}"
+        return f"the {found.size} of {found.tensor.name} is that of {_made_by(failure, op.id)}"
+    told = (
+        f"the {found.size} of {harmless(found.tensor.name)} was set by {_made_by(failure, op.id)}"
+    )
     used = [operand.spec for operand in op.operands if not operand.parameter]
     made = op.outputs[0].spec if op.outputs else None
     if len(used) == 1 and made is not None and made.shape != used[0].shape:

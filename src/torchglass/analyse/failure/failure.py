@@ -13,8 +13,15 @@ from functools import cached_property
 from itertools import permutations
 from pathlib import Path
 
-from torchglass.analyse.failure.operands import Given, Scene, Verdict, arguments, product, times
-from torchglass.analyse.failure.rules import judge
+from torchglass.analyse.failure.operands import (
+    BrokenRule,
+    FailedOp,
+    TensorArgument,
+    arguments,
+    product,
+    text,
+)
+from torchglass.analyse.failure.rules import find_broken_rule
 from torchglass.analyse.failure.sizes import (
     Images,
     depends_on_inputs,
@@ -38,39 +45,41 @@ from torchglass.records.trace import (
 )
 
 _LAST_OPS = 8
-_OURS = str(Path(__file__).parents[2])
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clues:
-    """What the record of a pass does not hold: it takes the exception and the tensors to know."""
+class ExceptionContext:
+    """What only the exception and the live tensors tell, and the record of the pass does not."""
 
     source: SourceLine | None = None
-    """The innermost line of the user's code that the exception came through."""
+    """The innermost line of the user's code in the traceback."""
     torch_source: SourceLine | None = None
-    """The line that raised it, where that is Python code of torch's own."""
+    """The line that raised it, if that is Python code of torch."""
     depth: int | None = None
-    """How many module calls the exception came out of."""
+    """The number of module calls that the exception left."""
     stats: Mapping[str, Stats] = field(default_factory=dict)
-    """The numbers of the failing op's operands, by place."""
+    """Statistics of the failing op's operands, by position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetSize:
-    """A size that did not fit, and the op that set it."""
+class SizeOrigin:
+    """A size that did not fit, and the op that produced it."""
 
-    given: Given
+    tensor: TensorArgument
     size: int
     op: OpRecord
 
 
 class Failure:
-    """A forward that raised, each thing worked out when it is first asked for."""
+    """A forward that raised; each fact is computed when it is first needed."""
 
-    def __init__(self, record: TraceRecord, model: Model, clues: Clues | None = None) -> None:
+    def __init__(
+        self, record: TraceRecord, model: Model, clues: ExceptionContext | None = None
+    ) -> None:
         self.record = record
         self.model = model
-        self.clues = clues or Clues()
+        self.clues = clues or ExceptionContext()
         self.anatomy = Anatomy(record)
 
     @property
@@ -80,7 +89,7 @@ class Failure:
 
     @property
     def op(self) -> OpRecord | None:
-        """The op that raised; None where the exception came from Python code."""
+        """The op that raised; None if the exception came from Python code."""
         return self.record.failed
 
     @cached_property
@@ -91,7 +100,7 @@ class Failure:
 
     @property
     def module(self) -> Module | None:
-        """The module of that call; None for one that is not part of the model."""
+        """The module of that call; None if it is not part of the model."""
         return None if self.call is None else self.model.find(self.call.path)
 
     @property
@@ -101,40 +110,40 @@ class Failure:
         return found or self.clues.source
 
     def source_of(self, op: OpRecord) -> SourceLine | None:
-        """The line that called an op; None where that is ours, which called the whole model."""
+        """The line that called an op; None if that is our own call of the model."""
         return None if op.source is None or is_ours(op.source.file) else op.source
 
     @cached_property
-    def given(self) -> tuple[Given, ...]:
-        """The tensors that the op was given, or else the module."""
-        return self._scene.given
+    def tensors(self) -> tuple[TensorArgument, ...]:
+        """The tensor arguments of the op, or of the module if no op failed."""
+        return self._failed_op.tensors
 
     @cached_property
-    def verdict(self) -> Verdict | None:
-        """The rule that was broken, where the facts prove one."""
-        verdict = judge(self._scene)
+    def verdict(self) -> BrokenRule | None:
+        """The broken rule, if the facts prove one."""
+        verdict = find_broken_rule(self._failed_op)
         if verdict is None or self.op is None:
             return verdict
         return self._too_long(verdict) or self._too_many_positions(verdict) or verdict
 
-    def _too_long(self, verdict: Verdict) -> Verdict | None:
-        """What a model of a fixed length says of a longer input, where a slice proves it."""
+    def _too_long(self, verdict: BrokenRule) -> BrokenRule | None:
+        """The rule of a model with a maximum length, if a slice proves it."""
         ops = self.record.ops
-        tensors = {given.name: given for given in self.given}
+        tensors = {tensor.name: tensor for tensor in self.tensors}
         clashing = [tensors[name] for name, _ in verdict.sizes if name in tensors]
-        limits = (limit_behind(ops, given.operand) for given in clashing)
+        limits = (limit_behind(ops, tensor.operand) for tensor in clashing)
         limit = next((found for found in limits if found is not None), None)
         if limit is None:
             return self._of_another_length(verdict)
         role = "parameter" if limit.held.parameter else "buffer"
         name = limit.held.parameter or limit.held.buffer
-        held = f"{role} {name} is {times(limit.held.spec.shape or ())}"
+        held = f"{role} {name} is {text(limit.held.spec.shape or ())}"
         return self._at_most(limit.size, limit.asked, held, f"make {name} {limit.asked} long")
 
-    def _too_many_positions(self, verdict: Verdict) -> Verdict | None:
-        """The same where positions are looked up in a table, numbered by the model itself."""
-        index, table = self._scene["indices"], self._scene["weight"]
-        if self._scene.function != "embedding" or index is None or table is None:
+    def _too_many_positions(self, verdict: BrokenRule) -> BrokenRule | None:
+        """The same for a position embedding whose indices the model computes itself."""
+        index, table = self._failed_op["indices"], self._failed_op["weight"]
+        if self._failed_op.function != "embedding" or index is None or table is None:
             return None
         if index.stats is None or index.stats.max < table.shape[0] or index.stats.min < 0:
             return None
@@ -143,13 +152,13 @@ class Failure:
         asked = int(index.stats.max) + 1
         if input_of_size(self.record.ops, asked) is None:
             return None
-        rows = f"{self._scene.subject} has {table.shape[0]} rows"
+        rows = f"{self._failed_op.subject} has {table.shape[0]} rows"
         longer = f"make the layer an Embedding of at least {asked} rows"
         return self._at_most(table.shape[0], asked, rows, longer)
 
-    def _of_another_length(self, verdict: Verdict) -> Verdict | None:
-        """What a model says that adds all of a held tensor to an input of another length."""
-        tensors = {given.name: given for given in self.given}
+    def _of_another_length(self, verdict: BrokenRule) -> BrokenRule | None:
+        """The same for a parameter or buffer that is added whole to an input of another length."""
+        tensors = {tensor.name: tensor for tensor in self.tensors}
         for (name, dim), (other, _) in permutations(verdict.sizes, 2):
             held = tensors[name]
             maker = set_by(self.record.ops, tensors[other].operand, dim)
@@ -158,41 +167,41 @@ class Failure:
                 continue
             if self.record.ops[maker].kind == "input":
                 path = held.operand.parameter or held.operand.buffer
-                told = f"{path} is {times(held.shape)}"
+                told = f"{path} is {text(held.shape)}"
                 sizes = held.shape[dim], tensors[other].shape[dim]
                 return self._at_most(*sizes, told, f"make {path} {sizes[1]} long", "exactly")
         return None
 
     def _at_most(
         self, limit: int, asked: int, held: str, longer: str, bound: str = "at most"
-    ) -> Verdict:
+    ) -> BrokenRule:
         found = input_of_size(self.record.ops, asked)
         if found is None:
             why = f"there are {bound} {limit} positions ({held}), and {asked} were asked for"
-            return Verdict(why=why, fits=(longer,))
+            return BrokenRule(why=why, fits=(longer,))
         op, dim = found
         spec = op.outputs[0].spec
         name = op.function or "input"
         units = "tokens" if spec.dtype.startswith("int") else "positions"
         cut = ", ".join([":"] * dim + [f":{limit}"])
         shorter = [f"cut the input to {limit}: {name}[{cut}]"] if asked > limit else []
-        return Verdict(
+        return BrokenRule(
             why=f"the model takes {bound} {limit} {units} ({held}), and input {name} "
-            f"{times(spec.shape or ())} has {asked}",
+            f"{text(spec.shape or ())} has {asked}",
             fits=(*shorter, longer),
         )
 
     @cached_property
     def images(self) -> Images | None:
-        """The inputs of the model that would fit, where known ops lead from them to the failure."""
-        tensors = {given.name: given for given in self.given}
+        """The image sizes that would fit, if all ops from the input to the failure are known."""
+        tensors = {tensor.name: tensor for tensor in self.tensors}
         if self.verdict is None or self.op is None or "input" not in tensors:
             return None
-        given = tensors["input"]
+        tensor = tensors["input"]
         if self.verdict.least_side is not None:
             least = self.verdict.least_side
-            return fitting_images(self.record.ops, given.operand, lambda side: side >= least)
-        flattened = self._flattened(given)
+            return fitting_images(self.record.ops, tensor.operand, lambda side: side >= least)
+        flattened = self._flattened(tensor)
         if flattened is None or "weight" not in tensors:
             return None
         channels, wanted = (flattened.spec.shape or ())[1], tensors["weight"].shape[-1]
@@ -200,52 +209,54 @@ class Failure:
             self.record.ops, flattened, lambda side: channels * side * side == wanted
         )
 
-    def _flattened(self, given: Given) -> Operand | None:
+    def _flattened(self, tensor: TensorArgument) -> Operand | None:
         """The images N×C×H×W that were flattened to the input of a linear layer."""
-        maker = set_by(self.record.ops, given.operand, -1)
-        if self._scene.function != "linear" or maker is None:
+        maker = set_by(self.record.ops, tensor.operand, -1)
+        if self._failed_op.function != "linear" or maker is None:
             return None
         operand = next(iter(self.record.ops[maker].operands), None)
         shape = operand.spec.shape if operand is not None else None
         is_flat = (
-            shape is not None and len(shape) == 4 and given.shape == (shape[0], product(shape[1:]))
+            shape is not None and len(shape) == 4 and tensor.shape == (shape[0], product(shape[1:]))
         )
         return operand if is_flat else None
 
     @cached_property
-    def set_sizes(self) -> tuple[SetSize, ...]:
-        """Where the sizes that did not fit had been set, each op once."""
-        found: dict[OpId, SetSize] = {}
-        tensors = {given.name: given for given in self.given}
+    def set_sizes(self) -> tuple[SizeOrigin, ...]:
+        """The ops that produced the sizes that did not fit, each op once."""
+        found: dict[OpId, SizeOrigin] = {}
+        tensors = {tensor.name: tensor for tensor in self.tensors}
         for name, dim in self.verdict.sizes if self.verdict else ():
-            given = tensors[name]
-            op = set_by(self.record.ops, given.operand, dim)
+            tensor = tensors[name]
+            op = set_by(self.record.ops, tensor.operand, dim)
             if op is not None and op not in found:
-                found[op] = SetSize(given=given, size=given.shape[dim], op=self.record.ops[op])
+                found[op] = SizeOrigin(
+                    tensor=tensor, size=tensor.shape[dim], op=self.record.ops[op]
+                )
         return tuple(found.values())
 
     @cached_property
     def earlier(self) -> tuple[OpRecord, ...]:
-        """The same op as it ran before in this pass, in a loop or in an earlier call."""
+        """Earlier runs of the same op in this pass, in a loop or an earlier call."""
         return tuple(op for op in self.record.ops if self.op and _is_same(op, self.op))
 
     @property
     def last_ops(self) -> tuple[OpRecord, ...]:
-        """The ops that ran before it, the last one last."""
+        """The ops that ran before it, the latest last."""
         return self.record.ops[-_LAST_OPS:]
 
     @cached_property
-    def _scene(self) -> Scene:
+    def _failed_op(self) -> FailedOp:
         module = self.module
         parts: tuple[str, ...] = ()
         if module is not None:
             children = [child.name for child in self.model.children(module)]
             parts = (*children, *(slot.name for slot in module.slots))
         if self.op is not None:
-            given, settings = arguments(self.op, self.clues.stats)
-            return Scene(
+            tensors, settings = arguments(self.op, self.clues.stats)
+            return FailedOp(
                 function=plain_name(self.op.function),
-                given=given,
+                tensors=tensors,
                 settings=settings,
                 error=self.error,
                 writes=self.op.writes,
@@ -253,9 +264,9 @@ class Failure:
                 parts=parts,
                 has_worked=bool(self.earlier),
             )
-        return Scene(
+        return FailedOp(
             function=module.kind if module else "",
-            given=_given_to(self.call) if self.call else (),
+            tensors=_arguments_of(self.call) if self.call else (),
             settings={},
             error=self.error,
             layer=module,
@@ -264,13 +275,13 @@ class Failure:
         )
 
     def _open_call(self) -> CallId | None:
-        """The call that an exception of no op came out of: each call's last one, while it is."""
+        """The call that an exception outside of ops left: the last call at each level."""
         calls = self.record.calls
         roots = [call.id for call in calls if call.parent is None]
         line = roots[-1:]
         while line and (self.clues.depth is None or len(line) < self.clues.depth):
             inner = [call for call in calls if call.parent == line[-1]]
-            # Without knowing how deep it was, what returned something is not where it happened.
+            # If the depth is not known, a call that returned something is not the one that failed.
             if not inner or (self.clues.depth is None and inner[-1].outputs):
                 break
             line.append(inner[-1].id)
@@ -279,11 +290,11 @@ class Failure:
 
 def is_ours(file: str) -> bool:
     """Whether a file is part of this package, and not of the user's code."""
-    return file.startswith(_OURS)
+    return file.startswith(_PACKAGE)
 
 
 def code_at(source: SourceLine) -> str:
-    """The text of a line, "" where its file cannot be read."""
+    """The text of a line, "" if its file cannot be read."""
     return linecache.getline(source.file, source.line).strip()
 
 
@@ -294,13 +305,13 @@ def _is_same(op: OpRecord, failed: OpRecord) -> bool:
     return used.keys() == parameters_of(op).keys() if used else op.site == failed.site
 
 
-def _given_to(call: CallRecord) -> tuple[Given, ...]:
-    """The tensors that a call was given, as those of an op."""
+def _arguments_of(call: CallRecord) -> tuple[TensorArgument, ...]:
+    """The tensor arguments of a call, in the form of those of an op."""
     heads = {value.place.partition(".")[0] for value in call.inputs}
     count = sum(map(str.isdecimal, heads))
     names = [f"input {number + 1}" for number in range(len(call.inputs))] if count > 1 else []
     return tuple(
-        Given(
+        TensorArgument(
             name=argument_name(value.place, names),
             operand=Operand(place=value.place, spec=value.spec, op=value.op),
         )

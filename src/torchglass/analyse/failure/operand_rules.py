@@ -6,72 +6,72 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from torchglass.analyse.failure.operands import (
-    Given,
-    Scene,
+    BrokenRule,
+    FailedOp,
     Shape,
-    Verdict,
-    across,
+    TensorArgument,
     broadcast,
     first_of,
     product,
-    times,
+    sizes_text,
+    text,
 )
 
 
-def batch_norm(scene: Scene) -> Verdict | None:
+def batch_norm(failed: FailedOp) -> BrokenRule | None:
     """There are as many channels as running means, and several values of each."""
-    given = scene["input"]
-    held = scene["running_mean"] or scene["weight"]
-    if given is None or len(given.shape) < 2:
+    tensor = failed["input"]
+    held = failed["running_mean"] or failed["weight"]
+    if tensor is None or len(tensor.shape) < 2:
         return None
-    channels = given.shape[1]
+    channels = tensor.shape[1]
     if held is not None and len(held.shape) == 1 and held.shape != (channels,):
-        return _channels(scene, held.shape[0], "num_features")
-    values = product(given.shape) // max(channels, 1)
-    if scene.settings.get("training") is True and values == 1:
+        return _channels(failed, held.shape[0], "num_features")
+    values = product(tensor.shape) // max(channels, 1)
+    if failed.settings.get("training") is True and values == 1:
         fits = ["give it a batch of two or more"]
-        if scene["running_mean"] is not None:
+        if failed["running_mean"] is not None:
             fits.append("call model.eval() first: it then uses its running statistics")
-        return Verdict(
-            why=f"in training mode {scene.subject} takes mean and variance over the batch, and "
-            f"{times(given.shape)} has a single value for each channel",
+        return BrokenRule(
+            why=f"in training mode {failed.subject} takes mean and variance over the batch, and "
+            f"{text(tensor.shape)} has a single value for each channel",
             fits=tuple(fits),
         )
     return None
 
 
-def layer_norm(scene: Scene) -> Verdict | None:
+def layer_norm(failed: FailedOp) -> BrokenRule | None:
     """The input ends with the shape that is normalised."""
-    given, wanted = scene["input"], scene.numbers("normalized_shape")
-    if given is None or not given.shape or not wanted or given.shape[-len(wanted) :] == wanted:
+    tensor, wanted = failed["input"], failed.numbers("normalized_shape")
+    if tensor is None or not tensor.shape or not wanted or tensor.shape[-len(wanted) :] == wanted:
         return None
     count = len(wanted)
-    fits = [f"give it an input of {times((*given.shape[:-count], *wanted))}"]
-    if len(given.shape) >= count and not scene.has_worked and scene.owner is not None:
-        ends = given.shape[-count:]
-        fits.append(f"make the layer a {scene.owner.kind} over {ends[0] if count == 1 else ends}")
+    fits = [f"give it an input of {text((*tensor.shape[:-count], *wanted))}"]
+    if len(tensor.shape) >= count and not failed.has_worked and failed.owner is not None:
+        ends = tensor.shape[-count:]
+        fits.append(f"make the layer a {failed.owner.kind} over {ends[0] if count == 1 else ends}")
     which = "the last dimension" if count == 1 else f"the last {count} dimensions"
-    return Verdict(
-        why=f"{scene.subject} normalises over {across(wanted)}, which must be {which} of its input "
-        f"{times(given.shape)}",
+    return BrokenRule(
+        why=f"{failed.subject} normalises over {sizes_text(wanted)}, which must be {which} of its "
+        f"input {text(tensor.shape)}",
         fits=tuple(fits),
         sizes=(("input", -1),),
     )
 
 
-def group_norm(scene: Scene) -> Verdict | None:
+def group_norm(failed: FailedOp) -> BrokenRule | None:
     """The channels are as many as the weights, and can be shared out among the groups."""
-    given, weight = scene["input"], scene["weight"]
-    groups = first_of(scene.numbers("num_groups"), 1)
-    if given is None or len(given.shape) < 2:
+    tensor, weight = failed["input"], failed["weight"]
+    groups = first_of(failed.numbers("num_groups"), 1)
+    if tensor is None or len(tensor.shape) < 2:
         return None
-    channels = given.shape[1]
+    channels = tensor.shape[1]
     if weight is not None and len(weight.shape) == 1 and weight.shape != (channels,):
-        return _channels(scene, weight.shape[0], "num_channels", groups)
+        return _channels(failed, weight.shape[0], "num_channels", groups)
     if groups and channels % groups:
         divisors = [count for count in range(1, channels + 1) if channels % count == 0]
-        return Verdict(
-            why=f"{channels} channels of {times(given.shape)} cannot be shared out among "
+        return BrokenRule(
+            why=f"{channels} channels of {text(tensor.shape)} cannot be shared out among "
             f"{groups} groups",
             fits=(f"a number of groups that divides {channels}: {', '.join(map(str, divisors))}",),
             sizes=(("input", 1),),
@@ -79,19 +79,19 @@ def group_norm(scene: Scene) -> Verdict | None:
     return None
 
 
-def _channels(scene: Scene, wanted: int, setting: str, groups: int = 1) -> Verdict:
-    given = scene["input"]
-    assert given is not None
-    shape = given.shape
+def _channels(failed: FailedOp, wanted: int, setting: str, groups: int = 1) -> BrokenRule:
+    tensor = failed["input"]
+    assert tensor is not None
+    shape = tensor.shape
     found = shape[1]
-    fits = [f"give it an input of {times((shape[0], wanted, *shape[2:]))}"]
+    fits = [f"give it an input of {text((shape[0], wanted, *shape[2:]))}"]
     if shape[-1] == wanted and len(shape) == 3:
-        moved = times((shape[0], shape[2], shape[1]))
+        moved = text((shape[0], shape[2], shape[1]))
         fits = [f"the channels seem to stand last; input.transpose(1, 2) is {moved}"]
-    elif scene.owner is not None and not scene.has_worked and found % groups == 0:
-        fits.append(f"make the layer a {scene.owner.kind} with {setting}={found}")
-    return Verdict(
-        why=f"{scene.subject} has {setting}={wanted}, and its input {times(shape)} has {found} "
+    elif failed.owner is not None and not failed.has_worked and found % groups == 0:
+        fits.append(f"make the layer a {failed.owner.kind} with {setting}={found}")
+    return BrokenRule(
+        why=f"{failed.subject} has {setting}={wanted}, and its input {text(shape)} has {found} "
         f"channels in dimension 1",
         fits=tuple(fits),
         sizes=(("input", 1),),
@@ -101,156 +101,160 @@ def _channels(scene: Scene, wanted: int, setting: str, groups: int = 1) -> Verdi
 _RANKS = {"1d": ((2, 3), "N×C or N×C×L"), "2d": ((4,), "N×C×H×W"), "3d": ((5,), "N×C×D×H×W")}
 
 
-def norm_module(scene: Scene) -> Verdict | None:
+def norm_module(failed: FailedOp) -> BrokenRule | None:
     """A batch norm module looks at the number of dimensions before it begins."""
-    given = next(iter(scene.given), None)
-    expected = _RANKS.get(scene.function[-2:])
-    if given is None or expected is None or len(given.shape) in expected[0]:
+    tensor = next(iter(failed.tensors), None)
+    expected = _RANKS.get(failed.function[-2:])
+    if tensor is None or expected is None or len(tensor.shape) in expected[0]:
         return None
-    rank = len(given.shape)
+    rank = len(tensor.shape)
     kind = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}.get(rank, "")
-    is_batch_norm = scene.function.startswith("BatchNorm") and kind
-    return Verdict(
-        why=f"{scene.subject} takes {expected[1]}, and was given {times(given.shape)}, "
+    is_batch_norm = failed.function.startswith("BatchNorm") and kind
+    return BrokenRule(
+        why=f"{failed.subject} takes {expected[1]}, and was given {text(tensor.shape)}, "
         f"which has {rank} dimension{'s' * (rank != 1)}",
-        fits=(f"{kind} takes {times(given.shape)}",) if is_batch_norm else (),
+        fits=(f"{kind} takes {text(tensor.shape)}",) if is_batch_norm else (),
     )
 
 
-def recurrent_module(scene: Scene) -> Verdict | None:
+def recurrent_module(failed: FailedOp) -> BrokenRule | None:
     """A recurrent module looks at the size of its input before it begins."""
-    return _module_takes(scene, "weight_ih_l0", "input_size")
+    return _module_takes(failed, "weight_ih_l0", "input_size")
 
 
-def attention_module(scene: Scene) -> Verdict | None:
+def attention_module(failed: FailedOp) -> BrokenRule | None:
     """Attention looks at the length of the queries before it begins."""
-    return _module_takes(scene, "in_proj_weight", "embed_dim")
+    return _module_takes(failed, "in_proj_weight", "embed_dim")
 
 
-def _module_takes(scene: Scene, weight: str, setting: str) -> Verdict | None:
+def _module_takes(failed: FailedOp, weight: str, setting: str) -> BrokenRule | None:
     """The last dimension of the first input is the last of one of the module's weights."""
-    given = next(iter(scene.given), None)
-    held = {slot.name: slot.spec.shape for slot in scene.layer.slots} if scene.layer else {}
+    tensor = next(iter(failed.tensors), None)
+    held = {slot.name: slot.spec.shape for slot in failed.layer.slots} if failed.layer else {}
     shape = held.get(weight)
-    if given is None or not given.shape or not shape or shape[-1] == given.shape[-1]:
+    if tensor is None or not tensor.shape or not shape or shape[-1] == tensor.shape[-1]:
         return None
-    wanted, found = shape[-1], given.shape[-1]
-    which = "first input" if len(scene.given) > 1 else "input"
-    fits = [f"give it {times((*given.shape[:-1], wanted))}"]
-    if not scene.has_worked:
+    wanted, found = shape[-1], tensor.shape[-1]
+    which = "first input" if len(failed.tensors) > 1 else "input"
+    fits = [f"give it {text((*tensor.shape[:-1], wanted))}"]
+    if not failed.has_worked:
         fits.append(f"make it one with {setting}={found}")
-    return Verdict(
-        why=f"{scene.subject} has {setting}={wanted}, and the last dimension of its {which} "
-        f"{times(given.shape)} is {found}",
+    return BrokenRule(
+        why=f"{failed.subject} has {setting}={wanted}, and the last dimension of its {which} "
+        f"{text(tensor.shape)} is {found}",
         fits=tuple(fits),
-        sizes=((given.name, -1),),
+        sizes=((tensor.name, -1),),
     )
 
 
-def linear(scene: Scene) -> Verdict | None:
+def linear(failed: FailedOp) -> BrokenRule | None:
     """The last dimension of the input is the number of features."""
-    given, weight = scene["input"], scene["weight"]
-    if given is None or weight is None or len(weight.shape) != 2 or not given.shape:
+    tensor, weight = failed["input"], failed["weight"]
+    if tensor is None or weight is None or len(weight.shape) != 2 or not tensor.shape:
         return None
     out, wanted = weight.shape
-    found = given.shape[-1]
+    found = tensor.shape[-1]
     if found == wanted:
         return None
-    other = () if scene.owner else (f"use a weight of {times((out, found))}",)
-    if _may_change(scene, "Linear"):
+    other = () if failed.owner else (f"use a weight of {text((out, found))}",)
+    if _may_change(failed, "Linear"):
         other = (f"make the layer Linear({found}, {out})",)
-    fitting = f"give it an input of {times((*given.shape[:-1], wanted))}"
-    return Verdict(
-        why=f"{scene.subject} takes {wanted} features in the last dimension of its input, "
+    fitting = f"give it an input of {text((*tensor.shape[:-1], wanted))}"
+    return BrokenRule(
+        why=f"{failed.subject} takes {wanted} features in the last dimension of its input, "
         f"and that dimension is {found}",
-        fits=(*(tuple(_rearranged(given, wanted)) or (fitting,)), *other),
+        fits=(*(tuple(_rearranged(tensor, wanted)) or (fitting,)), *other),
         sizes=(("input", -1),),
     )
 
 
-def _rearranged(given: Given, wanted: int) -> Iterator[str]:
+def _rearranged(tensor: TensorArgument, wanted: int) -> Iterator[str]:
     """What brings the wanted size to the end of a shape without changing any number."""
-    shape = given.shape
+    shape = tensor.shape
     for start in range(1, len(shape) - 1):
         if product(shape[start:]) == wanted:
-            flat = times((*shape[:start], wanted))
-            yield f"flatten it first: {given.name}.flatten({start}) is {flat}"
+            flat = text((*shape[:start], wanted))
+            yield f"flatten it first: {tensor.name}.flatten({start}) is {flat}"
     if len(shape) > 1 and shape[-2] == wanted:
-        turned = times((*shape[:-2], shape[-1], wanted))
-        yield f"turn it around: {given.name}.transpose(-2, -1) is {turned}"
+        turned = text((*shape[:-2], shape[-1], wanted))
+        yield f"turn it around: {tensor.name}.transpose(-2, -1) is {turned}"
 
 
-def convolution(scene: Scene) -> Verdict | None:
+def convolution(failed: FailedOp) -> BrokenRule | None:
     """Channels stand before the places that the kernel moves over, and are as many as it takes."""
-    given, weight = scene["input"], scene["weight"]
-    if given is None or weight is None or len(weight.shape) < 3:
+    tensor, weight = failed["input"], failed["weight"]
+    if tensor is None or weight is None or len(weight.shape) < 3:
         return None
     places = len(weight.shape) - 2
-    if len(given.shape) not in (places + 1, places + 2):
-        return _needs_places(scene, given, places)
-    groups = first_of(scene.numbers("groups"), 1)
+    if len(tensor.shape) not in (places + 1, places + 2):
+        return _needs_places(failed, tensor, places)
+    groups = first_of(failed.numbers("groups"), 1)
     if weight.shape[0] % groups:
-        return Verdict(
-            why=f"the {weight.shape[0]} kernels of {scene.subject} cannot be shared out "
+        return BrokenRule(
+            why=f"the {weight.shape[0]} kernels of {failed.subject} cannot be shared out "
             f"among groups={groups}: {weight.shape[0]} is not a multiple of {groups}"
         )
-    transposed = "transpose" in scene.function
+    transposed = "transpose" in failed.function
     wanted = weight.shape[0] if transposed else weight.shape[1] * groups
-    channels = len(given.shape) - places - 1
-    if given.shape[channels] != wanted:
-        return _needs_channels(scene, given, channels, wanted)
-    return None if transposed else _needs_room(scene, given, weight.shape[2:])
+    channels = len(tensor.shape) - places - 1
+    if tensor.shape[channels] != wanted:
+        return _needs_channels(failed, tensor, channels, wanted)
+    return None if transposed else _needs_room(failed, tensor, weight.shape[2:])
 
 
-def _needs_places(scene: Scene, given: Given, places: int) -> Verdict:
+def _needs_places(failed: FailedOp, tensor: TensorArgument, places: int) -> BrokenRule:
     letters = ("L", "H×W", "D×H×W")[places - 1]
-    return Verdict(
-        why=f"{scene.subject} takes N×C×{letters} (or C×{letters} without a batch), "
-        f"and its input has {_dimensions(given.shape)}: {times(given.shape)}"
+    return BrokenRule(
+        why=f"{failed.subject} takes N×C×{letters} (or C×{letters} without a batch), "
+        f"and its input has {_dimensions(tensor.shape)}: {text(tensor.shape)}"
     )
 
 
-def _needs_channels(scene: Scene, given: Given, channels: int, wanted: int) -> Verdict:
-    shape = given.shape
+def _needs_channels(
+    failed: FailedOp, tensor: TensorArgument, channels: int, wanted: int
+) -> BrokenRule:
+    shape = tensor.shape
     found = shape[channels]
     fits = []
     if shape[-1] == wanted:
         order = (*range(channels), len(shape) - 1, *range(channels, len(shape) - 1))
-        moved = times([shape[place] for place in order])
+        moved = text([shape[place] for place in order])
         dims = ", ".join(map(str, order))
         fits.append(
-            f"the channels seem to stand last; {given.name}.permute({dims}) brings them "
+            f"the channels seem to stand last; {tensor.name}.permute({dims}) brings them "
             f"forward: {moved}"
         )
     if channels == 1 and shape[0] == wanted:
-        fits.append(f"the channels seem to stand first; {given.name}.transpose(0, 1) swaps them")
+        fits.append(f"the channels seem to stand first; {tensor.name}.transpose(0, 1) swaps them")
     if channels == 0 and wanted == 1:
-        taller = times((found, 1, *shape[1:]))
-        fits.append(f"if {found} is the batch, {given.name}.unsqueeze(1) is {taller}")
+        taller = text((found, 1, *shape[1:]))
+        fits.append(f"if {found} is the batch, {tensor.name}.unsqueeze(1) is {taller}")
     if not fits:
-        fitting = times((*shape[:channels], wanted, *shape[channels + 1 :]))
+        fitting = text((*shape[:channels], wanted, *shape[channels + 1 :]))
         fits.append(f"give it an input of {fitting}")
-        owner = scene.owner
-        if owner is not None and _may_change(scene, "Conv") and "groups" not in owner.extra:
+        owner = failed.owner
+        if owner is not None and _may_change(failed, "Conv") and "groups" not in owner.extra:
             fits.append(f"make the layer a {owner.kind} with in_channels={found}")
     unbatched = f" (as {len(shape)} dimensions are one image without a batch)" * (channels == 0)
-    return Verdict(
-        why=f"{scene.subject} takes {wanted} channel{_s(wanted)}, "
-        f"and its input {times(shape)} has {found} in dimension {channels}{unbatched}",
+    return BrokenRule(
+        why=f"{failed.subject} takes {wanted} channel{_s(wanted)}, "
+        f"and its input {text(shape)} has {found} in dimension {channels}{unbatched}",
         fits=tuple(fits),
         sizes=(("input", channels),),
     )
 
 
-def _needs_room(scene: Scene, given: Given, kernel: Sequence[int]) -> Verdict | None:
+def _needs_room(
+    failed: FailedOp, tensor: TensorArgument, kernel: Sequence[int]
+) -> BrokenRule | None:
     """The kernel must fit into the padded input."""
     places = len(kernel)
-    padding = _each(scene.numbers("padding") or (0,), places)
-    dilation = _each(scene.numbers("dilation") or (1,), places)
-    if isinstance(scene.settings.get("padding"), str):
+    padding = _each(failed.numbers("padding") or (0,), places)
+    dilation = _each(failed.numbers("dilation") or (1,), places)
+    if isinstance(failed.settings.get("padding"), str):
         return None
     spans = [d * (size - 1) + 1 for d, size in zip(dilation, kernel, strict=True)]
-    rooms = [size + 2 * pad for size, pad in zip(given.shape[-places:], padding, strict=True)]
+    rooms = [size + 2 * pad for size, pad in zip(tensor.shape[-places:], padding, strict=True)]
     if all(span <= room for span, room in zip(spans, rooms, strict=True)):
         return None
     wrong = next(i for i in range(places) if spans[i] > rooms[i])
@@ -258,89 +262,93 @@ def _needs_room(scene: Scene, given: Given, kernel: Sequence[int]) -> Verdict | 
         max(pad, pad + (span - room + 1) // 2)
         for pad, span, room in zip(padding, spans, rooms, strict=True)
     ]
-    padded = f" (with padding {across(rooms)})" if any(padding) else ""
+    padded = f" (with padding {sizes_text(rooms)})" if any(padding) else ""
     needed = [max(1, span - 2 * pad) for span, pad in zip(spans, padding, strict=True)]
-    return Verdict(
-        why=f"the window of {scene.subject} covers {across(spans)}, "
-        f"more than the {across(given.shape[-places:])}{padded} that is left of its input",
+    return BrokenRule(
+        why=f"the window of {failed.subject} covers {sizes_text(spans)}, "
+        f"more than the {sizes_text(tensor.shape[-places:])}{padded} that is left of its input",
         fits=(
-            f"give it at least {across(needed)}",
+            f"give it at least {sizes_text(needed)}",
             f"pad it: padding={tuple(lacking) if places > 1 else lacking[0]} is enough",
         ),
         sizes=(("input", wrong - places),),
-        least_side=max(needed) if len(given.shape) == 4 else None,
+        least_side=max(needed) if len(tensor.shape) == 4 else None,
     )
 
 
-def pooling(scene: Scene) -> Verdict | None:
+def pooling(failed: FailedOp) -> BrokenRule | None:
     """The window must fit into the padded input."""
-    given, kernel = scene["input"], scene.numbers("kernel_size")
-    places = int(scene.function[-2])
-    if given is None or not kernel or len(given.shape) not in (places + 1, places + 2):
+    tensor, kernel = failed["input"], failed.numbers("kernel_size")
+    places = int(failed.function[-2])
+    if tensor is None or not kernel or len(tensor.shape) not in (places + 1, places + 2):
         return None
-    verdict = _needs_room(scene, given, _each(kernel, places))
+    verdict = _needs_room(failed, tensor, _each(kernel, places))
     if verdict is None:
         return None
     # Padding of a pool is limited to half its window, so it may not be enough.
     return dataclasses.replace(verdict, fits=verdict.fits[:1])
 
 
-def matrices(scene: Scene) -> Verdict | None:
+def matrices(failed: FailedOp) -> BrokenRule | None:
     """The last dimension of the left is the last but one of the right."""
-    left, right = scene["left"], scene["right"]
+    left, right = failed["left"], failed["right"]
     if left is None or right is None or not left.shape or not right.shape:
         return None
-    wanted = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3}.get(scene.function)
-    for given in (left, right):
-        if wanted is not None and len(given.shape) != wanted:
-            return Verdict(
-                why=f"{scene.function} takes tensors of {wanted} dimensions, and {given.name} has "
-                f"{_dimensions(given.shape)}: {times(given.shape)}",
+    wanted = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3}.get(failed.function)
+    for tensor in (left, right):
+        if wanted is not None and len(tensor.shape) != wanted:
+            return BrokenRule(
+                why=f"{failed.function} takes tensors of {wanted} dimensions, and {tensor.name} "
+                f"has {_dimensions(tensor.shape)}: {text(tensor.shape)}",
                 fits=("use matmul (the @ operator)",)
-                if _multiplies(left.shape, right.shape) and "add" not in scene.function
+                if _multiplies(left.shape, right.shape) and "add" not in failed.function
                 else (),
             )
-    if scene.function == "dot" and left.shape != right.shape:
-        return Verdict(
-            why=f"dot takes two vectors of one length, and these are {times(left.shape)} and "
-            f"{times(right.shape)}",
+    if failed.function == "dot" and left.shape != right.shape:
+        return BrokenRule(
+            why=f"dot takes two vectors of one length, and these are {text(left.shape)} and "
+            f"{text(right.shape)}",
             sizes=(("left", -1), ("right", -1)),
         )
     inner = -1 if len(right.shape) == 1 else -2
     which = "only one" if inner == -1 else "last but one"
     if left.shape[-1] != right.shape[inner]:
-        return Verdict(
+        return BrokenRule(
             why=f"a product takes the last dimension of left and the {which} of right as one, and "
-            f"these are {left.shape[-1]} in {times(left.shape)} and {right.shape[inner]} in "
-            f"{times(right.shape)}",
-            fits=tuple(_turned(left.shape, right.shape)) if "add" not in scene.function else (),
+            f"these are {left.shape[-1]} in {text(left.shape)} and {right.shape[inner]} in "
+            f"{text(right.shape)}",
+            fits=tuple(_turned(left.shape, right.shape)) if "add" not in failed.function else (),
             sizes=(("left", -1), ("right", inner)),
         )
-    batches = _batches(left, right, stretched="bmm" not in scene.function)
-    return batches or _added(scene["input"], left, right)
+    batches = _batches(left, right, stretched="bmm" not in failed.function)
+    return batches or _added(failed["input"], left, right)
 
 
-def _batches(left: Given, right: Given, *, stretched: bool = True) -> Verdict | None:
+def _batches(
+    left: TensorArgument, right: TensorArgument, *, stretched: bool = True
+) -> BrokenRule | None:
     """Batches of matrices are of one size, or where they are `stretched` one of them is 1."""
     one, other = left.shape[:-2], right.shape[:-2]
     common = broadcast(one, other)
     if one == other or (stretched and common is not None):
         return None
-    return Verdict(
-        why=f"the batches do not go together: {across(one)} of {left.name} {times(left.shape)} "
-        f"and {across(other)} of {right.name} {times(right.shape)}",
+    return BrokenRule(
+        why=f"the batches do not go together: {sizes_text(one)} of {left.name} {text(left.shape)} "
+        f"and {sizes_text(other)} of {right.name} {text(right.shape)}",
         fits=("use matmul (the @ operator), which stretches a batch of 1",) if common else (),
         sizes=((left.name, 0), (right.name, 0)),
     )
 
 
-def _added(given: Given | None, left: Given, right: Given) -> Verdict | None:
+def _added(
+    tensor: TensorArgument | None, left: TensorArgument, right: TensorArgument
+) -> BrokenRule | None:
     """What is added to a product stretches to its shape."""
     result = _multiplies(left.shape, right.shape)
-    if given is None or result is None or broadcast(given.shape, result) == result:
+    if tensor is None or result is None or broadcast(tensor.shape, result) == result:
         return None
-    return Verdict(
-        why=f"left @ right is {times(result)}, and input {times(given.shape)} does not stretch "
+    return BrokenRule(
+        why=f"left @ right is {text(result)}, and input {text(tensor.shape)} does not stretch "
         f"to that"
     )
 
@@ -356,7 +364,7 @@ def _turned(left: Shape, right: Shape) -> Iterator[str]:
     for advice, first, first_shape, second, second_shape in trials:
         result = _multiplies(first_shape, second_shape) if first_shape and second_shape else None
         if result is not None:
-            yield f"{advice}: {first} @ {second} is {times(result)}"
+            yield f"{advice}: {first} @ {second} is {text(result)}"
 
 
 def _transposed(shape: Shape) -> Shape:
@@ -371,21 +379,21 @@ def _multiplies(left: Shape, right: Shape) -> Shape | None:
     return None if batch is None else (*batch, left[-2], right[-1])
 
 
-def attention(scene: Scene) -> Verdict | None:
+def attention(failed: FailedOp) -> BrokenRule | None:
     """Queries and keys are vectors of one length, keys and values are as many."""
-    query, key, value = scene["query"], scene["key"], scene["value"]
+    query, key, value = failed["query"], failed["key"], failed["value"]
     if query is None or key is None or value is None:
         return None
-    if any(len(given.shape) < 2 for given in (query, key, value)):
+    if any(len(tensor.shape) < 2 for tensor in (query, key, value)):
         return None
     if query.shape[-1] != key.shape[-1]:
-        return Verdict(
+        return BrokenRule(
             why=f"queries of length {query.shape[-1]} cannot be compared with keys of length "
             f"{key.shape[-1]}",
             sizes=(("query", -1), ("key", -1)),
         )
     if key.shape[-2] != value.shape[-2]:
-        return Verdict(
+        return BrokenRule(
             why=f"each key needs a value, and there are {key.shape[-2]} keys for "
             f"{value.shape[-2]} values",
             sizes=(("key", -2), ("value", -2)),
@@ -393,35 +401,35 @@ def attention(scene: Scene) -> Verdict | None:
     return _batches(query, key) or _batches(query, value)
 
 
-def cell(scene: Scene) -> Verdict | None:
+def cell(failed: FailedOp) -> BrokenRule | None:
     """A recurrent cell takes inputs and states of its own sizes."""
-    return _features(scene, "input", "weight_ih") or _features(scene, "hidden", "weight_hh")
+    return _features(failed, "input", "weight_ih") or _features(failed, "hidden", "weight_hh")
 
 
-def _features(scene: Scene, name: str, weight_name: str) -> Verdict | None:
-    found = scene[name] or scene[f"{name}[0]"]
-    weight = scene[weight_name]
+def _features(failed: FailedOp, name: str, weight_name: str) -> BrokenRule | None:
+    found = failed[name] or failed[f"{name}[0]"]
+    weight = failed[weight_name]
     if found is None or weight is None or not found.shape or len(weight.shape) != 2:
         return None
     wanted = weight.shape[1]
     if found.shape[-1] == wanted:
         return None
     setting = f"{name}_size"
-    change = () if scene.has_worked else (f"make it one with {setting}={found.shape[-1]}",)
-    return Verdict(
-        why=f"{scene.subject} has {setting}={wanted}, "
-        f"and the last dimension of its {name} {times(found.shape)} is {found.shape[-1]}",
-        fits=(f"give it {times((*found.shape[:-1], wanted))}", *change),
+    change = () if failed.has_worked else (f"make it one with {setting}={found.shape[-1]}",)
+    return BrokenRule(
+        why=f"{failed.subject} has {setting}={wanted}, "
+        f"and the last dimension of its {name} {text(found.shape)} is {found.shape[-1]}",
+        fits=(f"give it {text((*found.shape[:-1], wanted))}", *change),
         sizes=((found.name, -1),),
     )
 
 
-def _may_change(scene: Scene, kind: str) -> bool:
+def _may_change(failed: FailedOp, kind: str) -> bool:
     """Whether it is one of torch's own layers that nothing else in the pass was right for."""
-    owner = scene.owner
+    owner = failed.owner
     return (
         owner is not None
-        and not scene.has_worked
+        and not failed.has_worked
         and owner.class_name.startswith("torch.nn.")
         and owner.kind.startswith(kind)
     )

@@ -17,14 +17,14 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """A tensor that stood among the arguments."""
+class TensorArgument:
+    """A tensor among the arguments of a failed op."""
 
     name: str
     """The argument's: "input", "weight", "tensors[1]"."""
     operand: Operand
     stats: Stats | None = None
-    """Its numbers, where they could be read."""
+    """The range of its values, if they could be read."""
 
     @property
     def shape(self) -> Shape:
@@ -46,32 +46,32 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
-    """An operation that failed, or a module whose Python code did, and what it was given."""
+class FailedOp:
+    """An op that failed, or a module whose Python code failed, and its arguments."""
 
     function: str
-    """torch's plain name: "add" for `add_` and `+=`; of a module its class: "LSTM"."""
-    given: tuple[Given, ...]
+    """torch's plain name: "add" for `add_` and `+=`; for a module its class: "LSTM"."""
+    tensors: tuple[TensorArgument, ...]
     settings: Mapping[str, Any]
-    """Its other arguments by name; text where Python cannot read them back."""
+    """The other arguments by name; text where Python cannot parse them."""
     error: str
     writes: bool = False
     layer: Module | None = None
     """The module it happened in."""
     parts: tuple[str, ...] = ()
-    """What that module holds: modules, parameters and buffers, by name."""
+    """The names of that module's children, parameters and buffers."""
     has_worked: bool = False
-    """Whether the same op ran before in this pass, so that its layer is right for others."""
+    """Whether the same op already ran in this pass, so its layer accepts other inputs."""
 
-    def __getitem__(self, name: str) -> Given | None:
+    def __getitem__(self, name: str) -> TensorArgument | None:
         return self._by_name.get(name)
 
-    def several(self, name: str) -> list[Given]:
-        """The tensors of an argument that is a list of them."""
-        return [given for given in self.given if given.name.startswith(f"{name}[")]
+    def several(self, name: str) -> list[TensorArgument]:
+        """The tensors of an argument that is a list of tensors."""
+        return [tensor for tensor in self.tensors if tensor.name.startswith(f"{name}[")]
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """An argument that is one integer, or several."""
+        """An argument that is one integer or several."""
         value = self.settings.get(name)
         items = value if isinstance(value, tuple) else (value,)
         if len(items) == 1 and isinstance(items[0], tuple):
@@ -80,62 +80,62 @@ class Scene:
 
     @property
     def owner(self) -> Module | None:
-        """The layer, if the op used tensors of its own: changing that layer changes the op."""
+        """The layer whose parameters or buffers the op used, so that changing the layer helps."""
         if self.layer is None or self.layer.kind == self.function:
             return self.layer
-        used = {given.operand.parameter or given.operand.buffer for given in self.given} - {""}
+        used = {tensor.operand.parameter or tensor.operand.buffer for tensor in self.tensors} - {""}
         own = {join_path(self.layer.path, slot.name) for slot in self.layer.slots}
         return self.layer if own & used else None
 
     @property
     def subject(self) -> str:
-        """Who it is about, for the beginning of a sentence."""
+        """The layer or op, as the subject of a sentence."""
         owner = self.owner
         if owner is None:
             return f"this {self.function}"
         return f"{module_name(owner.path)} ({owner.kind})" if owner.path else f"this {owner.kind}"
 
     @cached_property
-    def _by_name(self) -> Mapping[str, Given]:
-        return {given.name: given for given in self.given}
+    def _by_name(self) -> Mapping[str, TensorArgument]:
+        return {tensor.name: tensor for tensor in self.tensors}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The rule that was broken, and what would keep it."""
+class BrokenRule:
+    """The rule that an op broke, and how to satisfy it."""
 
     why: str
     fits: tuple[str, ...] = ()
-    """Changes of which each by itself is enough, as far as this operation goes."""
+    """Changes, each of which is enough for this op to run."""
     sizes: tuple[tuple[str, int], ...] = ()
-    """The sizes that do not go together, by tensor and dimension."""
+    """The sizes that do not match, as tensor name and dimension."""
     least_side: int | None = None
-    """Where square images are too small, the height and width that they must have here."""
+    """The height and width that square images need here, if they are too small."""
 
 
-Rule = Callable[[Scene], Verdict | None]
-"""Says what is wrong where its rule was broken, and nothing where it was kept."""
+Rule = Callable[[FailedOp], BrokenRule | None]
+"""Returns the broken rule, or None if the op satisfies it."""
 
 
 def module_name(path: str) -> str:
-    """A path that cannot be taken for a number."""
+    """A path that cannot be mistaken for a number."""
     return path if any(map(str.isalpha, path)) else f"module {path}"
 
 
-def times(shape: Sequence[int]) -> str:
-    """A shape as people write it: "2×3", and "(3,)", as a bare number would not be seen as one."""
+def text(shape: Sequence[int]) -> str:
+    """A shape as text: "2×3"; "(3,)" because a bare number does not look like a shape."""
     if len(shape) == 1:
         return f"({shape[0]},)"
-    return across(shape) if shape else "a scalar"
+    return sizes_text(shape) if shape else "a scalar"
 
 
-def across(sizes: Sequence[int]) -> str:
-    """What a window or a block measures: "5×5", "3"."""
+def sizes_text(sizes: Sequence[int]) -> str:
+    """The sizes of a window or block as text: "5×5", "3"."""
     return "×".join(map(str, sizes))
 
 
 def first_of(numbers: Sequence[int], default: int) -> int:
-    """The number of an argument that is one."""
+    """The first of several numbers, or the default."""
     return numbers[0] if numbers else default
 
 
@@ -148,7 +148,7 @@ def product(sizes: Sequence[int]) -> int:
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
-    """The shape that all of these stretch to; None if there is none."""
+    """The shape to which all of these broadcast; None if there is none."""
     sizes = []
     for place in range(1, max(map(len, shapes), default=0) + 1):
         found = {shape[-place] for shape in shapes if len(shape) >= place} - {1}
@@ -160,11 +160,11 @@ def broadcast(*shapes: Shape) -> Shape | None:
 
 def arguments(
     op: OpRecord, stats: Mapping[str, Stats] | None = None
-) -> tuple[tuple[Given, ...], dict[str, Any]]:
-    """An op's tensors, with their numbers by place, and its other arguments by name."""
+) -> tuple[tuple[TensorArgument, ...], dict[str, Any]]:
+    """An op's tensors, with statistics by position, and its other arguments by name."""
     names = signature(op.function)
-    given = tuple(
-        Given(
+    tensors = tuple(
+        TensorArgument(
             name=argument_name(operand.place, names),
             operand=operand,
             stats=(stats or {}).get(operand.place),
@@ -180,7 +180,7 @@ def arguments(
             settings[argument_name(place, names)] = _value(text)
     if spread:
         settings[names[-2]] = tuple(spread)
-    return given, settings
+    return tensors, settings
 
 
 def _value(text: str) -> Any:
@@ -191,7 +191,7 @@ def _value(text: str) -> Any:
 
 
 def _evaluated(node: ast.expr) -> Any:
-    """What the text of a setting means: literals, and the slices and sizes that are none."""
+    """The value of a setting's text: a literal, a slice or a torch.Size."""
     if isinstance(node, (ast.Tuple, ast.List)):
         return tuple(_evaluated(item) for item in node.elts)
     if isinstance(node, ast.Call) and ast.unparse(node.func) in ("slice", "torch.Size"):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from torchglass.analyse.failure import operand_rules, shape_rules, value_rules
-from torchglass.analyse.failure.operands import Rule, Scene, Verdict, times
+from torchglass.analyse.failure.operands import BrokenRule, FailedOp, Rule, text
 from torchglass.analyse.signatures import BROADCASTING, CELLS, LOSSES
 
 _TABLE: tuple[tuple[str, tuple[Rule, ...]], ...] = (
@@ -43,36 +43,36 @@ _TABLE: tuple[tuple[str, tuple[Rule, ...]], ...] = (
 _RULES: Mapping[str, tuple[Rule, ...]] = {
     function: rules for functions, rules in _TABLE for function in functions.split()
 }
-_OF_SEVERAL_DTYPES = (
+_MIXED_DTYPES = (
     *("embedding", "one_hot", "cross_entropy", "nll_loss", "gather", "scatter", "scatter_add"),
     *("index_select", "getitem", "setitem", "where"),
 )
 
 
-def judge(scene: Scene) -> Verdict | None:
-    """The rule that was broken; None where it is not one that can be proven from the facts."""
-    rules = [value_rules.device, *_OF_PYTHON]
+def find_broken_rule(failed: FailedOp) -> BrokenRule | None:
+    """The broken rule; None if the facts prove none."""
+    rules = [value_rules.device, *_PYTHON_RULES]
     # A sparse or nested tensor, or one of a subclass, has rules of its own.
-    if all(given.is_plain for given in scene.given):
-        rules += [*_RULES.get(scene.function, ()), shape_rules.dimension]
-    if scene.function not in _OF_SEVERAL_DTYPES:
+    if all(tensor.is_plain for tensor in failed.tensors):
+        rules += [*_RULES.get(failed.function, ()), shape_rules.dimension]
+    if failed.function not in _MIXED_DTYPES:
         rules.append(value_rules.dtype)
-    verdicts = (rule(scene) for rule in rules)
+    verdicts = (rule(failed) for rule in rules)
     return next((verdict for verdict in verdicts if verdict is not None), None)
 
 
 _NO_ATTRIBUTE = re.compile(r"AttributeError: '(\w+)' object has no attribute '(\w+)'")
 
 
-def _missing_attribute(scene: Scene) -> Verdict | None:
-    """A module that is asked for is there."""
-    found = _NO_ATTRIBUTE.match(scene.error)
-    if found is None or scene.layer is None or scene.layer.kind != found[1] or not scene.parts:
+def _missing_attribute(failed: FailedOp) -> BrokenRule | None:
+    """An attribute of a module must exist."""
+    found = _NO_ATTRIBUTE.match(failed.error)
+    if found is None or failed.layer is None or failed.layer.kind != found[1] or not failed.parts:
         return None
-    near = difflib.get_close_matches(found[2], scene.parts, n=3, cutoff=0.5)
-    return Verdict(
+    near = difflib.get_close_matches(found[2], failed.parts, n=3, cutoff=0.5)
+    return BrokenRule(
         why=f"{found[1]} has no module, parameter or buffer called {found[2]}; "
-        f"it has {', '.join(scene.parts)}",
+        f"it has {', '.join(failed.parts)}",
         fits=tuple(f"self.{name}, which is close to it" for name in near),
     )
 
@@ -80,20 +80,20 @@ def _missing_attribute(scene: Scene) -> Verdict | None:
 _NO_TENSOR = re.compile(r"TypeError: (\w+)\(\): argument '(\w+)'.* must be Tensor, not (\w+)")
 
 
-def _no_tensor(scene: Scene) -> Verdict | None:
-    """What a layer is given is a tensor, and not what holds some."""
-    found = _NO_TENSOR.match(scene.error)
+def _not_a_tensor(failed: FailedOp) -> BrokenRule | None:
+    """The argument of a layer must be a tensor, not a container of tensors."""
+    found = _NO_TENSOR.match(failed.error)
     if found is None:
         return None
     kind = "None" if found[3] == "NoneType" else f"a {found[3]}"
-    weights = [slot.spec.shape for slot in scene.layer.slots[:1]] if scene.layer else []
-    # Of a layer whose weight is a matrix it is known what would fit.
+    weights = [slot.spec.shape for slot in failed.layer.slots[:1]] if failed.layer else []
+    # A weight that is a matrix tells the size that the input must have.
     wanted = weights[0][1] if weights and weights[0] and len(weights[0]) == 2 else None
-    fitting = [given for given in scene.given if given.shape[-1:] == (wanted,)]
-    return Verdict(
+    fitting = [tensor for tensor in failed.tensors if tensor.shape[-1:] == (wanted,)]
+    return BrokenRule(
         why=f"{found[1]} takes a tensor as its {found[2]}, and was given {kind}",
-        fits=tuple(f"pass {given.name}, which is {times(given.shape)}" for given in fitting),
+        fits=tuple(f"pass {tensor.name}, which is {text(tensor.shape)}" for tensor in fitting),
     )
 
 
-_OF_PYTHON: tuple[Rule, ...] = (_missing_attribute, _no_tensor)
+_PYTHON_RULES: tuple[Rule, ...] = (_missing_attribute, _not_a_tensor)

@@ -229,10 +229,10 @@ def _step(op: OpRecord) -> Step | None:
         return _same
     if function not in ("conv2d", "max_pool2d", "avg_pool2d"):
         return None
-    given, settings = arguments(op)
+    tensors, settings = arguments(op)
     if settings.get("ceil_mode", False):
         return None
-    kernel = given[1].shape[2:] if function == "conv2d" else settings.get("kernel_size")
+    kernel = tensors[1].shape[2:] if function == "conv2d" else settings.get("kernel_size")
     # A pool moves by its own size unless it is told otherwise.
     stride = settings.get("stride") or (1 if function == "conv2d" else kernel)
     window = _one(kernel), _one(stride), _one(settings.get("padding", 0))

@@ -6,151 +6,158 @@ import re
 from collections.abc import Iterator
 
 from torchglass.analyse.failure.operands import (
-    Given,
-    Scene,
+    BrokenRule,
+    FailedOp,
     Shape,
-    Verdict,
+    TensorArgument,
     first_of,
     product,
-    times,
+    text,
 )
 
 
-def device(scene: Scene) -> Verdict | None:
+def device(failed: FailedOp) -> BrokenRule | None:
     """All tensors of an op are on one device."""
-    devices = [given.operand.spec.device for given in scene.given]
-    if len(set(devices)) < 2 or "device" not in scene.error:
+    devices = [tensor.operand.spec.device for tensor in failed.tensors]
+    if len(set(devices)) < 2 or "device" not in failed.error:
         return None
-    listed = ", ".join(f"{given.name} is on {given.operand.spec.device}" for given in scene.given)
-    held = {given.operand.spec.device for given in scene.given if given.is_held}
+    listed = ", ".join(
+        f"{tensor.name} is on {tensor.operand.spec.device}" for tensor in failed.tensors
+    )
+    held = {tensor.operand.spec.device for tensor in failed.tensors if tensor.is_held}
     home = held.pop() if len(held) == 1 else devices[0]
-    strangers = [given for given in scene.given if given.operand.spec.device != home]
-    fits = [" and ".join(f'{given.name}.to("{home}")' for given in strangers)]
-    if any(given.is_held for given in scene.given):
-        fits.append(f'model.to("{strangers[0].operand.spec.device}")')
+    others = [tensor for tensor in failed.tensors if tensor.operand.spec.device != home]
+    fits = [" and ".join(f'{tensor.name}.to("{home}")' for tensor in others)]
+    if any(tensor.is_held for tensor in failed.tensors):
+        fits.append(f'model.to("{others[0].operand.spec.device}")')
     if "meta" in devices:
         listed += "; a tensor on meta has a shape and no numbers"
         fits = []
-    return Verdict(why=f"the tensors must be on one device: {listed}", fits=tuple(fits))
+    return BrokenRule(why=f"the tensors must be on one device: {listed}", fits=tuple(fits))
 
 
 _ABOUT_DTYPES = re.compile(r"\bd?type\b")
 _NO_KERNEL = re.compile(r"not implemented for '\w+'")
 
 
-def dtype(scene: Scene) -> Verdict | None:
+def dtype(failed: FailedOp) -> BrokenRule | None:
     """The tensors of an op are of one dtype, and of one that it can compute with."""
-    dtypes = {given.dtype for given in scene.given}
-    if _ABOUT_DTYPES.search(scene.error) and len(dtypes) > 1:
-        return _mixed(scene)
+    dtypes = {tensor.dtype for tensor in failed.tensors}
+    if _ABOUT_DTYPES.search(failed.error) and len(dtypes) > 1:
+        return _mixed(failed)
     if len(dtypes) != 1:
         return None
-    first = scene.given[0]
-    if "floating point" in scene.error and not _is_float(first):
-        return Verdict(
-            why=f"{scene.function} needs floating-point numbers, and {first.name} is {first.dtype}",
+    first = failed.tensors[0]
+    if "floating point" in failed.error and not _is_float(first):
+        return BrokenRule(
+            why=f"{failed.function} needs floating-point values, and {first.name} is {first.dtype}",
             fits=(f"{first.name}.float()",),
         )
-    if _NO_KERNEL.search(scene.error):
-        return Verdict(
-            why=f"torch has no {scene.function} for {first.dtype} on {first.operand.spec.device}"
+    if _NO_KERNEL.search(failed.error):
+        return BrokenRule(
+            why=f"torch has no {failed.function} for {first.dtype} on {first.operand.spec.device}"
         )
     return None
 
 
-def _mixed(scene: Scene) -> Verdict:
-    held = {given.dtype for given in scene.given if given.is_held}
-    home = held.pop() if len(held) == 1 else scene.given[0].dtype
-    strangers = [given for given in scene.given if given.dtype != home]
-    fits = [" and ".join(f"{given.name}.to(torch.{home})" for given in strangers)]
-    if any(given.is_held for given in scene.given) and all(map(_is_float, strangers)):
-        fits.append(f"model.to(torch.{strangers[0].dtype})")
-    listed = ", ".join(f"{given.name} is {given.dtype}" for given in scene.given)
-    return Verdict(why=f"the tensors must be of one dtype: {listed}", fits=tuple(fits))
+def _mixed(failed: FailedOp) -> BrokenRule:
+    held = {tensor.dtype for tensor in failed.tensors if tensor.is_held}
+    home = held.pop() if len(held) == 1 else failed.tensors[0].dtype
+    others = [tensor for tensor in failed.tensors if tensor.dtype != home]
+    fits = [" and ".join(f"{tensor.name}.to(torch.{home})" for tensor in others)]
+    if any(tensor.is_held for tensor in failed.tensors) and all(map(_is_float, others)):
+        fits.append(f"model.to(torch.{others[0].dtype})")
+    listed = ", ".join(f"{tensor.name} is {tensor.dtype}" for tensor in failed.tensors)
+    return BrokenRule(why=f"the tensors must be of one dtype: {listed}", fits=tuple(fits))
 
 
-def _is_float(given: Given) -> bool:
-    return "float" in given.dtype
+def _is_float(tensor: TensorArgument) -> bool:
+    return "float" in tensor.dtype
 
 
-def _is_integer(given: Given) -> bool:
-    return given.dtype in ("int64", "int32", "int16", "int8", "uint8")
+def _is_integer(tensor: TensorArgument) -> bool:
+    return tensor.dtype in ("int64", "int32", "int16", "int8", "uint8")
 
 
-def embedding(scene: Scene) -> Verdict | None:
+def embedding(failed: FailedOp) -> BrokenRule | None:
     """Each index is the number of a row of the table."""
-    given, weight = scene["indices"], scene["weight"]
-    if given is None or weight is None or not weight.shape:
+    tensor, weight = failed["indices"], failed["weight"]
+    if tensor is None or weight is None or not weight.shape:
         return None
-    if not _is_integer(given):
-        return Verdict(
+    if not _is_integer(tensor):
+        return BrokenRule(
             why=f"an embedding takes indices, so its input must be int64 or int32, "
-            f"and it is {given.dtype}",
-            fits=(f"{given.name}.long(), if these values are indices",),
+            f"and it is {tensor.dtype}",
+            fits=(f"{tensor.name}.long(), if these values are indices",),
         )
     rows = weight.shape[0]
-    beyond = _beyond(given, rows)
+    beyond = _beyond(tensor, rows)
     if beyond is None:
         return None
     fits = [f"give it indices from 0 to {rows - 1}"]
-    if given.stats is not None and given.stats.min >= 0 and not scene.has_worked and scene.owner:
-        needed = int(given.stats.max) + 1
+    if (
+        tensor.stats is not None
+        and tensor.stats.min >= 0
+        and not failed.has_worked
+        and failed.owner
+    ):
+        needed = int(tensor.stats.max) + 1
         fits.insert(0, f"make the layer an Embedding of at least {needed} rows")
-    return Verdict(
-        why=f"{scene.subject} has {rows} rows, numbered 0 to {rows - 1}, and {beyond}",
+    return BrokenRule(
+        why=f"{failed.subject} has {rows} rows, numbered 0 to {rows - 1}, and {beyond}",
         fits=tuple(fits),
     )
 
 
-def _beyond(given: Given, count: int) -> str | None:
+def _beyond(tensor: TensorArgument, count: int) -> str | None:
     """Which values of a tensor are not indices from 0 to `count` - 1."""
-    if given.stats is None or (given.stats.min >= 0 and given.stats.max < count):
+    if tensor.stats is None or (tensor.stats.min >= 0 and tensor.stats.max < count):
         return None
-    low, high = int(given.stats.min), int(given.stats.max)
+    low, high = int(tensor.stats.min), int(tensor.stats.max)
     if low < 0 and high >= count:
-        return f"{given.name} holds values from {low} to {high}"
+        return f"{tensor.name} holds values from {low} to {high}"
     return f"the largest index is {high}" if high >= count else f"the smallest index is {low}"
 
 
-def one_hot(scene: Scene) -> Verdict | None:
+def one_hot(failed: FailedOp) -> BrokenRule | None:
     """Each class is below the number of classes."""
-    given = scene["indices"]
-    classes = first_of(scene.numbers("num_classes"), -1)
-    beyond = _beyond(given, classes) if given is not None and classes > 0 else None
-    if given is None or given.stats is None or beyond is None:
+    tensor = failed["indices"]
+    classes = first_of(failed.numbers("num_classes"), -1)
+    beyond = _beyond(tensor, classes) if tensor is not None and classes > 0 else None
+    if tensor is None or tensor.stats is None or beyond is None:
         return None
-    fits = (f"num_classes={int(given.stats.max) + 1}",) if given.stats.min >= 0 else ()
-    return Verdict(
+    fits = (f"num_classes={int(tensor.stats.max) + 1}",) if tensor.stats.min >= 0 else ()
+    return BrokenRule(
         why=f"num_classes={classes} makes classes 0 to {classes - 1}, and {beyond}", fits=fits
     )
 
 
-def classes(scene: Scene) -> Verdict | None:
+def classes(failed: FailedOp) -> BrokenRule | None:
     """A target is the number of a class for each prediction, or as many probabilities."""
-    given, target = scene["input"], scene["target"]
-    if given is None or target is None or not given.shape:
+    tensor, target = failed["input"], failed["target"]
+    if tensor is None or target is None or not tensor.shape:
         return None
-    wanted = _target_shape(given.shape)
-    if target.shape == given.shape and scene.function == "cross_entropy":
+    wanted = _target_shape(tensor.shape)
+    if target.shape == tensor.shape and failed.function == "cross_entropy":
         return None if _is_float(target) else _numbers_for_probabilities(target)
     if target.shape != wanted:
-        return _other_targets(given, target, wanted)
+        return _other_targets(tensor, target, wanted)
     if _is_float(target):
-        return Verdict(
-            why=f"a target of {times(wanted)} holds class indices, so it must be int64, "
+        return BrokenRule(
+            why=f"a target of {text(wanted)} holds class indices, so it must be int64, "
             f"and it is {target.dtype}",
             fits=("target.long(), if these values are class indices",),
         )
-    return _class_range(scene, given.shape[min(1, len(given.shape) - 1)], target)
+    return _class_range(failed, tensor.shape[min(1, len(tensor.shape) - 1)], target)
 
 
 def _target_shape(shape: Shape) -> Shape:
     return () if len(shape) == 1 else (shape[0], *shape[2:])
 
 
-def _numbers_for_probabilities(target: Given) -> Verdict:
-    return Verdict(
-        why=f"a target of the input's shape {times(target.shape)} holds probabilities, so it must "
+def _numbers_for_probabilities(target: TensorArgument) -> BrokenRule:
+    return BrokenRule(
+        why=f"a target of the input's shape {text(target.shape)} holds probabilities, so it must "
         f"be floating point, and it is {target.dtype}",
         fits=(
             "target.float(), if it holds a probability (or a one) for each class",
@@ -159,28 +166,28 @@ def _numbers_for_probabilities(target: Given) -> Verdict:
     )
 
 
-def _other_targets(given: Given, target: Given, wanted: Shape) -> Verdict:
-    shape = given.shape
+def _other_targets(tensor: TensorArgument, target: TensorArgument, wanted: Shape) -> BrokenRule:
+    shape = tensor.shape
     fits = []
     if target.shape == (*wanted, 1):
-        fits.append(f"target.squeeze(-1) is {times(wanted)}")
+        fits.append(f"target.squeeze(-1) is {text(wanted)}")
     elif target.shape == shape[:-1] and len(shape) > 2:
         fits.append(
             f"the classes seem to stand last; flatten both: input.flatten(0, -2) is "
-            f"{times((product(shape[:-1]), shape[-1]))} and target.flatten() {product(shape[:-1])}"
+            f"{text((product(shape[:-1]), shape[-1]))} and target.flatten() {product(shape[:-1])}"
         )
     why = (
-        f"for input {times(shape)} ({shape[min(1, len(shape) - 1)]} classes in dimension "
-        f"{min(1, len(shape) - 1)}) the target must be {times(wanted)} with class indices, or "
-        f"{times(shape)} with probabilities, and it is {times(target.shape)}"
+        f"for input {text(shape)} ({shape[min(1, len(shape) - 1)]} classes in dimension "
+        f"{min(1, len(shape) - 1)}) the target must be {text(wanted)} with class indices, or "
+        f"{text(shape)} with probabilities, and it is {text(target.shape)}"
     )
     different = shape[:1] != target.shape[:1] and len(shape) > 1
     sizes = (("input", 0), ("target", 0)) if different and target.shape else ()
-    return Verdict(why=why, fits=tuple(fits), sizes=sizes)
+    return BrokenRule(why=why, fits=tuple(fits), sizes=sizes)
 
 
-def _class_range(scene: Scene, count: int, target: Given) -> Verdict | None:
-    ignored = first_of(scene.numbers("ignore_index"), -100)
+def _class_range(failed: FailedOp, count: int, target: TensorArgument) -> BrokenRule | None:
+    ignored = first_of(failed.numbers("ignore_index"), -100)
     stats = target.stats
     # What is ignored may be anything, and hides what else is below 0.
     if stats is None or (stats.max < count and (stats.min >= 0 or int(stats.min) == ignored)):
@@ -194,104 +201,104 @@ def _class_range(scene: Scene, count: int, target: Given) -> Verdict | None:
         fits.append(f"the classes seem to be counted from 1: target - 1 goes to {count - 1}")
     if stats.min >= 0:
         fits.append(f"predict {int(stats.max) + 1} classes: an input with that many in dimension 1")
-    return Verdict(
+    return BrokenRule(
         why=f"target has class {' and class '.join(map(str, wrong))}, and the valid classes are "
         f"0 to {count - 1}: the input has scores for {count}",
         fits=tuple(fits),
-        sizes=(("input", min(1, len(scene.given[0].shape) - 1)),),
+        sizes=(("input", min(1, len(failed.tensors[0].shape) - 1)),),
     )
 
 
-def probabilities(scene: Scene) -> Verdict | None:
+def probabilities(failed: FailedOp) -> BrokenRule | None:
     """Binary cross entropy compares probabilities."""
     for name in ("input", "target"):
-        given = scene[name]
-        if given is None or given.stats is None:
+        tensor = failed[name]
+        if tensor is None or tensor.stats is None:
             continue
-        if given.stats.min < 0 or given.stats.max > 1:
+        if tensor.stats.min < 0 or tensor.stats.max > 1:
             fits = {
                 "input": "binary_cross_entropy_with_logits takes any numbers as scores",
                 "target": "a target of probabilities, or of zeros and ones",
             }
-            return Verdict(
-                why=f"{name} must lie between 0 and 1, and goes from {given.stats.min:.4g} "
-                f"to {given.stats.max:.4g}",
+            return BrokenRule(
+                why=f"{name} must lie between 0 and 1, and goes from {tensor.stats.min:.4g} "
+                f"to {tensor.stats.max:.4g}",
                 fits=(fits[name],),
             )
     return None
 
 
-def along_dimension(scene: Scene) -> Verdict | None:
+def along_dimension(failed: FailedOp) -> BrokenRule | None:
     """Indices along a dimension are below its size."""
-    given, index = scene["input"], scene["index"]
-    dim = first_of(scene.numbers("dim"), 0)
-    if given is None or index is None:
+    tensor, index = failed["input"], failed["index"]
+    dim = first_of(failed.numbers("dim"), 0)
+    if tensor is None or index is None:
         return None
-    if not -len(given.shape) <= dim < len(given.shape):
+    if not -len(tensor.shape) <= dim < len(tensor.shape):
         return None
     if not _is_integer(index):
-        return Verdict(why=f"indices must be integers, and index is {index.dtype}")
-    size = given.shape[dim]
+        return BrokenRule(why=f"indices must be integers, and index is {index.dtype}")
+    size = tensor.shape[dim]
     beyond = _beyond(index, size)
     if beyond is None:
         return None
-    return Verdict(
-        why=f"dimension {dim} of input {times(given.shape)} has the indices 0 to {size - 1}, "
+    return BrokenRule(
+        why=f"dimension {dim} of input {text(tensor.shape)} has the indices 0 to {size - 1}, "
         f"and {beyond}",
         sizes=(("input", dim),),
     )
 
 
-def indexing(scene: Scene) -> Verdict | None:
+def indexing(failed: FailedOp) -> BrokenRule | None:
     """`x[i, mask, …]`: each index fits the dimension that it stands for."""
-    given = scene["input"]
-    if given is None:
+    tensor = failed["input"]
+    if tensor is None:
         return None
-    for dim, index in _by_dimension(scene, len(given.shape)):
-        if dim >= len(given.shape):
-            return Verdict(
-                why=f"{times(given.shape)} has {len(given.shape)} dimensions, fewer "
+    for dim, index in _by_dimension(failed, len(tensor.shape)):
+        if dim >= len(tensor.shape):
+            return BrokenRule(
+                why=f"{text(tensor.shape)} has {len(tensor.shape)} dimensions, fewer "
                 f"than there are indices"
             )
-        size = given.shape[dim]
-        of = f"dimension {dim} of {times(given.shape)}"
+        size = tensor.shape[dim]
+        of = f"dimension {dim} of {text(tensor.shape)}"
         if type(index) is int and not -size <= index < size:
-            return Verdict(
+            return BrokenRule(
                 why=f"{of} has the indices 0 to {size - 1}, and {index} was asked for",
                 sizes=(("input", dim),),
             )
-        if isinstance(index, Given):
-            verdict = _index_tensor(given, index, dim)
+        if isinstance(index, TensorArgument):
+            verdict = _index_tensor(tensor, index, dim)
             if verdict is not None:
                 return verdict
     return None
 
 
-def _index_tensor(given: Given, index: Given, dim: int) -> Verdict | None:
-    size = given.shape[dim]
+def _index_tensor(tensor: TensorArgument, index: TensorArgument, dim: int) -> BrokenRule | None:
+    size = tensor.shape[dim]
     if index.dtype == "bool":
-        covered = given.shape[dim : dim + len(index.shape)]
+        covered = tensor.shape[dim : dim + len(index.shape)]
         if index.shape == covered:
             return None
-        return Verdict(
-            why=f"a mask has the shape of what it selects from: that is {times(covered)} in "
-            f"{times(given.shape)}, and the mask is {times(index.shape)}",
+        return BrokenRule(
+            why=f"a mask has the shape of what it selects from: that is {text(covered)} in "
+            f"{text(tensor.shape)}, and the mask is {text(index.shape)}",
             sizes=((index.name, 0),) if index.shape else (),
         )
     stats = index.stats
     if stats is None or (stats.min >= -size and stats.max < size):
         return None
     worst = int(stats.max) if stats.max >= size else int(stats.min)
-    return Verdict(
-        why=f"dimension {dim} of {times(given.shape)} has the indices 0 to {size - 1}, "
+    return BrokenRule(
+        why=f"dimension {dim} of {text(tensor.shape)} has the indices 0 to {size - 1}, "
         f"and {index.name} holds {worst}",
         sizes=(("input", dim),),
     )
 
 
-def _by_dimension(scene: Scene, rank: int) -> Iterator[tuple[int, object]]:
+def _by_dimension(failed: FailedOp, rank: int) -> Iterator[tuple[int, object]]:
     """The indices of a subscript, each with the dimension that it stands for."""
-    indices = _indices(scene)
+    indices = _indices(failed)
     taken = sum(_dimensions(index) for index in indices)
     dim = 0
     for index in indices:
@@ -303,10 +310,10 @@ def _by_dimension(scene: Scene, rank: int) -> Iterator[tuple[int, object]]:
         dim += _dimensions(index)
 
 
-def _indices(scene: Scene) -> list[object]:
-    whole = scene["index"] or scene.settings.get("index", ())
-    found: dict[str, object] = {given.name: given for given in scene.several("index")}
-    found |= {name: index for name, index in scene.settings.items() if name.startswith("index[")}
+def _indices(failed: FailedOp) -> list[object]:
+    whole = failed["index"] or failed.settings.get("index", ())
+    found: dict[str, object] = {tensor.name: tensor for tensor in failed.several("index")}
+    found |= {name: index for name, index in failed.settings.items() if name.startswith("index[")}
     if found:
         # A list of indices inside the subscript has two brackets, and is one index.
         numbers = {name: int(name[6:-1]) for name in found if name.count("[") == 1}
@@ -318,6 +325,6 @@ def _dimensions(index: object) -> int:
     """How many dimensions of a tensor an index stands for."""
     if index is None or index is ... or isinstance(index, bool):
         return 0
-    if isinstance(index, Given) and index.dtype == "bool":
+    if isinstance(index, TensorArgument) and index.dtype == "bool":
         return len(index.shape)
     return 1

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from torchglass.analyse.failure.failure import Clues, is_ours
+from torchglass.analyse.failure.failure import ExceptionContext, is_ours
 from torchglass.capture.module_calls import CALL_CODE
 from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import leave_unchanged, telling_of_changes
@@ -30,7 +30,7 @@ class Attempt(NamedTuple):
     captured: Captured
     output: Any
     error: Exception | None
-    clues: Clues
+    clues: ExceptionContext
 
 
 def attempt(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Attempt:
@@ -44,17 +44,19 @@ def attempt(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
             error = raised
         # Buffers are known by name only as long as their stand-ins are in the model.
         captured = tape.captured
-    return Attempt(captured, output, error, clues(error, tape.failure) if error else Clues())
+    return Attempt(
+        captured, output, error, clues(error, tape.failure) if error else ExceptionContext()
+    )
 
 
-def clues(error: BaseException, failed: OpEvent | None = None) -> Clues:
+def clues(error: BaseException, failed: OpEvent | None = None) -> ExceptionContext:
     """What an exception that came out of a recorded pass tells, and the op that raised it."""
     every = list(_steps(error.__traceback__))
     steps = [step for step in every if not is_ours(step.tb_frame.f_code.co_filename)]
     users = [step for step in steps if _is_users(step)]
     own = [step for step in users if not step.tb_frame.f_code.co_filename.startswith(_LIBRARIES)]
     innermost = (own or users)[-1:]
-    return Clues(
+    return ExceptionContext(
         source=_source(innermost[0]) if innermost else None,
         torch_source=_source(steps[-1]) if steps and not _is_users(steps[-1]) else None,
         depth=sum(step.tb_frame.f_code is CALL_CODE for step in every),

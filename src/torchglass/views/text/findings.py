@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from torchglass.analyse.failure.failure import Clues, Failure, code_at
+from torchglass.analyse.failure.failure import ExceptionContext, Failure, code_at
 from torchglass.analyse.nonfinite_cause import cause
 from torchglass.records.findings import Evidence, Finding, ReplayRecord
 from torchglass.records.model import Model
@@ -112,7 +112,7 @@ def _range(stats: Stats) -> str:
     return ", ".join(parts)
 
 
-def failure_note(record: TraceRecord, model: Model, clues: Clues | None = None) -> str:
+def failure_note(record: TraceRecord, model: Model, clues: ExceptionContext | None = None) -> str:
     """What an exception can be told to add: the op, its module, its line, its operands and why."""
     told = [part for part in parts(Failure(record, model, clues)) if part.in_note]
     lines = [line for part in told for line in _lines(part)]

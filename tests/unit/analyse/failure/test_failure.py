@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests import make
-from torchglass.analyse.failure.failure import Clues, Failure
-from torchglass.analyse.failure.operands import Verdict
+from torchglass.analyse.failure.failure import ExceptionContext, Failure
+from torchglass.analyse.failure.operands import BrokenRule
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import Operand, OpId, OpRecord, SourceLine, TraceRecord
 
@@ -39,14 +39,14 @@ def judged(
     *,
     error: str = "RuntimeError: no",
     ranges: Mapping[str, tuple[int, int]] | None = None,
-) -> Verdict:
+) -> BrokenRule:
     """What is said of an op that failed alone, whose numbers lie in ranges by place."""
     numbers = {
         place: Stats(count=1, min=low, max=high, mean=0, std=0)
         for place, (low, high) in (ranges or {}).items()
     }
     record = make.trace([], error=error, failed=op)
-    verdict = Failure(record, make.model(), Clues(stats=numbers)).verdict
+    verdict = Failure(record, make.model(), ExceptionContext(stats=numbers)).verdict
     assert verdict is not None
     return verdict
 
@@ -226,7 +226,7 @@ def test_a_class_that_is_ignored_is_not_out_of_range() -> None:
     record = make.trace([], error="RuntimeError: no", failed=op)
     numbers = {"1": Stats(count=2, min=-1, max=3, mean=1, std=2)}
 
-    assert Failure(record, make.model(), Clues(stats=numbers)).verdict is None
+    assert Failure(record, make.model(), ExceptionContext(stats=numbers)).verdict is None
 
 
 @pytest.mark.parametrize(
@@ -333,14 +333,14 @@ def test_an_error_of_python_code_is_placed_by_how_deep_it_was() -> None:
     record = make.trace([], calls, error="KeyError: 'x'")
     source = SourceLine(file="net.py", line=3, function="forward")
 
-    inner = Failure(record, make.model(), Clues(depth=2, source=source))
-    outer = Failure(record, make.model(), Clues(depth=1))
+    inner = Failure(record, make.model(), ExceptionContext(depth=2, source=source))
+    outer = Failure(record, make.model(), ExceptionContext(depth=1))
     unknown = Failure(make.trace([], calls[:2], error="KeyError: 'x'"), make.model())
 
     assert inner.call is not None
     assert inner.call.path == "b"
     assert inner.source == source
-    assert [tensor.shape for tensor in inner.given] == [(2, 3)]
+    assert [tensor.shape for tensor in inner.tensors] == [(2, 3)]
     assert outer.call is not None
     assert outer.call.path == ""
     assert unknown.call is not None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from torchglass.analyse.failure.failure import Clues, Failure
+from torchglass.analyse.failure.failure import ExceptionContext, Failure
 from torchglass.capture.tensor.description import measure
 from torchglass.results.explanation import Explanation, explain
 from torchglass.results.trace import Trace
@@ -127,7 +127,7 @@ def _as_if_failed(trace: Trace) -> Failure:
         trace.record, ops=trace.record.ops[: last.id], error="RuntimeError: none", failed=last
     )
     known = {place: found for place, found in stats.items() if found is not None}
-    return Failure(record, trace.model, Clues(stats=known))
+    return Failure(record, trace.model, ExceptionContext(stats=known))
 
 
 def _check_offers(explanation: Explanation) -> None:
@@ -136,7 +136,7 @@ def _check_offers(explanation: Explanation) -> None:
     assert failure.verdict is not None
     named = {
         tensor.name: explanation.trace.saved_tensors[tensor.operand.op, tensor.operand.output]
-        for tensor in failure.given
+        for tensor in failure.tensors
         if tensor.operand.op is not None
     }
     for advice in failure.verdict.fits:
