@@ -34,7 +34,7 @@ from torchglass.views.tui.windows import LoadingScreen, screenshot
 
 @dataclass(frozen=True, kw_only=True)
 class ExplorerSource:
-    """What is to be looked at."""
+    """What the explorer shows."""
 
     reader: Reader
     live: LiveModel | None = None
@@ -54,9 +54,9 @@ Source = Reader | ExplorerSource | Callable[[], ExplorerSource]
 
 
 def run_explorer(source: Source, *, memory: PreferenceStore | None = None) -> None:
-    """Show a run in this terminal until the user quits; the reader stays open.
+    """Show a run in this terminal until the user quits. The reader stays open.
 
-    What a reader raises about a run that cannot be read passes through.
+    Errors of the reader pass through.
     """
     app = ExplorerApp(source, memory=PreferenceFile() if memory is None else memory)
     with _undisturbed():
@@ -79,7 +79,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 class ExplorerApp(App[None]):
-    """Shows what a reader reads."""
+    """The explorer as a Textual app."""
 
     CSS_PATH: ClassVar = "app.tcss"
     TITLE = "torchglass"
@@ -118,17 +118,15 @@ class ExplorerApp(App[None]):
         self.explorer = Explorer(state, reader, self._preferences, kind=exhibit.kind)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Themes alone: all else of Textual's own has a key here, and is offered by its name."""
+        """Themes only: Textual's other commands have a key here, and are listed by its name."""
         yield SystemCommand(
             "Change theme", "Light, dark, 16 colours and others", self.action_change_theme
         )
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """The colours of the columns."""
         return dict(column_colours(self.current_theme))
 
     def get_default_screen(self) -> Screen[None]:
-        """The explorer, or what is shown until there is something to explore."""
         if isinstance(self._source, (ExplorerSource, Reader)):
             return self.explorer
         return LoadingScreen(self._source)
@@ -143,7 +141,6 @@ class ExplorerApp(App[None]):
             self.exit()
 
     def on_unmount(self) -> None:
-        """Remember what the user chose."""
         if hasattr(self, "explorer"):
             theme = "" if self.theme == self._own_theme else self.theme
             self._memory.save(replace(self.explorer.preferences, theme=theme))
@@ -161,7 +158,7 @@ def draw_explorer(
     lines: int = 36,
     theme: str = DARK.name,
 ) -> str:
-    """The explorer's screen as SVG, after some keys were pressed.
+    """The explorer's screen as SVG, after some keys.
 
     `draw_explorer(reader, press=["Z", "j", "t"])` unfolds all, goes down and shows shapes.
     """
@@ -169,7 +166,7 @@ def draw_explorer(
 
 
 async def settle(app: ExplorerApp, pilot: Pilot[None]) -> None:
-    """Wait until the explorer shows all that there was to count and to read."""
+    """Wait until the explorer shows everything that there is to count and to read."""
     quiet = 0
     while quiet < _ROUNDS:
         await pilot.pause()

@@ -28,7 +28,7 @@ from torchglass.views.tui.tree.search import SearchState
 
 
 class TwoEndedBar(Widget):
-    """A line with text at its left end and at its right end; the right one is never cut."""
+    """A line with a text at each end; the right one is never cut."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"ends--left", "ends--right"}
 
@@ -45,7 +45,6 @@ class TwoEndedBar(Widget):
             self.refresh()
 
     def render(self) -> Content:
-        """Both ends."""
         room = max(self.size.width - cell_len(self._right) - 1, 0)
         return Content.assemble(
             (fit(self._left, room), ".ends--left"),
@@ -67,7 +66,7 @@ class StatusBar(TwoEndedBar):
         self._timer: Timer | None = None
 
     def say(self, message: str = "", *, lasting: bool = False) -> None:
-        """Show a message, or the position; a `lasting` one stays until the next."""
+        """Show a message, or the position; a `lasting` message stays until the next one."""
         if self._timer is not None:
             self._timer.stop()
         expires = message and not lasting
@@ -77,7 +76,7 @@ class StatusBar(TwoEndedBar):
 
 
 class KeyBar(Widget):
-    """The keys that act now, as many as fit. A click on one does what the key does."""
+    """The keys that act now, as many as fit. A click on one presses the key."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"keys--key", "keys--hint"}
 
@@ -86,19 +85,16 @@ class KeyBar(Widget):
         self._keys: tuple[KeyEntry, ...] = ()
 
     def offer(self, keys: Iterable[KeyEntry]) -> None:
-        """Show these keys, the first ones first."""
         self._keys = tuple(keys)
         self.refresh()
 
     def render(self) -> Content:
-        """The keys and a word for each."""
         return Content("").join(
             Content.assemble((f" {label}", ".keys--key"), (f" {hint} ", ".keys--hint"))
             for _, (label, hint) in self._entries()
         )
 
     def on_click(self, event: events.Click) -> None:
-        """Press the key that was clicked."""
         left = 0
         for key, texts in self._entries():
             left += _entry_width(texts)
@@ -107,7 +103,7 @@ class KeyBar(Widget):
                 break
 
     def _entries(self) -> Iterator[tuple[str, tuple[str, str]]]:
-        """Each key that fits, whole entries only, with its label and word."""
+        """The keys that fit, each with its label and hint."""
         room = self.size.width
         for entry in self._keys:
             texts = glyph(entry.keys[0]), entry.hint
@@ -137,12 +133,10 @@ class TitleBar(TwoEndedBar):
         self._nan_since: int | None = None
 
     def on_mount(self) -> None:
-        """Look at the clock now and then: a run that makes no more steps waits."""
         self.set_interval(1.0, self.tell)
         self.tell()
 
     def take(self, update: RunUpdate) -> None:
-        """Tell how far the run is now."""
         if self.last_update is not None and update.step > self.last_update.step:
             self._advanced = self._clock()
         found = (update.documents or {}).get(Findings)
@@ -152,7 +146,6 @@ class TitleBar(TwoEndedBar):
         self.tell()
 
     def tell(self) -> None:
-        """Draw both ends anew."""
         run, model = self.state.run.name, self.state.model.name
         names = [run] if run == model else [run, model]
         if self.state.comparison is not None:
@@ -162,7 +155,6 @@ class TitleBar(TwoEndedBar):
         self.put(" " + " · ".join(filter(None, names)), self._state())
 
     def _state(self) -> str:
-        """How far the run is, nothing for a model that is not run."""
         if self.state.contents is None:
             return "counting… "
         if self.last_update is None or self.last_update.step < 0:
@@ -173,7 +165,6 @@ class TitleBar(TwoEndedBar):
         return f"{step}{self._ending(self.last_update)} "
 
     def _ending(self, update: RunUpdate) -> str:
-        """How the run is doing, its worst first."""
         status = update.status or RunStatus("finished" if update.finished else "running")
         if status.has_failed:
             # The step that is shown may be an earlier one, where not each was looked at.
@@ -197,12 +188,12 @@ _EDITING = {
 
 
 class SearchInput(Input):
-    """Where the search is typed."""
+    """The input of the search."""
 
     BINDINGS: ClassVar = bindings("search")
 
     async def on_key(self, event: events.Key) -> None:
-        """Edit in the order of the keys: a binding is done after letters that came later."""
+        """Edit in the order of the keys: a binding would run after letters that came later."""
         action = _EDITING.get(event.key)
         if action is not None:
             event.stop()
@@ -210,7 +201,7 @@ class SearchInput(Input):
 
 
 class SearchBar(Horizontal):
-    """What is searched for, and how many matches there are."""
+    """The search text, and how many matches there are."""
 
     def __init__(self, search_state: SearchState) -> None:
         super().__init__()
@@ -220,13 +211,11 @@ class SearchBar(Horizontal):
         )
 
     def compose(self) -> ComposeResult:
-        """The line and the matches."""
         yield Static("/", id="slash")
         yield self._line
         yield Static(id="matches")
 
     def open(self) -> None:
-        """Begin a search."""
         self.search_state.begin()
         self._line.value = ""
         self.search_state.find("")
@@ -239,13 +228,13 @@ class SearchBar(Horizontal):
             self.tell()
 
     def tell(self) -> None:
-        """Show how many matches there are, or what is wrong."""
+        """Show how many matches there are, or what is wrong with the regex."""
         if self.search_state.is_open:
             count = Content(self.search_state.count)
             self.query_one("#matches", Static).update(count, layout=False)
 
     def keep(self, *, then: Callable[[], None]) -> None:
-        """End the typing, with the matches marked."""
+        """Close the input; matches stay marked."""
         # In the line's own turn: letters that came before this key may still be on their way to it.
         self._line.call_later(self._keep, then)
 

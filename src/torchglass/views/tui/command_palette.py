@@ -38,12 +38,10 @@ class Commands(Provider):
         return self.screen if isinstance(self.screen, Explorer) else None
 
     async def discover(self) -> Hits:
-        """Everything that a key does."""
         for title, help_text, run in self._commands():
             yield DiscoveryHit(Content(title), run, help=escape(help_text))
 
     async def search(self, query: str) -> Hits:
-        """The commands and modules that fit what is typed."""
         matcher = self.matcher(query)
         for title, help_text, run in self._commands():
             score = matcher.match(title)
@@ -77,7 +75,7 @@ class Commands(Provider):
             yield f"Sort by {column.name.lower()}", column.title, _sorting(explorer, sorting)
 
     async def _modules(self, query: str) -> AsyncIterator[tuple[float, Module]]:
-        """The modules with the query in their path, or in their class: "layer3" finds layer3.0."""
+        """The modules with the query in their path or class: "layer3" finds layer3.0."""
         explorer = self._explorer
         if explorer is None or not query:
             return
@@ -101,7 +99,6 @@ def command_title(key: KeyEntry) -> str:
 
 
 def _score(module: Module, wanted: str) -> float:
-    """How well a module fits: by its path, by its own name, by its parents, by its class."""
     path = module.path.lower()
     if path == wanted:
         return 1.0

@@ -30,7 +30,7 @@ from torchglass.views.tui.tree.rows import Outline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleActivity:
-    """What went through a module and what that took, all calls together. None is not measured."""
+    """Inputs, outputs and cost of a module, over all of its calls. None is not measured."""
 
     inputs: tuple[TensorSpec, ...] = ()
     """Of its last call."""
@@ -46,14 +46,13 @@ class ModuleActivity:
 
     @property
     def mean_ns(self) -> float | None:
-        """What one call took."""
         if self.total_ns is None or not self.calls:
             return None
         return self.total_ns / self.calls
 
 
 def module_activities(documents: Mapping[type[Document], Document]) -> dict[str, ModuleActivity]:
-    """The flow of each module that ran, by path: measures over statistics over a trace."""
+    """The activity of each module by path; measures win over statistics, and these over a trace."""
     found: dict[str, ModuleActivity] = {}
     trace = cast(TraceRecord | None, documents.get(TraceRecord))
     if trace:
@@ -120,7 +119,7 @@ _NO_ACTIVITY = ModuleActivity()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelContents:
-    """What takes a while to work out on a large model."""
+    """What takes a while to compute on a large model."""
 
     counts: Sequence[ModuleCounts]
     notes: Mapping[ModuleId, str]
@@ -132,7 +131,7 @@ class ModelContents:
 
 
 def count_model(model: Model) -> ModelContents:
-    """Count all modules, and note what is out of the ordinary about them."""
+    """Count all modules, and find problems, shared modules and tied tensors."""
     notes = {module.id: note for module in _notable(model) if (note := _note(model, module))}
     return ModelContents(
         counts=count(model),
@@ -143,7 +142,7 @@ def count_model(model: Model) -> ModelContents:
 
 
 class ExplorerState:
-    """What is looked at. The screen changes it, and every panel reads the same one."""
+    """What is explored. The screen changes it; all panels read the same one."""
 
     def __init__(
         self,
@@ -171,45 +170,42 @@ class ExplorerState:
         self.take_model(model)
 
     def take_model(self, model: Model) -> None:
-        """Look at another model, which a run may have after a while; nothing is counted yet."""
+        """Explore another model, which a run may get later. It is not counted yet."""
         self.model = model
         self.outline = Outline(model)
         self.contents: ModelContents | None = None
         self.__dict__.pop("repeats", None)
 
     def counts(self, module: Module) -> ModuleCounts | None:
-        """What a module holds; None as long as it is being counted."""
+        """The counts of a module; None until the model is counted."""
         return None if self.contents is None else self.contents.counts[module.id]
 
     def devices(self, module: Module) -> tuple[str, ...]:
-        """Where the tensors of a module and of all in it are; () as long as they are counted."""
         return () if self.contents is None else self.contents.devices[_own(module)]
 
     def dtypes(self, module: Module) -> tuple[str, ...]:
-        """Of which types the parameters of a module and of all in it are."""
         return () if self.contents is None else self.contents.dtypes[_own(module)]
 
     def note(self, module: Module) -> str:
-        """What is out of the ordinary about a module, opening with its mark."""
+        """A problem of the module, or where it is shared; it starts with its mark."""
         findings = self.findings_at(module.path)
         if findings:
             return f"{FOUND} {findings[0].message}"
         return "" if self.contents is None else self.contents.notes.get(module.id, "")
 
     def has_notes(self) -> bool:
-        """Whether anything is out of the ordinary."""
         return bool(self._about.findings or (self.contents and self.contents.notes))
 
     @cached_property
     def repeats(self) -> Mapping[ModuleId, tuple[ModuleId, ...]]:
-        """Neighbours that are built alike, by the first of them: the blocks of a transformer."""
+        """Neighbours that are built alike, by the first one: the blocks of a transformer."""
         model = self.model
         build = builds(model)
         runs = (run for module in model.modules for run in alike(model, module.children, build))
         return {run[0]: run for run in runs if len(run) > 1 and not self._differs(run)}
 
     def _differs(self, run: Iterable[ModuleId]) -> bool:
-        """Whether a comparison tells something of one of these modules or of what is in it."""
+        """Whether one of these modules, or a module below it, differs in the comparison."""
         if self.comparison is None:
             return False
         paths = [self.model[one].path for one in run]
@@ -224,7 +220,6 @@ class ExplorerState:
         news: Iterable[Points],
         histograms: Iterable[Histograms] = (),
     ) -> None:
-        """Take in what was read since the last time."""
         self.step = step
         for one in series:
             self._series.setdefault(one.path, []).append(one)
@@ -236,84 +231,71 @@ class ExplorerState:
             self._histograms[bins.series.id] = bins if before is None else _appended(before, bins)
 
     def take_documents(self, documents: Mapping[type[Document], Document]) -> None:
-        """Look at these records of the run from now on."""
         self._documents = documents
         self._about = _RunRecords(documents, self._bad_values)
 
     def take_checked(self, found: Iterable[Finding] | None) -> None:
-        """Take in the weights that contain NaN or Inf; None says that no values are there."""
+        """Keep the weights that contain NaN or Inf; None says that there are no values to check."""
         self.values_checked = None if found is None else True
         self._bad_values = tuple(found or ())
         self._about = _RunRecords(self._documents, self._bad_values)
 
     def document(self, kind: type[D]) -> D | None:
-        """The record of this class, the same object until another one is read."""
+        """The record of this class; the same object until another one is read."""
         return cast(D | None, self._documents.get(kind))
 
     def measured(self, path: str) -> ModuleMeasure | None:
-        """What a module took to run; None where that was not measured."""
         return self._about.measures.get(path)
 
     def statistics(self, path: str) -> ModuleStatistics | None:
-        """What went through a module; None where that was not recorded."""
         return self._about.statistics.get(path)
 
     def activity(self, module: Module) -> ModuleActivity:
-        """What went through a module and what that took, as far as it is known."""
         return self._about.flows.get(self.path_of_calls(module), _NO_ACTIVITY)
 
     def path_of_calls(self, module: Module) -> str:
-        """The path under which the calls of a module are recorded: of a shared one the first."""
+        """The path under which a module's calls are recorded: the first one of a shared module."""
         return module.path if module.alias_of is None else self.model[module.alias_of].path
 
     def has_activity(self, field: str) -> bool:
-        """Whether anything of the run tells this field of a flow."""
+        """Whether this field is known of any module."""
         return field in self._about.flow_fields
 
     def findings(self) -> Sequence[Finding]:
-        """The problems that were found, in the order in which they came up."""
         return self._about.all_findings
 
     def findings_at(self, path: str) -> Sequence[Finding]:
-        """The problems that were found at a module."""
         return self._about.findings.get(path, ())
 
     def has_series(self) -> bool:
-        """Whether anything was measured over steps."""
         return bool(self._series)
 
     def all_series(self) -> Sequence[Series]:
-        """Everything that is measured over steps."""
         return [one for series in self._series.values() for one in series]
 
     def series_at(self, module: Module) -> Sequence[Series]:
-        """What is measured at one module."""
         return self._series.get(module.path, ())
 
     def has_trends(self) -> bool:
-        """Whether the gradient of any parameter was measured over steps."""
         return any(_is_gradient(one) for one in self.all_series())
 
     def trend(self, module: Module) -> Series | None:
-        """The gradient of a module's first parameter over steps."""
         return next(filter(_is_gradient, self.series_at(module)), None)
 
     def points(self, series: Series) -> Points | None:
-        """What was read of a series so far; None before anything was."""
         return self._points.get(series.id)
 
     def histograms(self, series: Series) -> Histograms | None:
-        """The histograms of a series; None where there are none, or none were read."""
         return self._histograms.get(series.id)
 
     def values(self, series: Series) -> npt.NDArray[np.float64]:
-        """How a series moves: its values, or the spread of what it sums up."""
+        """The values of a series, or the standard deviation of what it summarizes."""
         points = self._points.get(series.id)
         return np.empty(0) if points is None else points.column(moving(series))
 
 
 class _RunRecords:
-    """The records of a run by the module that they speak of."""
+    """The records of a run, by module."""
 
     def __init__(
         self, documents: Mapping[type[Document], Document], bad_values: tuple[Finding, ...]
@@ -358,23 +340,21 @@ class _RunRecords:
 
 
 def _own(module: Module) -> ModuleId:
-    """The module itself, or the one that it is another name of."""
     return module.id if module.alias_of is None else module.alias_of
 
 
 def moving(series: Series) -> str:
-    """The number of a series' points that is worth a line."""
+    """The column of a series' points that is drawn as a line."""
     return "value" if series.kind == "scalar" else "std"
 
 
 def tied_to(model: Model, module: Module, slot: Slot) -> list[str]:
-    """The other slots that hold the very tensor of this one."""
+    """The other names of this slot's tensor."""
     own = join_path(module.path, slot.name)
     return [place for place in model.tied.get(slot.tensor, ()) if place != own]
 
 
 def _notable(model: Model) -> list[Module]:
-    """The modules that may be out of the ordinary."""
     tied = model.tied
     return [
         module
@@ -396,7 +376,7 @@ def _note(model: Model, module: Module) -> str:
 
 
 def _is_gradient(series: Series) -> bool:
-    """Whether it is the gradient of a parameter, and not of what goes through a module."""
+    """Whether it is the gradient of a parameter, not of an input or output."""
     place, dot, last = series.name.rpartition(".")
     side = place.rpartition(":")[2].partition(".")[0]
     return bool(dot) and last == "grad" and side not in ("input", "output")

@@ -44,7 +44,7 @@ _GLYPHS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyEntry:
-    """One thing a key does."""
+    """What one or several keys do."""
 
     keys: tuple[str, ...]
     """As Textual names them; any of them does it."""
@@ -63,7 +63,7 @@ class KeyEntry:
 
     @property
     def label(self) -> str:
-        """Its keys as people know them: "↑ k"."""
+        """Its keys as they are printed: "↑ k"."""
         if self.keys == DIGITS:
             return "1–9 0"
         return " ".join(glyph(key) for key in self.keys)
@@ -73,12 +73,12 @@ DIGITS = tuple("1234567890")
 
 
 def glyph(key: str) -> str:
-    """One key as people know it: "question_mark" is "?"."""
+    """A key as it is printed: "question_mark" is "?"."""
     return _GLYPHS.get(key, key)
 
 
 def key_rows(place: Place, section: str, *rows: tuple[str, ...]) -> tuple[KeyEntry, ...]:
-    """Keys of one place under one heading, each as keys, action, what it does, and its hint."""
+    """Keys of one place under one heading; each row has keys, action, help text and hint."""
     return tuple(
         KeyEntry(
             keys=tuple(keys.split()),
@@ -206,7 +206,7 @@ KEYS: tuple[KeyEntry, ...] = (
 
 
 def bindings(place: Place, keys: Iterable[KeyEntry] = KEYS) -> list[BindingType]:
-    """The keys of one place as Textual takes them."""
+    """The keys of one place as Textual bindings."""
     return [
         Binding(
             key,
@@ -226,18 +226,18 @@ _FOOTER = ("help", "quit", "search", "fold('one')", "panel(1)", "toggle_panel(",
 
 
 def footer_order(key: KeyEntry) -> int:
-    """Where a key of the tree stands in the footer."""
+    """The rank of a key in the footer of the tree."""
     found = (at for at, action in enumerate(_FOOTER) if key.action.startswith(action))
     return next(found, len(_FOOTER))
 
 
 def hints(places: Collection[Place], keys: Iterable[KeyEntry] = KEYS) -> list[KeyEntry]:
-    """The keys for the footer that act in one of these places."""
+    """The keys in the footer that act in one of these places."""
     return [key for key in keys if key.hint and key.place in places]
 
 
 def sections(keys: Iterable[KeyEntry] = KEYS) -> dict[str, list[KeyEntry]]:
-    """All keys under the headings of the help."""
+    """All keys by heading of the help."""
     found: dict[str, list[KeyEntry]] = {}
     for key in keys:
         found.setdefault(key.section, []).append(key)
@@ -362,5 +362,5 @@ PANEL_KEYS: tuple[KeyEntry, ...] = (
 
 
 def panel_bindings(*places: str) -> list[BindingType]:
-    """The keys of some places as Textual takes them."""
+    """The panel keys of some places as Textual bindings."""
     return [binding for place in places for binding in bindings(place, PANEL_KEYS)]

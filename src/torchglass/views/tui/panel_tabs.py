@@ -34,7 +34,7 @@ class TabBar(Widget):
     }
 
     class Clicked(Message):
-        """The user wants a panel in front."""
+        """The title of a panel was clicked."""
 
         def __init__(self, key: str) -> None:
             super().__init__()
@@ -47,12 +47,10 @@ class TabBar(Widget):
         self._focused = False
 
     def show(self, panels: Sequence[Panel], front: Panel | None) -> None:
-        """Draw the titles of these panels."""
         self._panels, self._front = panels, front
         self.refresh()
 
     def render(self) -> Content:
-        """The titles, and what the panel in front says beside its own."""
         first, shown = self._in_sight()
         parts = [Content.styled("‹", ".tabs--key")] if first else []
         for panel in shown:
@@ -71,7 +69,6 @@ class TabBar(Widget):
         return Content("").join(parts)
 
     def on_click(self, event: events.Click) -> None:
-        """Bring the panel to the front whose title was clicked."""
         first, shown = self._in_sight()
         left = int(bool(first))
         if event.x < left:
@@ -84,7 +81,6 @@ class TabBar(Widget):
                 return
 
     def mark(self, focused: bool) -> None:
-        """Show whether keys go to the panel in front."""
         if focused != self._focused:
             self._focused = focused
             self.refresh()
@@ -95,7 +91,7 @@ class TabBar(Widget):
         return "bold $background on $primary" if self._focused else ".tabs--front"
 
     def _in_sight(self) -> tuple[int, Sequence[Panel]]:
-        """The titles that fit with that of the panel in front, and how many are left of them."""
+        """How many titles are hidden at the left, and those that fit, the one in front included."""
         front = next((at for at, one in enumerate(self._panels) if one is self._front), 0)
         widths = [_width(panel) for panel in self._panels]
         room = self.size.width
@@ -120,33 +116,29 @@ class PanelEdge(Widget):
     """The line between the tree and the panels, which can be dragged."""
 
     class Dragged(Message):
-        """The edge is to be at another place of the screen."""
+        """The edge was dragged to a position on the screen."""
 
         def __init__(self, x: int, y: int) -> None:
             super().__init__()
             self.x, self.y = x, y
 
     def render(self) -> str:
-        """A line, upright or lying."""
         width, height = self.size
         return "\n".join(["│"] * height) if height > 1 else "─" * width
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Begin to drag."""
         self.capture_mouse()
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        """End it."""
         self.release_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Follow the mouse."""
         if self.app.mouse_captured is self:
             self.post_message(self.Dragged(event.screen_x, event.screen_y))
 
 
 class PanelTabs(Vertical):
-    """The open panels. They are asked to show a module only while they can be seen."""
+    """The open panels. Only the visible one is asked to show a module."""
 
     class Turned(Message):
         """Another panel is in front."""
@@ -158,7 +150,6 @@ class PanelTabs(Vertical):
         self.front: Panel | None = None
 
     def compose(self) -> ComposeResult:
-        """The tabs; panels come when they are opened."""
         yield self._tabs
 
     def __iter__(self) -> Iterator[Panel]:
@@ -166,23 +157,20 @@ class PanelTabs(Vertical):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of the open panels, that of the one in front first."""
+        """The keys of the open panels, the one in front first."""
         rest = [panel.key for panel in self._open if panel is not self.front]
         return (self.front.key, *rest) if self.front else ()
 
     def find(self, key: str) -> Panel | None:
-        """The open panel with this key."""
         return next((panel for panel in self._open if panel.key == key), None)
 
     def open(self, panel: Panel) -> None:
-        """Put a panel in front, behind whose tab it then is."""
         if panel not in self._open:
             self._open.append(panel)
             self.mount(panel)
         self.turn_to(panel)
 
     def close(self, panel: Panel) -> None:
-        """Take a panel away; the one beside it comes to the front."""
         place = self._open.index(panel)
         self._open.remove(panel)
         panel.remove()
@@ -190,7 +178,6 @@ class PanelTabs(Vertical):
         self.turn_to(beside if panel is self.front else self.front)
 
     def turn_to(self, panel: Panel | None) -> None:
-        """Bring an open panel to the front."""
         self.front = panel
         for each in self._open:
             each.display = each is panel
@@ -198,11 +185,10 @@ class PanelTabs(Vertical):
         self.post_message(self.Turned())
 
     def mark(self, focused: bool) -> None:
-        """Show whether keys go to the panel in front."""
         self._tabs.mark(focused)
 
     def beside(self, direction: int) -> Panel | None:
-        """The panel after the one in front, or before it; None past the last."""
+        """The next or the previous panel; None at the end."""
         if self.front is None:
             return None
         place = self._open.index(self.front) + direction
@@ -210,16 +196,13 @@ class PanelTabs(Vertical):
 
     @property
     def last(self) -> Panel | None:
-        """The panel of the last tab."""
         return self._open[-1] if self._open else None
 
     def show(self, module: Module) -> None:
-        """Tell the panel in front which module to show."""
         if self.front is not None and self.display:
             self.front.show(module)
 
     def refresh_data(self) -> None:
-        """Tell the panel in front that there is news."""
         if self.front is not None and self.display:
             self.front.refresh_data()
 
@@ -256,7 +239,7 @@ class PanelArea(Container):
         yield self.tabs
 
     def lay_out(self) -> None:
-        """Place the tree and the panels as the size of the terminal allows."""
+        """Place the tree and the panels for the size of the terminal."""
         width, height = self.app.size
         wide = width >= _WIDE
         alone = self._maximized or (not wide and height < _HIGH)
@@ -270,7 +253,7 @@ class PanelArea(Container):
         self.tabs.styles.height = "100%" if wide or alone else share
 
     def open_first(self, keys: Sequence[str]) -> tuple[str, ...]:
-        """Open the panels with these keys, the first in front; those that have anything to show."""
+        """Open panels, the first in front; the keys of those that have anything to show."""
         for key in reversed(keys):
             if self.tabs.find(key) is None and (panel := self._make(key)):
                 self.tabs.open(panel)
@@ -288,7 +271,7 @@ class PanelArea(Container):
         return made(self.state) if made else None
 
     def toggle(self, key: str) -> bool:
-        """Open a panel, or close it if it is in front; whether it has anything to show."""
+        """Open a panel, or close it if it is in front; False if it has nothing to show."""
         panel = self.tabs.find(key)
         if panel is not None and panel is self.tabs.front and self.tabs.display:
             self._close(panel)
@@ -360,7 +343,6 @@ class PanelArea(Container):
         self._resize(round(100 * share))
 
     def widen(self, direction: int) -> None:
-        """Give the panels more room or less."""
         self._resize(self.share + direction * _SHARES.step)
 
     def _resize(self, share: int) -> None:
@@ -368,7 +350,6 @@ class PanelArea(Container):
         self.lay_out()
 
     def maximize(self) -> None:
-        """Give the focused part the whole screen, or restore the layout."""
         self._maximized = not self._maximized
         self._in_panel = isinstance(self.screen.focused, Panel)
         self.lay_out()
@@ -390,5 +371,5 @@ def panel_toggles() -> tuple[KeyEntry, ...]:
 
 
 def all_keys() -> tuple[KeyEntry, ...]:
-    """Every key there is."""
+    """Every key of the explorer."""
     return (*KEYS, *panel_toggles(), *PANEL_KEYS)

@@ -34,7 +34,7 @@ _FIRST_PANEL: Mapping[SourceKind, str] = {"run": "v", "trace": "w", "failure": "
 
 @dataclass(frozen=True, kw_only=True)
 class KindChoice:
-    """What the user chose for one kind of thing to explore; None where nothing was chosen."""
+    """The user's choice for one kind of source; None where nothing was chosen."""
 
     shown: frozenset[str] | None = None
     panels: tuple[str, ...] | None = None
@@ -62,7 +62,7 @@ class Preferences:
     """Other columns and panels for what is not a model alone."""
 
     def for_kind(self, kind: SourceKind) -> Preferences:
-        """The same with the columns and panels for a kind: those chosen there, or for models."""
+        """These preferences with the columns and panels for a kind of source."""
         if kind == "model":
             return self
         choice = self.by_kind.get(kind, KindChoice())
@@ -83,7 +83,7 @@ class Preferences:
     def with_choices(
         self, kind: SourceKind, labels: ColumnChoice, panels: tuple[str, ...]
     ) -> Preferences:
-        """The same with what was chosen while something of a kind was explored."""
+        """These preferences with what was chosen while exploring a kind of source."""
         if kind == "model":
             return replace(self, labels=labels, panels=panels)
         before, known = self.for_kind(kind), self.by_kind.get(kind, KindChoice())
@@ -98,11 +98,10 @@ class Preferences:
         )
 
     def folds_of(self, model: Model) -> tuple[str, ...] | None:
-        """What was open when this model was last looked at."""
         return self.folds.get(_name(model))
 
     def first_folds(self, outline: Outline, room: int) -> Folds:
-        """What to open at first: what was open the last time, or what fits into some rows."""
+        """The folds to open first: those of the last time, or as many as fit."""
         paths = self.folds_of(outline.model)
         if paths is None or self.depth is not None:
             return outline.first_folds(room, self.depth)
@@ -110,7 +109,6 @@ class Preferences:
         return outline.foldable & {module.id for module in found if module}
 
     def with_folds(self, model: Model, paths: tuple[str, ...]) -> Preferences:
-        """The same, knowing what of a model is open."""
         kept = {name: folds for name, folds in self.folds.items() if name != _name(model)}
         if len(paths) <= _MOST_FOLDS:
             kept[_name(model)] = paths
@@ -118,45 +116,42 @@ class Preferences:
 
 
 class PreferenceStore(Protocol):
-    """Where preferences are kept."""
+    """Where preferences are stored."""
 
     def load(self) -> Preferences:
-        """What was kept last."""
+        """The stored preferences."""
 
     def save(self, preferences: Preferences) -> None:
-        """Keep these; that they cannot be written is no reason to stop."""
+        """Store these. An error is not a reason to stop."""
 
 
 class InMemoryPreferences:
-    """Keeps nothing: each session begins as the first."""
+    """Keeps preferences in memory: each session starts with the defaults."""
 
     def __init__(self, preferences: Preferences | None = None) -> None:
         self.preferences = preferences or Preferences()
 
     def load(self) -> Preferences:
-        """What it was made with."""
         return self.preferences
 
     def save(self, preferences: Preferences) -> None:
-        """Keep them for as long as this lives."""
         self.preferences = preferences
 
 
 class PreferenceFile:
-    """Keeps preferences as JSON."""
+    """Keeps preferences in a JSON file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or platformdirs.user_config_path("torchglass") / "explorer.json"
 
     def load(self) -> Preferences:
-        """What was kept last; a file that cannot be read is as good as none."""
+        """The stored preferences; the defaults if the file cannot be read."""
         try:
             return from_json(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, TypeError, AttributeError):
             return Preferences()
 
     def save(self, preferences: Preferences) -> None:
-        """Keep these in place of those before."""
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Another explorer may read or write it at the same time.
@@ -192,7 +187,7 @@ def to_json(preferences: Preferences) -> str:
 
 
 def from_json(text: str) -> Preferences:
-    """Preferences from text, also from that of a version with other components."""
+    """Preferences from text; a version with other columns may have written it."""
     kept: dict[str, Any] = json.loads(text)
     usual = Preferences()
     order = tuple(one for one in kept.get("order", ()) if one in BY_ID)
@@ -227,5 +222,5 @@ def _choice(kept: Mapping[str, Any]) -> KindChoice:
 
 
 def _name(model: Model) -> str:
-    """What a model is known by in another session."""
+    """What identifies a model in another session."""
     return f"{model.root.class_name} {model.name} {len(model.modules)}"

@@ -23,7 +23,7 @@ from torchglass.views.tui.explorer_state import ExplorerState, ModelContents, co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunUpdate:
-    """What was read since the last time."""
+    """What was read since the last update."""
 
     step: int
     finished: bool
@@ -41,12 +41,12 @@ class RunUpdate:
 
     @property
     def has_news(self) -> bool:
-        """Whether it tells more than how far the run is."""
+        """Whether there is more than the step and the state of the run."""
         return bool(self.series or self.points or self.model or self.documents is not None)
 
 
 class RunFollower:
-    """Follows a run and tells what is new. Only the thread that calls `follow` reads."""
+    """Follows a run and reports what is new. Only the thread of `follow` reads."""
 
     def __init__(
         self,
@@ -70,24 +70,22 @@ class RunFollower:
         self._stopped = False
 
     def want(self, series: Iterable[SeriesId]) -> None:
-        """Read these series from now on."""
         wanted = frozenset(series)
         if wanted != self._wanted:
             self._wanted = wanted
             self._wake.set()
 
     def stop(self) -> None:
-        """Make `follow` return."""
         self._stopped = True
         self._wake.set()
 
     @property
     def idle(self) -> bool:
-        """Whether everything that is wanted was read, as far as the run went then."""
+        """Whether everything that is wanted was read."""
         return self._waiting and not self._wake.is_set()
 
     def follow(self) -> None:
-        """Read whenever there may be something new, and tell of it, until stopped."""
+        """Read whenever there may be something new, until stopped."""
         while True:
             self._wake.clear()
             # Asked after the clearing, which may have swept away the call that came with a stop.
@@ -130,7 +128,7 @@ class RunFollower:
         )
 
     def _revised(self) -> tuple[Model | None, Mapping[type[Document], Document] | None]:
-        """The model if it is another one, and all records if there are new ones."""
+        """The model if it changed, and all records if any changed."""
         revision = self._reader.revision()
         if revision == self._revision:
             return None, None
@@ -195,25 +193,21 @@ class BackgroundReader:
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was asked for is read."""
+        """Whether everything that was asked for was read."""
         is_checking = self._checking and self._state.values_checked is False
         return self._follower.idle and not is_checking
 
     def start(self) -> None:
-        """Follow the run."""
         self._screen.run_worker(self._follower.follow, thread=True)
 
     def stop(self) -> None:
-        """End all threads."""
         self._stopped = True
         self._follower.stop()
 
     def want(self, series: Iterable[SeriesId]) -> None:
-        """Read these series from now on."""
         self._follower.want(series)
 
     def count(self) -> None:
-        """Count the modules of the model."""
         model, screen = self._state.model, self._screen
         screen.run_worker(
             lambda: screen.post_message(self.Counted(model, count_model(model))), thread=True

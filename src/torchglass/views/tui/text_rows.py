@@ -16,7 +16,7 @@ Piece = tuple[str, str]
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
-    """The text in exactly `width` cells, cut with "…" or filled with spaces."""
+    """The text in exactly `width` cells, cut with "…" or padded with spaces."""
     excess = cell_len(text) - width
     if excess > 0:
         return set_cell_size(text, width - 1) + "…" if width > 0 else ""
@@ -26,8 +26,8 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 def fit_path(path: str, width: int) -> str:
     """A dotted path in exactly `width` cells.
 
-    A long one gives up the letters of its first names, whose numbers and ends tell paths apart:
-    "blocks.10.attn.proj" is "b.10.attn.proj", "b.10.a.proj", "b.1…proj".
+    The first names are shortened first, because numbers and last names tell paths apart:
+    "blocks.10.attn.proj" becomes "b.10.attn.proj", "b.10.a.proj", "b.1…proj".
     """
     names = path.split(".")
     for at, name in enumerate(names[:-1]):
@@ -48,10 +48,7 @@ def fit_path(path: str, width: int) -> str:
 def fit_pieces(
     pieces: Iterable[Piece], width: int, *, right: bool = False, fill: bool = True
 ) -> list[Piece]:
-    """The pieces in exactly `width` cells, or in at most so many where they are not filled up.
-
-    What is too much is cut from the end.
-    """
+    """The pieces cut to `width` cells, and padded to them with `fill`."""
     fitted: list[Piece] = []
     room = width
     for text, style in pieces:
@@ -67,7 +64,7 @@ def fit_pieces(
 
 
 def bar(share: float, width: int) -> tuple[str, str]:
-    """A line that fills `share` of `width` cells, in half cells, and the rest of its way."""
+    """A bar that fills `share` of `width` cells in half cells, and the rest of the line."""
     halves = round(min(max(share, 0.0), 1.0) * width * 2)
     full, half = divmod(max(halves, 1), 2)
     drawn = "━" * full + "╸" * half
@@ -75,7 +72,7 @@ def bar(share: float, width: int) -> tuple[str, str]:
 
 
 def squeeze(values: npt.NDArray[np.float64], width: int) -> list[float]:
-    """At most `width` values that stand for all: the mean of each stretch of equal length."""
+    """At most `width` values, each the mean of a range of equal length."""
     if len(values) <= width:
         return list(map(float, values))
     edges = np.linspace(0, len(values), width + 1).astype(int)
@@ -108,7 +105,7 @@ Pixels = Sequence[tuple[str, str]]
 
 
 class LazyRows(Sequence[TextRow]):
-    """Rows that are drawn when they come into sight."""
+    """Rows that are drawn when they become visible."""
 
     def __init__(self, count: int, draw: Callable[[int], TextRow]) -> None:
         self._count = count
@@ -131,7 +128,7 @@ class LazyRows(Sequence[TextRow]):
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """One field of a table."""
+    """One cell of a table."""
 
     text: str
     style: str = "plain"
@@ -144,12 +141,12 @@ def text(words: str, style: str = "plain", *, target: Any = None) -> TextRow:
 
 
 def heading(words: str, beside: str = "") -> TextRow:
-    """The title of a section, and a word on it."""
+    """The heading of a section, and a remark."""
     return TextRow([(words, "heading"), (f"  {beside}" if beside else "", "muted")])
 
 
 def sections(*parts: Sequence[TextRow]) -> list[TextRow]:
-    """Parts with an empty line between those that have something to say."""
+    """Sections with an empty row between them; empty sections are left out."""
     rows: list[TextRow] = []
     for part in parts:
         if part:
@@ -158,7 +155,7 @@ def sections(*parts: Sequence[TextRow]) -> list[TextRow]:
 
 
 def wrap(pieces: Line, width: int, indent: str = "") -> Iterator[Line]:
-    """A line as lines of at most `width` cells, broken between words where there are some."""
+    """A line wrapped to `width` cells, between words where possible."""
     width = max(width, len(indent) + 1)
     line: list[Piece] = []
     used = 0
@@ -180,7 +177,7 @@ def wrap(pieces: Line, width: int, indent: str = "") -> Iterator[Line]:
 
 
 def gather(groups: Iterable[Line], width: int) -> Iterator[Line]:
-    """Groups of words side by side, each on the next line as a whole where it does not fit."""
+    """Groups of words side by side; a group that does not fit starts the next line."""
     line: list[Piece] = []
     for group in groups:
         if line and _cells(line) + _BETWEEN + _cells(group) > width:
@@ -195,7 +192,7 @@ def _cells(line: Line) -> int:
 
 
 def _append(line: list[Piece], words: str, style: str) -> None:
-    """Add words to a line, to its last piece where that has the same style."""
+    """Add words to a line; pieces of the same style are joined."""
     if line and line[-1][1] == style:
         words = line.pop()[0] + words
     line.append((words, style))
@@ -207,7 +204,7 @@ def paragraph(words: str, width: int, style: str = "plain", indent: str = "") ->
 
 
 def table(cells: Sequence[Sequence[TableCell]], gap: int = 2) -> list[Line]:
-    """Cells set below each other, each column as wide as its widest."""
+    """Cells in aligned columns, each as wide as its widest cell."""
     if not cells:
         return []
     widths = [max(cell_len(cell.text) for cell in column) for column in zip(*cells, strict=True)]
@@ -221,11 +218,11 @@ def table(cells: Sequence[Sequence[TableCell]], gap: int = 2) -> list[Line]:
 
 
 def line_width(line: Line) -> int:
-    """The cells that a line takes, but for the space at its end."""
+    """The cells of a line without the space at its end."""
     return cell_len("".join(words for words, _ in line).rstrip())
 
 
 def meter(share: float, width: int, style: str = "bar") -> Line:
-    """A bar that fills a share of its way."""
+    """A bar that fills a share of its width."""
     filled, rest = bar(share, width)
     return [(filled, style), (rest, "faint")]

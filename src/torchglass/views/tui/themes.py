@@ -134,16 +134,16 @@ _OF_SIXTEEN = {
 
 
 def column_colours(theme: Theme) -> Mapping[str, str]:
-    """The colours that the style sheet names `$glass-…`."""
+    """The colours that the style sheet calls `$glass-…`."""
     if theme.name == SIXTEEN.name:
         return _OF_SIXTEEN
     return _ON_DARK if theme.dark else _ON_LIGHT
 
 
 def theme_for(environment: Mapping[str, str], colours: str | None = "truecolor") -> str:
-    """The theme to begin with: what the user asked for, else what the terminal says of itself.
+    """The theme to start with: the user's choice, else one that fits the terminal.
 
-    `colours` is rich's word for how many it has: "standard" are sixteen.
+    `colours` is rich's name of the colour system: "standard" has sixteen.
     """
     if asked := environment.get("TEXTUAL_THEME"):
         return asked

@@ -29,7 +29,7 @@ from torchglass.views.tui.themes import THEMES, column_colours, theme_for
 
 
 class ListDialog(ModalScreen["str | None"]):
-    """A list of things; the id of the one that is picked, or None."""
+    """A list; the result is the id of the selected entry, or None."""
 
     BINDINGS: ClassVar = [
         Binding("escape,q", "dismiss(None)", "close", show=False),
@@ -44,7 +44,6 @@ class ListDialog(ModalScreen["str | None"]):
         self._footer = footer
 
     def compose(self) -> ComposeResult:
-        """The list."""
         options = [Option(Content(harmless(text)), id=name) for name, text in self._things]
         listed = OptionList(*options, id="pick")
         listed.border_title = self._title
@@ -56,7 +55,6 @@ class ListDialog(ModalScreen["str | None"]):
         self.dismiss(message.option.id)
 
     def action_cursor(self, direction: int) -> None:
-        """Go down or up."""
         listed = self.query_one(OptionList)
         listed.action_cursor_down() if direction > 0 else listed.action_cursor_up()
 
@@ -78,7 +76,7 @@ Line = tuple[str, str]
 
 
 class HelpWindow(ModalScreen[None]):
-    """All keys under the headings of the table, those of the focused pane first."""
+    """All keys by heading; those of the focused panel come first."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"help--heading", "help--key", "help--does"}
     AUTO_FOCUS = ""
@@ -98,7 +96,6 @@ class HelpWindow(ModalScreen[None]):
         self._focused = focused
 
     def compose(self) -> ComposeResult:
-        """One page, of several columns where there is room."""
         with VerticalScroll(id="help", can_focus=False) as page:
             page.border_title = "Keys"
             page.border_subtitle = "/ filter · Esc close"
@@ -110,11 +107,9 @@ class HelpWindow(ModalScreen[None]):
                     yield Static(column)
 
     def on_mount(self) -> None:
-        """Hide the filter until it is asked for."""
         self.query_one(Input).display = False
 
     def action_filter(self) -> None:
-        """Type what the keys are to be about."""
         line = self.query_one(Input)
         line.display = True
         self.set_focus(line)
@@ -132,7 +127,6 @@ class HelpWindow(ModalScreen[None]):
         self.set_focus(None)
 
     def action_close(self) -> None:
-        """Leave the filter, or the page."""
         line = self.query_one(Input)
         if line.has_focus:
             line.value = ""
@@ -142,16 +136,14 @@ class HelpWindow(ModalScreen[None]):
             self.dismiss()
 
     def action_scroll(self, direction: int) -> None:
-        """Move the page one line."""
         self.query_one(VerticalScroll).scroll_relative(y=direction, animate=False)
 
     def action_page(self, direction: int) -> None:
-        """Move the page by what can be seen of it."""
         page = self.query_one(VerticalScroll)
         page.scroll_relative(y=direction * max(page.size.height - 1, 1), animate=False)
 
     def _columns(self, wanted: str, count: int, width: int) -> list[Content]:
-        """The table as texts of about the same length, with no section torn apart."""
+        """The sections as columns of about the same height; no section is split."""
         blocks = [
             [
                 Content.styled(title, ".help--heading"),
@@ -169,7 +161,6 @@ class HelpWindow(ModalScreen[None]):
         return [Content("\n").join(column) for column in columns]
 
     def _sections(self) -> Iterator[tuple[str, Sequence[Line]]]:
-        """Headings and lines: what acts in the focused panel, all else, and the marks."""
         own = [key for key in self._keys if key.place in self._focused]
         first = {key.section for key in own} if self._in_panel else set()
         found = sections(self._keys)
@@ -186,7 +177,6 @@ class HelpWindow(ModalScreen[None]):
 def _wanted(
     blocks: Iterator[tuple[str, Sequence[Line]]], text: str
 ) -> Iterator[tuple[str, Sequence[Line]]]:
-    """The sections and lines that have a text in them."""
     for title, lines in blocks:
         kept = [line for line in lines if text in f"{title} {line[0]} {line[1]}".lower()]
         if kept:
@@ -194,7 +184,7 @@ def _wanted(
 
 
 def _lines(label: str, does: str, width: int) -> Iterator[Content]:
-    """A key and what it does, which goes on below itself where it is long."""
+    """A key and what it does, wrapped."""
     for words in textwrap.wrap(does, max(width - _KEYS - _BETWEEN, 1)):
         yield Content.assemble((f"{label:<{_KEYS}}", ".help--key"), (words, ".help--does"))
         label = ""
@@ -204,12 +194,12 @@ _TICK_SECONDS = 0.2
 
 
 class LoadingScreen(Screen[None]):
-    """Does something in a thread, and tells how long it has been at it; it can be left any time."""
+    """Runs `work` in a thread and shows the time it takes. The user can leave at any time."""
 
     BINDINGS: ClassVar = [Binding("escape,q", "app.quit", "give up", show=False)]
 
     class Opened(Message):
-        """It is done, or it raised."""
+        """The work is done, or it raised."""
 
         def __init__(self, result: object, error: BaseException | None) -> None:
             super().__init__()
@@ -223,13 +213,11 @@ class LoadingScreen(Screen[None]):
         self._start = time.monotonic()
 
     def compose(self) -> ComposeResult:
-        """A bar, and words below it."""
         with Vertical(id="opening"):
             yield ProgressBar(show_eta=False, show_percentage=False)
             yield Static(id="elapsed")
 
     def on_mount(self) -> None:
-        """Begin. A thread of our own, which nobody waits for when the user leaves."""
         threading.Thread(target=self._run, daemon=True).start()
         self._ticking = self.set_interval(_TICK_SECONDS, self._tick)
         self._tick()
@@ -254,7 +242,7 @@ class LoadingScreen(Screen[None]):
 
 
 def screenshot(app: App[Any], *, simplify: bool = False) -> str:
-    """What is on the screen as SVG."""
+    """The screen as SVG."""
     svg = app.export_screenshot(simplify=simplify)
     # The picture would load its font from another host.
     return re.sub(r"@font-face\s*{.*?}", "", svg, flags=re.DOTALL)
@@ -264,7 +252,7 @@ _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
 
 def pick_file(files: Sequence[Path], title: str = "Select a run or checkpoint") -> Path | None:
-    """The file that the user picks; None where they leave instead."""
+    """Let the user pick a file; None if they cancel."""
     return FilePicker(files, title).run()
 
 
@@ -290,11 +278,9 @@ class FilePicker(App["Path | None"]):
         self.theme = theme_for(os.environ, self.console.color_system)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """The colours of the columns, which the style sheet names."""
         return dict(column_colours(self.current_theme))
 
     def on_mount(self) -> None:
-        """Show the list."""
         names = [harmless(os.path.relpath(file)) for file in self._files.values()]
         width = max(map(cell_len, names), default=0)
         lines = [
@@ -307,7 +293,6 @@ class FilePicker(App["Path | None"]):
         self.exit(None if number is None else self._files[number])
 
     def _facts(self, file: Path) -> str:
-        """How large a file is, and how old."""
         try:
             stat = file.stat()
         except OSError:
@@ -324,7 +309,7 @@ def _ago(seconds: float) -> str:
 
 
 class Prompt(ModalScreen["str | None"]):
-    """A line to type into; what is wrong with it is said, and it is given back when it is right."""
+    """Asks for one line of text, and shows what is wrong with it until it is right."""
 
     DEFAULT_CSS: ClassVar[str] = """
     Prompt { align: center middle; background: $background 60%; }
@@ -348,7 +333,7 @@ class Prompt(ModalScreen["str | None"]):
     def __init__(
         self, title: str, value: str, placeholder: str, check: Callable[[str], str]
     ) -> None:
-        """`check` says what is wrong with what was typed, "" if nothing is."""
+        """`check` returns what is wrong with the text, or ""."""
         super().__init__()
         self._title = title
         self._value = value
@@ -356,7 +341,6 @@ class Prompt(ModalScreen["str | None"]):
         self._check = check
 
     def compose(self) -> ComposeResult:
-        """The line, and what is wrong with it."""
         with Vertical() as window:
             yield Input(self._value, placeholder=self._placeholder, compact=True)
             yield Static()

@@ -25,7 +25,7 @@ PAGE = 100
 
 @dataclass(slots=True, eq=False)
 class AttributeNode:
-    """One attribute, or a stretch of the items of one."""
+    """One attribute, or a range of its items."""
 
     attribute: Attribute
     parent: AttributeNode | None = None
@@ -37,12 +37,11 @@ class AttributeNode:
 
     @property
     def depth(self) -> int:
-        """How many branches it hangs on."""
         return 0 if self.parent is None else self.parent.depth + 1
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its own name, after those of the branches that it hangs on but for the first."""
+        """The names on the way to it, without the first node."""
         if self.parent is None:
             return ()
         own = () if self.stretch is not None else (self.attribute.name,)
@@ -50,27 +49,25 @@ class AttributeNode:
 
     @property
     def place(self) -> str:
-        """Where it is in what was opened: "config.sizes[3]"."""
+        """Its place below the module: "config.sizes[3]"."""
         return "".join(f".{name}" if name[:1] != "[" else name for name in self.names)[1:]
 
     @property
     def is_module(self) -> bool:
-        """Whether it is a module that was reached through modules alone, as those of the tree."""
+        """Whether it is a module of the tree: one that was reached through modules alone."""
         inside = self.parent is None or self.parent.is_module
         return self.attribute.role == "module" and inside
 
     @property
     def opens(self) -> bool:
-        """Whether there may be anything below it."""
         return self.stretch is not None or self.attribute.opens
 
     @property
     def wanted(self) -> range:
-        """The items to be asked for when it is opened."""
         return range(PAGE) if self.stretch is None else self.stretch
 
     def grow(self, page: Page) -> None:
-        """Take in what was read, in stretches where it is more than a page."""
+        """Add what was read, in ranges if it is more than a page."""
         self.is_read = self.is_open = True
         whole = range(page.total) if self.stretch is None else self.stretch
         if len(whole) > PAGE:
@@ -79,7 +76,6 @@ class AttributeNode:
             self.below = [AttributeNode(attribute, self) for attribute in page.attributes]
 
     def visible(self) -> Iterator[AttributeNode]:
-        """The branches below it that can be seen, in order."""
         for branch in self.below:
             yield branch
             if branch.is_open:
@@ -87,7 +83,7 @@ class AttributeNode:
 
 
 def stretches(whole: range) -> list[range]:
-    """A range in at most a page of parts of equal length."""
+    """Split a range into at most a page of ranges of equal length."""
     each = PAGE
     while len(whole) > each * PAGE:
         each *= PAGE
@@ -101,7 +97,7 @@ _MOST_NAME = 32
 
 
 class AttributesPanel(Panel):
-    """A tree of all that a module holds. Nothing in it is run before it is opened."""
+    """A tree of all attributes of a module. Nothing is called before it is opened."""
 
     key: ClassVar[str] = "a"
     title: ClassVar[str] = "Attributes"
@@ -127,12 +123,10 @@ class AttributesPanel(Panel):
 
     @classmethod
     def available(cls, state: ExplorerState) -> bool:
-        """Whether the model is here and not only its record."""
         return state.live is not None
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the keys act that act now."""
         return super().places if self._inner is None else ("panel", *self._inner.places)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -142,7 +136,6 @@ class AttributesPanel(Panel):
         return self._inner is None or action not in _OF_TREE
 
     def follow(self, moved: bool) -> None:
-        """Show what the module holds."""
         if self.state.live is None:
             self.say(f"{self.missing[:1].upper()}{self.missing[1:]}.")
         elif moved or self._root is None:
@@ -152,18 +145,15 @@ class AttributesPanel(Panel):
             self._draw()
 
     def action_reload(self) -> None:
-        """Read what the module holds anew."""
         live, path, everything = self.state.live, self.module.path, self._everything
         if live is not None:
             self.work("Reading", lambda _: _read_module(live, path, everything), self._take_root)
 
     def action_everything(self) -> None:
-        """Show or hide private names and methods."""
         self._everything = not self._everything
         self.action_reload()
 
     def action_unfold(self) -> None:
-        """Open the branch under the cursor; go in if it is open."""
         branch = self._branch()
         if branch is None:
             return
@@ -173,7 +163,6 @@ class AttributesPanel(Panel):
             self._open(branch)
 
     def action_fold(self) -> None:
-        """Close the branch under the cursor, or go to the one that holds it."""
         branch = self._branch()
         if branch is not None and branch.is_open:
             branch.is_open = False
@@ -184,7 +173,6 @@ class AttributesPanel(Panel):
             self.action_back()
 
     def choose(self, row: TextRow) -> None:
-        """Open what the row stands for, close it, or go to it in the tree."""
         branch = row.target
         if not isinstance(branch, AttributeNode):
             return
@@ -198,37 +186,29 @@ class AttributesPanel(Panel):
             self._open(branch)
 
     def is_marker(self, row: TextRow, x: int) -> bool:
-        """Whether a place in a row is that of its triangle."""
         return isinstance(row.target, AttributeNode) and 0 <= x - _indent(row.target) + 1 < len(
             _MARKS[True]
         )
 
     def action_mode(self) -> None:
-        """Show numbers, a picture, or many."""
         self._change(TensorSlice.next_mode, anew=True)
 
     def action_colours(self) -> None:
-        """Show red, green and blue as one picture, or channel by channel."""
         self._change(TensorSlice.turn_colours, anew=True)
 
     def action_browse(self, by: int) -> None:
-        """Go to the next slice."""
         self._change(lambda look: look.browse(by))
 
     def action_dimension(self) -> None:
-        """Browse through another dimension."""
         self._change(TensorSlice.next_dimension)
 
     def action_turn(self) -> None:
-        """See other dimensions as rows and columns."""
         self._change(TensorSlice.turn, anew=True)
 
     def action_columns(self, by: int) -> None:
-        """See columns further right."""
         self._change(lambda look: look.pan(by))
 
     def action_slice(self) -> None:
-        """Ask for a slice, and show it."""
         viewer = self._inner
         if not isinstance(viewer, TensorViewer) or viewer.facts.unreadable:
             return
@@ -249,7 +229,7 @@ class AttributesPanel(Panel):
         self.app.push_screen(Prompt(title, look.text, "0, :, 3:7", check), take)
 
     def _change(self, change: Callable[[TensorSlice], None], *, anew: bool = False) -> None:
-        """Look at another part of the tensor, `anew` from the top."""
+        """Show another part of the tensor; `anew` scrolls to its top."""
         if not isinstance(self._inner, TensorViewer):
             return
         change(self._inner.look)
@@ -260,7 +240,6 @@ class AttributesPanel(Panel):
             self._measure(self._inner)
 
     def close_inner(self) -> bool:
-        """Close the tensor or the text that is open."""
         if self._inner is None:
             return False
         self._inner = None
@@ -374,7 +353,6 @@ def _indent(branch: AttributeNode) -> int:
 
 
 def _pieces(branch: AttributeNode, width: int) -> Sequence[Piece]:
-    """A branch in a line: its mark, its name, and what it is."""
     attribute = branch.attribute
     guide = "  " * (branch.depth - 1)
     if branch.stretch is not None:

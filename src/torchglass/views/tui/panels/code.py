@@ -49,7 +49,7 @@ class CodeListing:
 
 
 def lineage(model: Model, class_name: str) -> list[Ancestor]:
-    """A class and those that it inherits from, as far as their code may be here."""
+    """A class and its base classes, as far as their source may be here."""
     source = model.classes.get(class_name)
     if source is None:
         return []
@@ -57,7 +57,7 @@ def lineage(model: Model, class_name: str) -> list[Ancestor]:
 
 
 def list_class(model: Model, class_name: str, of: Ancestor, *, whole: bool) -> CodeListing | None:
-    """The code of a class or of one that it inherits from; None where it is not here."""
+    """The source of a class or of one of its base classes; None if it is not here."""
     source = model.classes[class_name]
     code = read_class(
         ClassSource(
@@ -84,7 +84,7 @@ def list_class(model: Model, class_name: str, of: Ancestor, *, whole: bool) -> C
 
 
 def forward_holder(model: Model, class_name: str) -> Ancestor | None:
-    """The nearest of a class and its ancestors whose code has the `forward` that runs."""
+    """The first of a class and its base classes whose source has the `forward` that runs."""
     for one in lineage(model, class_name):
         listing = list_class(model, class_name, one, whole=False) if one.file else None
         if listing is not None and listing.forward_line is not None:
@@ -136,7 +136,6 @@ def _file(file: str) -> str:
 
 
 def _first_line(code: ClassCode) -> int:
-    """The line of the first decorator, or of the class itself."""
     lines = code.text.split("\n")
     before = next(at for at, line in enumerate(lines) if re.match(r"\s*class\b", line))
     return code.line - before
@@ -150,7 +149,7 @@ _ABOVE = 2
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What is asked for: a class of a line of ancestors, alone or in its file."""
+    """Which class of the inheritance chain to show, alone or in its file."""
 
     class_name: str
     generation: int | None = None
@@ -159,7 +158,7 @@ class _View:
 
 
 class CodePanel(Panel):
-    """The class of the module, with the lines marked that ran in the recorded pass."""
+    """The source of the module's class; lines that ran in the recorded forward are marked."""
 
     key: ClassVar[str] = "c"
     title: ClassVar[str] = "Code"
@@ -177,12 +176,10 @@ class CodePanel(Panel):
 
     @classmethod
     def available(cls, state: ExplorerState) -> bool:
-        """Whether the code of any class is known."""
         return bool(state.model.classes)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the keys act that act now."""
         inherits = len(lineage(self.state.model, self._view.class_name)) > 1
         return (
             *super().places,
@@ -192,7 +189,6 @@ class CodePanel(Panel):
 
     @property
     def listing(self) -> CodeListing | None:
-        """The lines that are shown."""
         return self._listings.get(self._view)
 
     @property
@@ -202,14 +198,12 @@ class CodePanel(Panel):
         return None if listing is None else (listing.file, listing.first + self.row)
 
     def follow(self, moved: bool) -> None:
-        """Show the code of the module's class."""
         if self._view.class_name != self.module.class_name:
             self._turn_to(_View(self.module.class_name, whole=self._view.whole))
         elif moved or self.listing is not None:
             self._mark()
 
     def pick(self, op: OpId) -> None:
-        """Mark the line that produced an op, and go there if it is shown."""
         self._picked = op
         trace, listing = traced_forward(self.state), self.listing
         source = trace.op(op).source if trace else None
@@ -218,28 +212,25 @@ class CodePanel(Panel):
         self._draw()
 
     def action_forward(self) -> None:
-        """Show the `forward` that runs."""
         self._turn_to(_View(self._view.class_name, whole=self._view.whole))
 
     def action_top(self) -> None:
-        """Show where the class begins."""
         if self.listing:
             self._go_to_line(self.listing.class_line)
 
     def action_whole(self) -> None:
-        """Show the whole file, or the class alone."""
         view = self._view
         self._turn_to(_View(view.class_name, self._generation(), not view.whole))
 
     def action_ancestor(self, direction: int) -> None:
-        """Show the class that this one inherits from, or come back from there."""
+        """Show the base class, or come back from it."""
         line = lineage(self.state.model, self._view.class_name)
         if line:
             there = min(max(self._generation() + direction, 0), len(line) - 1)
             self._turn_to(_View(self._view.class_name, there, self._view.whole))
 
     def choose(self, row: TextRow) -> None:
-        """Pick the op that the line ran, the next one each time."""
+        """Select the op of the line; the next one each time."""
         ops = row.target or []
         if ops:
             at = ops.index(self._picked) + 1 if self._picked in ops else 0
@@ -278,7 +269,6 @@ class CodePanel(Panel):
         self._mark()
 
     def _mark(self) -> None:
-        """Find out which lines ran, which takes a while in a large trace."""
         trace, listing = traced_forward(self.state), self.listing
         if trace is None or listing is None:
             self._draw()
@@ -350,7 +340,6 @@ def _read(model: Model, view: _View, progress: Progress) -> CodeListing | None:
 
 
 def _lines_run(trace: TracedForward, path: str, listing: CodeListing) -> Mapping[int, list[OpId]]:
-    """The ops of a module by the line of the listing that ran them."""
     found: dict[int, list[OpId]] = {}
     for op in map(trace.op, trace.ops(path)):
         source = op.source
@@ -360,7 +349,6 @@ def _lines_run(trace: TracedForward, path: str, listing: CodeListing) -> Mapping
 
 
 def _short(file: str) -> str:
-    """The end of a path, which tells most about it."""
     return harmless("/".join(Path(file).parts[-_PARTS:]))
 
 
@@ -369,7 +357,7 @@ _WITH_COLON = {"hx", "helix", "subl", "zed", "zeditor"}
 
 
 def source_place(model: Model, module: Module) -> tuple[str, int] | None:
-    """The file and line of a module's forward, or of its class; None where there is no file."""
+    """The file and line of a module's forward, or of its class; None if there is no file."""
     source = model.classes.get(module.class_name)
     if source is None:
         return None
@@ -378,7 +366,7 @@ def source_place(model: Model, module: Module) -> tuple[str, int] | None:
 
 
 def open_editor(app: App[None], file: str, line: int) -> str:
-    """Let the user edit a file, and come back; what went wrong, or ""."""
+    """Open a file in the user's editor, and wait; the error message, or ""."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
         return f"Set $EDITOR to open {file}:{line}"
@@ -392,7 +380,7 @@ def open_editor(app: App[None], file: str, line: int) -> str:
 
 
 def _place(editor: str, file: str, line: int) -> list[str]:
-    """A line of a file as an editor takes it on its command line."""
+    """A line of a file as the arguments of an editor."""
     name = Path(editor).stem
     if name in _GO_TO:
         return ["--goto", f"{file}:{line}"]

@@ -36,7 +36,7 @@ _BESIDE = {
 
 
 def describe_change(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
-    """What became of a module; nothing where it is the same or nothing is compared."""
+    """How a module differs from the other model; nothing if it does not."""
     comparison = state.comparison
     if comparison is None:
         return
@@ -61,7 +61,7 @@ def _differences(change: ModuleChange, width: int) -> Iterator[TextRow]:
 
 
 def _filled(lines: list[list[TableCell]]) -> list[list[TableCell]]:
-    """The lines without the columns in which nothing stands."""
+    """The table without its empty columns."""
     columns = [column for column in zip(*lines, strict=True) if any(cell.text for cell in column)]
     return [list(line) for line in zip(*columns, strict=True)]
 
@@ -87,19 +87,18 @@ _METER = 12
 
 
 class DetailsPanel(Panel):
-    """Parameters, bytes, shapes, types, shares and inheritance of a module."""
+    """Size, tensors, last call, inheritance and hooks of a module."""
 
     key: ClassVar[str] = "i"
     title: ClassVar[str] = "Details"
     BINDINGS: ClassVar = panel_bindings("panel:details")
 
     def follow(self, moved: bool) -> None:
-        """Draw what there is to tell of the module."""
         self.put(describe(self.state, self.module, self.room))
 
 
 def describe(state: ExplorerState, module: Module, width: int) -> list[TextRow]:
-    """What there is to tell of a module, line by line."""
+    """The rows of a module."""
     counts = state.counts(module)
     return sections(
         list(_who(state, module, width)),
@@ -149,7 +148,7 @@ def _problem(module: Module, width: int) -> list[TextRow]:
 
 
 def _also_in_file(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
-    """What a checkpoint holds beside the model; what has tensors is a branch of the tree."""
+    """What a checkpoint contains besides the model. Parts with tensors are in the tree."""
     parts = state.model.also_in_file if module.parent is None else ()
     if parts:
         yield heading("also in this file")
@@ -187,7 +186,6 @@ def _totals(state: ExplorerState, module: Module, counts: ModuleCounts) -> Itera
 
 
 def _wholes(state: ExplorerState, module: Module) -> Iterator[tuple[str, ModuleCounts]]:
-    """What a module is a part of: the model, and the module around it."""
     if module.parent is None:
         return
     root, parent = state.model.root, state.model[module.parent]
@@ -220,7 +218,7 @@ def _slot_cells(slot: Slot) -> list[TableCell]:
 
 
 def _standing(slot: Slot) -> str:
-    """What sets a tensor apart from a trainable parameter in plain memory."""
+    """What is special about a tensor: not a trainable parameter in CPU memory."""
     words = []
     if slot.role != "parameter":
         words.append(slot.role if slot.persistent else f"{slot.role}, not saved")
@@ -234,7 +232,7 @@ def _standing(slot: Slot) -> str:
 
 
 def _last_call(state: ExplorerState, module: Module) -> Iterator[TextRow]:
-    """What went into and came out of the module, as far as a forward of it was recorded."""
+    """The inputs and outputs of the last recorded call."""
     path = state.path_of_calls(module)
     recorded, trace = state.statistics(path), traced_forward(state)
     calls = recorded.calls if recorded else trace.calls.get(path, ()) if trace else ()

@@ -25,7 +25,7 @@ _STYLES = ("name", "shape", "dtype", "muted")
 
 
 class ExplanationPanel(Panel):
-    """Where the forward failed, what met there, why, what would fit, and what ran before."""
+    """Why the forward failed: where, with which tensors, what would fit, and what ran before."""
 
     key: ClassVar[str] = "E"
     title: ClassVar[str] = "Explanation"
@@ -34,11 +34,9 @@ class ExplanationPanel(Panel):
 
     @classmethod
     def available(cls, state: ExplorerState) -> bool:
-        """Whether a forward raised."""
         return state.failure is not None
 
     def follow(self, moved: bool) -> None:
-        """Draw the explanation, which is the same for all modules."""
         if self.state.failure is None:
             self.say(f"{self.missing}.")
         else:
@@ -46,7 +44,7 @@ class ExplanationPanel(Panel):
 
 
 def describe(failure: Failure, width: int) -> list[TextRow]:
-    """The story of a forward that raised, line by line."""
+    """The rows of a failed forward."""
     who, what = headline(failure)
     error = [row for line in what.splitlines() for row in paragraph(line, width, "problem")]
     return sections(

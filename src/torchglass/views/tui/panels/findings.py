@@ -24,7 +24,7 @@ _MOST = 1_000
 
 
 class FindingsPanel(Panel):
-    """All problems of the run; those of the module and of what is inside it come first."""
+    """All problems of the run; those inside the module come first."""
 
     key: ClassVar[str] = "exclamation_mark"
     title: ClassVar[str] = "Findings"
@@ -32,7 +32,7 @@ class FindingsPanel(Panel):
     BINDINGS: ClassVar = panel_bindings("panel:findings", "panel:values")
 
     class Checked(Message):
-        """The values of the weights were looked at."""
+        """The weights were checked."""
 
     def __init__(self, state: ExplorerState) -> None:
         super().__init__(state)
@@ -42,12 +42,10 @@ class FindingsPanel(Panel):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the keys act that act now."""
         unread = not self.state.findings() and _can_check(self.state)
         return (*super().places, *(("panel:values",) if unread else ()))
 
     def follow(self, moved: bool) -> None:
-        """Draw the problems."""
         found = self.state.findings()
         if not found:
             self.subtitle, self._starts = "", []
@@ -60,7 +58,7 @@ class FindingsPanel(Panel):
         self.put(rows)
 
     def action_line(self, by: int) -> None:
-        """Go to the next finding, or to the one before; not from line to line within one."""
+        """Go from finding to finding, not from line to line."""
         starts = self._starts
         if not starts:
             return
@@ -71,16 +69,13 @@ class FindingsPanel(Panel):
 
     @property
     def position(self) -> str:
-        """Which finding it is of those that are told."""
         return f"{self._here + 1:,}/{len(self._starts):,}" if super().position else ""
 
     @property
     def _here(self) -> int:
-        """Which finding the cursor is on."""
         return max(bisect_right(self._starts, self.row) - 1, 0)
 
     def action_check(self) -> None:
-        """Look for NaN and Inf in the weights."""
         live = self.state.live
         if live is not None and not self.state.findings() and _can_check(self.state):
             self.work("Checking the weights", live.check, self._take_checked)
@@ -90,14 +85,12 @@ class FindingsPanel(Panel):
         self.post_message(self.Checked())
 
     def action_tell(self) -> None:
-        """Tell all about the finding under the cursor, or only its sentence."""
         target = self.rows[self.row].target if self.row < len(self.rows) else None
         if isinstance(target, tuple):
             self._open ^= {target[0]}
             self.follow(False)
 
     def choose(self, row: TextRow) -> None:
-        """Go to where the problem is."""
         if isinstance(row.target, tuple):
             self.post_message(self.Jump(row.target[1]))
 
@@ -136,14 +129,13 @@ def _is_inside(path: str, around: str) -> bool:
 
 
 def _can_check(state: ExplorerState) -> bool:
-    """Whether there are weights whose values nobody looked at."""
+    """Whether there are weights that were not checked."""
     counts = state.counts(state.model.root)
     unread = state.values_checked is False and state.document(Findings) is None
     return unread and counts is not None and counts.total.bytes > 0
 
 
 def _without_findings(state: ExplorerState) -> str:
-    """Which values were looked at in vain, and which were not."""
     if state.step >= 0:
         return f"No problems found up to step {state.step:,}."
     if state.document(Findings) is not None:
@@ -167,7 +159,7 @@ def _counted(found: Sequence[Finding]) -> str:
 
 
 def _where(finding: Finding) -> str:
-    """The place in few words: module, call, op, phase, step."""
+    """Where a finding is: module, call, op, phase, step."""
     call = f"call {finding.call}" if finding.call > 1 else ""
     phase = finding.phase if finding.phase != "forward" else ""
     step = f"step {finding.step:,}" if finding.step is not None else ""
@@ -176,7 +168,7 @@ def _where(finding: Finding) -> str:
 
 
 def _told(finding: Finding, width: int) -> Iterator[TextRow]:
-    """What a finding rests on: the line, the reason, the tensors."""
+    """The evidence of a finding: cause, source line, tensors."""
     if reason := cause(finding):
         yield from paragraph(f"why: {harmless(reason)}", width, "note")
     source = finding.source

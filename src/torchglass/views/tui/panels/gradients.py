@@ -39,14 +39,14 @@ _TOO_LITTLE = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class _LayerValue:
-    """A layer, and the latest of what its bar shows."""
+    """A layer and its latest value."""
 
     layer: Layer
     latest: float
 
 
 class GradientFlowPanel(Panel):
-    """A bar for each layer on a logarithmic scale, the latest step of a training."""
+    """A bar for each layer on a log scale, at the latest step."""
 
     key: ClassVar[str] = "G"
     title: ClassVar[str] = "Gradient flow"
@@ -62,34 +62,28 @@ class GradientFlowPanel(Panel):
 
     @classmethod
     def available(cls, state: ExplorerState) -> bool:
-        """Whether any gradient was recorded over steps."""
         return any(one.name.endswith((GRADIENT, UPDATE, _NORMS)) for one in state.all_series())
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the keys act that act now."""
         return (*super().places, *(("panel:quantities",) if len(self._flows) > 1 else ()))
 
     def wanted(self) -> Iterable[SeriesId]:
-        """The gradients and updates of all layers."""
         for known in _flows(self.state).values():
             for layer in known:
                 yield from (one.id for one in (*layer.gradients, *layer.updates))
 
     def action_quantity(self) -> None:
-        """Show gradients of parameters, the updates that they make, or gradients of outputs."""
         known = list(self._flows)
         if known:
             self._quantity = known[(known.index(self._quantity) + 1) % len(known)]
             self.follow(True)
 
     def action_sort(self) -> None:
-        """Show layers in the order of the model, or the largest first."""
         self._largest_first = not self._largest_first
         self.follow(False)
 
     def follow(self, moved: bool) -> None:
-        """Draw a bar for each layer."""
         self._flows = _flows(self.state)
         if self._quantity not in self._flows:
             self._quantity = next(iter(self._flows), self._quantity)
@@ -106,7 +100,7 @@ class GradientFlowPanel(Panel):
             self.go(next(inside, 0))
 
     def _measure(self, layer: Layer) -> _LayerValue:
-        """The latest number of a layer, without a look at all steps before."""
+        """The latest value of a layer, without reading the steps before."""
         latest = self._values(layer, lambda series: _last(self.state.points(series)))
         return _LayerValue(layer, float(latest[-1]) if len(latest) else _NOT_READ)
 
@@ -157,7 +151,7 @@ class GradientFlowPanel(Panel):
 
 
 def _flows(state: ExplorerState) -> dict[Quantity, list[Layer]]:
-    """The layers of which each quantity was recorded, as far as any was."""
+    """The layers of each quantity that was recorded."""
     model, series = state.model, state.all_series()
     holding = layers(model, series)
     found: dict[Quantity, list[Layer]] = {
@@ -169,9 +163,9 @@ def _flows(state: ExplorerState) -> dict[Quantity, list[Layer]]:
 
 
 def output_layers(model: Model, series: Iterable[Series]) -> list[Layer]:
-    """The modules of a model that gradients of outputs were recorded of, in order.
+    """The modules whose output gradients were recorded, in model order.
 
-    The norms of the gradients of all samples are together the norm of the whole gradient.
+    The norm over all samples is the norm of the whole gradient.
     """
     found: dict[str, dict[str, Series]] = {}
     for one in series:
@@ -189,20 +183,18 @@ def output_layers(model: Model, series: Iterable[Series]) -> list[Layer]:
 
 
 def _is_output(name: str) -> bool:
-    """Whether a series is of an output, of whichever call of the module."""
     place = name.rpartition(":")[2]
     return place == "output" or place.startswith("output.")
 
 
 def _last(points: Points | None) -> Points | None:
-    """The last of some points alone."""
     if points is None or not len(points):
         return None
     return replace(points, steps=points.steps[-1:], values=points.values[-1:])
 
 
 def _decades(measures: Sequence[_LayerValue]) -> tuple[int, int]:
-    """The powers of ten that hold all that is finite and above zero."""
+    """The powers of ten around all finite, positive values."""
     known = [one.latest for one in measures if one.latest > 0 and math.isfinite(one.latest)]
     if not known:
         return -1, 0
@@ -217,7 +209,7 @@ def _place(value: float, low: int, high: int) -> float:
 
 
 def _style(value: float, quantity: Quantity) -> str:
-    """Whether a bar is to be looked at: it vanished, it explodes, or it is no number."""
+    """Red where a gradient is 0, NaN or Inf; yellow where it is very large or small."""
     if math.isnan(value) or math.isinf(value) or value == 0:
         return "problem"
     if value > _TOO_MUCH[quantity] or 0 < value < _TOO_LITTLE:

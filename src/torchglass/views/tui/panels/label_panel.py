@@ -25,7 +25,7 @@ _KEYS: dict[Group, str] = {
 
 
 class LabelPanel(Panel):
-    """All components of the labels, those that are shown ticked, in their order."""
+    """All columns in their order; visible ones are ticked."""
 
     key: ClassVar[str] = "L"
     title: ClassVar[str] = "Labels"
@@ -33,7 +33,7 @@ class LabelPanel(Panel):
     BINDINGS: ClassVar = bindings("labels")
 
     class Changed(Message):
-        """The user chose other labels."""
+        """The user chose other columns."""
 
         def __init__(self, labels: ColumnChoice) -> None:
             super().__init__()
@@ -44,19 +44,18 @@ class LabelPanel(Panel):
         self.labels = labels
 
     def take(self, labels: ColumnChoice) -> None:
-        """Show labels that were changed elsewhere."""
+        """Show a choice that was changed elsewhere."""
         self.labels = labels
         self.follow(False)
 
     def follow(self, moved: bool) -> None:
-        """Draw the list, below the label of the module under the cursor."""
         self.put(
             [self._row(column) for column in self.labels.all],
             [TextRow(list(self._preview())), TextRow([])],
         )
 
     def _style(self, tone: str, style: str) -> Style:
-        """The colours of the tree, before those of a panel."""
+        """The colours of the tree come before those of a panel."""
         if style not in TEXT_STYLES:
             return super()._style(tone, style)
         focused = "glass-cursor" if self.has_focus else "glass-resting"
@@ -77,13 +76,12 @@ class LabelPanel(Panel):
         )
 
     def _value(self, column: TreeColumn) -> list[tuple[str, str]]:
-        """What a component says of the module under the tree's cursor."""
         if column is NAME and self.module.parent is None:
             return [(self.state.model.name, "name")]
         return list(column.draw(self.state, [self.module]))
 
     def _preview(self) -> Iterator[tuple[str, str]]:
-        """The label of the module under the cursor."""
+        """The row of the selected module, as the tree shows it."""
         room = self.room
         columns = [column for column in self.labels.all if column.id in self.labels.shown]
         for column in columns:
@@ -97,15 +95,13 @@ class LabelPanel(Panel):
                 room -= 2
 
     def action_move(self, by: int) -> None:
-        """Go some lines down."""
         self.go(self.row + by)
 
     def choose(self, row: TextRow) -> None:
-        """Show or hide the component under the cursor."""
         self._change(self.labels.toggled(self.labels.all[self.row].id))
 
     def action_shift(self, by: int) -> None:
-        """Move the component under the cursor up or down in the labels; the name stays first."""
+        """Move the column up or down; the name stays first."""
         column = self.labels.all[self.row]
         if column is NAME:
             return

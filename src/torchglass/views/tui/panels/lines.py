@@ -33,7 +33,7 @@ _LOST, _LOST_COLOUR = "×", "#ff00ff"
 
 
 class RowList(ScrollView, can_focus=True):
-    """A list of rows to scroll through, below some that stay."""
+    """A scrollable list of rows below a fixed header, with or without a cursor."""
 
     has_cursor: bool = False
     """Whether rows are gone to one by one, and not only scrolled."""
@@ -90,40 +90,39 @@ class RowList(ScrollView, can_focus=True):
         self._styles_of: dict[tuple[str, str], Style] = {}
 
     def choose(self, row: TextRow) -> None:
-        """Do what a row stands for."""
+        """Called when a row is selected."""
 
     def stood(self) -> None:
-        """The cursor stands on another row."""
+        """Called when the cursor moved to another row."""
 
     def placed(self) -> None:
-        """Another part of it may be in sight."""
+        """Called when another part may be visible."""
 
     def is_marker(self, row: TextRow, x: int) -> bool:
-        """Whether a place in a row is where it is opened and closed."""
+        """Whether `x` is on the triangle that opens and closes a row."""
         return False
 
     def top(self) -> Sequence[TextRow]:
-        """The rows that stay."""
+        """The rows above the list that do not scroll."""
         return self._header
 
     @property
     def room(self) -> int:
-        """The cells that a row has without being cut."""
+        """The cells of a row that are not cut."""
         return max(self.scrollable_content_region.width - 2, 1)
 
     @property
     def rows(self) -> Sequence[TextRow]:
-        """What can be seen in it, by scrolling."""
         return self._rows
 
     @property
     def window(self) -> int:
-        """How many rows are seen at once."""
+        """How many rows are visible at once."""
         return max(self.scrollable_content_region.height - len(self.top()), 1)
 
     @property
     def position(self) -> str:
-        """Where one is in what does not fit: which row of how many, or how much of it was seen."""
+        """The row of the cursor, or how much was scrolled; "" if everything fits."""
         count = len(self._rows)
         if count <= self.window:
             return ""
@@ -132,13 +131,13 @@ class RowList(ScrollView, can_focus=True):
         return f"{min((self.scroll_offset.y + self.window) / count, 1):.0%}"
 
     def put(self, rows: Sequence[TextRow], header: Sequence[TextRow] = ()) -> None:
-        """Show these rows, below a header that stays."""
+        """Show these rows below a fixed header."""
         self._rows, self._header = rows, header
         self.row = min(self.row, max(len(rows) - 1, 0))
         self.lay_out()
 
     def lay_out(self) -> None:
-        """Take in that there are other rows."""
+        """Update the sizes for other rows."""
         near = self.scroll_offset.y
         widest = max(map(_width, self._rows[near : near + 2 * self.window]), default=0)
         self.virtual_size = Size(widest + 2, len(self._rows) + len(self.top()))
@@ -146,12 +145,10 @@ class RowList(ScrollView, can_focus=True):
         self.placed()
 
     def notify_style_update(self) -> None:
-        """Draw everything anew in other colours."""
         self._styles_of.clear()
         super().notify_style_update()
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen: what stays at the top, then the rows."""
         top = self.top()
         if y < len(top):
             return self._strip(top[y], "plain", 0)
@@ -175,14 +172,14 @@ class RowList(ScrollView, can_focus=True):
 
     @property
     def has_few_colours(self) -> bool:
-        """Whether the terminal has too few colours for pictures, which are then shades."""
+        """Whether the terminal has too few colours for pictures; they are drawn in shades."""
         app = self.app
         # Without a terminal there are as many colours as one likes.
         sixteen = not app.is_headless and app.console.color_system == "standard"
         return sixteen or app.no_color or app.theme == SIXTEEN.name
 
     def _shade(self, upper: str, lower: str, behind: Style) -> Segment:
-        """Two pixels as one character that has as much ink as they have light."""
+        """Two pixels as one character, denser for brighter ones."""
         return Segment(_shade(upper, lower, self.app.current_theme.dark), behind)
 
     def _style(self, tone: str, style: str) -> Style:
@@ -193,7 +190,7 @@ class RowList(ScrollView, can_focus=True):
         return self._styles_of[key]
 
     def go(self, row: int) -> None:
-        """Put the cursor on a row and bring it into view."""
+        """Move the cursor to a row, and scroll to it."""
         self.row = min(max(row, 0), max(len(self._rows) - 1, 0))
         top = self.scroll_offset.y
         if self.row < top:
@@ -205,12 +202,11 @@ class RowList(ScrollView, can_focus=True):
         self.stood()
 
     def watch_scroll_y(self, old: float, new: float) -> None:
-        """Tell that another part is in sight, however one got there."""
         super().watch_scroll_y(old, new)
         self.placed()
 
     def turn_to(self, x: int | None = None, y: int | None = None) -> None:
-        """Scroll to a place at once: rows that were just put need no layout before."""
+        """Scroll at once: rows that were just put need no layout before."""
         self.scroll_to(x, y, animate=False, force=True, immediate=True)
         # A bar that was not there yet did not hear of it.
         self.call_after_refresh(self._place_bar)
@@ -219,31 +215,26 @@ class RowList(ScrollView, can_focus=True):
         self.vertical_scrollbar.position = self.scroll_offset.y
 
     def action_line(self, by: int) -> None:
-        """Go some lines down."""
         if self.has_cursor:
             self.go(self.row + by)
         else:
             self.turn_to(y=self.scroll_offset.y + by)
 
     def action_screenful(self, direction: int) -> None:
-        """Go one screen down or up."""
         self.action_line(direction * max(self.window - 1, 1))
 
     def action_end(self, direction: int) -> None:
-        """Go to the first or the last line."""
         self.action_line(direction * len(self._rows))
 
     def action_pan(self, direction: int) -> None:
-        """See what is further right or left."""
         self.turn_to(x=self.scroll_offset.x + direction * _PAN)
 
     def action_choose(self) -> None:
-        """Do what the row under the cursor stands for."""
         if self._rows:
             self.choose(self._rows[self.row])
 
     def on_click(self, event: events.Click) -> None:
-        """Go to a row; do what it stands for by a second click, or at once without a cursor."""
+        """Select a row by a second click, or at once where there is no cursor."""
         at = event.y - len(self.top()) + self.scroll_offset.y
         if not 0 <= at < len(self._rows) or event.y < len(self.top()):
             return
@@ -259,7 +250,7 @@ def _width(row: TextRow) -> int:
 
 @lru_cache(maxsize=1 << 13)
 def _half_block(upper: str, lower: str, behind: Style) -> Segment:
-    """A cell of two pixels, of which one or both may be missing."""
+    """A cell of two pixels; one or both may be missing."""
     if not upper:
         return Segment("▄" if lower else " ", behind + Style(color=lower or None))
     return Segment("▀", behind + Style(color=upper, bgcolor=lower or None))
@@ -267,7 +258,7 @@ def _half_block(upper: str, lower: str, behind: Style) -> Segment:
 
 @lru_cache(maxsize=1 << 13)
 def _shade(upper: str, lower: str, bright_ink: bool) -> str:
-    """The character for two pixels, of which one or both may be missing."""
+    """The character for two pixels; one or both may be missing."""
     pixels = [pixel for pixel in (upper, lower) if pixel]
     if not pixels:
         return " "
@@ -279,7 +270,7 @@ def _shade(upper: str, lower: str, bright_ink: bool) -> str:
 
 
 def _light(colour: str) -> float:
-    """How bright a colour is, from 0 to 1."""
+    """The brightness of a colour, from 0 to 1."""
     red, green, blue = Color.parse(colour).rgb
     return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
 
@@ -288,7 +279,7 @@ _TAB = 4
 
 
 class TextViewer:
-    """What an attribute says, as lines that fit."""
+    """A long text of an attribute, wrapped."""
 
     places = ("panel:text",)
     """Where the keys act that act on it, as the table of keys names it."""
@@ -301,7 +292,7 @@ class TextViewer:
     def rows(
         self, width: int, height: int, *, shades: bool = False
     ) -> tuple[Sequence[TextRow], Sequence[TextRow]]:
-        """The lines, broken where they are too long, and none that stays at the top."""
+        """The wrapped lines, and no header."""
         if self._drawn[0] != width:
             self._drawn = width, [row for line in self._lines for row in _broken(line, width)]
         return self._drawn[1], []

@@ -32,34 +32,30 @@ from torchglass.views.tui.text_rows import (
 
 
 class TracedForward:
-    """One pass: its anatomy, and its ops by the module that they ran in."""
+    """A traced forward, with its ops by module."""
 
     def __init__(self, trace: TraceRecord) -> None:
         self.anatomy = Anatomy(trace)
 
     @property
     def trace(self) -> TraceRecord:
-        """The record."""
         return self.anatomy.record
 
     def op(self, id: OpId) -> OpRecord:
-        """One op."""
         return self.trace.ops[id]
 
     def name(self, id: OpId) -> str:
-        """What an op is called."""
         return str(self.anatomy.labels[id])
 
     @cached_property
     def calls(self) -> Mapping[str, tuple[CallRecord, ...]]:
-        """The calls of each module, by its path."""
         found: dict[str, list[CallRecord]] = {}
         for call in self.trace.calls:
             found.setdefault(call.path, []).append(call)
         return {path: tuple(calls) for path, calls in found.items()}
 
     def ops(self, path: str) -> list[OpId]:
-        """The ops that ran in a module, inner modules included, in the order of the pass."""
+        """The ops that ran in a module, inner modules included, in order."""
         calls = self.calls.get(path, ())
         if not path:
             return [op.id for op in self.trace.ops]
@@ -72,7 +68,7 @@ class TracedForward:
 
 
 def shared_note(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
-    """Where the calls of a module that stands in several places are recorded."""
+    """A note on a shared module: where its calls are recorded."""
     if module.alias_of is not None:
         first = harmless(state.path_of_calls(module)) or "the model"
         words = f"{SHARED} The same module as {first}: all calls of both are recorded there."
@@ -83,7 +79,7 @@ _KNOWN: WeakKeyDictionary[ExplorerState, TracedForward] = WeakKeyDictionary()
 
 
 def traced_forward(state: ExplorerState) -> TracedForward | None:
-    """The pass that a run keeps; the same object as long as the trace is the same."""
+    """The traced forward of a run; the same object while the trace is the same."""
     trace = state.document(TraceRecord)
     if trace is None:
         return None
@@ -98,7 +94,7 @@ _MOST_RELATIVES = 200
 
 
 class TensorFlowPanel(Panel):
-    """A list of ops; an opened one with the ops that it comes from and those that it goes to."""
+    """The ops of a module; an opened op with its inputs and the ops that use it."""
 
     key: ClassVar[str] = "w"
     title: ClassVar[str] = "Tensor flow"
@@ -115,11 +111,9 @@ class TensorFlowPanel(Panel):
 
     @classmethod
     def available(cls, state: ExplorerState) -> bool:
-        """Whether a pass was traced."""
         return state.document(TraceRecord) is not None
 
     def follow(self, moved: bool) -> None:
-        """List the ops of the module."""
         trace = traced_forward(self.state)
         if trace is None:
             self.say(f"{self.missing[:1].upper()}{self.missing[1:]}.")
@@ -132,26 +126,22 @@ class TensorFlowPanel(Panel):
         self.work("Naming ops", lambda _: (trace, _named(trace, path)), self._take_ops)
 
     def pick(self, op: OpId) -> None:
-        """Go to an op that was picked in another panel."""
         if op in self._ops and not self._walked:
             self.row = self._ops.index(op)
             super().go(self.row)
 
     def stood(self) -> None:
-        """Tell the other panels which op the cursor is on."""
         op = self._op()
         if op is not None and not self._walked:
             self.post_message(self.Picked(op))
 
     def choose(self, row: TextRow) -> None:
-        """Walk to the op of a row, or go to the module that holds a parameter."""
         if isinstance(row.target, int):
             self._walk(OpId(row.target))
         else:
             super().choose(row)
 
     def action_relative(self, direction: int) -> None:
-        """Walk to the first op that this one comes from, or goes to."""
         op = self._op()
         if op is None or self._pass is None:
             return
@@ -160,17 +150,14 @@ class TensorFlowPanel(Panel):
             self._walk(relatives[0])
 
     def action_return(self) -> None:
-        """Go back to the op before, to the list, or to the tree."""
         self.action_back()
 
     def action_module(self) -> None:
-        """Go to the module that the op ran in."""
         op = self._op()
         if op is not None and self._pass is not None:
             self.post_message(self.Jump(self._pass.path(op)))
 
     def close_inner(self) -> bool:
-        """Go back to the op before, or to the list."""
         if not self._walked:
             return False
         left = self._walked.pop()
@@ -183,7 +170,6 @@ class TensorFlowPanel(Panel):
         return True
 
     def _op(self) -> OpId | None:
-        """The op that is open, or the one under the cursor of the list."""
         if self._walked:
             return self._walked[-1]
         return self._ops[self.row] if self.row < len(self._ops) else None
@@ -229,13 +215,13 @@ class TensorFlowPanel(Panel):
 
 
 def _named(trace: TracedForward, path: str) -> Sequence[OpId]:
-    """The ops of a module, after all that is shown of them was worked out."""
+    """The ops of a module. Names and relations are computed here, in the background."""
     _ = trace.anatomy.labels, trace.anatomy.children
     return trace.ops(path)
 
 
 def _listed(trace: TracedForward, id: OpId, path: str, width: int) -> TextRow:
-    """An op in one line: its name in so many cells, what it made, how long it took, and where."""
+    """An op in one line: name, output, time and module."""
     op = trace.op(id)
     name = fit(harmless(trace.name(id)), width)
     made = fit(_made(op), _SHAPE)
@@ -263,7 +249,7 @@ def _time(op: OpRecord) -> str:
 
 
 def _opened(trace: TracedForward, id: OpId, width: int) -> list[TextRow]:
-    """An op with all that it comes from and goes to."""
+    """An op with its inputs and the ops that use it."""
     op = trace.op(id)
     children = trace.anatomy.children[id][:_MOST_RELATIVES]
     return sections(
@@ -332,7 +318,7 @@ def _sources(trace: TracedForward, op: OpRecord) -> Iterator[TextRow]:
 
 
 def _origins(trace: TracedForward, operand: Operand) -> Iterator[tuple[str, int | str | None, str]]:
-    """Whence a tensor came: its name, where to go for it, and its style."""
+    """The sources of an operand: name, target of a jump, and style."""
     for parent in operand.parents:
         yield trace.name(parent), parent, "extra"
     held = operand.parameter or operand.buffer

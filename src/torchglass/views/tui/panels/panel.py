@@ -27,7 +27,7 @@ from torchglass.views.tui.text_rows import TextRow, meter, paragraph
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """What came of a job."""
+    """The result of a job, or its error."""
 
     result: Any = None
     problem: str = ""
@@ -35,7 +35,7 @@ class JobOutcome:
 
 
 class BackgroundJob:
-    """One thing that is worked on in a thread. Whoever started it may stop it at any time."""
+    """Work in a thread, which can be cancelled."""
 
     def __init__(self, says: str, work: Callable[[Progress], T], then: Callable[[T], None]) -> None:
         self.says = says
@@ -46,7 +46,6 @@ class BackgroundJob:
         self._then = then
 
     def run(self) -> JobOutcome:
-        """Do it, in a thread."""
         try:
             return JobOutcome(self._work(self._progress))
         except TorchglassError as error:
@@ -55,7 +54,6 @@ class BackgroundJob:
             return JobOutcome(problem=f"{type(error).__name__}: {error}")
 
     def finish(self, outcome: JobOutcome) -> None:
-        """Hand the result to whoever asked for it."""
         self._then(outcome.result)
 
     def _progress(self, share: float) -> bool:
@@ -71,7 +69,10 @@ _METER = 12
 
 
 class Panel(RowList):
-    """One view of the module under the tree's cursor."""
+    """A view of the module under the tree's cursor.
+
+    A subclass has a `key`, a `title` and `follow`, which calls `put` or `say`.
+    """
 
     key: ClassVar[str] = ""
     """The key that shows and hides it."""
@@ -88,7 +89,7 @@ class Panel(RowList):
             self.path = path
 
     class Picked(Message):
-        """The user stands on an op of the trace."""
+        """The user selected an op of the trace."""
 
         def __init__(self, op: OpId) -> None:
             super().__init__()
@@ -98,7 +99,7 @@ class Panel(RowList):
         """The user wants to go back to the tree."""
 
     class Retitled(Message):
-        """What stands beside the title is another."""
+        """The text beside the title changed."""
 
     class _Done(Message):
         def __init__(self, job: BackgroundJob, outcome: JobOutcome) -> None:
@@ -118,20 +119,20 @@ class Panel(RowList):
 
     @classmethod
     def available(cls, state: ExplorerState) -> bool:
-        """Whether there is anything to show in it."""
+        """Whether it has anything to show."""
         return True
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the keys act that act now, as the table of keys names it."""
+        """The places of the key table whose keys act now."""
         return ("panel",) if self._is_empty else ("panel", f"panel:{self.title.lower()}")
 
     def wanted(self) -> Iterable[SeriesId]:
-        """The series that it shows now, which have to be read."""
+        """The series that it shows, which have to be read."""
         return ()
 
     def show(self, module: Module) -> None:
-        """Tell of a module, or of what is new about it."""
+        """Show a module, or what is new about it."""
         moved = module.path != self.module.path
         self.module = module
         if moved:
@@ -141,27 +142,24 @@ class Panel(RowList):
         self.follow(moved)
 
     def refresh_data(self) -> None:
-        """Take in what is new of the run."""
         self.follow(False)
 
     def pick(self, op: OpId) -> None:
-        """Show where an op stands that was picked in another panel."""
+        """Show the op that was selected in another panel."""
 
     def follow(self, moved: bool) -> None:
-        """Draw what there is to tell of the module, which may be another one than before."""
+        """Draw the module; `moved` if it is another one than before."""
         raise NotImplementedError
 
     def choose(self, row: TextRow) -> None:
-        """Do what a row stands for."""
         if isinstance(row.target, str):
             self.post_message(self.Jump(row.target))
 
     def close_inner(self) -> bool:
-        """Close what was opened inside of the panel; whether there was anything."""
+        """Close what was opened inside the panel; False if nothing was."""
         return False
 
     def placed(self) -> None:
-        """Tell where one is, and that other keys may act now."""
         before = self._position, self._places
         self._position, self._places = self.position, self.places
         if before != (self._position, self._places):
@@ -169,7 +167,7 @@ class Panel(RowList):
 
     @property
     def subtitle(self) -> str:
-        """What stands beside the title: where one is, and what of it is shown."""
+        """The text beside the title: the position, and what is shown."""
         return " · ".join(filter(None, (self._position, self._subtitle)))
 
     @subtitle.setter
@@ -180,21 +178,20 @@ class Panel(RowList):
 
     @property
     def settled(self) -> bool:
-        """Whether no work is being done."""
         return self._job is None
 
     def put(self, rows: Sequence[TextRow], header: Sequence[TextRow] = ()) -> None:
-        """Show these rows, below a header that stays."""
+        """Show these rows below a fixed header."""
         self._is_empty = False
         super().put(rows, header)
 
     def say(self, words: str) -> None:
-        """Show one sentence in place of rows, on which no key of the panel acts."""
+        """Show a sentence instead of rows; the keys of the panel do not act on it."""
         self._is_empty = True
         super().put(paragraph(words, self.room, "muted"))
 
     def work(self, says: str, work: Callable[[Progress], T], then: Callable[[T], None]) -> None:
-        """Do something in a thread, and something with its result if it was not stopped."""
+        """Run `work` in a thread, then `then` with its result unless it was cancelled."""
         self.stop()
         job = self._job = BackgroundJob(says, work, then)
         self._waited = False
@@ -209,7 +206,6 @@ class Panel(RowList):
             self.post_message(self._Done(job, outcome))
 
     def stop(self) -> None:
-        """Give up what is being worked on."""
         if self._job is not None:
             self._job.stopped = True
             self._job = None
@@ -217,7 +213,7 @@ class Panel(RowList):
 
     @on(_Done)
     def _take(self, message: _Done) -> None:
-        """Take in what was worked out, unless it is no longer asked for."""
+        """Use the result of a job, unless it was cancelled meanwhile."""
         if message.job is not self._job:
             return
         self._job = None
@@ -233,7 +229,7 @@ class Panel(RowList):
             self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
 
     def top(self) -> Sequence[TextRow]:
-        """The rows that stay, with how far the work is."""
+        """The header, with the progress of the job."""
         job = self._job
         if job is None or not self._waited:
             return self._header
@@ -242,11 +238,10 @@ class Panel(RowList):
         return [*self._header, TextRow([*pieces, ("Esc", "key"), (" cancel", "muted")])]
 
     def on_resize(self) -> None:
-        """Draw for the new width."""
         self.follow(False)
 
     def action_back(self) -> None:
-        """Stop what is being worked on, close what was opened, or go back to the tree."""
+        """Cancel the job, close what was opened, or go back to the tree."""
         if self._job is not None:
             self.stop()
         elif not self.close_inner():

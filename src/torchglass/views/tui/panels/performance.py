@@ -55,24 +55,20 @@ class PerformancePanel(Panel):
 
     @classmethod
     def available(cls, state: ExplorerState) -> bool:
-        """Whether anything of a forward was recorded."""
         measured = state.document(Measures) or state.document(Statistics)
         return measured is not None or state.document(TraceRecord) is not None
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the keys act that act now."""
         statistics = self.state.statistics(self.state.path_of_calls(self.module))
         differ = statistics is not None and len(statistics.calls) > 1
         return (*super().places, *(("panel:calls",) if differ else ()))
 
     def action_differences(self) -> None:
-        """Show each call as it was, or by how much it differs from the one before."""
         self._differences = not self._differences
         self.follow(False)
 
     def follow(self, moved: bool) -> None:
-        """Draw what the module took."""
         rows = describe(self.state, self.module, self.room, differences=self._differences)
         if len(rows) > len(list(shared_note(self.state, self.module, self.room))):
             self.put(rows)
@@ -85,7 +81,7 @@ class PerformancePanel(Panel):
 def describe(
     state: ExplorerState, module: Module, width: int, *, differences: bool
 ) -> list[TextRow]:
-    """What is known of a module's running, line by line."""
+    """The rows of a module."""
     measures = state.document(Measures)
     path = state.path_of_calls(module)
     measured, whole = state.measured(path), state.measured("")
@@ -100,7 +96,6 @@ def describe(
 
 
 def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[TextRow]:
-    """A table of what was measured, with the share of the whole model."""
     times = "once" if measured.calls == 1 else f"{measured.calls:,} times"
     yield heading("fastest pass", f"ran {times}")
     lines, shares = [], []
@@ -132,7 +127,7 @@ def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[Tex
 
 
 def _traced(state: ExplorerState, module: Module) -> Iterator[TextRow]:
-    """What a trace knows of a module's time, where nothing was measured for itself."""
+    """The time of a module in a trace, where it was not measured."""
     trace = traced_forward(state)
     calls = trace.calls.get(state.path_of_calls(module), ()) if trace else ()
     if trace is None or not calls:
@@ -156,7 +151,6 @@ def _traced(state: ExplorerState, module: Module) -> Iterator[TextRow]:
 
 
 def _calls(statistics: ModuleStatistics, width: int, *, differences: bool) -> Iterator[TextRow]:
-    """The calls that are kept, the latest last, each with what went in and came out."""
     totals = statistics.totals
     beside = f"{totals.calls:,} in total, {format_time(totals.total_ns / 1e9)} while recording"
     if totals.failed:
@@ -181,7 +175,7 @@ _HEADINGS = ("call", "time", *_LEFT, *_NUMBERS)
 def _call_lines(
     call: ForwardStats, before: ForwardStats | None, *, differences: bool
 ) -> Iterator[list[TableCell]]:
-    """A line for each tensor of a call, the time with the first."""
+    """A line for each tensor of a call; the first has the time."""
     first = True
     for side in ("inputs", "outputs"):
         tensors: Sequence[CallTensor] = getattr(call, side)

@@ -32,7 +32,7 @@ _COLOURS = {True: (0x24406B, 0x3F6BB0, 0xA9C7FF), False: (0xCFE0FB, 0x8DB4F0, 0x
 
 
 class SeriesPanel(Panel):
-    """The series of the module, a line each, above them a chart of the one under the cursor."""
+    """The series of the module, and a chart of the selected one."""
 
     key: ClassVar[str] = "v"
     title: ClassVar[str] = "Series"
@@ -46,42 +46,34 @@ class SeriesPanel(Panel):
 
     @classmethod
     def available(cls, state: ExplorerState) -> bool:
-        """Whether anything was measured over steps."""
         return state.has_series()
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the keys act that act now."""
         series = self._series()
         drawn = series[min(self.row, len(series) - 1)] if series else None
         has_bins = drawn is not None and bool(self.state.histograms(drawn))
         return (*super().places, *(("panel:percentiles",) if has_bins else ()))
 
     def _series(self) -> list[Series]:
-        """The series of the module, those that one looks for first."""
         return sorted(self.state.series_at(self.module), key=_rank)
 
     def wanted(self) -> Iterable[SeriesId]:
-        """The series of the module."""
         return [one.id for one in self._series()]
 
     def action_bands(self) -> None:
-        """Show percentiles, or the range and the mean."""
         self._percentiles = not self._percentiles
         self.follow(False)
 
     def stood(self) -> None:
-        """Draw the chart of another series."""
         self.follow(False)
 
     def notify_style_update(self) -> None:
-        """Draw the bands in the colours of another theme."""
         super().notify_style_update()
         if self.is_mounted:
             self.follow(False)
 
     def follow(self, moved: bool) -> None:
-        """List the series, and draw the chart of one."""
         series = self._series()
         if not series:
             where = harmless(self.module.path) or "the model itself"
@@ -111,7 +103,7 @@ class SeriesPanel(Panel):
         return rows
 
     def _chart_lines(self, count: int) -> int:
-        """How high the chart may be beside a list of so many, which may be scrolled."""
+        """The height of the chart above a list of `count` rows, which can be scrolled."""
         height = self.scrollable_content_region.height
         listed = min(count, max(height // 4, 1))
         return min(max(height - listed - _BESIDE, _LOWEST), _HIGHEST)
@@ -135,7 +127,6 @@ class SeriesPanel(Panel):
         yield text(" " * (_AXIS + 1) + told, "faint")
 
     def _meaning(self, points: Points) -> str:
-        """What the bands are."""
         if points.series.kind == "scalar":
             return ""
         if self._shows_percentiles(points):
@@ -146,7 +137,7 @@ class SeriesPanel(Panel):
         return self._percentiles and bool(self.state.histograms(points.series))
 
     def _lines(self, points: Points) -> Sequence[Numbers]:
-        """The lines to draw, lowest first, with as many values as there is room for."""
+        """The lines to draw, lowest first, as long as the chart is wide."""
         width = max(self.room - _AXIS - 1, 4)
         histograms = self.state.histograms(points.series)
         if histograms and self._percentiles:
@@ -158,7 +149,7 @@ class SeriesPanel(Panel):
 
 
 def _rank(series: Series) -> int:
-    """Losses first, then other logged values, then what was measured, and inputs last."""
+    """Losses first, then logged values, then recorded tensors, then inputs."""
     place = series.name.rpartition(":")[2]
     if "loss" in place:
         return 0
@@ -175,7 +166,6 @@ def _moments(points: Points) -> Sequence[Numbers]:
 
 
 def _title(points: Points) -> Iterator[tuple[str, str]]:
-    """The name of a series and its latest numbers."""
     yield f"{harmless(points.series.name)}  ", "path"
     if points.series.kind == "scalar":
         yield f"{points.column('value')[-1]:.4g}", "number"
@@ -190,7 +180,7 @@ def _title(points: Points) -> Iterator[tuple[str, str]]:
 
 
 def _percentiles(histograms: Histograms, width: int) -> Sequence[Numbers]:
-    """The percentiles of at most `width` steps, evenly among all."""
+    """The percentiles of at most `width` evenly spaced steps."""
     steps = np.unique(np.linspace(0, len(histograms) - 1, width).astype(int))
     found = np.array([quantiles(histograms.bins[step], _SHARES) for step in steps])
     return list(found.T)

@@ -25,10 +25,10 @@ _REST = "..."
 
 
 class TensorSlice:
-    """A part of a tensor and a way to see it; one or two dimensions are seen as far as they go."""
+    """A slice of a tensor and how to view it: up to two dimensions are rows and columns."""
 
     def __init__(self, shape: Sequence[int], *, coloured: bool = False) -> None:
-        """`coloured` is whether three channels are seen as colours where that is possible."""
+        """`coloured`: show three channels as RGB where that is possible."""
         self.shape = tuple(shape)
         self.mode: Mode = "numbers"
         self.coloured = coloured
@@ -39,7 +39,7 @@ class TensorSlice:
         self.take([range(size) for size in self.shape])
 
     def take(self, parts: Sequence[Part]) -> None:
-        """See these parts of the dimensions, the last two stretches as rows and columns."""
+        """Show these parts; the last two ranges become rows and columns."""
         self.stretches = [
             part if isinstance(part, range) else range(size)
             for part, size in zip(parts, self.shape, strict=True)
@@ -56,17 +56,16 @@ class TensorSlice:
 
     @property
     def has_colours(self) -> bool:
-        """Whether three channels are one picture where pictures are seen."""
+        """Whether pictures show three channels as RGB."""
         return self.coloured and self.channels is not None
 
     @property
     def is_coloured(self) -> bool:
-        """Whether three channels are seen as one picture now."""
+        """Whether three channels are shown as RGB now."""
         return self.has_colours and self.mode != "numbers"
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """The dimensions that are rows and columns now."""
         if not self.is_coloured:
             return self.shown
         last = range(len(self.shape))[-3:]
@@ -74,19 +73,18 @@ class TensorSlice:
 
     @property
     def browsable(self) -> tuple[int, ...]:
-        """The dimensions that are neither rows nor columns nor colours."""
+        """The dimensions that are not rows, columns or colours."""
         taken = (*self.seen, self.channels if self.is_coloured else None)
         return tuple(one for one in range(len(self.shape)) if one not in taken)
 
     @property
     def moving(self) -> int | None:
-        """The dimension that is browsed through."""
+        """The dimension to browse."""
         others = self.browsable
         return self._chosen if self._chosen in others else others[-1] if others else None
 
     @property
     def index(self) -> Index:
-        """The slice that is looked at."""
         seen = self.seen
         return tuple(
             self.stretches[one] if one in seen else place for one, place in enumerate(self.at)
@@ -94,7 +92,7 @@ class TensorSlice:
 
     @property
     def part(self) -> Index:
-        """What was typed, with the places that were browsed to since; () for the whole tensor."""
+        """What was typed, at the index that was browsed to since; () for the whole tensor."""
         seen = self.seen
         part = tuple(
             place if one in self._places and one not in seen else self.stretches[one]
@@ -103,23 +101,21 @@ class TensorSlice:
         return () if part == tuple(map(range, self.shape)) else part
 
     def index_with(self, dimension: int, place: int) -> Index:
-        """The slice at another place of a dimension."""
         index = list(self.index)
         index[dimension] = place
         return tuple(index)
 
     @property
     def text(self) -> str:
-        """The slice as it can be typed."""
         return f"[{', '.join(words for words, _ in self.words())}]"
 
     def part_text(self, part: Index) -> str:
-        """A part of the tensor as it can be typed; "" for the whole of it."""
+        """A part as it can be typed; "" for the whole tensor."""
         words = (_words(one, size) for one, size in zip(part, self.shape, strict=False))
         return f"[{', '.join(words)}]" if part else ""
 
     def words(self) -> list[tuple[str, bool]]:
-        """The part of each dimension, and whether it is the one that is browsed through."""
+        """The part of each dimension, and whether it is the browsed one."""
         whole = (self.channels if self.is_coloured else None, self._spread_out)
         return [
             (_words(self.stretches[one] if one in whole else part, size), one == self.moving)
@@ -128,25 +124,23 @@ class TensorSlice:
 
     @property
     def _spread_out(self) -> int | None:
-        """The dimension that lies side by side in a sheet."""
+        """The dimension whose slices are side by side in a sheet."""
         return self.moving if self.mode == "sheet" else None
 
     @property
     def sides(self) -> tuple[range, range]:
-        """The places of the rows and of the columns in the tensor."""
         stretches = [self.stretches[one] for one in self.seen]
         rows, across = [range(1)] * (2 - len(stretches)) + stretches
         return rows, across
 
     @property
     def extent(self) -> tuple[int, int]:
-        """How many rows and columns there are."""
         rows, across = self.sides
         return len(rows), len(across)
 
     @property
     def position(self) -> tuple[int, int] | None:
-        """Which slice it is, counted from 0, and of how many; None where all is seen at once."""
+        """The index of the slice and the number of slices; None if everything is visible."""
         if self.moving is None:
             return None
         stretch = self.stretches[self.moving]
@@ -154,19 +148,16 @@ class TensorSlice:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The ways in which it can be seen."""
         if len(self.shape) < 2 or (len(self.shown) < 2 and not self.has_colours):
             return ("numbers",)
         return ("numbers", "picture", "sheet") if self.browsable else ("numbers", "picture")
 
     def next_mode(self) -> None:
-        """Go from numbers to a picture, to a sheet of pictures, and back."""
         modes = self.modes
         at = modes.index(self.mode) + 1 if self.mode in modes else 0
         self.mode = modes[at % len(modes)]
 
     def turn_colours(self) -> None:
-        """See three channels as one picture, or one by one."""
         if self.channels is None:
             return
         self.coloured = not self.coloured or self.mode == "numbers"
@@ -174,20 +165,18 @@ class TensorSlice:
             self.mode = "picture"
 
     def browse(self, by: int) -> None:
-        """Go to the next slice, or to one before; after the last comes the first."""
+        """Go to the next or a previous slice, around the end."""
         if self.moving is not None and self.position is not None:
             place, count = self.position
             step = self.tiles if self.mode == "sheet" else 1
             self.at[self.moving] = self.stretches[self.moving][(place + by * step) % count]
 
     def next_dimension(self) -> None:
-        """Browse through another dimension."""
         others, now = self.browsable, self.moving
         if now is not None:
             self._chosen = next((one for one in others if one > now), others[0])
 
     def turn(self) -> None:
-        """See another pair of dimensions as rows and columns."""
         pairs: list[tuple[int, ...]] = list(combinations(range(len(self.shape)), 2))
         if len(pairs) > 1 or (pairs and self.shown not in pairs):
             at = pairs.index(self.shown) + 1 if self.shown in pairs else 0
@@ -197,12 +186,11 @@ class TensorSlice:
             self.column = 0
 
     def pan(self, by: int) -> None:
-        """See columns further right."""
         self.column = min(max(self.column + by, 0), max(self.extent[1] - 1, 0))
 
 
 def channels_of(shape: Sequence[int]) -> int | None:
-    """The dimension that may hold red, green and blue: that before the last two, or the last."""
+    """The dimension that may be red, green and blue: the third last, or the last."""
     if len(shape) < RGB:
         return None
     if shape[-3] == RGB and min(shape[-2:]) > 1:
@@ -211,9 +199,9 @@ def channels_of(shape: Sequence[int]) -> int | None:
 
 
 def read_slice(words: str, shape: Sequence[int]) -> tuple[Part, ...]:
-    """A slice as one types it, `[0, :, 3:7]`, also without brackets; what is left out is whole.
+    """Read a typed slice: `[0, :, 3:7]`, with or without brackets; missing dimensions are whole.
 
-    A ValueError says what is wrong with it.
+    Raises ValueError with a message for the user.
     """
     inner = words.strip().removeprefix("[").removesuffix("]").strip().removesuffix(",")
     parts = [part.strip() for part in inner.split(",")] if inner else []
@@ -236,7 +224,6 @@ def _dimensions(count: int) -> str:
 
 
 def _read(words: str, size: int, dimension: int) -> Part:
-    """One part of a slice."""
     known = _PART.fullmatch(words)
     if not known or not words:
         raise ValueError(f"“{words}” is not an index (3) or a slice (3:7)")

@@ -45,19 +45,19 @@ _BYTE = "uint8"
 
 
 class TensorPicture:
-    """Paints what a look at a tensor sees."""
+    """Draws a slice of a tensor as a picture."""
 
     def __init__(
         self, fetch: Fetch, look: TensorSlice, dtype: str, *, shades: bool = False
     ) -> None:
-        """`shades` is for terminals on which colours cannot be told apart."""
+        """`shades` is for terminals with few colours."""
         self._fetch = fetch
         self._look = look
         self._dtype = dtype
         self._shades = shades
 
     def picture(self, width: int, height: int) -> list[TextRow]:
-        """The slice in so many cells, with what its colours mean below."""
+        """The slice as a picture, with a legend below."""
         side = _shrunk(self._look.extent, max(height * 2, 2), width)
         channels = self._channels(self._look.index, *side)
         scale = self._scale([channels])
@@ -65,7 +65,7 @@ class TensorPicture:
         return [*_rows(pixels), self._legend(scale)]
 
     def sheet(self, width: int, height: int) -> list[TextRow]:
-        """The slices along the browsed dimension side by side, as many as are large enough."""
+        """The slices of the browsed dimension side by side, as many as are large enough to see."""
         look = self._look
         if look.moving is None or look.position is None:
             return self.picture(width, height)
@@ -84,7 +84,7 @@ class TensorPicture:
         ]
 
     def _channels(self, index: Index, height: int, width: int) -> list[Matrix]:
-        """The pixels of a slice: one matrix, or one for each of three colours."""
+        """The pixels of a slice: one matrix, or three for RGB."""
         channels = self._look.channels
         if channels is None or not self._look.is_coloured:
             return [self._fetch(index, height, width)]
@@ -94,7 +94,7 @@ class TensorPicture:
         ]
 
     def _scale(self, pictures: Sequence[Sequence[Matrix]]) -> Scale:
-        """What the ends of the colours stand for in pictures that are seen together."""
+        """The values at both ends of the colours, the same in all pictures."""
         matrices = [matrix for picture in pictures for matrix in picture]
         if not self._look.is_coloured:
             return scale_of(matrices)
@@ -116,7 +116,6 @@ class TensorPicture:
         return paint(matrix - scale.low, Scale(low=0.0, high=scale.high - scale.low))
 
     def _legend(self, scale: Scale) -> TextRow:
-        """What the colours mean, from the least to the greatest number."""
         ends = f"{scale.low:.3g} … {scale.high:.3g}"
         if self._look.is_coloured:
             means = "how bright it is" if self._shades else "red, green and blue"
@@ -126,7 +125,7 @@ class TensorPicture:
 
 
 def blend(channels: Sequence[Matrix], scale: Scale) -> Picture:
-    """Red, green and blue as one picture; what is no number stands out."""
+    """Red, green and blue as one picture; NaN stands out."""
     span = scale.high - scale.low or 1.0
     places = (np.stack(channels).astype(np.float64) - scale.low) / span
     parts = np.clip(np.nan_to_num(places, posinf=1.0, neginf=0.0), 0, 1) * 255
@@ -143,7 +142,7 @@ def _rows(pixels: Picture) -> list[TextRow]:
 
 
 def _shrunk(size: tuple[int, int], height: int, width: int) -> tuple[int, int]:
-    """A size that fits with its sides as they were to each other, but none too small to be seen."""
+    """A size that fits with the same aspect ratio, but large enough to see."""
     share = min(height / size[0], width / size[1], 1.0)
     tall, wide = (max(round(side * share), min(side, _LEAST_TILE)) for side in size)
     return min(tall, height), min(wide, width)
@@ -155,7 +154,7 @@ def _tiles_that_fit(side: tuple[int, int], width: int, height: int) -> int:
 
 
 def _tile_side(count: int, size: tuple[int, int], width: int, height: int) -> tuple[int, int]:
-    """The largest size of a tile at which so many fit, but never one too small to be seen."""
+    """The largest tile of which `count` fit, but large enough to see."""
     rows, across = size
 
     def fits(tall: int, wide: int) -> bool:
@@ -178,7 +177,7 @@ _EIGHTHS = len(SPARKS)
 
 
 def bar_lines(values: Sequence[float], height: int) -> list[str]:
-    """Bars side by side, `height` lines high, that stand on zero; what is above it can be seen."""
+    """A bar chart in `height` lines; a positive value is never invisible."""
     highest = max((value for value in values if math.isfinite(value)), default=0.0)
     steps = [_eighths(value, highest, height) for value in values]
     return [
@@ -194,7 +193,6 @@ def _eighths(value: float, highest: float, height: int) -> int:
 
 
 def _part(step: int) -> str:
-    """The part of a bar in one line, of which it fills so many eighths."""
     return " " if step <= 0 else SPARKS[min(step, _EIGHTHS) - 1]
 
 
@@ -207,7 +205,7 @@ _HISTOGRAM = 3
 
 @dataclass(frozen=True, slots=True)
 class ViewedStats:
-    """What was worked out of all the numbers of a tensor, or of a part of it."""
+    """The statistics of a tensor or of a part of it."""
 
     part: Index
     stats: Stats | None
@@ -215,12 +213,12 @@ class ViewedStats:
 
 
 class TensorViewer:
-    """One tensor, and which part of it is looked at."""
+    """One tensor and the slice of it that is shown."""
 
     def __init__(
         self, live: LiveModel, attribute: Attribute, look: TensorSlice | None = None
     ) -> None:
-        """`look` is the one from the last time it was open, which goes on if it still fits."""
+        """`look` is the view from the last time, used again if the shape is the same."""
         self.live = live
         self.attribute = attribute
         self.facts: TensorFacts = live.facts(attribute.id)
@@ -233,7 +231,6 @@ class TensorViewer:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the keys act that act on this tensor, as the table of keys names it."""
         if self.facts.unreadable:
             return ()
         look = self.look
@@ -246,11 +243,11 @@ class TensorViewer:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the numbers that are looked at now were worked out."""
+        """Whether the statistics are those of the current part."""
         return self.measured is not None and self.measured.part == self.look.part
 
     def measure(self, part: Index, progress: Progress) -> ViewedStats:
-        """Look at all numbers of a part, in a thread."""
+        """Compute the statistics of a part, in a thread."""
         tensor = self.attribute.id
         stats = self.live.measure(tensor, lambda share: progress(share / 2), part)
         if stats is None or self.facts.unreadable:
@@ -263,7 +260,7 @@ class TensorViewer:
     def rows(
         self, width: int, height: int, *, shades: bool = False
     ) -> tuple[Sequence[TextRow], Sequence[TextRow]]:
-        """What to show in so many cells, and what of it stays at the top."""
+        """The rows for this size, and the header."""
         top = [*self._facts(width), *self._statistics(width)]
         if self.facts.unreadable:
             why = f"No values to show: {harmless(self.facts.unreadable)}."
@@ -333,7 +330,7 @@ class TensorViewer:
         return [TextRow(), *bars, TextRow([(axis, "muted")])]
 
     def _place(self) -> TextRow:
-        """Which slice it is, with the dimension that is browsed through in colour."""
+        """The slice, with the browsed dimension in colour."""
         pieces: list[tuple[str, str]] = [("[", "muted")]
         for at, (words, moves) in enumerate(self.look.words()):
             pieces += [(", " if at else "", "muted"), (words, "key" if moves else "number")]
@@ -389,6 +386,5 @@ def _number(value: Any) -> tuple[str, str]:
 
 
 def _rebinned(counts: Sequence[int], bins: int) -> list[int]:
-    """The counts in at most so many bins, each the sum of its neighbours."""
     each = ceil(len(counts) / max(bins, 1))
     return [sum(counts[at : at + each]) for at in range(0, len(counts), each)]

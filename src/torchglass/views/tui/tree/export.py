@@ -30,7 +30,7 @@ tr:hover { background: color-mix(in srgb, currentColor 8%, transparent); }
 
 
 class TreeLine(NamedTuple):
-    """A row of the tree and how far it is below the root."""
+    """A row of the tree and its depth."""
 
     row: RowModules
     depth: int
@@ -45,7 +45,7 @@ class TreeTable(NamedTuple):
 
 
 def to_text(table: TreeTable) -> str:
-    """Names with their indentation and the columns below their titles."""
+    """A text table with indented names."""
     cells = [["name", *(column.title for column in table.columns)], *_texts(table)]
     widths = [max(map(width, column)) for column in zip(*cells, strict=True)]
     right = [False, *(column.right for column in table.columns)]
@@ -57,7 +57,7 @@ def to_text(table: TreeTable) -> str:
 
 
 def to_json(table: TreeTable) -> str:
-    """The path and class of each row, and its numbers in the units that their names tell."""
+    """The path, class and values of each row; names include the unit."""
     titles = _headings(table)
     rows = [dict(zip(titles, values, strict=True)) for values in _values(table)]
     model = table.state.model
@@ -65,7 +65,7 @@ def to_json(table: TreeTable) -> str:
 
 
 def to_csv(table: TreeTable) -> str:
-    """The same, a line for each row."""
+    """The path, class and values of each row."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_headings(table))
@@ -74,7 +74,7 @@ def to_csv(table: TreeTable) -> str:
 
 
 def to_html(table: TreeTable) -> str:
-    """One page that needs nothing else."""
+    """One page without external resources."""
     model = escape(harmless(table.state.model.name))
     heads = ["<th>name</th>", *(_cell("th", c.title, c.right) for c in table.columns)]
     body = "\n".join(
@@ -102,14 +102,13 @@ FORMATS: Mapping[str, tuple[str, Callable[[TreeTable], str]]] = {
 
 
 def new_file(folder: Path, name: str, suffix: str) -> Path:
-    """A file in a folder that is not there yet."""
+    """A path in a folder that does not exist yet."""
     stem = "".join(char if char.isalnum() or char in "-_." else "_" for char in name) or "model"
     names = (f"{stem}-{number}" if number > 1 else stem for number in count(1))
     return next(path for each in names if not (path := folder / f"{each}{suffix}").exists())
 
 
 def _headings(table: TreeTable) -> list[str]:
-    """The titles of a file, with units."""
     beside = [column.file_heading for column in table.columns if column.id != "class"]
     return ["path", "class", *beside]
 

@@ -31,7 +31,7 @@ from torchglass.views.tui.tree.row_order import SortOrder, TreeRows
 
 @dataclass(frozen=True, slots=True)
 class TextStyle:
-    """A colour of the theme, and how it is written."""
+    """A colour of the theme, and how text is drawn in it."""
 
     colour: str
     """A variable of the theme."""
@@ -93,7 +93,7 @@ BACKGROUNDS: Mapping[str, str] = {
 
 
 def rich_style(variables: Mapping[str, str], ink: str, behind: str) -> Style:
-    """The style of an ink before a colour of the theme."""
+    """A text style on a background, as rich draws it."""
     how = TEXT_STYLES[ink]
     return _style(variables[how.colour], variables[behind], how)
 
@@ -120,7 +120,7 @@ _BETWEEN = 2
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """The columns that are shown, where each begins, and the room of the names."""
+    """The visible columns with their positions, and the width of the names."""
 
     columns: tuple[TreeColumn, ...] = ()
     widths: tuple[int, ...] = ()
@@ -131,16 +131,14 @@ class ColumnLayout:
 
     @property
     def starts(self) -> Sequence[int]:
-        """Where each column begins, its gap included, and where the last one ends."""
+        """Where each column starts, its gap included, and where the last one ends."""
         return [0, *accumulate(self.gap + width for width in self.widths)]
 
     @property
     def columns_width(self) -> int:
-        """What all columns take together."""
         return self.starts[-1]
 
     def header(self, marked: str = "", mark: str = "") -> list[Piece]:
-        """The titles above the columns, with a mark at one of them."""
         pieces: list[Piece] = []
         for column, width in zip(self.columns, self.widths, strict=True):
             sorted_by = column.id == marked
@@ -154,7 +152,6 @@ class ColumnLayout:
         return pieces
 
     def cells(self, state: ExplorerState, row: RowModules) -> list[Piece]:
-        """What the columns say of a row."""
         pieces: list[Piece] = []
         for column, width in zip(self.columns, self.widths, strict=True):
             drawn = column.draw(state, row)
@@ -168,7 +165,7 @@ class ColumnLayout:
         return pieces
 
     def uncut(self, left: int, room: int) -> int:
-        """The cells from `left` on that can be filled without cutting a number at their end."""
+        """How many of `room` cells from `left` on can be used without cutting a number."""
         ends = self.starts[1:] if self.aligned else ()
         for column, start, end in zip(self.columns, self.starts, ends, strict=False):
             if left < start < left + room < end and column.number is not None:
@@ -176,18 +173,17 @@ class ColumnLayout:
         return room
 
     def column_at(self, x: int) -> TreeColumn | None:
-        """The column at a place beside the names."""
         places = zip(self.columns, self.starts[1:], strict=True)
         return next((column for column, end in places if x < end), None)
 
     def beside(self, left: int, direction: int) -> int:
-        """Where the next column begins, to the right or to the left of a place."""
+        """The start of the next column at the right or left of a position."""
         if direction > 0:
             return min((start for start in self.starts if start > left), default=left)
         return max((start for start in self.starts if start < left), default=left)
 
     def showing(self, group: Group, left: int, room: int) -> int:
-        """The place nearest to `left` from which the columns of a group fit into the room."""
+        """The scroll position nearest to `left` at which the columns of a group are visible."""
         for column, start, width in zip(self.columns, self.starts, self.widths, strict=False):
             end = start + self.gap + width
             if column.group == group and not left <= start <= end <= left + room:
@@ -198,7 +194,7 @@ class ColumnLayout:
 def lay_out(
     columns: Sequence[TreeColumn], widths: Sequence[int], names: int, width: int, *, aligned: bool
 ) -> ColumnLayout:
-    """Share a width out among names, of which the longest takes `names` cells, and columns."""
+    """Divide a width among names, the longest of which has `names` cells, and columns."""
     gap = 2 if names + sum(widths) + 2 * len(columns) <= width else 1
     left_over = width - sum(widths) - gap * len(columns)
     return ColumnLayout(
@@ -220,7 +216,7 @@ _GUTTERS = {"cursor": "▌", "resting": "▌", "same": "▏"}
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """How a row stands in the tree now."""
+    """How a row is shown now."""
 
     tone: str = "plain"
     is_open: bool = False
@@ -228,14 +224,14 @@ class RowState:
 
 
 class NameColumn:
-    """The names of a model's modules, as they stand in the tree."""
+    """The names of a model's modules, with the lines that show their depth."""
 
     def __init__(self, state: ExplorerState) -> None:
         self.state = state
 
     @cached_property
     def widths(self) -> npt.NDArray[np.int64]:
-        """The cells that each module's name takes with the lines before it."""
+        """The width of each module's name, including the lines before it."""
         modules, depths = self.state.model.modules, self.state.outline.depths
         lengths = {name: cell_len(_label(name)) for name in {module.name for module in modules}}
         own = np.fromiter((lengths[module.name] for module in modules), np.int64, len(modules))
@@ -243,14 +239,13 @@ class NameColumn:
         return own + len(_LINE) * np.array(depths, np.int64)
 
     def width(self, row: RowModules) -> int:
-        """The cells of one row, which may stand for several modules."""
         own = cell_len(self._label(row))
         return own + len(_LINE) * self.state.outline.depths[row[0].id]
 
     def draw(
         self, row: RowModules, width: int, standing: RowState, *, named: bool = True
     ) -> list[Piece]:
-        """A row's name in `width` cells, or what stands before it alone."""
+        """The name of a row in `width` cells; with `named=False` only its lines and marks."""
         module = row[0]
         levels = self._levels(row, width)
         guides = _LINE * levels
@@ -267,7 +262,7 @@ class NameColumn:
         return [(_GUTTERS.get(standing.tone, " "), "gutter"), *fit_pieces(pieces, width - 1)]
 
     def is_marker(self, row: RowModules, width: int, x: int) -> bool:
-        """Whether a place in the line is where the fold is opened and closed."""
+        """Whether `x` is on the triangle that folds a row."""
         start = 1 + len(_LINE) * self._levels(row, width)
         return start <= x < start + len(_LEAF)
 
@@ -277,7 +272,7 @@ class NameColumn:
         return change.verdict if change else "name"
 
     def _levels(self, row: RowModules, width: int) -> int:
-        """How many levels above a module are drawn: a deep row gives up lines, not its name."""
+        """How many levels are drawn: a deep row loses lines before its name is cut."""
         room = width - 1 - len(_LEAF)
         drawn = max(room - cell_len(self._label(row)) - 2, room // 2) // len(_LINE)
         return min(self.state.outline.depths[row[0].id], drawn)
@@ -300,7 +295,7 @@ _LINES_KEPT = 1_000
 
 
 class TreeLines:
-    """What the tree is drawn on. The names stay where they are, the columns move sideways."""
+    """Draws the lines of the tree. Names stay in place, columns scroll sideways."""
 
     def __init__(self, state: ExplorerState, style: Callable[[str, str], Style]) -> None:
         self.state = state
@@ -314,15 +309,14 @@ class TreeLines:
         self._lines: LRUCache[tuple[ModuleId, RowState, int], Strip] = LRUCache(_LINES_KEPT)
 
     def learn(self) -> None:
-        """Forget how wide the columns are, because more is known now."""
+        """Recompute the widths of columns: more is known now."""
         self._column_widths.clear()
 
     def draw_anew(self) -> None:
-        """Forget what was drawn."""
         self._lines.clear()
 
     def take_rows(self, arrangement: TreeRows) -> None:
-        """See how much room the names of these rows need."""
+        """Measure the names of these rows."""
         shown = arrangement.rows
         self._widest_name = int(self._names.widths[shown].max())
         if arrangement.repeats_folded:
@@ -331,7 +325,6 @@ class TreeLines:
             self._widest_name = max([self._widest_name, *map(self._names.width, rows)])
 
     def fit(self, labels: ColumnChoice, line_width: int) -> None:
-        """Share the width of a line out among the names and the columns of some labels."""
         columns = labels.columns(self.state)
         self._line_width = line_width
         self._is_named = NAME.id in labels.shown
@@ -350,20 +343,17 @@ class TreeLines:
 
     @property
     def width(self) -> int:
-        """What names and columns take together, which may be more than a line has."""
+        """The width of names and columns together; it may be wider than a line."""
         return self.layout.name_width + self.layout.columns_width
 
     def showing(self, group: Group, left: int) -> int:
-        """How far the columns have to move from `left` for those of a group to be seen."""
         return self.layout.showing(group, left, self._line_width - self.layout.name_width)
 
     def column_at(self, x: int, left: int) -> TreeColumn | None:
-        """The column at a place of a line, which may be that of the names."""
         beside = x - self.layout.name_width
         return NAME if beside < 0 else self.layout.column_at(beside + left)
 
     def is_marker(self, row: RowModules, x: int) -> bool:
-        """Whether a place in the line is where the fold is opened and closed."""
         return self._names.is_marker(row, self._name_width(row), x)
 
     def header(self, sorting: SortOrder, left: int, most_left: int) -> Strip:
@@ -383,7 +373,6 @@ class TreeLines:
         return strip
 
     def line(self, row: RowModules, standing: RowState, left: int) -> Strip:
-        """A row as it stands in the tree now."""
         key = row[0].id, standing, left
         line = self._lines.get(key)
         if line is None:
@@ -393,7 +382,7 @@ class TreeLines:
         return line
 
     def _name_width(self, row: RowModules) -> int:
-        """The cells of a name: as many as all have, or where nothing is aligned its own."""
+        """The width of a name: the same for all, or its own if columns are not aligned."""
         width = self.layout.name_width
         return width if self.layout.aligned else min(self._names.width(row) + BESIDE, width)
 

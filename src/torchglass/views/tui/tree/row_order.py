@@ -16,7 +16,7 @@ from torchglass.views.tui.tree.rows import Folds, Ids, Mask, ModuleOrder
 
 @dataclass(frozen=True, slots=True)
 class SortOrder:
-    """By which column siblings are ordered."""
+    """The column by which siblings are ordered."""
 
     column: str = ""
     """"" for the order of the model."""
@@ -24,14 +24,13 @@ class SortOrder:
     """Whether the smallest comes first, or of texts the last in the alphabet."""
 
     def then(self, column: str) -> SortOrder:
-        """What asking for a column leads to: the largest first, the smallest first, no sorting."""
+        """The order after a column was chosen again: largest first, smallest first, model order."""
         if column != self.column:
             return SortOrder(column)
         return SortOrder() if self.upwards else SortOrder(column, upwards=True)
 
     @property
     def words(self) -> str:
-        """What to tell the user of it."""
         column = BY_ID.get(self.column)
         if column is None:
             return "Model order"
@@ -40,7 +39,7 @@ class SortOrder:
 
 
 class TreeRows:
-    """The rows of the tree."""
+    """The rows of the tree: folds, filter, order and grouped repeats."""
 
     def __init__(self, state: ExplorerState) -> None:
         self.state = state
@@ -55,7 +54,6 @@ class TreeRows:
 
     @property
     def folds(self) -> Folds:
-        """The modules that are open."""
         # Only now: a set of as many as a large model has takes longer than all else of a search.
         if self._opened is not None:
             self._folds |= frozenset(np.flatnonzero(self._opened).tolist())
@@ -63,30 +61,27 @@ class TreeRows:
         return self._folds
 
     def is_open(self, id: ModuleId) -> bool:
-        """Whether the children of a module have rows."""
         return id in self._folds or (self._opened is not None and bool(self._opened[id]))
 
     @property
     def filtered(self) -> bool:
-        """Whether only what a search found has rows."""
         return self._filter is not None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def module(self, place: int) -> Module:
-        """The module of a row."""
         return self.state.model[ModuleId(int(self.rows[place]))]
 
     def row(self, module: Module) -> RowModules:
-        """The module of a row, with those that share it."""
+        """The modules of a row."""
         if not self.repeats_folded:
             return (module,)
         members = self.state.repeats.get(module.id, (module.id,))
         return [self.state.model[member] for member in members]
 
     def place_of(self, id: ModuleId) -> int:
-        """The row of a module, or of the lowest above it that has one."""
+        """The row of a module, or of the nearest module above it that has one."""
         for candidate in (id, *self.state.outline.ancestors(id)):
             found = np.flatnonzero(self.rows == candidate)
             if len(found):
@@ -94,12 +89,11 @@ class TreeRows:
         return 0
 
     def fold(self, folds: Folds) -> None:
-        """Open these folds and no others."""
         self._folds, self._opened = folds, None
         self._lay_out()
 
     def show(self, id: ModuleId) -> None:
-        """Open what is above a module, and give up what else hides it."""
+        """Unfold everything above a module, and drop what else hides it."""
         outline = self.state.outline
         if self.repeats_folded and self._repeated()[id]:
             self.repeats_folded = False
@@ -108,7 +102,7 @@ class TreeRows:
         self.fold(rows.reveal(outline, self.folds, [id]))
 
     def arrange(self, folds: Folds, matches: Ids | None = None) -> None:
-        """Open these folds; with matches, give rows to them and to those above them alone."""
+        """Open these folds; with matches, show only them and the modules above them."""
         outline = self.state.outline
         self._folds, self._filter, self._opened = folds, None, None
         if matches is not None:
@@ -118,12 +112,10 @@ class TreeRows:
         self._lay_out()
 
     def fold_repeats(self, folded: bool) -> None:
-        """Let neighbours that are built alike share a row, or not."""
         self.repeats_folded = folded
         self._lay_out()
 
     def sort(self, sorting: SortOrder) -> None:
-        """Order siblings by a column."""
         self.sorting = sorting
         column = BY_ID.get(sorting.column)
         outline = self.state.outline
@@ -142,13 +134,13 @@ class TreeRows:
         self.rows = rows.visible(self.order, self._folds, keep, self._opened)
 
     def _repeated(self) -> Mask:
-        """What stands in a row with another module, and all below it."""
+        """The modules that are grouped with another one, and all below them."""
         runs = self.state.repeats.values()
         return self.state.outline.branches(one for run in runs for one in run[1:])
 
 
 def _ranks(state: ExplorerState, column: TreeColumn, upwards: bool) -> list[float]:
-    """For each module a number by which siblings are ordered, what says nothing last."""
+    """For each module a sort key; modules without a value come last."""
     modules = state.model.modules
     if column.number is not None:
         sign = 1.0 if upwards else -1.0
@@ -160,6 +152,6 @@ def _ranks(state: ExplorerState, column: TreeColumn, upwards: bool) -> list[floa
 
 
 def _natural(column: TreeColumn, state: ExplorerState, module: Module) -> str:
-    """A text under which "9" comes before "10"."""
+    """A text that sorts "9" before "10"."""
     text = module.name if column is NAME else column.text(state, [module])
     return text.zfill(12) if text.isdecimal() else text or "\U0010ffff"

@@ -38,9 +38,9 @@ class ModuleOrder:
 def visible(
     order: ModuleOrder, folds: Folds, keep: Mask | None = None, opened: Mask | None = None
 ) -> Ids:
-    """The modules that have a row, from top to bottom; where `keep` is given, those in it alone.
+    """The modules that have a row, from top to bottom; with `keep`, only those in it.
 
-    What is in `opened` is open like the folds.
+    Modules in `opened` are open like the folds.
     """
     is_closed = order.ends > order.places + 1
     is_closed[np.fromiter(folds, np.int64, len(folds))] = False
@@ -57,14 +57,13 @@ def visible(
 
 
 class Outline:
-    """The shape of a model's tree, worked out once."""
+    """The shape of a model's tree, computed once."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
 
     @cached_property
     def depths(self) -> list[int]:
-        """How far each module is below the root."""
         depths = [0] * len(self.model.modules)
         for module in self.model.modules:
             below = depths[module.id] + 1
@@ -74,7 +73,6 @@ class Outline:
 
     @cached_property
     def sizes(self) -> Ids:
-        """How many modules each branch has, its top included."""
         sizes = [1] * len(self.model.modules)
         for module in reversed(self.model.modules):
             if module.parent is not None:
@@ -83,7 +81,6 @@ class Outline:
 
     @cached_property
     def order(self) -> ModuleOrder:
-        """The order of the model itself."""
         ids = np.arange(len(self.model.modules), dtype=np.int64)
         return ModuleOrder(ids=ids, ends=ids + self.sizes, places=ids)
 
@@ -104,31 +101,28 @@ class Outline:
 
     @cached_property
     def foldable(self) -> Folds:
-        """The modules that have something below them."""
         return frozenset(module.id for module in self.model.modules if module.children)
 
     @cached_property
     def classless(self) -> frozenset[str]:
-        """Words that stand for a class where none is known, as in a checkpoint."""
+        """Names that stand for an unknown class, as in a checkpoint."""
         return frozenset(name for name in self.by_class if "." not in name)
 
     @cached_property
     def by_class(self) -> dict[str, list[ModuleId]]:
-        """The modules of each class."""
         classes: dict[str, list[ModuleId]] = {}
         for module in self.model.modules:
             classes.setdefault(module.class_name, []).append(module.id)
         return classes
 
     def ancestors(self, id: ModuleId) -> Iterator[ModuleId]:
-        """The modules above one, nearest first."""
         above = self.model[id].parent
         while above is not None:
             yield above
             above = self.model[above].parent
 
     def above(self, ids: Ids) -> Mask:
-        """The modules that have one of these somewhere below them."""
+        """The modules above any of these."""
         counts = np.zeros(len(self.model.modules) + 1, np.int64)
         counts[ids + 1] = 1
         np.cumsum(counts, out=counts)
@@ -138,7 +132,7 @@ class Outline:
         return inside
 
     def branches(self, tops: Iterable[ModuleId]) -> Mask:
-        """All modules in the branches of `tops`, themselves included."""
+        """All modules in the branches of `tops`, including `tops`."""
         first = _array(tops)
         changes = np.zeros(len(self.model.modules) + 1, np.int64)
         np.add.at(changes, first, 1)
@@ -146,7 +140,7 @@ class Outline:
         return np.cumsum(changes[:-1]) > 0
 
     def below(self, tops: Iterable[ModuleId]) -> Folds:
-        """All foldable modules in the branches of `tops`, themselves included."""
+        """All foldable modules in the branches of `tops`, including `tops`."""
         found: set[ModuleId] = set()
         waiting = list(tops)
         while waiting:
@@ -158,9 +152,9 @@ class Outline:
         return frozenset(found)
 
     def first_folds(self, room: int, most: int | None = None) -> Folds:
-        """What to open at the start: whole levels, as many as `room` rows can show.
+        """The folds to open first: whole levels, as many as fit in `room` rows.
 
-        With `most` it is that many levels, however many rows they have.
+        With `most`, exactly that many levels.
         """
         folds: set[ModuleId] = set()
         shown = 1
@@ -183,43 +177,43 @@ def toggle(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
 
 
 def toggle_branch(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
-    """Fold or unfold a module and all below it (z)."""
+    """Fold or unfold a module and everything below it (z)."""
     branch = outline.below([id])
     return folds - branch if id in folds else folds | branch
 
 
 def toggle_all(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
-    """Fold all but the root if anything below it is open, else unfold everything (Z)."""
+    """Fold everything if anything below the root is open, else unfold everything (Z)."""
     root = frozenset({outline.model.root.id})
     return outline.foldable if folds <= root else root & outline.foldable
 
 
 def toggle_siblings(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
-    """Fold or unfold the module and those beside it (s)."""
+    """Fold or unfold a module and its siblings (s)."""
     siblings = _siblings(outline, id)
     return _turn(outline, folds, outline.foldable.intersection(siblings), [id, *siblings])
 
 
 def toggle_sibling_branches(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
-    """Fold or unfold the module, those beside it and all below them (S)."""
+    """Fold or unfold a module, its siblings and everything below them (S)."""
     siblings = _siblings(outline, id)
     return _turn(outline, folds, outline.below(siblings), [id, *siblings])
 
 
 def toggle_class(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
-    """Fold all modules of the same class, or unfold them and show where they are (o)."""
+    """Fold all modules of the same class, or unfold and reveal them (o)."""
     peers = _peers(outline, id)
     return _turn_class(outline, folds, outline.foldable.intersection(peers), [id, *peers])
 
 
 def toggle_class_branches(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
-    """The same with all that is below those modules (O)."""
+    """The same with everything below these modules (O)."""
     peers = _peers(outline, id)
     return _turn_class(outline, folds, outline.below(peers), [id, *peers])
 
 
 def reveal(outline: Outline, folds: Folds, ids: Iterable[ModuleId]) -> Folds:
-    """Open what is above some modules, so that they have rows."""
+    """Unfold everything above some modules, so that they have rows."""
     opened: set[ModuleId] = set()
     for hidden in ids:
         for above in outline.ancestors(hidden):
@@ -230,7 +224,7 @@ def reveal(outline: Outline, folds: Folds, ids: Iterable[ModuleId]) -> Folds:
 
 
 def nearest_shown(outline: Outline, folds: Folds, id: ModuleId) -> ModuleId:
-    """The module itself if it has a row, else the lowest of those above it that has one."""
+    """The module if it has a row, else the nearest module above it that has one."""
     shown = id
     for above in outline.ancestors(id):
         if above not in folds:
@@ -243,7 +237,7 @@ def _array(ids: Iterable[ModuleId]) -> Ids:
 
 
 def _turn(outline: Outline, folds: Folds, ids: Folds, leads: list[ModuleId]) -> Folds:
-    """Close `ids` if the first of `leads` that can be folded is open, else open them."""
+    """Close `ids` if the first foldable one of `leads` is open, else open them."""
     lead = next((one for one in leads if one in outline.foldable), None)
     return folds - ids if lead in folds else folds | ids
 
@@ -275,7 +269,7 @@ FOLD_ACTIONS: Mapping[str, Callable[[Outline, Folds, ModuleId], Folds]] = {
 
 
 def shared_places(model: Model, module: Module) -> list[ModuleId]:
-    """Where else the module, or a tensor that it holds, stands; itself included if there is any."""
+    """All places of a shared module or of its tied tensors; [] if there is only one."""
     own = module.id if module.alias_of is None else module.alias_of
     found = {one.id for one in model.modules if own in (one.id, one.alias_of)}
     for slot in module.slots:
@@ -287,7 +281,7 @@ def shared_places(model: Model, module: Module) -> list[ModuleId]:
 
 
 def next_shared_place(model: Model, module: Module) -> Module | None:
-    """The place after this one, around the end; None where there is no other."""
+    """The next place, around the end; None if there is no other."""
     places = shared_places(model, module)
     if not places:
         return None

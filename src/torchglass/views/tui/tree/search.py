@@ -25,7 +25,7 @@ _INDEX_BATCH = 5_000
 
 
 class SearchIndex:
-    """What is typed is looked for in here. Modules that are alike share their words."""
+    """The texts to search. Modules that are alike share a text."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -43,7 +43,7 @@ class SearchIndex:
         """Those of the holders, in lower case."""
 
     def reading(self) -> Iterator[None]:
-        """Read what was not read yet; after each step there is time for something else."""
+        """Read the texts in batches; other work can be done between them."""
         modules = self.model.modules
         while len(self._number_of) < len(modules):
             start = len(self._number_of)
@@ -58,12 +58,12 @@ class SearchIndex:
         self._paths += [holder.path.lower() for holder in holders]
 
     def chosen(self, words: Sequence[bool] | Mask) -> Mask:
-        """For each module whether its words are among these."""
+        """For each module, whether its text is among these."""
         mask: Mask = np.asarray(words, np.bool_)[self._words_of]
         return mask
 
     def at_end_of_path(self, text: str) -> Mask:
-        """The modules whose path has the text in it with its last dot before their own name."""
+        """The modules whose path contains the text, with its last dot before their own name."""
         above, _, own = text.rpartition(".")
         named = self.chosen([name.startswith(own) for name in self.names])
         holds = np.zeros(len(named), np.bool_)
@@ -108,11 +108,11 @@ _PATIENCE_SECONDS = 0.05
 
 
 class SearchError(Exception):
-    """Why it cannot be said what matches."""
+    """Why a search failed, in words for the user."""
 
 
 class ModuleFinder:
-    """Where the modules of a model are looked up."""
+    """Finds modules by name, class, settings, tensors or path."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -121,9 +121,9 @@ class ModuleFinder:
     def find(self, text: str) -> Matches:
         """The modules with the text in their name, class, settings, or names and shapes of tensors.
 
-        Upper and lower case are the same. A text with a dot in it is also looked for in paths, and
-        has to reach the module's own name: "layer1.0" finds that block, not all that is inside it.
-        "re:" begins a regular expression; `SearchError` says what is wrong with it.
+        Case does not matter. A text with a dot is also looked for in paths, and has to reach the
+        module's own name: "layer1.0" finds that block, not everything inside it. "re:" starts a
+        regular expression; `SearchError` says what is wrong with it.
         """
         matches = NONE
         for found in self.finding(text):
@@ -131,9 +131,9 @@ class ModuleFinder:
         return matches
 
     def named(self, text: str) -> Mask | None:
-        """The modules with the text in their name or path; None where that makes no difference.
+        """The modules with the text in their name or path; None if that makes no difference.
 
-        All names were read before, by a search.
+        Call it after a search, which has read all names.
         """
         if text.startswith(REGEX) or not text:
             return None
@@ -142,9 +142,9 @@ class ModuleFinder:
         return chosen | self._index.at_end_of_path(text) if "." in text else chosen
 
     def finding(self, text: str) -> Iterator[Matches]:
-        """The same step by step: what is found so far, and at last all of it.
+        """`find` step by step: what is found so far, and at last everything.
 
-        The first time all names are read before, for which "" is enough.
+        The first search reads all names before; "" is enough for that.
         """
         for _ in self._index.reading():
             yield NONE
@@ -190,7 +190,7 @@ def _batches(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _matching(pattern: regex.Pattern[str], texts: Sequence[str]) -> Mask:
-    """For each text whether the pattern is found in it; `TimeoutError` if that takes long."""
+    """For each text, whether the pattern is found in it. Raises TimeoutError if that takes long."""
     found = np.zeros(len(texts), np.bool_)
     deadline = time.thread_time() + _PATIENCE_SECONDS
     if pattern.search(""):
@@ -215,13 +215,12 @@ def _matching(pattern: regex.Pattern[str], texts: Sequence[str]) -> Mask:
 
 
 def _between(first: Matches, last: Matches) -> Iterator[int]:
-    """All numbers from each of the first to the last beside it."""
     for start, end in zip(first.tolist(), last.tolist(), strict=True):
         yield from range(start, end + 1)
 
 
 class MatchOrder:
-    """The matches of a search: those by name or path first, each kind in the order of the rows."""
+    """The matches of a search: those by name or path first, each kind in row order."""
 
     def __init__(self, matches: Matches, order: ModuleOrder, named: Mask | None = None) -> None:
         self.order = order
@@ -237,11 +236,10 @@ class MatchOrder:
 
     @property
     def named_count(self) -> int:
-        """How many of them match by name or path."""
         return len(self._named)
 
     def first(self, id: ModuleId) -> ModuleId | None:
-        """The module itself if it matches by name, else the next one that does."""
+        """The module if it matches by name, else the next one that does."""
         if not len(self):
             return None
         place = self.order.places[id]
@@ -250,24 +248,21 @@ class MatchOrder:
         return self._match(int(np.searchsorted(self._others, place)))
 
     def next(self, id: ModuleId, direction: int) -> ModuleId | None:
-        """The match after a module, or before it with -1, around the end; None without any."""
+        """The next or previous match of a module, around the end; None if there are no matches."""
         if not len(self):
             return None
         before = self._before(id)
         return self._match(before + self.is_match(id) if direction > 0 else before - 1)
 
     def number(self, id: ModuleId) -> int:
-        """Which match a module is, or would be, from 1 on."""
         return self._before(id) + 1
 
     def is_match(self, id: ModuleId) -> bool:
-        """Whether a module is one of them."""
         return _is_in(self._named, self.order.places[id]) or _is_in(
             self._others, self.order.places[id]
         )
 
     def _before(self, id: ModuleId) -> int:
-        """How many matches come before a module."""
         place = self.order.places[id]
         if _is_in(self._others, place) or not len(self._named):
             return len(self._named) + int(np.searchsorted(self._others, place))
@@ -295,7 +290,7 @@ class _Origin(NamedTuple):
 
 
 class SearchState:
-    """What is searched for in the tree."""
+    """What is searched for in the tree, and where the tree was before."""
 
     class Found(Message):
         """A search that goes on has found more."""
@@ -320,11 +315,10 @@ class SearchState:
 
     @property
     def at_work(self) -> bool:
-        """Whether it goes on when keys leave time for it."""
+        """Whether the search goes on when no keys are waiting."""
         return self._work is not None
 
     def take_model(self) -> None:
-        """Search in the model that the tree shows now."""
         self.finder = ModuleFinder(self.state.model)
         if self._before is not None:
             self._before = _Origin(self.tree.folds, self.tree.cursor)
@@ -332,11 +326,10 @@ class SearchState:
 
     @property
     def folds(self) -> Folds:
-        """What is open besides what the search opened."""
+        """The folds without those that the search opened."""
         return self.tree.folds if self._before is None else self._before.folds
 
     def begin(self) -> None:
-        """Remember where the tree is, to come back there."""
         self.is_open = True
         if self._before is None:
             self._before = _Origin(self.tree.folds, self.tree.cursor)
@@ -345,14 +338,12 @@ class SearchState:
             self._look()
 
     def find(self, text: str) -> None:
-        """Find what is typed, and go to the first match from where the search began."""
         if text == self.text or self._before is None:
             return
         self.text = text
         self._look()
 
     def toggle_filter(self) -> None:
-        """Show the matches alone, or the whole tree."""
         self.filtering = not self.filtering
         if self._before is not None:
             self._show(self.tree.cursor)
@@ -363,7 +354,7 @@ class SearchState:
         self._go_on(self._work)
 
     def _go_on(self, work: Iterator[Matches]) -> None:
-        """Search until keys have to be heard, and again after them."""
+        """Search until keys have to be handled, and continue after them."""
         # Another letter may have begun another search.
         if work is not self._work:
             return
@@ -397,13 +388,12 @@ class SearchState:
         self.tree.show_rows(folds, first, self._matches if self.filtering else None)
 
     def keep(self) -> None:
-        """Go on with the matches marked."""
         self.is_open = False
         if not self.text:
             self.clear()
 
     def clear(self) -> None:
-        """Forget the search; the tree is as it was, with the cursor in view where it is now."""
+        """Forget the search: restore the tree, and keep the cursor visible where it is."""
         self.is_open = False
         self.text = self.problem = ""
         self._work = None
@@ -415,14 +405,13 @@ class SearchState:
         self.tree.show_rows(reveal(self.state.outline, folds, [cursor]), cursor)
 
     def drop(self) -> None:
-        """Give the search up and go back to where it began."""
         before = self._before
         self.clear()
         if before is not None:
             self.tree.set_folds(*before)
 
     def step(self, direction: int) -> bool:
-        """Go to the next match, or to the one before; whether there is any."""
+        """Go to the next or previous match; False if there are none."""
         match = self._walk.next(self.tree.cursor, direction)
         if match is not None:
             self.tree.go_to(match)
@@ -430,7 +419,7 @@ class SearchState:
 
     @property
     def count(self) -> str:
-        """Which of the matches the cursor is on."""
+        """The position among the matches, in words."""
         if self.problem or not self.text:
             return self.problem
         if self.at_work:
@@ -445,7 +434,7 @@ class SearchState:
 
     @property
     def _walk(self) -> MatchOrder:
-        """The matches in the order of the rows, which the user may sort meanwhile."""
+        """The matches in row order, which the user may change meanwhile."""
         order = self.tree.tree_rows.order
         if self._walked is None or self._walked.order is not order:
             self._walked = MatchOrder(self._matches, order, self._named)

@@ -26,14 +26,19 @@ from torchglass.views.tui.tree.rows import FOLD_ACTIONS
 from torchglass.views.tui.tree.search import NONE, Matches
 
 
-class TreeView(ScrollView, can_focus=True):
-    """The modules of a model with columns beside them, and a cursor on one of them."""
+class ModuleTree(ScrollView, can_focus=True):
+    """The modules of a model as a tree with columns and a cursor."""
+
+    BINDINGS: ClassVar = bindings("tree")
 
     class Moved(Message):
-        """The cursor stands on another module, or other rows are there."""
+        """The cursor is on another module, or the rows changed."""
+
+    class Viewed(Message):
+        """The user wants to see the selected module in a panel."""
 
     class Scrolled(Message):
-        """Other modules are on the screen."""
+        """Other modules are visible."""
 
     class Sorted(Message):
         """The rows are in another order."""
@@ -51,44 +56,37 @@ class TreeView(ScrollView, can_focus=True):
 
     @property
     def selected(self) -> Module:
-        """The module under the cursor."""
         return self.state.model[self.cursor]
 
     @property
     def columns(self) -> Sequence[TreeColumn]:
-        """The columns that are shown."""
         return self.lines.layout.columns
 
     @property
     def folds(self) -> rows.Folds:
-        """The modules that are open."""
         return self.tree_rows.folds
 
     @property
     def row(self) -> int:
-        """The number of the cursor's row."""
         return self._row
 
     @property
     def row_count(self) -> int:
-        """How many modules have a row."""
         return len(self.tree_rows)
 
     def table(self) -> TreeTable:
-        """What the tree shows, to be exported."""
         model, depths = self.state.model, self.state.outline.depths
         modules = (model[row] for row in self.tree_rows.rows.tolist())
         lines = [TreeLine(self.tree_rows.row(module), depths[module.id]) for module in modules]
         return TreeTable(self.state, self.columns, lines)
 
     def on_screen(self) -> Sequence[Module]:
-        """The modules whose rows can be seen now."""
         top = self.scroll_offset.y
         seen = self.tree_rows.rows[top : top + self.window].tolist()
         return [self.state.model[row] for row in seen]
 
     def wanted(self) -> Iterable[Series]:
-        """What has to be read of a run to draw what can be seen."""
+        """The series to read to draw what is visible."""
         for column in self.columns:
             for module in self.on_screen():
                 series = column.series(self.state, module)
@@ -97,7 +95,6 @@ class TreeView(ScrollView, can_focus=True):
 
     @property
     def window(self) -> int:
-        """How many rows can be seen at once."""
         return max(self.size.height - 1, 1)
 
     @property
@@ -106,11 +103,10 @@ class TreeView(ScrollView, can_focus=True):
         return self.size.width - (len(self.tree_rows) > self.window)
 
     def on_resize(self) -> None:
-        """Share the new width out among the columns."""
         self.fit_columns()
 
     def take_model(self, before: Model) -> None:
-        """Show the model that the state has now, with the folds of the one before."""
+        """Show the model of the state, with the folds of the model before."""
         open_paths = {before[fold].path for fold in self.folds}
         model = self.state.model
         here = model.find(before[self.cursor].path) or model.root
@@ -123,19 +119,17 @@ class TreeView(ScrollView, can_focus=True):
         self.set_folds(folds & self.state.outline.foldable)
 
     def learn(self) -> None:
-        """Draw everything anew with what is known now, which may need more room than before."""
+        """Draw everything again: columns may need more room now."""
         self.lines.learn()
         self.fit_columns()
 
     def set_folds(self, folds: rows.Folds, cursor: ModuleId | None = None) -> None:
-        """Show these folds, with the cursor where it was or on `cursor`."""
         if folds != self.folds:
             self.tree_rows.fold(folds)
             self._take_rows()
         self._stay(cursor)
 
     def go_to(self, id: ModuleId) -> None:
-        """Put the cursor on a module, opening what is above it."""
         self.tree_rows.show(id)
         self._take_rows()
         self._stay(id)
@@ -143,35 +137,31 @@ class TreeView(ScrollView, can_focus=True):
     def show_rows(
         self, folds: rows.Folds, cursor: ModuleId, matches: Matches | None = None
     ) -> None:
-        """Show these folds, or some modules and what is above them alone."""
+        """Show these folds, or only some modules and those above them."""
         self.tree_rows.arrange(folds, matches)
         self._take_rows()
         self._stay(cursor)
 
     def fold_repeats(self, folded: bool) -> None:
-        """Let neighbours that are built alike share a row, or not."""
         self.tree_rows.fold_repeats(folded)
         self._take_rows()
         self._stay()
 
     def sort(self, sorting: SortOrder) -> None:
-        """Order siblings by a column."""
         self.tree_rows.sort(sorting)
         self._take_rows()
         self._stay()
         self.post_message(self.Sorted())
 
     def _take_rows(self) -> None:
-        """Take in that there are other rows."""
         self.lines.take_rows(self.tree_rows)
         self.fit_columns()
 
     def _stay(self, cursor: ModuleId | None = None) -> None:
-        """Put the cursor where its module, or another one, has its row now."""
         self.go_to_row(self.tree_rows.place_of(self.cursor if cursor is None else cursor))
 
     def set_labels(self, labels: ColumnChoice, group: Group | None = None) -> None:
-        """Show other components, and bring those of a group into view."""
+        """Show other columns, and scroll to those of a group."""
         turned = labels.aligned != self.labels.aligned
         self.labels = labels
         self.fit_columns()
@@ -181,39 +171,32 @@ class TreeView(ScrollView, can_focus=True):
             self.scroll_to(x=self.lines.showing(group, self.scroll_offset.x), animate=False)
 
     def mark(self, matches: Matches) -> None:
-        """Mark the modules that a search found."""
         self._is_match = _mask(self.state.model, matches)
         self._has_matches = bool(len(matches))
         self.redraw()
 
     def redraw(self) -> None:
-        """Draw everything anew, after something in the rows changed."""
         self.lines.draw_anew()
         self.refresh()
 
     def notify_style_update(self) -> None:
-        """Draw everything anew in other colours."""
         self.lines.draw_anew()
         super().notify_style_update()
 
     def watch_has_focus(self, focus: bool) -> None:
-        """Show by the cursor whether keys go here."""
         super().watch_has_focus(focus)
         self.refresh()
 
     def fit_columns(self) -> None:
-        """Share the width out anew, after rows or columns came or went."""
         self.lines.fit(self.labels, self._line_width)
         self.virtual_size = Size(self.lines.width, len(self.tree_rows) + 1)
         self.redraw()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Tell what is on the screen now."""
         super().watch_scroll_y(old_value, new_value)
         self.post_message(self.Scrolled())
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen: the header, then a module each."""
         if y == 0:
             left = self.scroll_offset.x
             return self.lines.header(self.tree_rows.sorting, left, self.max_scroll_x)
@@ -235,9 +218,9 @@ class TreeView(ScrollView, can_focus=True):
         return self.lines.line(self.tree_rows.row(module), standing, self.scroll_offset.x)
 
     def _is_like_selected(self, module: Module) -> bool:
-        """Whether a module is of the class under the cursor; groups of a checkpoint have none.
+        """Whether a module has the class of the selected one; groups of a checkpoint have no class.
 
-        While matches or changes are marked nothing else is, so that these are not taken for it.
+        It is not marked while matches or changes are marked.
         """
         kind = self.selected.class_name
         alike = module.class_name == kind and kind not in self.state.outline.classless
@@ -247,7 +230,6 @@ class TreeView(ScrollView, can_focus=True):
         return rich_style(self.app.theme_variables, ink, BACKGROUNDS[tone])
 
     def go_to_row(self, row: int) -> None:
-        """Put the cursor on a row and bring it into view."""
         before = self.cursor
         self._row = min(max(row, 0), len(self.tree_rows) - 1)
         self.cursor = self.tree_rows.module(self._row).id
@@ -260,7 +242,7 @@ class TreeView(ScrollView, can_focus=True):
         self.post_message(self.Moved())
 
     def _refresh_tints(self, before: ModuleId) -> None:
-        """Draw again what the cursor changed by leaving a row."""
+        """Draw the rows again that change when the cursor leaves one."""
         if self.state.model[before].class_name != self.selected.class_name:
             self.refresh()
             return
@@ -269,40 +251,21 @@ class TreeView(ScrollView, can_focus=True):
             if module.id in changed:
                 self.refresh(Region(0, line, self._line_width, 1))
 
-
-def _mask(model: Model, matches: Matches) -> rows.Mask:
-    is_match = np.zeros(len(model.modules), np.bool_)
-    is_match[matches] = True
-    return is_match
-
-
-class ModuleTree(TreeView):
-    """The modules of a model, with columns that are aligned over the whole tree."""
-
-    BINDINGS: ClassVar = bindings("tree")
-
-    class Viewed(Message):
-        """The user wants to see the module under the cursor."""
-
     def action_move(self, by: int) -> None:
-        """Go some rows down."""
         self.go_to_row(self.row + by)
 
     def action_page(self, direction: int) -> None:
-        """Go one screen down or up."""
         self.go_to_row(self.row + direction * self.window)
 
     def action_edge(self, direction: int) -> None:
-        """Go to the first or the last row."""
         self.go_to_row(0 if direction < 0 else len(self.tree_rows) - 1)
 
     def action_pan(self, direction: int) -> None:
-        """Move the columns sideways by one."""
         wanted = self.lines.layout.beside(self.scroll_offset.x, direction)
         self.scroll_to(x=wanted, animate=False)
 
     def action_close(self) -> None:
-        """Fold the module, or go to its parent if there is nothing to fold."""
+        """Fold the module, or go to its parent."""
         module = self.selected
         if module.id in self.folds:
             self.action_fold("one")
@@ -310,7 +273,7 @@ class ModuleTree(TreeView):
             self.set_folds(self.folds, module.parent)
 
     def action_open(self) -> None:
-        """Unfold the module; go in if it is open, view it if it has nothing below it."""
+        """Unfold the module; if it is open, go in; if it is a leaf, view it."""
         module = self.selected
         if not module.children:
             self.post_message(self.Viewed())
@@ -320,11 +283,10 @@ class ModuleTree(TreeView):
             self.action_fold("one")
 
     def action_fold(self, what: str) -> None:
-        """Fold or unfold what one of the keys stands for."""
         self.set_folds(FOLD_ACTIONS[what](self.state.outline, self.folds, self.cursor))
 
     def action_sort(self, number: int) -> None:
-        """Order siblings by the column of that number, the name being the first."""
+        """Sort by the column of that number; 1 is the name, 0 restores model order."""
         shown = [NAME, *self.columns]
         if 1 <= number <= len(shown):
             self.sort(self.tree_rows.sorting.then(shown[number - 1].id))
@@ -332,7 +294,6 @@ class ModuleTree(TreeView):
             self.sort(SortOrder())
 
     def on_click(self, event: events.Click) -> None:
-        """Go to a row and fold it by its marker or by a second click; sort by a title."""
         if event.y < 1:
             self._click_header(event.x)
             return
@@ -348,3 +309,9 @@ class ModuleTree(TreeView):
         column = self.lines.column_at(x, self.scroll_offset.x)
         if column is not None:
             self.sort(self.tree_rows.sorting.then(column.id))
+
+
+def _mask(model: Model, matches: Matches) -> rows.Mask:
+    is_match = np.zeros(len(model.modules), np.bool_)
+    is_match[matches] = True
+    return is_match
