@@ -38,11 +38,11 @@ class ExplorerSource:
 
     reader: Reader
     live: LiveModel | None = None
-    """The model itself, where it is in this process."""
+    """The model itself, if it is in this process."""
     comparison: Comparison | None = None
-    """With another model, in whose tree both are."""
+    """A comparison with another model; its tree has both."""
     kind: SourceKind = "model"
-    """By which columns and panels are chosen at first."""
+    """Decides which columns and panels are shown first."""
     failure: Failure | None = None
     """The forward that raised."""
     error: BaseException | None = None
@@ -50,7 +50,7 @@ class ExplorerSource:
 
 
 Source = Reader | ExplorerSource | Callable[[], ExplorerSource]
-"""What is called takes its time: a screen says so meanwhile."""
+"""A callable may take long: a loading screen is shown meanwhile."""
 
 
 def run_explorer(source: Source, *, memory: PreferenceStore | None = None) -> None:
@@ -146,7 +146,7 @@ class ExplorerApp(App[None]):
             self._memory.save(replace(self.explorer.preferences, theme=theme))
 
 
-# What was read arrives as a message, and showing it may ask for more.
+# What was read arrives as a message, and showing it may request more.
 _ROUNDS = 3
 
 

@@ -118,7 +118,7 @@ def _entry_width(texts: tuple[str, str]) -> int:
 
 
 _LIVE_SECONDS = 10.0
-"""How long a run that made a step is taken to go on."""
+"""How long after its last step a run counts as live."""
 
 
 class TitleBar(TwoEndedBar):
@@ -167,7 +167,7 @@ class TitleBar(TwoEndedBar):
     def _ending(self, update: RunUpdate) -> str:
         status = update.status or RunStatus("finished" if update.finished else "running")
         if status.has_failed:
-            # The step that is shown may be an earlier one, where not each was looked at.
+            # The step shown may be an earlier one, if not every step was recorded.
             return f"✗ {status}"
         if self._nan_since is not None:
             return f"✗ NaN since step {self._nan_since:,}"
@@ -235,7 +235,7 @@ class SearchBar(Horizontal):
 
     def keep(self, *, then: Callable[[], None]) -> None:
         """Close the input; matches stay marked."""
-        # In the line's own turn: letters that came before this key may still be on their way to it.
+        # In the input's own queue: letters typed before this key may still be on their way to it.
         self._line.call_later(self._keep, then)
 
     def _keep(self, then: Callable[[], None]) -> None:

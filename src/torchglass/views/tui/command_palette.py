@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MOST_MODULES = 30
 _BATCH = 5_000
 _TOGGLES = {"Show or hide columns": "Toggle column", "Open or close a panel": "Toggle panel"}
-"""What is done with the things under these headings of the help."""
+"""How commands under these headings of the help begin."""
 
 
 class Commands(Provider):
@@ -84,7 +84,7 @@ class Commands(Provider):
         for start in range(0, len(modules), _BATCH):
             batch = modules[start : start + _BATCH]
             found += [(score, one) for one in batch if (score := _score(one, wanted))]
-            # Letters that were typed meanwhile come first.
+            # Handle letters that were typed meanwhile first.
             await asyncio.sleep(0)
         found.sort(key=lambda hit: -hit[0])
         for hit in found[:_MOST_MODULES]:

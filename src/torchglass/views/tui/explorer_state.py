@@ -112,7 +112,7 @@ def _specs(row: ModuleMeasure) -> tuple[TensorSpec, ...]:
 
 
 LOST, SHARED, TIED, FOUND = "!", SAME_AS, "=", "✗"
-"""Marks of a module that could not be read, stands elsewhere too, shares a tensor, or is ill."""
+"""Marks of a module that could not be read, is shared, has a tied tensor, or has a problem."""
 
 _NO_ACTIVITY = ModuleActivity()
 
@@ -123,11 +123,11 @@ class ModelContents:
 
     counts: Sequence[ModuleCounts]
     notes: Mapping[ModuleId, str]
-    """What is out of the ordinary about some modules, each opening with its mark."""
+    """Problems, shared modules and tied tensors; each note starts with its mark."""
     devices: Sequence[tuple[str, ...]]
-    """Where the tensors in each branch are."""
+    """The devices of the tensors in each branch."""
     dtypes: Sequence[tuple[str, ...]]
-    """Of which types the parameters in each branch are, or its buffers where it has none."""
+    """The types of the parameters in each branch, or of its buffers if it has none."""
 
 
 def count_model(model: Model) -> ModelContents:
@@ -157,7 +157,7 @@ class ExplorerState:
         self.failure = failure
         """The forward that raised, if one did."""
         self.values_checked: bool | None = None if live is None else False
-        """Whether the values of all weights were looked at; None where there are none to see."""
+        """Whether all weights were checked; None if there are no values to check."""
         self._bad_values: tuple[Finding, ...] = ()
         self.live = live
         self.comparison = comparison

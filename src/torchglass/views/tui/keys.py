@@ -47,19 +47,19 @@ class KeyEntry:
     """What one or several keys do."""
 
     keys: tuple[str, ...]
-    """As Textual names them; any of them does it."""
+    """As Textual names them; each of them runs the action."""
     action: str
-    """"{key}" in it stands for the key that was pressed."""
+    """"{key}" stands for the key that was pressed."""
     does: str
-    """What it does, as the help says it."""
+    """The text of the help."""
     section: str
     """The heading in the help."""
     place: Place
     """Where the focus has to be for it to act."""
     hint: str = ""
-    """The word beside it in the footer; "" keeps it out of there."""
+    """The word beside it in the footer; "" leaves it out."""
     urgent: bool = False
-    """Whether it moves the focus: it is done before the next key looks for its target."""
+    """Whether it moves the focus, and has to run before the next key finds its target."""
 
     @property
     def label(self) -> str:
@@ -222,7 +222,7 @@ def bindings(place: Place, keys: Iterable[KeyEntry] = KEYS) -> list[BindingType]
 
 
 _FOOTER = ("help", "quit", "search", "fold('one')", "panel(1)", "toggle_panel(", "fold('all')")
-"""The first actions of the footer, as they begin; the others follow in the order of the table."""
+"""How the first actions of the footer begin; the others follow in the order of the table."""
 
 
 def footer_order(key: KeyEntry) -> int:
@@ -256,9 +256,8 @@ PANEL_KEYS: tuple[KeyEntry, ...] = (
         ("end", "end(1)", "Last line"),
         ("shift+left", "pan(-1)", "Scroll left"),
         ("shift+right", "pan(1)", "Scroll right"),
-        ("escape", "back", "Cancel, close, or go back to the tree", "back"),
+        ("escape left h", "back", "Cancel, close, or go back to the tree", "back"),
     ),
-    *key_rows("panel:details", "Details", ("left h", "back", "Back to the tree")),
     *key_rows(
         "panel:code",
         "Code",
@@ -273,7 +272,6 @@ PANEL_KEYS: tuple[KeyEntry, ...] = (
         ("left_square_bracket", "ancestor(-1)", "Back to the class itself"),
     ),
     *key_rows("panel:lines run", "Code", ("enter", "choose", "Select the op of the line", "op")),
-    *key_rows("panel:code", "Code", ("left h", "back", "Back to the tree")),
     *key_rows(
         "panel:attributes",
         "Attributes",
@@ -314,15 +312,12 @@ PANEL_KEYS: tuple[KeyEntry, ...] = (
         "Performance",
         ("d space", "differences", "Show calls, or differences between calls", "differences"),
     ),
-    *key_rows("panel:performance", "Performance", ("left h", "back", "Back to the tree")),
     *key_rows(
         "panel:findings",
         "Findings",
         ("enter", "choose", "Go to the module", "go there"),
         ("space right l", "tell", "Show or hide the evidence", "more"),
-        ("left h", "back", "Back to the tree"),
     ),
-    *key_rows("panel:explanation", "Explanation", ("left h", "back", "Back to the tree")),
     *key_rows(
         "panel:values", "Findings", ("r", "check", "Check the weights for NaN and Inf", "check")
     ),
@@ -350,14 +345,12 @@ PANEL_KEYS: tuple[KeyEntry, ...] = (
         "Gradient flow",
         ("enter", "choose", "Go to the layer", "go there"),
         ("s", "sort", "Model order, or largest first", "sort"),
-        ("left h", "back", "Back to the tree"),
     ),
     *key_rows(
         "panel:percentiles",
         "Series",
         ("space", "bands", "Percentiles, or range and mean", "bands"),
     ),
-    *key_rows("panel:series", "Series", ("left h", "back", "Back to the tree")),
 )
 
 

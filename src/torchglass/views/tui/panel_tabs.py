@@ -97,7 +97,7 @@ class TabBar(Widget):
         room = self.size.width
         if sum(widths) <= room:
             return 0, self._panels
-        # A cell at each end says that there are more.
+        # A cell at each end shows that there are more.
         room -= _MORE
         first = front
         while first and sum(widths[first - 1 : front + 1]) <= room:

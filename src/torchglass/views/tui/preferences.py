@@ -21,15 +21,15 @@ _MOST_FOLDS = 2_000
 
 
 SourceKind = Literal["model", "forward", "trace", "run", "comparison", "failure"]
-"""What is explored: a model as it is, one that was run, a trace, a training, …"""
+"""What is explored: a model, a model with one forward, a trace, a training, …"""
 
 _OF_FORWARD = frozenset({"name", "class", "args", "output", "params", "time", "notes"})
 _COLUMNS: Mapping[SourceKind, frozenset[str]] = dict.fromkeys(
     ("forward", "trace", "failure"), _OF_FORWARD
 )
-"""The columns that are shown at first; the usual ones where nothing is said here."""
+"""The columns that are shown first; the usual ones for other kinds."""
 _FIRST_PANEL: Mapping[SourceKind, str] = {"run": "v", "trace": "w", "failure": "E"}
-"""The panel that is in front at first, beside those that the user has open for models."""
+"""The panel in front at first; those that the user has open for models are behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,20 +46,20 @@ class Preferences:
 
     labels: ColumnChoice = field(default_factory=ColumnChoice)
     theme: str = ""
-    """"" for what fits the terminal."""
+    """"" for the theme that fits the terminal."""
     share: int = 40
-    """Percent of the screen that the panels have."""
+    """Percent of the screen that the panels take."""
     panels: tuple[str, ...] = ("i",)
-    """The keys of the panels that are open, the one in front first."""
+    """The keys of the open panels, the one in front first."""
     repeats_folded: bool = False
     filtering: bool = True
-    """Whether a search shows its matches alone."""
+    """Whether a search shows only its matches."""
     depth: int | None = None
     """How many levels are open at first; None for as many as fit."""
     folds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The paths that were open, by model; the latest model last."""
     by_kind: Mapping[str, KindChoice] = field(default_factory=dict)
-    """Other columns and panels for what is not a model alone."""
+    """Other columns and panels for other kinds of sources."""
 
     def for_kind(self, kind: SourceKind) -> Preferences:
         """These preferences with the columns and panels for a kind of source."""
@@ -70,7 +70,7 @@ class Preferences:
         if shown is None:
             usual = self.labels.shown == ColumnChoice().shown
             shown = _COLUMNS.get(kind, self.labels.shown) if usual else self.labels.shown
-        # Whoever compares wants to see what changed, whatever was hidden the last time.
+        # A comparison always shows what changed, whatever was hidden the last time.
         shown |= {"change"} if kind == "comparison" else set()
         first = _FIRST_PANEL.get(kind)
         rest = tuple(panel for panel in self.panels if panel != first)

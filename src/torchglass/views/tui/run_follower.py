@@ -29,13 +29,13 @@ class RunUpdate:
     finished: bool
     status: RunStatus | None = None
     series: tuple[Series, ...] = ()
-    """Those that were not there before."""
+    """The new series."""
     points: tuple[Points, ...] = ()
     histograms: tuple[Histograms, ...] = ()
     model: Model | None = None
-    """The model, where it is another one than before."""
+    """The model, if it changed."""
     documents: Mapping[type[Document], Document] | None = field(default=None, compare=False)
-    """All records of the run, where one of them changed."""
+    """All records of the run, if one of them changed."""
     problem: str = ""
     """Why nothing could be read."""
 
@@ -88,7 +88,7 @@ class RunFollower:
         """Read whenever there may be something new, until stopped."""
         while True:
             self._wake.clear()
-            # Asked after the clearing, which may have swept away the call that came with a stop.
+            # Checked after `clear`, which may have erased the signal of `stop`.
             if self._stopped:
                 return
             update = self._look()
@@ -100,7 +100,7 @@ class RunFollower:
                 status=update.status,
                 problem=update.problem,
             )
-            # A finished run changes no more, but other series of it may still be wanted.
+            # A finished run does not change, but other series of it may be requested.
             self._waiting = True
             self._wake.wait(None if update.finished else self._interval)
             self._waiting = False
@@ -145,7 +145,7 @@ class RunFollower:
         binned = {one.id for one in self._known if one.kind == "histogram"} & reached.keys()
         bins = [self._reader.histograms(one, after=reached[one]) for one in binned]
         for one, found in zip(behind, points, strict=True):
-            # The writer may have gone on since it said which step is its last.
+            # The writer may have added steps since `last_step` was read.
             self._read_to[one] = max([step, *found.steps[-1:].tolist()])
         return tuple(filter(len, points)), tuple(filter(len, bins))
 

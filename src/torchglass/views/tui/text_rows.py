@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 Piece = tuple[str, str]
-"""Text, and the name of the style it is drawn in."""
+"""A text and the name of its style."""
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
@@ -93,11 +93,11 @@ class TextRow:
 
     pieces: Line = ()
     target: Any = None
-    """What the panel makes of it when it is picked; None for a line that only says something."""
+    """What the panel goes to when the row is selected; None if there is nothing to go to."""
     tone: str = "plain"
-    """The style that lies behind all of it."""
+    """The style of its background."""
     pictures: Sequence[Pixels] = ()
-    """Half-block pictures that end the line, after its text."""
+    """Half-block pictures after the text."""
 
 
 Pixels = Sequence[tuple[str, str]]
@@ -166,7 +166,7 @@ def wrap(pieces: Line, width: int, indent: str = "") -> Iterator[Line]:
                 yield line
                 line, used = [(indent, "plain")], len(indent)
                 fitting = word.lstrip()
-            # A word that is too long for any line is broken where the line ends.
+            # A word that is too long for any line is broken at the end of the line.
             *full, rest = chop_cells(fitting, width - used) or [""]
             for part in full:
                 yield [*line, (part, style)]

@@ -46,7 +46,7 @@ SIXTEEN = Theme(
     surface="#000000",
     panel="#000000",
 )
-"""Of colours that a terminal with sixteen of them has, so that none is rounded into another."""
+"""Only uses the colours of a 16-colour terminal, so that none is rounded to another."""
 THEMES = (DARK, LIGHT, SIXTEEN)
 
 _ON_DARK = {
@@ -149,6 +149,6 @@ def theme_for(environment: Mapping[str, str], colours: str | None = "truecolor")
         return asked
     if colours == "standard":
         return SIXTEEN.name
-    # Some terminals say "foreground;background" here; 7 and 15 are the whites.
+    # Some terminals set "foreground;background" here; 7 and 15 are white.
     light = environment.get("COLORFGBG", "").rpartition(";")[2] in {"7", "15"}
     return LIGHT.name if light else DARK.name

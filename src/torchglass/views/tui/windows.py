@@ -62,7 +62,7 @@ class ListDialog(ModalScreen["str | None"]):
 _KEYS, _BETWEEN = 13, 2
 _COLUMN, _MOST_COLUMNS = 36, 4
 _MOST_WIDTH, _AROUND = 190, 5
-"""The cells of the window as the style sheet has it, and what its border and its edges take."""
+"""The width of the window in the style sheet, and what its border and padding take."""
 MARKS: tuple[tuple[str, str], ...] = (
     (FOUND, "A problem was found here"),
     (SHARED, "The same module as another one"),
@@ -70,7 +70,7 @@ MARKS: tuple[tuple[str, str], ...] = (
     (LOST, "Could not be read"),
     ("▏", "Same class as the selected module"),
 )
-"""What stands beside the names in the tree."""
+"""The marks beside the names in the tree."""
 
 Line = tuple[str, str]
 

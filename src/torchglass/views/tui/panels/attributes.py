@@ -30,7 +30,7 @@ class AttributeNode:
     attribute: Attribute
     parent: AttributeNode | None = None
     stretch: range | None = None
-    """Which items of the attribute it stands for; None for the attribute itself."""
+    """The items of the attribute that it contains; None for the attribute itself."""
     below: list[AttributeNode] = field(default_factory=list)
     is_read: bool = False
     is_open: bool = False
@@ -118,7 +118,7 @@ class AttributesPanel(Panel):
         """What is open in place of the tree."""
         self._inner_place = ""
         self._looks: dict[tuple[str, ...], TensorSlice] = {}
-        """How each tensor that was open was looked at, by its module and its place there."""
+        """The last view of each tensor, by module and place."""
         self._below = (0, 0)
 
     @classmethod
@@ -136,9 +136,7 @@ class AttributesPanel(Panel):
         return self._inner is None or action not in _OF_TREE
 
     def follow(self, moved: bool) -> None:
-        if self.state.live is None:
-            self.say(f"{self.missing[:1].upper()}{self.missing[1:]}.")
-        elif moved or self._root is None:
+        if moved or self._root is None:
             self._inner = None
             self.action_reload()
         elif self.settled:

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -42,7 +42,7 @@ class CodeListing:
     lines: tuple[Line, ...]
     class_line: int
     forward_line: int | None = None
-    """Of `def forward`, where it is among the lines."""
+    """The line of `def forward`, if it is among these lines."""
 
     def __contains__(self, line: int) -> bool:
         return self.first <= line < self.first + len(self.lines)
@@ -71,7 +71,7 @@ def list_class(model: Model, class_name: str, of: Ancestor, *, whole: bool) -> C
     text, first = (_file(of.file), 1) if whole else (code.text, own)
     lines = coloured(text)
     forward = code.forward_line if (source.forward_file or source.file) == of.file else None
-    # In a whole file there may be one of another class, too.
+    # A whole file may also have the `forward` of another class.
     holds = forward is not None and 0 <= forward - own < len(coloured(code.text))
     return CodeListing(
         class_name=of.class_name,
@@ -104,7 +104,7 @@ def coloured(text: str) -> tuple[Line, ...]:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    # Nothing of the text is left out, so that its lines keep their numbers.
+    # Nothing is stripped, so that lines keep their numbers.
     lexer = PythonLexer(stripnl=False, stripall=False, ensurenl=True)
     for kind, words in lexer.get_tokens(text):
         yield _style(str(kind)), words
@@ -128,7 +128,7 @@ _STYLES = {
     "Token.Literal.Number": "literal",
     "Token.Comment": "comment",
 }
-"""The first that a token's name begins with."""
+"""The style of a token is that of the first prefix of its name."""
 
 
 def _file(file: str) -> str:
@@ -144,7 +144,7 @@ def _first_line(code: ClassCode) -> int:
 _RAN, _NOT_RAN = "•", " "
 _PARTS = 3
 _ABOVE = 2
-"""Lines that are shown above the one that is gone to."""
+"""Lines that stay visible above the target line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class _View:
 
     class_name: str
     generation: int | None = None
-    """How far up the line; None for where `forward` is."""
+    """The index in the inheritance chain; None for the class with `forward`."""
     whole: bool = False
 
 
@@ -178,14 +178,11 @@ class CodePanel(Panel):
     def available(cls, state: ExplorerState) -> bool:
         return bool(state.model.classes)
 
-    @property
-    def places(self) -> tuple[str, ...]:
-        inherits = len(lineage(self.state.model, self._view.class_name)) > 1
-        return (
-            *super().places,
-            *(("panel:ancestors",) if inherits else ()),
-            *(("panel:lines run",) if self._ran else ()),
-        )
+    def extra_places(self) -> Iterable[str]:
+        if len(lineage(self.state.model, self._view.class_name)) > 1:
+            yield "panel:ancestors"
+        if self._ran:
+            yield "panel:lines run"
 
     @property
     def listing(self) -> CodeListing | None:

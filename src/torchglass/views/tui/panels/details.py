@@ -12,7 +12,6 @@ from torchglass.records.tensors import TensorSpec
 from torchglass.views.formats import format_bytes, format_count, format_share, harmless, shape_text
 from torchglass.views.model_facts import part_text
 from torchglass.views.tui.explorer_state import SHARED, TIED, ExplorerState, tied_to
-from torchglass.views.tui.keys import panel_bindings
 from torchglass.views.tui.panels.op_flow import traced_forward
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.text_rows import (
@@ -91,7 +90,6 @@ class DetailsPanel(Panel):
 
     key: ClassVar[str] = "i"
     title: ClassVar[str] = "Details"
-    BINDINGS: ClassVar = panel_bindings("panel:details")
 
     def follow(self, moved: bool) -> None:
         self.put(describe(self.state, self.module, self.room))
@@ -120,7 +118,7 @@ def _who(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
     for line in wrap([(harmless(module.kind), "class"), (extra, "extra")], width, "  "):
         yield TextRow(line)
     package = module.class_name.rpartition(".")[0]
-    # The groups of a checkpoint are of no class, and in no mode.
+    # The groups of a checkpoint have no class and no mode.
     if package:
         peers = len(state.outline.by_class[module.class_name])
         mode = "training" if module.training else "eval"
@@ -201,7 +199,7 @@ def _tensors(state: ExplorerState, module: Module) -> Iterator[TextRow]:
     for slot, line in zip(shown, lines, strict=True):
         yield TextRow(line)
         for place in tied_to(state.model, module, slot):
-            # The path of the module, which the name of the tensor follows.
+            # The path of the module is followed by the name of the tensor.
             yield TextRow([(f"  {TIED} {harmless(place)}", "note")], place.rpartition(".")[0])
     if len(module.slots) > _MOST_SLOTS:
         yield text(f"and {len(module.slots) - _MOST_SLOTS:,} more", "muted")

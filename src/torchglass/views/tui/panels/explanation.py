@@ -8,7 +8,6 @@ from typing import ClassVar
 from torchglass.analyse.failure.failure import Failure
 from torchglass.views.failure_words import Part, headline, parts
 from torchglass.views.tui.explorer_state import ExplorerState
-from torchglass.views.tui.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.text_rows import (
     TableCell,
@@ -30,16 +29,13 @@ class ExplanationPanel(Panel):
     key: ClassVar[str] = "E"
     title: ClassVar[str] = "Explanation"
     missing: ClassVar[str] = "No forward has failed"
-    BINDINGS: ClassVar = panel_bindings("panel:explanation")
 
     @classmethod
     def available(cls, state: ExplorerState) -> bool:
         return state.failure is not None
 
     def follow(self, moved: bool) -> None:
-        if self.state.failure is None:
-            self.say(f"{self.missing}.")
-        else:
+        if self.state.failure is not None:
             self.put(describe(self.state.failure, self.room))
 
 
@@ -69,7 +65,7 @@ def _rows(part: Part, width: int) -> Iterator[TextRow]:
         if line_width(line) <= width:
             yield TextRow(line)
         else:
-            # What does not fit beside the rest stands below it.
+            # What does not fit beside the rest goes below it.
             *first, (last, style) = line
             yield TextRow(first)
             yield from paragraph(f"  {last.strip()}", width, style, "  ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from textual.message import Message
@@ -38,12 +38,11 @@ class FindingsPanel(Panel):
         super().__init__(state)
         self._open: set[int] = set()
         self._starts: list[int] = []
-        """The row that each finding begins with."""
+        """The first row of each finding."""
 
-    @property
-    def places(self) -> tuple[str, ...]:
-        unread = not self.state.findings() and _can_check(self.state)
-        return (*super().places, *(("panel:values",) if unread else ()))
+    def extra_places(self) -> Iterable[str]:
+        if not self.state.findings() and _can_check(self.state):
+            yield "panel:values"
 
     def follow(self, moved: bool) -> None:
         found = self.state.findings()

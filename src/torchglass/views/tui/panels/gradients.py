@@ -29,7 +29,7 @@ from torchglass.views.tui.text_rows import LazyRows, TextRow, bar, fit, fit_path
 Quantity = Literal["gradient norm", "update ratio", "output gradient"]
 
 _NORMS = ".grad_norm"
-"""How the names of series end that are the norms of gradients, sample by sample."""
+"""The suffix of series of gradient norms per sample."""
 _NUMBER, _TREND = 9, 12
 _MOST_NAME = 36
 _NOT_READ = -1.0
@@ -64,9 +64,9 @@ class GradientFlowPanel(Panel):
     def available(cls, state: ExplorerState) -> bool:
         return any(one.name.endswith((GRADIENT, UPDATE, _NORMS)) for one in state.all_series())
 
-    @property
-    def places(self) -> tuple[str, ...]:
-        return (*super().places, *(("panel:quantities",) if len(self._flows) > 1 else ()))
+    def extra_places(self) -> Iterable[str]:
+        if len(self._flows) > 1:
+            yield "panel:quantities"
 
     def wanted(self) -> Iterable[SeriesId]:
         for known in _flows(self.state).values():
@@ -172,7 +172,7 @@ def output_layers(model: Model, series: Iterable[Series]) -> list[Layer]:
         for ending in (GRADIENT, _NORMS):
             stem = one.name.removesuffix(ending)
             if stem != one.name and _is_output(stem) and model.find(one.path):
-                # One of both is enough, and gradients tell of NaN.
+                # One of both is enough, and only gradients count NaN.
                 known = found.setdefault(one.path, {})
                 known[stem] = one if ending == GRADIENT else known.get(stem, one)
     return [

@@ -29,14 +29,14 @@ STYLES = (
 _PAN = 8
 _SHADES = "░▒▓█"
 _LOST, _LOST_COLOUR = "×", "#ff00ff"
-"""What is no number, in a picture of shades and in one of colours."""
+"""NaN and Inf in a picture of shades, and in one of colours."""
 
 
 class RowList(ScrollView, can_focus=True):
     """A scrollable list of rows below a fixed header, with or without a cursor."""
 
     has_cursor: bool = False
-    """Whether rows are gone to one by one, and not only scrolled."""
+    """Whether a cursor moves from row to row; otherwise rows only scroll."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{style}" for style in STYLES}
     DEFAULT_CSS: ClassVar[str] = """
@@ -174,7 +174,7 @@ class RowList(ScrollView, can_focus=True):
     def has_few_colours(self) -> bool:
         """Whether the terminal has too few colours for pictures; they are drawn in shades."""
         app = self.app
-        # Without a terminal there are as many colours as one likes.
+        # Without a terminal there is no limit to the colours.
         sixteen = not app.is_headless and app.console.color_system == "standard"
         return sixteen or app.no_color or app.theme == SIXTEEN.name
 
@@ -208,7 +208,7 @@ class RowList(ScrollView, can_focus=True):
     def turn_to(self, x: int | None = None, y: int | None = None) -> None:
         """Scroll at once: rows that were just put need no layout before."""
         self.scroll_to(x, y, animate=False, force=True, immediate=True)
-        # A bar that was not there yet did not hear of it.
+        # A scrollbar that did not exist yet was not notified.
         self.call_after_refresh(self._place_bar)
 
     def _place_bar(self) -> None:
@@ -282,7 +282,7 @@ class TextViewer:
     """A long text of an attribute, wrapped."""
 
     places = ("panel:text",)
-    """Where the keys act that act on it, as the table of keys names it."""
+    """The places of the key table whose keys act on it."""
 
     def __init__(self, attribute: Attribute, words: str) -> None:
         self.attribute = attribute

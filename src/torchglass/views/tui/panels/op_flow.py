@@ -107,7 +107,7 @@ class TensorFlowPanel(Panel):
         self._pass: TracedForward | None = None
         self._ops: Sequence[OpId] = ()
         self._walked: list[OpId] = []
-        """The ops that were walked along; the last one is open, without any the list is shown."""
+        """The ops that were opened one from another; the last one is shown, else the list."""
 
     @classmethod
     def available(cls, state: ExplorerState) -> bool:
@@ -115,10 +115,7 @@ class TensorFlowPanel(Panel):
 
     def follow(self, moved: bool) -> None:
         trace = traced_forward(self.state)
-        if trace is None:
-            self.say(f"{self.missing[:1].upper()}{self.missing[1:]}.")
-            return
-        if not moved and trace is self._pass:
+        if trace is None or (not moved and trace is self._pass):
             self._draw()
             return
         path = self.state.path_of_calls(self.module)
@@ -193,18 +190,18 @@ class TensorFlowPanel(Panel):
             self.subtitle = f"{len(self._walked)} walked"
             rows = _opened(trace, self._walked[-1], self.room)
             self.put(rows)
-            # The cursor begins where there is somewhere to go.
+            # The cursor starts at the first row that leads somewhere.
             if self.row == 0:
                 self.row = next((at for at, row in enumerate(rows) if row.target is not None), 0)
             return
         count = len(self._ops)
-        # Where they do not fit, it is told at which one of them one is.
+        # If they do not fit, the position says how many there are.
         self.subtitle = "" if count > self.window else f"{count:,} op{'s' * (count != 1)}"
         if not self._ops:
             self.say(f"{harmless(self.module.path)} did not run in the traced forward.")
             return
         path = self.state.path_of_calls(self.module)
-        # Names grow with their numbers, so the longest are among the last.
+        # Names end in numbers, so the longest are among the last.
         near = [*self._ops[:_MOST_RELATIVES], *self._ops[-_MOST_RELATIVES:]]
         names = max(cell_len(trace.name(op)) for op in near)
         width = min(names, _NAME, max(self.room // 3, 8))

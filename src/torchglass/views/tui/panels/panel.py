@@ -39,7 +39,7 @@ class BackgroundJob:
 
     def __init__(self, says: str, work: Callable[[Progress], T], then: Callable[[T], None]) -> None:
         self.says = says
-        """What is being done, in a few words."""
+        """What the job does, in a few words."""
         self.share = 0.0
         self.stopped = False
         self._work = work
@@ -64,7 +64,7 @@ class BackgroundJob:
 T = TypeVar("T")
 
 _PATIENCE_SECONDS = 0.25
-"""How long work goes on before it is spoken of: a flicker would be worse than a wait."""
+"""How long a job runs before its progress is shown: a flicker would be worse than a wait."""
 _METER = 12
 
 
@@ -78,7 +78,7 @@ class Panel(RowList):
     """The key that shows and hides it."""
     title: ClassVar[str] = ""
     missing: ClassVar[str] = ""
-    """What to do to get what it would show, in one sentence."""
+    """Why there is nothing to show and what to do about it, in one sentence."""
     BINDINGS: ClassVar = panel_bindings("panel")
 
     class Jump(Message):
@@ -125,7 +125,12 @@ class Panel(RowList):
     @property
     def places(self) -> tuple[str, ...]:
         """The places of the key table whose keys act now."""
-        return ("panel",) if self._is_empty else ("panel", f"panel:{self.title.lower()}")
+        own = () if self._is_empty else (f"panel:{self.title.lower()}",)
+        return ("panel", *own, *self.extra_places())
+
+    def extra_places(self) -> Iterable[str]:
+        """The places of keys that act only sometimes."""
+        return ()
 
     def wanted(self) -> Iterable[SeriesId]:
         """The series that it shows, which have to be read."""
@@ -139,10 +144,16 @@ class Panel(RowList):
             self.stop()
             self.row = 0
             self.turn_to(0, 0)
-        self.follow(moved)
+        self._follow(moved)
 
     def refresh_data(self) -> None:
-        self.follow(False)
+        self._follow(False)
+
+    def _follow(self, moved: bool) -> None:
+        if self.available(self.state):
+            self.follow(moved)
+        else:
+            self.say(f"{self.missing}.")
 
     def pick(self, op: OpId) -> None:
         """Show the op that was selected in another panel."""
@@ -195,7 +206,7 @@ class Panel(RowList):
         self.stop()
         job = self._job = BackgroundJob(says, work, then)
         self._waited = False
-        # A thread that need not end: a property that hangs must not keep the user from quitting.
+        # A daemon thread: a property that hangs must not keep the user from quitting.
         threading.Thread(target=copy_context().run, args=(self._run, job), daemon=True).start()
         self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
 
@@ -238,7 +249,7 @@ class Panel(RowList):
         return [*self._header, TextRow([*pieces, ("Esc", "key"), (" cancel", "muted")])]
 
     def on_resize(self) -> None:
-        self.follow(False)
+        self._follow(False)
 
     def action_back(self) -> None:
         """Cancel the job, close what was opened, or go back to the tree."""

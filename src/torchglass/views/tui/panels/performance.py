@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics
@@ -47,7 +47,7 @@ class PerformancePanel(Panel):
     key: ClassVar[str] = "P"
     title: ClassVar[str] = "Performance"
     missing: ClassVar[str] = "No forward recorded: use tg.explore(model, *inputs) or --input"
-    BINDINGS: ClassVar = panel_bindings("panel:performance", "panel:calls")
+    BINDINGS: ClassVar = panel_bindings("panel:calls")
 
     def __init__(self, state: ExplorerState) -> None:
         super().__init__(state)
@@ -58,11 +58,10 @@ class PerformancePanel(Panel):
         measured = state.document(Measures) or state.document(Statistics)
         return measured is not None or state.document(TraceRecord) is not None
 
-    @property
-    def places(self) -> tuple[str, ...]:
+    def extra_places(self) -> Iterable[str]:
         statistics = self.state.statistics(self.state.path_of_calls(self.module))
-        differ = statistics is not None and len(statistics.calls) > 1
-        return (*super().places, *(("panel:calls",) if differ else ()))
+        if statistics is not None and len(statistics.calls) > 1:
+            yield "panel:calls"
 
     def action_differences(self) -> None:
         self._differences = not self._differences

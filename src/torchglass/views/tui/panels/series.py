@@ -25,7 +25,7 @@ _AXIS = 9
 _VALUE, _TREND, _WORD = 10, 24, 5
 _HIGHEST, _LOWEST = 16, 2
 _BESIDE = 2
-"""Lines that a chart takes besides itself: its title and its steps."""
+"""The lines above and below a chart: its title and its steps."""
 _SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _COLOURS = {True: (0x24406B, 0x3F6BB0, 0xA9C7FF), False: (0xCFE0FB, 0x8DB4F0, 0x1C5FC4)}
 """Outer band, inner band and line, on dark and on light."""
@@ -38,7 +38,7 @@ class SeriesPanel(Panel):
     title: ClassVar[str] = "Series"
     missing: ClassVar[str] = "Nothing recorded over steps: train with tg.watch(model)"
     has_cursor = True
-    BINDINGS: ClassVar = panel_bindings("panel:series", "panel:percentiles")
+    BINDINGS: ClassVar = panel_bindings("panel:percentiles")
 
     def __init__(self, state: ExplorerState) -> None:
         super().__init__(state)
@@ -48,12 +48,10 @@ class SeriesPanel(Panel):
     def available(cls, state: ExplorerState) -> bool:
         return state.has_series()
 
-    @property
-    def places(self) -> tuple[str, ...]:
+    def extra_places(self) -> Iterable[str]:
         series = self._series()
-        drawn = series[min(self.row, len(series) - 1)] if series else None
-        has_bins = drawn is not None and bool(self.state.histograms(drawn))
-        return (*super().places, *(("panel:percentiles",) if has_bins else ()))
+        if series and self.state.histograms(series[min(self.row, len(series) - 1)]):
+            yield "panel:percentiles"
 
     def _series(self) -> list[Series]:
         return sorted(self.state.series_at(self.module), key=_rank)
@@ -116,7 +114,7 @@ class SeriesPanel(Panel):
         yield TextRow(list(_title(points)))
         lines = self._lines(points)
         colours = _COLOURS[self.app.current_theme.dark][-(len(lines) + 1) // 2 :]
-        # Odd, so that what is even on both sides of zero has a middle.
+        # Odd, so that a range that is symmetric around zero has a middle line.
         picture, low, high = draw_bands(lines, colours, 2 * height - 1)
         cells = half_blocks(picture)
         labels = [f"{high:.3g}", *[""] * (len(cells) - 2), f"{low:.3g}"]
@@ -144,7 +142,7 @@ class SeriesPanel(Panel):
             lines = _percentiles(histograms, width)
         else:
             lines = [np.array(squeeze(line, width)) for line in _moments(points)]
-        # A training that just began is drawn as wide as a long one, so that it can be seen.
+        # A training that has just begun is stretched to the full width.
         return [line[np.arange(width) * len(line) // width] for line in lines]
 
 

@@ -17,7 +17,7 @@ from torchglass.records.attributes import Index
 
 Mode = Literal["numbers", "picture", "sheet"]
 Part = int | range
-"""A place in a dimension, or a stretch of it."""
+"""An index in a dimension, or a range of it."""
 
 RGB = 3
 _PART = re.compile(r"(?P<start>[+-]?\d+)?(?P<stretch>:(?P<stop>[+-]?\d+)?(:(?P<step>[+-]?\d+)?)?)?")
@@ -48,7 +48,7 @@ class TensorSlice:
         self._places = {one for one, part in enumerate(parts) if not isinstance(part, range)}
         wide = [one for one, part in enumerate(parts) if isinstance(part, range)]
         self.shown: tuple[int, ...] = tuple(wide[-2:])
-        """The dimensions that are seen, the others being browsed through."""
+        """The dimensions shown as rows and columns; the others are browsed."""
         self._chosen = wide[-3] if len(wide) > 2 else -1
         self.column = 0
         if self.mode not in self.modes:

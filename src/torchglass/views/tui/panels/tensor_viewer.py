@@ -35,7 +35,7 @@ from torchglass.views.tui.panels.slices import RGB, TensorSlice
 from torchglass.views.tui.text_rows import LazyRows, Piece, TextRow, fit, gather, paragraph, wrap
 
 Fetch = Callable[[Index, int, int], npt.NDArray[np.float32]]
-"""Gives two dimensions of a tensor in at most so many rows and columns of pixels."""
+"""Reads two dimensions of a tensor as at most this many rows and columns of pixels."""
 
 _MOST_TILES = 256
 _LEAST_TILE = 8
@@ -112,7 +112,7 @@ class TensorPicture:
         (matrix,) = channels
         if not self._shades:
             return paint(matrix, scale)
-        # In grey the two ends of the colours around a zero look alike, those that rise do not.
+        # In grey, both ends of a diverging colour scale look alike; a rising scale does not.
         return paint(matrix - scale.low, Scale(low=0.0, high=scale.high - scale.low))
 
     def _legend(self, scale: Scale) -> TextRow:
@@ -132,7 +132,7 @@ def blend(channels: Sequence[Matrix], scale: Scale) -> Picture:
     red, green, blue = parts.round().astype(np.int32)
     picture: Picture = red << 16 | green << 8 | blue
     lost = np.isnan(places).any(0)
-    # Painted as a number that is none, so that it looks the same in all pictures.
+    # Drawn like any NaN, so that it looks the same in all pictures.
     picture[lost] = paint(np.full((1, 1), np.nan), scale)[0, 0]
     return picture
 
@@ -198,7 +198,7 @@ def _part(step: int) -> str:
 
 _CELL = 11
 _BLOCK = 64
-"""Rows of numbers that are fetched at a time."""
+"""Rows of values that are read at a time."""
 _BINS = 48
 _HISTOGRAM = 3
 
@@ -223,7 +223,7 @@ class TensorViewer:
         self.attribute = attribute
         self.facts: TensorFacts = live.facts(attribute.id)
         shape = self.facts.spec.shape or ()
-        # Three channels of a parameter are colours by chance more often than not.
+        # A parameter with three channels is rarely an RGB picture.
         fresh = TensorSlice(shape, coloured=attribute.role != "parameter")
         self.look = fresh if look is None or look.shape != fresh.shape else look
         self.measured: ViewedStats | None = None
@@ -274,7 +274,7 @@ class TensorViewer:
 
         painter = TensorPicture(fetch, look, self.facts.spec.dtype, shades=shades)
         draw = painter.picture if look.mode == "picture" else painter.sheet
-        # The line above it and the legend are not the picture's.
+        # The line above the picture and the legend below it need two rows.
         return draw(width, max(height - 2, 1)), [self._place()]
 
     def _facts(self, width: int) -> list[TextRow]:

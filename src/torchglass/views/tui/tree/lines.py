@@ -89,7 +89,7 @@ BACKGROUNDS: Mapping[str, str] = {
     "cursor": "glass-cursor",
     "resting": "glass-resting",
 }
-"""What lies behind a line, by variables of the theme."""
+"""Backgrounds of lines, as variables of the theme."""
 
 
 def rich_style(variables: Mapping[str, str], ink: str, behind: str) -> Style:
@@ -115,7 +115,7 @@ def _style(colour: str, behind: str, how: TextStyle) -> Style:
 _LEAST_NAME = 12
 _NAME_PERCENT = 45
 _BETWEEN = 2
-"""Cells between two components that have no columns."""
+"""Cells between two values that are not aligned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def lay_out(
 
 
 BESIDE = 5
-"""Cells a name needs besides itself and its lines: the cursor's, and two on each of its sides."""
+"""Cells around a name: the cursor's, and two on each side."""
 
 _LINE = "│ "
 _OPEN, _CLOSED, _LEAF = "▾ ", "▸ ", "  "

@@ -21,7 +21,7 @@ class SortOrder:
     column: str = ""
     """"" for the order of the model."""
     upwards: bool = False
-    """Whether the smallest comes first, or of texts the last in the alphabet."""
+    """Whether the smallest value, or the last text of the alphabet, comes first."""
 
     def then(self, column: str) -> SortOrder:
         """The order after a column was chosen again: largest first, smallest first, model order."""
@@ -49,12 +49,12 @@ class TreeRows:
         self.order: ModuleOrder = state.outline.order
         self._filter: Mask | None = None
         self._opened: Mask | None = None
-        """What a filter opened beside the folds."""
+        """What a filter opened in addition to the folds."""
         self.rows: Ids = state.outline.order.ids[:1]
 
     @property
     def folds(self) -> Folds:
-        # Only now: a set of as many as a large model has takes longer than all else of a search.
+        # Not earlier: building a set of a large model's ids takes longer than the rest of a search.
         if self._opened is not None:
             self._folds |= frozenset(np.flatnonzero(self._opened).tolist())
             self._opened = None

@@ -21,7 +21,7 @@ from torchglass.records.model import Model, Module, ModuleId
 Folds = frozenset[ModuleId]
 Ids = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-"""One truth for each module."""
+"""A boolean for each module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def visible(
     if opened is not None:
         is_closed &= ~opened
     closed = np.flatnonzero(is_closed)
-    # A closed module hides the places between its own and the end of its branch.
+    # A closed module hides the places from the next one to the end of its branch.
     changes = -np.bincount(order.ends[closed], minlength=len(order.ids) + 1)
     changes[order.places[closed] + 1] += 1
     hidden = np.cumsum(changes[:-1]) > 0
@@ -126,7 +126,7 @@ class Outline:
         counts = np.zeros(len(self.model.modules) + 1, np.int64)
         counts[ids + 1] = 1
         np.cumsum(counts, out=counts)
-        # A branch has the numbers from its top's to its end, because they follow the tree.
+        # The ids of a branch are consecutive, because modules are numbered along the tree.
         own = np.arange(len(self.model.modules))
         inside: Mask = counts[own + self.sizes] > counts[own + 1]
         return inside
@@ -145,7 +145,7 @@ class Outline:
         waiting = list(tops)
         while waiting:
             top = waiting.pop()
-            # One found before stands below another of the tops: its branch is done already.
+            # One that was found before is below another of `tops`: its branch is done.
             if top in self.foldable and top not in found:
                 found.add(top)
                 waiting.extend(self.model[top].children)
@@ -265,7 +265,7 @@ FOLD_ACTIONS: Mapping[str, Callable[[Outline, Folds, ModuleId], Folds]] = {
     "class": toggle_class,
     "class branches": toggle_class_branches,
 }
-"""What each key that folds does, by the word that its binding has for it."""
+"""The functions of the keys that fold, by the argument of their action."""
 
 
 def shared_places(model: Model, module: Module) -> list[ModuleId]:

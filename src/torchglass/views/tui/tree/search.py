@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torchglass.views.tui.tree.tree import ModuleTree
 
 _INDEX_BATCH = 5_000
-"""Modules whose texts are read in some milliseconds."""
+"""Modules whose texts are read in a few milliseconds."""
 
 
 class SearchIndex:
@@ -30,17 +30,17 @@ class SearchIndex:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.words: list[str] = []
-        """In lower case and a line each: a name, a class, settings, and each of the tensors."""
+        """Name, class, settings and tensors in lower case, on lines of their own."""
         self.names: list[str] = []
-        """By number of the words: the name that they begin with."""
+        """The name at the start of each text."""
         self._numbers: dict[tuple[object, ...], int] = {}
         self._number_of: list[int] = []
-        """By module: the number of its words."""
+        """By module: the index of its text."""
         self._parent_of: list[int] = []
         self._holders: list[int] = []
-        """The modules that hold others; after the root's path there is no dot."""
+        """The modules with children, without the root, whose path is followed by no dot."""
         self._paths: list[str] = []
-        """Those of the holders, in lower case."""
+        """Their paths, in lower case."""
 
     def reading(self) -> Iterator[None]:
         """Read the texts in batches; other work can be done between them."""
@@ -71,7 +71,7 @@ class SearchIndex:
         return named & holds[self._parents]
 
     def _number(self, module: Module) -> int:
-        # A spec is a record that the model keeps alive, and mostly shared by all slots of a kind.
+        # A spec is kept alive by the model, and usually shared by all slots of a kind.
         slots = tuple([(slot.name, id(slot.spec)) for slot in module.slots])
         key = (module.name, module.class_name, module.extra, slots)
         number = self._numbers.get(key)
@@ -98,13 +98,13 @@ def _line(slot: Slot) -> str:
 
 REGEX = "re:"
 Matches = Ids
-"""The ids of modules, in the order of the model."""
+"""The ids of modules, in model order."""
 NONE: Matches = np.empty(0, np.int64)
 
 _BATCH = 2_000
-"""Texts that are asked at once: few enough for a regular expression to be done in no time."""
+"""Texts that are searched at once, so that a regular expression takes a few milliseconds."""
 _PATIENCE_SECONDS = 0.05
-"""After how long with a batch one is given up: some would take years on one name."""
+"""How long a regular expression may take for a batch: some would take years on one name."""
 
 
 class SearchError(Exception):
@@ -195,7 +195,7 @@ def _matching(pattern: regex.Pattern[str], texts: Sequence[str]) -> Mask:
     deadline = time.thread_time() + _PATIENCE_SECONDS
     if pattern.search(""):
         return ~found
-    # All texts as one, because asking each costs more, as long as they have a match or two each.
+    # All texts joined: searching each costs more, unless there are more than two matches per text.
     hits = pattern.finditer("\n".join(texts), timeout=_PATIENCE_SECONDS)
     spans = [hit.span() for hit in islice(hits, 2 * len(texts))]
     if len(spans) == 2 * len(texts):
@@ -204,7 +204,7 @@ def _matching(pattern: regex.Pattern[str], texts: Sequence[str]) -> Mask:
         ends = np.cumsum([len(text) + 1 for text in texts]) - 1
         first, last = np.searchsorted(ends, np.array(spans, np.int64).reshape(-1, 2).T)
         found[first[first == last]] = True
-        # A match that reaches into the next text may be none in either of them.
+        # A match that reaches into the next text may not match either of them alone.
         doubtful = _between(first[first < last], last[first < last])
     for text in doubtful:
         left = deadline - time.thread_time()
@@ -225,7 +225,7 @@ class MatchOrder:
     def __init__(self, matches: Matches, order: ModuleOrder, named: Mask | None = None) -> None:
         self.order = order
         is_named = np.ones(len(matches), np.bool_) if named is None else named[matches]
-        # Mostly they are in order already, which the stable sort sees at once.
+        # They are usually in order already, which a stable sort detects at once.
         self._named, self._others = (
             np.sort(order.places[part], kind="stable")
             for part in (matches[is_named], matches[~is_named])
@@ -281,7 +281,7 @@ def _is_in(places: Ids, place: int) -> bool:
 
 
 _TURN_SECONDS, _REST_SECONDS = 0.01, 0.001
-"""After how long a search lets keys be heard, and for how long at least."""
+"""How long a search works before it lets keys be handled, and how long it pauses at least."""
 
 
 class _Origin(NamedTuple):
@@ -300,11 +300,11 @@ class SearchState:
         self.tree = tree
         self.finder = ModuleFinder(state.model)
         self.filtering = filtering
-        """Whether the matches are shown alone."""
+        """Whether only the matches are shown."""
         self.clock: Callable[[], float] = time.monotonic
         self.text = ""
         self.is_open = False
-        """Whether it is being typed."""
+        """Whether the search bar is open."""
         self.problem = ""
         self._matches = NONE
         self._named: Mask | None = None
@@ -334,7 +334,7 @@ class SearchState:
         if self._before is None:
             self._before = _Origin(self.tree.folds, self.tree.cursor)
         if not self.text:
-            # The time before the first letter is enough to read all names.
+            # All names are read before the first letter is typed.
             self._look()
 
     def find(self, text: str) -> None:
@@ -355,14 +355,14 @@ class SearchState:
 
     def _go_on(self, work: Iterator[Matches]) -> None:
         """Search until keys have to be handled, and continue after them."""
-        # Another letter may have begun another search.
+        # Another letter may have started another search.
         if work is not self._work:
             return
         pause = self.clock() + _TURN_SECONDS
         try:
             for self._so_far in work:
                 if self.clock() > pause:
-                    # By a timer: what is only called later comes before keys on their way here.
+                    # By a timer: `call_later` would come before keys that are already waiting.
                     self.tree.set_timer(_REST_SECONDS, partial(self._go_on, work))
                     self.tree.post_message(self.Found())
                     return

@@ -99,7 +99,7 @@ class ModuleTree(ScrollView, can_focus=True):
 
     @property
     def _line_width(self) -> int:
-        # The bar for scrolling takes a cell as soon as the rows do not fit.
+        # The scrollbar takes a cell as soon as the rows do not fit.
         return self.size.width - (len(self.tree_rows) > self.window)
 
     def on_resize(self) -> None:
