@@ -59,10 +59,10 @@ _MESSAGE_SECONDS = 8.0
 class StatusBar(TwoEndedBar):
     """The position of the cursor, or for a while a message."""
 
-    def __init__(self, position: Callable[[], tuple[str, str]]) -> None:
-        """`position` returns the texts for both ends."""
+    def __init__(self, place: Callable[[], str], position: Callable[[], str]) -> None:
+        """`place` is shown at the left while there is no message, `position` at the right."""
         super().__init__(id="status")
-        self._position = position
+        self._place, self._position = place, position
         self._timer: Timer | None = None
 
     def say(self, message: str = "", *, lasting: bool = False) -> None:
@@ -71,8 +71,7 @@ class StatusBar(TwoEndedBar):
             self._timer.stop()
         expires = message and not lasting
         self._timer = self.set_timer(_MESSAGE_SECONDS, self.say) if expires else None
-        left, right = self._position()
-        self.put(f" {message or left}", right)
+        self.put(f" {message or self._place()}", self._position())
 
 
 class KeyBar(Widget):

@@ -223,15 +223,6 @@ def reveal(outline: Outline, folds: Folds, ids: Iterable[ModuleId]) -> Folds:
     return folds | opened
 
 
-def nearest_shown(outline: Outline, folds: Folds, id: ModuleId) -> ModuleId:
-    """The module if it has a row, else the nearest module above it that has one."""
-    shown = id
-    for above in outline.ancestors(id):
-        if above not in folds:
-            shown = above
-    return shown
-
-
 def _array(ids: Iterable[ModuleId]) -> Ids:
     return np.array(list(ids), np.int64)
 

@@ -129,15 +129,6 @@ def test_capital_o_opens_what_is_below_the_class_too(model: Model, outline: rows
     assert opened == outline.foldable
 
 
-def test_a_hidden_module_is_stood_for_by_the_closed_one_above_it(
-    model: Model, outline: rows.Outline
-) -> None:
-    hidden = at(model, "x.a.leaf")
-
-    assert rows.nearest_shown(outline, folds(model, "", "x.a"), hidden) == at(model, "x")
-    assert rows.nearest_shown(outline, outline.foldable, hidden) == hidden
-
-
 def test_at_first_whole_levels_are_open_as_far_as_they_fit(
     model: Model, outline: rows.Outline
 ) -> None:
