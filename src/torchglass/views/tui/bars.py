@@ -160,7 +160,7 @@ class TitleBar(TwoEndedBar):
             return ""
         step = f"step {self.last_update.step:,} "
         if self.last_update.problem:
-            return step + "✗ lost "
+            return step + "✗ disconnected "
         return f"{step}{self._ending(self.last_update)} "
 
     def _ending(self, update: RunUpdate) -> str:

@@ -265,7 +265,7 @@ def test_a_search_goes_on_in_a_model_that_takes_the_place_of_another() -> None:
 
     async def story(pilot: Pilot[None]) -> None:
         await pilot.press("slash", *"probe")
-        assert "no match" in screen_text(app)
+        assert "no matches" in screen_text(app)
 
         training.store.put_model(two_models()[1])
         while app.is_running and "1 of 1" not in screen_text(app):

@@ -252,7 +252,7 @@ def test_a_search_goes_through_closed_folds_and_back() -> None:
 
         await pilot.press("x")
         await settle(app, pilot)
-        assert "no match" in screen_text(app)
+        assert "no matches" in screen_text(app)
         assert (tree.selected.path, tree.folds) == ("", folds)
 
         await pilot.press("backspace", "enter", "n")

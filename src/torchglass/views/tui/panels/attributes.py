@@ -328,7 +328,7 @@ class AttributesPanel(Panel):
         names = [_indent(branch) + len(branch.attribute.name) for branch in self._branches]
         width = min(max(names, default=0), _MOST_NAME, max(self.room // 2, 12))
         rows = [TextRow(_pieces(branch, width), branch) for branch in self._branches]
-        self.put(rows or [TextRow([("It holds nothing.", "muted")])])
+        self.put(rows or [TextRow([("No attributes.", "muted")])])
 
 
 def _read_module(live: LiveModel, path: str, everything: bool) -> tuple[Attribute, Page]:
@@ -382,7 +382,7 @@ def _meaning(attribute: Attribute) -> Sequence[Piece]:
             (f" {format_bytes(spec.bytes)}", "bytes"),
             (role, "muted"),
         ]
-    again = " (holds this)" if attribute.encloses else ""
+    again = " (contains this)" if attribute.encloses else ""
     return [
         (harmless(attribute.type_name), "class" if attribute.role == "module" else "extra"),
         (f" {harmless(attribute.text)}" if attribute.text else "", "plain"),

@@ -77,7 +77,7 @@ def _cells(slot: SlotChange) -> list[TableCell]:
 
 
 def _spec(spec: TensorSpec | None) -> str:
-    return "nothing" if spec is None else f"{shape_text(spec)} {harmless(spec.dtype)}"
+    return "none" if spec is None else f"{shape_text(spec)} {harmless(spec.dtype)}"
 
 
 _MOST_SLOTS = 1_000

@@ -187,7 +187,7 @@ class TensorFlowPanel(Panel):
         if trace is None:
             return
         if self._walked:
-            self.subtitle = f"{len(self._walked)} walked"
+            self.subtitle = f"{len(self._walked)} opened"
             rows = _opened(trace, self._walked[-1], self.room)
             self.put(rows)
             # The cursor starts at the first row that leads somewhere.
@@ -238,7 +238,7 @@ def _listed(trace: TracedForward, id: OpId, path: str, width: int) -> TextRow:
 
 def _made(op: OpRecord) -> str:
     more = f" +{len(op.outputs) - 1}" if len(op.outputs) > 1 else ""
-    return (shape_text(op.outputs[0].spec) if op.outputs else "nothing") + more
+    return (shape_text(op.outputs[0].spec) if op.outputs else "no output") + more
 
 
 def _time(op: OpRecord) -> str:
@@ -322,7 +322,7 @@ def _origins(trace: TracedForward, operand: Operand) -> Iterator[tuple[str, int 
     if held:
         yield held, held.rpartition(".")[0], "name"
     elif not operand.parents:
-        yield "not from this forward", None, "muted"
+        yield "created outside this forward", None, "muted"
 
 
 def _uses(trace: TracedForward, children: Sequence[OpId]) -> Iterator[TextRow]:

@@ -95,8 +95,7 @@ def describe(
 
 
 def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[TextRow]:
-    times = "once" if measured.calls == 1 else f"{measured.calls:,} times"
-    yield heading("fastest pass", f"ran {times}")
+    yield heading("fastest run", f"{measured.calls:,} call{'s' * (measured.calls != 1)}")
     lines, shares = [], []
     for title, name, style, write in _COSTS:
         total, own = getattr(measured, f"total_{name}"), getattr(measured, f"self_{name}", None)
@@ -250,6 +249,6 @@ _COSTS: tuple[tuple[str, str, str, Callable[[int], str]], ...] = (
     ("backward", "backward_ns", "number", _nanoseconds),
     ("forward FLOPs", "forward_flops", "shape", format_count),
     ("backward FLOPs", "backward_flops", "shape", format_count),
-    ("kept for backward", "activation_bytes", "bytes", format_bytes),
+    ("saved for backward", "activation_bytes", "bytes", format_bytes),
     ("peak memory", "peak_bytes", "bytes", format_bytes),
 )

@@ -118,7 +118,7 @@ class TensorPicture:
     def _legend(self, scale: Scale) -> TextRow:
         ends = f"{scale.low:.3g} … {scale.high:.3g}"
         if self._look.is_coloured:
-            means = "how bright it is" if self._shades else "red, green and blue"
+            means = "brightness" if self._shades else "red, green and blue"
             return TextRow([(f"{ends} as {means}", "muted")])
         ramp = np.linspace(scale.low, scale.high, _RAMP)[None].repeat(2, 0)
         return TextRow([(f"{ends}  ", "muted")], pictures=half_blocks(self._paint([ramp], scale)))
@@ -292,8 +292,8 @@ class TensorViewer:
             "" if facts.contiguous else "not contiguous",
             self._in_storage(),
             "requires grad" if facts.requires_grad else "",
-            f"made by {harmless(facts.grad_fn)}" if facts.grad_fn else "",
-            "has a gradient" if facts.has_grad else "",
+            f"grad_fn {harmless(facts.grad_fn)}" if facts.grad_fn else "",
+            "has .grad" if facts.has_grad else "",
         ]
         told = [(" · ".join(filter(None, more)), "muted")]
         return [TextRow(line) for part in (pieces, told) for line in wrap(part, width, "  ")]
@@ -302,7 +302,7 @@ class TensorViewer:
         facts = self.facts
         if facts.storage_bytes <= facts.spec.bytes:
             return ""
-        return f"a view at {facts.offset:,} into {format_bytes(facts.storage_bytes)}"
+        return f"view at offset {facts.offset:,} of {format_bytes(facts.storage_bytes)}"
 
     def _statistics(self, width: int) -> list[TextRow]:
         if self.measured is None or self.measured.stats is None:

@@ -426,7 +426,7 @@ class SearchState:
             return f"{len(self._so_far):,} so far"
         walk, cursor = self._walk, self.tree.cursor
         if not len(walk):
-            return "no match"
+            return "no matches"
         by_name = f", {walk.named_count:,} by name" if 0 < walk.named_count < len(walk) else ""
         if walk.is_match(cursor):
             return f"{walk.number(cursor):,} of {len(walk):,}{by_name}"

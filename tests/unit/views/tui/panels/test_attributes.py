@@ -96,7 +96,7 @@ def test_a_dict_of_mixed_keys_opens(net: Net) -> None:
 def test_a_circle_is_told(net: Net) -> None:
     shown = seen(panel_of(net), press=["j"] * 4 + ["l"])
 
-    assert "Net (holds this)" in line(shown, "[0]")
+    assert "Net (contains this)" in line(shown, "[0]")
 
 
 def test_branches_close_and_lead_back_to_what_holds_them(net: Net) -> None:

@@ -86,7 +86,7 @@ def test_an_ancestor_is_gone_to_in_the_whole_file(state: ExplorerState) -> None:
 
 
 def test_an_ancestor_whose_code_is_not_here_is_a_sentence(state: ExplorerState) -> None:
-    assert "not to be found" in seen(CodePanel(state), press=["right_square_bracket"] * 2)
+    assert "not available" in seen(CodePanel(state), press=["right_square_bracket"] * 2)
 
 
 def test_an_inherited_forward_is_shown_where_it_is_written(state: ExplorerState) -> None:
@@ -134,7 +134,7 @@ def test_the_code_follows_the_cursor_of_the_tree(state: ExplorerState) -> None:
     async def story(pilot: Pilot[None]) -> None:
         panel.show(module_at(state, "layer"))
         await settle(app, pilot)
-        assert "The code of Linear is not to be found" in text_of(panel.rows)
+        assert "The code of Linear is not available" in text_of(panel.rows)
         panel.show(module_at(state, "heir"))
         await settle(app, pilot)
 
