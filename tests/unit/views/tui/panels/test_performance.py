@@ -19,8 +19,8 @@ def test_time_flops_and_memory_are_told_with_their_share() -> None:
     text = told("blocks.0.fc", samples.measures())
 
     assert "fastest run  2 calls" in text
-    assert "forward            3.00ms  3.00ms    75%  ━━━━━━━╸──" in text
-    assert "forward FLOPs        1.0M       –    50%" in text
+    assert "forward             3.00ms  3.00ms    75%  ━━━━━━━╸──" in text
+    assert "forward FLOPs         1.0M       –    50%" in text
     assert "saved for backward  1.0 KB       –    25%" in text
     assert "the lowest of 5 runs" in text
 
