@@ -342,11 +342,11 @@ def test_the_help_begins_with_the_keys_of_the_focused_panel() -> None:
     app = ExplorerApp(Training(documents=documents()).train(5).finish())
 
     async def story(pilot: Pilot[None]) -> None:
-        await pilot.press("P", "tab", "question_mark")
+        await pilot.press("G", "tab", "question_mark")
         await pilot.pause()
         text = screen_text(app)
         assert text.index("In a panel") < text.index("Show all keys")
-        assert text.index("Performance") < text.index("Show all keys")
+        assert text.index("Model order, or largest first") < text.index("Show all keys")
 
     drive(app, story, size=(70, 200))
 

@@ -1,32 +1,23 @@
-"""The tree as text, JSON, CSV or HTML."""
+"""The tree as text, JSON, CSV or HTML, written as all tables are."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from textual.app import App
 
-from torchglass.views.formats import harmless, pad, width
+from torchglass.tables.column import Column, csv_rows, file_column
+from torchglass.tables.files import csv_text, json_text
+from torchglass.tables.html import HtmlRow, page, tree_fragment
+from torchglass.tables.text import TextColumn, column_texts, lined_up
+from torchglass.views.formats import harmless
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.tree.column_values import RowModules
 from torchglass.views.tui.tree.columns import TreeColumn
 from torchglass.views.tui.windows import screenshot
-
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 14px/1.5 ui-sans-serif, system-ui, sans-serif; margin: 2rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .15rem .75rem; white-space: pre; }
-th { border-bottom: 1px solid; } .right { text-align: right; }
-tr:hover { background: color-mix(in srgb, currentColor 8%, transparent); }
-"""
 
 
 class TreeLine(NamedTuple):
@@ -46,51 +37,28 @@ class TreeTable(NamedTuple):
 
 def to_text(table: TreeTable) -> str:
     """A text table with indented names."""
-    cells = [["name", *(column.title for column in table.columns)], *_texts(table)]
-    widths = [max(map(width, column)) for column in zip(*cells, strict=True)]
-    right = [False, *(column.right for column in table.columns)]
-    lines = (
-        "  ".join(pad(text, cells, right=at_right) for text, cells, at_right in cells_of)
-        for cells_of in (zip(line, widths, right, strict=True) for line in cells)
-    )
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    names = ["  " * line.depth + _name(table, line.row) for line in table.lines]
+    columns = column_texts(_columns(table), table.lines)
+    return "\n".join(lined_up([TextColumn(["name", *names], right=False), *columns])) + "\n"
 
 
 def to_json(table: TreeTable) -> str:
     """The path, class and values of each row; names include the unit."""
-    titles = _headings(table)
-    rows = [dict(zip(titles, values, strict=True)) for values in _values(table)]
-    model = table.state.model
-    return json.dumps({"model": model.name, "modules": rows}, indent=1) + "\n"
+    headings, rows = _file_rows(table)
+    modules = [dict(zip(headings, row, strict=True)) for row in rows]
+    return json_text({"model": table.state.model.name, "modules": modules}) + "\n"
 
 
 def to_csv(table: TreeTable) -> str:
     """The path, class and values of each row."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_headings(table))
-    writer.writerows(_values(table))
-    return text.getvalue()
+    return csv_text(*_file_rows(table))
 
 
 def to_html(table: TreeTable) -> str:
     """One page without external resources."""
-    model = escape(harmless(table.state.model.name))
-    heads = ["<th>name</th>", *(_cell("th", c.title, c.right) for c in table.columns)]
-    body = "\n".join(
-        f"<tr>{_cell('td', texts[0], False)}"
-        + "".join(
-            _cell("td", text, column.right)
-            for text, column in zip(texts[1:], table.columns, strict=True)
-        )
-        + "</tr>"
-        for texts in _texts(table)
-    )
-    return (
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{model}</title>\n'
-        f"<style>{_STYLE}</style>\n<h1>{model}</h1>\n<table>\n<thead><tr>{''.join(heads)}</tr>"
-        f"</thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</html>\n"
-    )
+    rows = [HtmlRow(line, _name(table, line.row), line.depth) for line in table.lines]
+    name = table.state.model.name
+    return page(name, tree_fragment(name, table.state.run.name, (), _columns(table), rows, ()))
 
 
 FORMATS: Mapping[str, tuple[str, Callable[[TreeTable], str]]] = {
@@ -108,50 +76,36 @@ def new_file(folder: Path, name: str, suffix: str) -> Path:
     return next(path for each in names if not (path := folder / f"{each}{suffix}").exists())
 
 
-def _headings(table: TreeTable) -> list[str]:
-    beside = [column.file_heading for column in table.columns if column.id != "class"]
-    return ["path", "class", *beside]
+def _columns(table: TreeTable) -> list[Column[TreeLine]]:
+    """The columns of the tree as those of any table."""
+
+    def to_read(column: TreeColumn) -> Column[TreeLine]:
+        return Column(
+            column.id,
+            column.title,
+            lambda line: column.text(table.state, line.row).strip(),
+            right=column.right,
+            csv=column.file_heading,
+            value=lambda line: column.value(table.state, line.row),
+        )
+
+    return [to_read(column) for column in table.columns]
 
 
-def _texts(table: TreeTable) -> list[list[str]]:
-    return [
-        [
-            "  " * line.depth + _name(table, line.row),
-            *(column.text(table.state, line.row).strip() for column in table.columns),
-        ]
-        for line in table.lines
+def _file_rows(table: TreeTable) -> tuple[list[str], list[list[Any]]]:
+    first: list[Column[TreeLine]] = [
+        file_column("path", lambda line: line.row[0].path),
+        file_column("class", lambda line: line.row[0].class_name),
     ]
+    others = [column for column in _columns(table) if column.key != "class"]
+    return csv_rows([*first, *others], table.lines)
 
 
 def _name(table: TreeTable, row: RowModules) -> str:
-    module = row[0]
-    if module.parent is None:
+    if row[0].parent is None:
         return harmless(table.state.model.name)
     repeats = f"{len(row)} × " if len(row) > 1 else ""
-    return repeats + harmless(module.name)
-
-
-def _values(table: TreeTable) -> list[list[float | str | None]]:
-    return [
-        [
-            line.row[0].path,
-            line.row[0].class_name,
-            *(
-                column.value(table.state, line.row)
-                for column in table.columns
-                if column.id != "class"
-            ),
-        ]
-        for line in table.lines
-    ]
-
-
-def _cell(tag: str, text: str, right: bool) -> str:
-    return (
-        f'<{tag} class="right">{escape(text)}</{tag}>'
-        if right
-        else f"<{tag}>{escape(text)}</{tag}>"
-    )
+    return repeats + harmless(row[0].name)
 
 
 _PICTURE = "SVG"
