@@ -75,7 +75,8 @@ def test_a_run_is_looked_at_while_the_training_goes_on(tmp_path: Path) -> None:
     with tg.open(file) as run:
         assert not finished_live
         assert run.finished
-        assert seen_live == list(range(49))
+        # The last step is written when the next one begins, or after a while.
+        assert seen_live in (list(range(49)), list(range(50)))
         assert run["loss"].steps.tolist() == list(range(50))
 
 

@@ -279,7 +279,7 @@ def test_the_latest_step_of_an_optimizer_is_written_when_nothing_follows() -> No
     with watching(model, time_log=("time", ask)) as seen:
         train(model, SGD(model.parameters(), lr=0.1), steps=1)
 
-        assert asked.wait(20)
+        assert asked.wait(120)
         seen.watcher.log("loss", 1)
 
     assert seen.steps("time") == seen.steps("0.weight") == seen.steps("loss") == [0]

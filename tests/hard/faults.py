@@ -150,7 +150,7 @@ def left_behind(model: torch.nn.Module) -> dict[str, Any]:
     """All that a block of ours may change for as long as it lasts."""
     our_threads = [t for t in threading.enumerate() if t.name.startswith("torchglass")]
     for thread in our_threads:
-        thread.join(10)
+        thread.join(60)
     return {
         **(traces_of_us() or {}),
         "threads": [thread for thread in our_threads if thread.is_alive()],

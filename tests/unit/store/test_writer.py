@@ -391,7 +391,7 @@ def test_a_file_that_is_deleted_is_said_once_and_the_training_goes_on(
     shutil.rmtree(path.parent) if whole_folder else path.unlink()
     put_step(sink, 1)
 
-    assert has_told.wait(20)
+    assert has_told.wait(120)
     put_step(sink, 2)
     sink.close()
     assert len(told) == 1
@@ -418,7 +418,7 @@ def test_a_run_may_be_closed_by_the_thread_that_writes_it(
     monkeypatch.setattr(sink, "_look_for_file", sink.close)
     put_step(sink, 0)
 
-    sink._thread.join(20)
+    sink._thread.join(120)
 
     with FileReader(tmp_path / "run.glass") as reader:
         assert reader.finished()

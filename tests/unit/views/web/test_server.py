@@ -178,7 +178,7 @@ def test_ctrl_c_ends_the_wait_though_a_page_is_open(
         process.send_signal(signal.SIGINT)
 
         assert process.stdout.readline() == "ended\n"
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_a_page_that_is_open_does_not_keep_the_program_from_ending(
@@ -194,7 +194,7 @@ def test_a_page_that_is_open_does_not_keep_the_program_from_ending(
         process.stdin.flush()
 
         assert process.stdout.readline() == "ended\n"
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
 
 
 TRAIN = """
