@@ -1,4 +1,4 @@
-"""With-blocks of ours around the user's code: nothing of ours stays, however they end.
+"""With-blocks around the user's code that always clean up, however they end.
 
     @unbroken
     def recording(observer):
@@ -8,8 +8,8 @@
         finally:
             surely(_stop, observer)
 
-Ctrl-C cannot tear the beginning or the end of such a block apart. What undoes its beginning is
-tried again if it fails, so it must do no harm when it runs twice.
+Ctrl-C cannot interrupt the set-up or the clean-up of such a block. A clean-up that fails is tried
+again, so it must be safe to run twice.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _SIGNALS = tuple(
     for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 )
-"""Those whose handlers are known to raise: Ctrl-C, and what schedulers and timeouts send."""
+"""Signals whose handlers may raise: Ctrl-C, and what schedulers and timeouts send."""
 
 _fence = Fence("Torchglass could not clean up completely")
 
 
 class uninterrupted:  # noqa: N801 - used like contextlib.suppress
-    """A with-block in which no signal handler of Python's runs; those that were due run at its end.
+    """A with-block that defers Python's signal handlers to its end.
 
-    Signals are handled in the main thread only, so elsewhere it does nothing.
+    Signals are handled in the main thread only, so it does nothing elsewhere.
     """
 
     __slots__ = ("_came", "_handlers")
@@ -57,7 +57,7 @@ class uninterrupted:  # noqa: N801 - used like contextlib.suppress
                     self._handlers.append((number, handler))
                     signal.signal(number, self._note)
         except ValueError:
-            # Another thread than the main one.
+            # Not the main thread.
             self._handlers.clear()
         except BaseException:
             self._restore()
@@ -76,7 +76,7 @@ class uninterrupted:  # noqa: N801 - used like contextlib.suppress
         try:
             self._set_handlers()
         except BaseException:
-            # One that was set already has raised.
+            # A handler that was already restored has raised.
             self._set_handlers()
             raise
 
@@ -86,10 +86,10 @@ class uninterrupted:  # noqa: N801 - used like contextlib.suppress
 
 
 class _UnbrokenBlock(contextlib._GeneratorContextManager[T_co], Generic[T_co]):
-    """A generator's with-block that signals cannot tear apart.
+    """A generator's with-block that signals cannot interrupt.
 
-    If a signal comes before the first line of `__exit__`, Python ends the generator when it frees
-    the block.
+    If a signal arrives before the first line of `__exit__`, Python closes the generator when it
+    frees the block.
     """
 
     def __enter__(self) -> T_co:
@@ -121,7 +121,7 @@ class _UnbrokenBlock(contextlib._GeneratorContextManager[T_co], Generic[T_co]):
 def unbroken(
     function: Callable[P, Iterator[T]],
 ) -> Callable[P, contextlib._GeneratorContextManager[T]]:
-    """`contextlib.contextmanager` for blocks whose beginning and end must happen whole."""
+    """`contextlib.contextmanager` whose set-up and clean-up cannot be interrupted."""
 
     @functools.wraps(function)
     def block(*args: P.args, **kwargs: P.kwargs) -> contextlib._GeneratorContextManager[T]:
@@ -132,13 +132,13 @@ def unbroken(
 
 @unbroken
 def together(*blocks: contextlib.AbstractContextManager[Any]) -> Iterator[list[Any]]:
-    """Several blocks as one, which begins and ends whole; what each of them gives."""
+    """Several blocks as one, with uninterrupted set-up and clean-up; gives their results."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(block) for block in blocks]
 
 
 def surely(undo: Callable[..., object], *arguments: Any) -> None:
-    """Undo something; if that fails try again, as it must do no harm to undo it twice."""
+    """Run a clean-up; if it fails, warn and run it again."""
     try:
         undo(*arguments)
     except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's run
@@ -148,15 +148,15 @@ def surely(undo: Callable[..., object], *arguments: Any) -> None:
 
 
 class FencedBlock(contextlib.AbstractContextManager[T], Generic[T]):
-    """A block around the user's training, which no error of ours can stop or keep from starting.
+    """A block around the user's training that no error of ours can stop or prevent.
 
-    What the user did wrong, a `TorchglassError` at its beginning, is raised as it is.
+    A mistake of the user (`TorchglassError` at the start) is raised.
     """
 
     def __init__(
         self, block: contextlib.AbstractContextManager[T], otherwise: Callable[[], T], lost: str
     ) -> None:
-        """`otherwise` gives the result of a block that could not begin."""
+        """`otherwise` gives the result if the block cannot start."""
         self._block = block
         self._otherwise = otherwise
         self._fence = Fence(lost)
@@ -184,7 +184,7 @@ class FencedBlock(contextlib.AbstractContextManager[T], Generic[T]):
         try:
             return self._block.__exit__(kind, error, traceback)
         except Exception as problem:
-            # What the user's own code raised comes first, whatever happens to us meanwhile.
+            # The user's own exception takes precedence over ours.
             if problem is error or (error is None and isinstance(problem, TorchglassError)):
                 raise
             self._fence.caught(problem)

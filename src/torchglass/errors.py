@@ -1,17 +1,17 @@
 """Every error that Torchglass raises on purpose.
 
 * TorchglassError
-  x TargetError        what was asked for is not there, or is nothing we can read
-    + UnsafeFileError  reading it would run code that came with the file
+  x TargetError        the target does not exist or cannot be read
+    + UnsafeFileError  reading it would run code from the file
   x CaptureError       the model could not be observed
   x StoreError         a run could not be written or read
     + SchemaError      it was written by another version
-  x ViewError          a view was asked for something it cannot show
-  x LookupFailedError  no op, or more than one, has the name that was asked for
-  x NonFiniteError     an op made a NaN or an Inf, and a guard was asked to stop there
+  x ViewError          a view cannot show what was requested
+  x LookupFailedError  no op, or more than one, has the requested name
+  x NonFiniteError     an op produced NaN or Inf under `guard(on="raise")`
 
-An exception of the user's own code is never wrapped in one of these: it passes through as it is.
-What goes wrong on our side inside the user's run is a TorchglassWarning, and stops nothing.
+Exceptions of the user's own code are never wrapped. An error of ours inside the user's run becomes
+a TorchglassWarning and stops nothing.
 """
 
 import sys
@@ -19,7 +19,7 @@ import warnings
 from types import TracebackType
 
 _ON_THE_WAY = ("torchglass", "torch", "contextlib")
-"""The packages that stand between the user's line and a warning about it."""
+"""Packages that are skipped to find the user's line for a warning."""
 
 
 class TorchglassError(Exception):
@@ -27,11 +27,11 @@ class TorchglassError(Exception):
 
 
 class TargetError(TorchglassError, ValueError):
-    """What was asked for is not there, or is nothing we can read."""
+    """The target does not exist or cannot be read."""
 
 
 class UnsafeFileError(TargetError):
-    """Reading the file would run code that came with it."""
+    """Reading the file would run code from it."""
 
 
 class CaptureError(TorchglassError):
@@ -47,17 +47,17 @@ class SchemaError(StoreError):
 
 
 class ViewError(TorchglassError, ValueError):
-    """A view was asked for something it cannot show."""
+    """A view cannot show what was requested."""
 
 
 class TorchglassWarning(RuntimeWarning):
-    """Something of ours went wrong inside the user's run, which goes on."""
+    """An error of ours inside the user's run, which continues."""
 
 
 def warn(message: str, at: tuple[str, int] | None = None) -> None:
-    """Say what went wrong without raising, even where warnings are turned into errors.
+    """Warn without raising, even where warnings are errors.
 
-    `at` is the file and line that it is about; by default the user's line that is running.
+    `at` is the file and line of the warning; by default the user's current line.
     """
     try:
         if at is not None:
@@ -71,7 +71,7 @@ def warn(message: str, at: tuple[str, int] | None = None) -> None:
 
 
 class Fence:
-    """Keeps an error of ours out of the user's run: it becomes a warning, each one once.
+    """Turns errors of ours into warnings, each one once, so that they never stop the user's run.
 
     with fence:
         measure(tensor)             # an error in here is a warning
@@ -83,12 +83,12 @@ class Fence:
     __slots__ = ("_lost", "_told")
 
     def __init__(self, lost: str) -> None:
-        """`lost` says what the user goes without: "some statistics were not recorded"."""
+        """`lost` says what is missing: "some statistics were not recorded"."""
         self._lost = lost
         self._told: set[str] = set()
 
     def caught(self, problem: BaseException) -> None:
-        """Warn of an error, if it is new; this never raises."""
+        """Warn of an error if it is new. Never raises."""
         try:
             message = f"{type(problem).__name__}: {problem}"
             if message in self._told or len(self._told) >= _MOST_WARNINGS:
@@ -97,11 +97,11 @@ class Fence:
             where = _where_ours(problem)
             hint = f" This is a bug in Torchglass ({where}): please report it." if where else ""
             warn(f"{self._lost}; the training continues: {message}.{hint}")
-        except Exception:  # noqa: BLE001 - at the end of the stack even a warning is a call too many
+        except Exception:  # noqa: BLE001 - at the end of the stack even a warning can overflow it
             return
 
     def __enter__(self) -> None:
-        """Errors are kept in from here on."""
+        """Nothing to do: `__exit__` catches."""
 
     def __exit__(
         self, kind: object, error: BaseException | None, traceback: TracebackType | None
@@ -113,11 +113,11 @@ class Fence:
 
 
 _MOST_WARNINGS = 5
-"""Of so many different errors of one fence the user is told."""
+"""Different errors that one fence warns of."""
 
 
 def _where_ours(problem: BaseException) -> str:
-    """The module and line of ours that an error came from; "" for what is not a bug of ours."""
+    """Our module and line that an error came from; "" if it is not a bug of ours."""
     if isinstance(problem, TorchglassError):
         return ""
     found, name = "", ""
@@ -127,12 +127,12 @@ def _where_ours(problem: BaseException) -> str:
         if name == "torchglass":
             found = f"{traceback.tb_frame.f_globals['__name__']}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
-    # What was raised in other code, such as a function that we were given, is not ours.
+    # An error raised in other code, such as a function of the user's, is not ours.
     return found if name in _ON_THE_WAY else ""
 
 
 def _level_of_user() -> int:
-    """The stack level of the innermost line of the user's; of `warn` where there is none."""
+    """The stack level of the user's innermost line; that of `warn` if there is none."""
     frame, level = sys._getframe(1), 1
     while str(frame.f_globals.get("__name__")).partition(".")[0] in _ON_THE_WAY:
         if frame.f_back is None:
@@ -142,7 +142,7 @@ def _level_of_user() -> int:
 
 
 class LookupFailedError(TorchglassError, KeyError):
-    """No op, or more than one, has the name that was asked for."""
+    """No op, or more than one, has the requested name."""
 
-    # KeyError shows its message quoted, as if it were the key.
+    # KeyError would quote its message like a key.
     __str__ = Exception.__str__
