@@ -85,6 +85,9 @@ class Waiting(NamedTuple):
 
 
 _OUTSIDE = Running("", 0)
+# Needed for every op or call, and looking into an Enum takes fifteen times as long as a name.
+_MOVED, _UNDEFINED, _FINE = Nature.MOVED, Nature.UNDEFINED, Health.FINE
+_ScriptModule = torch.jit.ScriptModule
 _PRODUCTS = frozenset({"mul", "__mul__", "__rmul__", "multiply"})
 _SMALL = 1 << 16
 """The elements of a tensor that is copied before it is written over, so that it can be shown."""
@@ -124,8 +127,7 @@ class Sentinel:
             if self.backward is not None:
                 self.backward.begin()
         self._numbers[path] += 1
-        scripted = isinstance(module, torch.jit.ScriptModule)
-        script = Script(module, args, kwargs) if scripted else None
+        script = Script(module, args, kwargs) if isinstance(module, _ScriptModule) else None
         self.current = Running(path, self._numbers[path], script)
         self._open.append(self.current)
         return depth
@@ -193,12 +195,12 @@ class Sentinel:
 
     def _is_fine(self, event: OpEvent, nature: Nature) -> bool:
         """Whether nothing is to be said of an op, which is so of nearly all, found out quickly."""
-        if nature is Nature.MOVED:
+        if nature is _MOVED:
             return not self._memory.any_bad
         output = event.output
-        if nature is Nature.UNDEFINED or is_overheard() or not is_surely_finite(output):
+        if nature is _UNDEFINED or is_overheard() or not is_surely_finite(output):
             return False
-        self._memory.remember(output, Health.FINE)
+        self._memory.remember(output, _FINE)
         return True
 
     def _report_all(self, findings: Sequence[Finding]) -> None:

@@ -7,10 +7,12 @@ each look waits for the device.
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
+from collections.abc import Callable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -118,6 +120,10 @@ class _Known(NamedTuple):
     maker: str
 
 
+# Half the price of calling the class, which is paid for every op.
+_known: Callable[[tuple[Any, ...]], _Known] = functools.partial(tuple.__new__, _Known)
+
+
 class KnownHealth:
     """Remembers tensors without holding them, so that none is looked at twice.
 
@@ -136,7 +142,7 @@ class KnownHealth:
         """Keep what was found of a tensor, and what made it so."""
         if health:
             self.any_bad = True
-        self._known[id(tensor)] = _Known(view_of(tensor), version_of(tensor), health, maker)
+        self._known[id(tensor)] = _known((view_of(tensor), version_of(tensor), health, maker))
         if len(self._known) > self._limit:
             self._forget_the_dead()
 

@@ -153,7 +153,9 @@ class OpMode(TorchFunctionMode):
                 written = self._written(func, handling, args, kwargs)
                 call, chain = self._listener.current, chain_from(sys._getframe(1), self._chains)
                 given = args if CHANGEABLE.isdisjoint(map(type, args)) else unchanging(args)
-                named: Mapping[str, Any] = unchanging(kwargs) if kwargs else kwargs
+                named = kwargs
+                if kwargs and not CHANGEABLE.isdisjoint(map(type, kwargs.values())):
+                    named = unchanging(kwargs)
         except Exception as problem:  # noqa: BLE001 - see OpListener.missed
             self._listener.missed(problem)
             return func(*args, **kwargs)

@@ -258,9 +258,11 @@ class PassRecorder(ModuleStack[TracedCall]):
         if peek_interpreter_stack() is not None:
             args, kwargs = unwrapped((args, kwargs))
         chain = chain_from(_caller(), self._chains)
-        given = args if CHANGEABLE.isdisjoint(map(type, args)) else unchanging(args)
-        named = unchanging(kwargs) if kwargs else kwargs
-        call = TracedCall(module, self.current, given, named, chain)
+        if not CHANGEABLE.isdisjoint(map(type, args)):
+            args = unchanging(args)
+        if kwargs:
+            kwargs = unchanging(kwargs)
+        call = TracedCall(module, self.current, args, kwargs, chain)
         self._take_down(call)
         return call
 
@@ -268,7 +270,9 @@ class PassRecorder(ModuleStack[TracedCall]):
         """Take down that a call ended, and what it returned."""
         call.end_ns = _clock()
         if error is None:
-            call.output = unchanging(unwrapped(output) if self.running else returned(output))
+            if peek_interpreter_stack() is not None:
+                output = unwrapped(output) if self.running else returned(output)
+            call.output = output if type(output) is torch.Tensor else unchanging(output)
             self._take_down(Ended(call))
 
     def abandon(self, call: TracedCall) -> None:
