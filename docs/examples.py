@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def run_page(text: str) -> list[Block]:
     """Run the examples of a page in the current folder; the blocks that are outputs say which."""
     program = Program()
     blocks = blocks_of(text)
-    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+    for block, after in zip_longest(blocks, blocks[1:]):
         gap = text[block.span[1] : after.span[0]] if after else ""
         shown = after if after and after.language == "text" and gap.count("\n") <= 4 else None
         if block.title:

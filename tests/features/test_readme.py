@@ -84,6 +84,10 @@ def test_a_wrong_output_is_renewed() -> None:
     assert renewed(page) == page.replace("3", "2")
 
 
+def test_a_page_without_examples_stays() -> None:
+    assert renewed("# Limits\n") == "# Limits\n"
+
+
 def test_a_block_that_is_not_run_says_why() -> None:
     notes = [block.note for page in PAGES for block in blocks_of(text_of(page))]
     assert [note for note in notes if note.startswith("not run") and ": " not in note] == []
