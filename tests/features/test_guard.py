@@ -417,7 +417,7 @@ def test_a_model_without_fault_says_so() -> None:
         pass
 
     assert guarded.ok
-    assert str(guarded) == "no NaN and no Inf was made"
+    assert str(guarded) == "No NaN or Inf found"
 
 
 def test_a_way_to_tell_that_is_not_known_is_refused() -> None:
@@ -440,7 +440,7 @@ def test_the_culprit_can_be_run_again_alone(tmp_path: Path) -> None:
     assert again.finding.op == finding.op
     given = {one.name: one.stats for one in finding.tensors}
     assert {one.name: one.stats for one in again.record.tensors} == given
-    assert "run alone: it happens again" in str(again)
+    assert "run alone: reproduced" in str(again)
 
 
 def test_an_op_in_place_is_run_again_on_what_it_wrote_over(tmp_path: Path) -> None:
@@ -609,7 +609,7 @@ def test_the_message_says_how_to_allow_what_is_meant() -> None:
     with pytest.raises(NonFiniteError) as raised, guard(model):
         model(-torch.ones(2))
 
-    assert 'if that is meant: tg.guard(model, allow=["log"]), or allow=["0"] for the module' in str(
+    assert 'if intended: tg.guard(model, allow=["log"]), or allow=["0"] for the module' in str(
         raised.value
     )
 

@@ -9,33 +9,32 @@ from pathlib import PurePath
 from torchglass.analyse.failure.failure import Failure, SizeOrigin, code_at
 from torchglass.analyse.failure.operands import TensorArgument, module_name
 from torchglass.analyse.trace import Anatomy
-from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine
-from torchglass.views.formats import format_shape, format_time, harmless, shorten
+from torchglass.views.formats import format_shape, format_time, harmless, shape_text, shorten
 from torchglass.views.module_signature import brief, forward_signature, misled_class
 
 _LONGEST_CODE = 88
 _MOST_GIVEN = 12
 _CARRIERS = ("_call_impl", "_wrapped_call_impl", "__getattr__")
-"""Where torch only passes on what the user's code asked for."""
+"""Functions of torch that only pass on a call of the user's code."""
 
 PartRow = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A heading and what stands below it; rows of several cells are a table."""
+    """A heading and its rows; rows of several cells are a table."""
 
     title: str
     rows: tuple[PartRow, ...]
     listed: bool = False
-    """Whether each row is one of several ways."""
+    """Whether the rows are alternatives."""
     in_note: bool = False
-    """Whether it is among the most important."""
+    """Whether it is part of the note on the exception."""
 
 
 def parts(failure: Failure) -> tuple[Part, ...]:
-    """The story: where, what met, why, what would fit, what ran before."""
+    """Where it failed, the tensors, why, what would fit, and what ran before."""
     every = (
         Part(title="Where", rows=tuple(_where(failure)), in_note=True),
         Part(title=_title_of_given(failure), rows=tuple(_given(failure)), in_note=True),
@@ -51,7 +50,7 @@ def parts(failure: Failure) -> tuple[Part, ...]:
 
 
 def digest(anatomy: Anatomy) -> tuple[str, str]:
-    """Two lines on a pass that completed."""
+    """Two lines about a pass that completed."""
     record = anatomy.record
     ops = _count(sum(op.kind == "op" for op in record.ops), "op")
     calls = _count(len(record.calls), "module call")
@@ -67,17 +66,17 @@ def _count(number: int, thing: str) -> str:
 def _ends(ops: Sequence[OpRecord], kind: str) -> str:
     ends = [op for op in ops if op.kind == kind]
     specs = [(op.function, op.outputs[0].spec) for op in ends[:_MOST_GIVEN]]
-    told = [f"{harmless(name)} {_shape(spec)} {spec.dtype}".lstrip() for name, spec in specs]
+    told = [f"{harmless(name)} {shape_text(spec)} {spec.dtype}".lstrip() for name, spec in specs]
     return ", ".join(told) or "no tensors"
 
 
 def headline(failure: Failure) -> tuple[str, str]:
-    """Who raised, and what."""
+    """What raised, and which error."""
     return f"{harmless(failure.record.model)} raised", lines(failure.error)
 
 
 def lines(text: str) -> str:
-    """A text of several lines, each of them harmless."""
+    """A text of several lines, each safe to print."""
     return "\n".join(harmless(line) for line in text.splitlines())
 
 
@@ -103,7 +102,7 @@ def _surrounding(failure: Failure) -> str:
 
 
 def _where(failure: Failure) -> Iterator[PartRow]:
-    """The op, the module and the line, and how often it had gone well before."""
+    """The op, the module and the line, and how often it worked before."""
     yield (_doer(failure) or "before the model's forward began",)
     if failure.call is not None and failure.call.number > 1:
         yield (f"in call {failure.call.number} of that module",)
@@ -130,7 +129,7 @@ def _earlier(failure: Failure) -> str:
     ]
     told = f"it had run {often} before in this pass"
     changed = [
-        f"{tensor.name} {_shape(operand.spec)} then, {_shape(tensor.operand.spec)} now"
+        f"{tensor.name} {shape_text(operand.spec)} then, {shape_text(tensor.operand.spec)} now"
         for tensor, operand in zip(now, then, strict=False)
         if tensor.operand.spec.shape != operand.spec.shape
     ]
@@ -156,7 +155,12 @@ def _given(failure: Failure) -> Iterator[PartRow]:
     for tensor in tensors[:_MOST_GIVEN]:
         spec = tensor.operand.spec
         device = f" {spec.device}" if len(devices) > 1 else ""
-        yield (harmless(tensor.name), _shape(spec), spec.dtype + device, _origin(failure, tensor))
+        yield (
+            harmless(tensor.name),
+            shape_text(spec),
+            spec.dtype + device,
+            _origin(failure, tensor),
+        )
     if len(tensors) > _MOST_GIVEN:
         yield (f"… and {len(tensors) - _MOST_GIVEN} more",)
 
@@ -202,7 +206,7 @@ def _why(failure: Failure) -> Iterator[PartRow]:
 
 
 def _signature(failure: Failure) -> Iterator[PartRow]:
-    """What the module takes, where it was given other arguments."""
+    """The arguments that the module takes, where it was called with others."""
     misled, module = misled_class(failure.error), failure.module
     source = failure.model.classes.get(module.class_name) if misled and module else None
     if source is None or module is None:
@@ -224,7 +228,7 @@ def _set(failure: Failure, found: SizeOrigin) -> str:
     used = [operand.spec for operand in op.operands if not operand.parameter]
     made = op.outputs[0].spec if op.outputs else None
     if len(used) == 1 and made is not None and made.shape != used[0].shape:
-        told += f", which made {_shape(made)} of {_shape(used[0])}"
+        told += f", which made {shape_text(made)} of {shape_text(used[0])}"
     source = failure.source_of(op)
     code = _code(source) if source is not None and source != failure.source else ""
     return f"{told}:\n    {code}" if code else told
@@ -245,7 +249,7 @@ def _last(failure: Failure) -> Iterator[PartRow]:
     for op in failure.last_ops:
         calls = failure.anatomy.modules(op.id)
         where = _named(failure, calls[-1]) if calls else ""
-        made = ", ".join(_shape(value.spec) for value in op.outputs[:3])
+        made = ", ".join(shape_text(value.spec) for value in op.outputs[:3])
         source = failure.source_of(op)
         line = _short_place(source) if source is not None else ""
         yield (str(failure.anatomy.labels[op.id]), made, where, line)
@@ -267,7 +271,7 @@ def _named(failure: Failure, call: CallRecord) -> str:
 
 
 def _place(source: SourceLine) -> str:
-    """A place as Python's tracebacks write it, which editors turn into links."""
+    """A line as Python's tracebacks write it, which editors turn into links."""
     return harmless(f'File "{source.file}", line {source.line}, in {source.function}')
 
 
@@ -277,9 +281,3 @@ def _short_place(source: SourceLine) -> str:
 
 def _code(source: SourceLine) -> str:
     return shorten(harmless(code_at(source)), _LONGEST_CODE)
-
-
-def _shape(spec: TensorSpec) -> str:
-    if spec.shape is None:
-        return "?"
-    return format_shape(spec.shape) or "scalar"

@@ -329,7 +329,7 @@ def test_a_trace_without_its_tensors_still_tells_the_rest(trace: Trace, tmp_path
 def test_a_nest_that_was_returned_is_not_made_up_from_a_file(trace: Trace, tmp_path: Path) -> None:
     loaded = load_trace(trace.save(tmp_path / "pass.glass"))
 
-    with pytest.raises(ViewError, match=r"only the tensors in it: see trace\.outputs"):
+    with pytest.raises(ViewError, match=r"only its tensors: see trace\.outputs"):
         _ = loaded.output
     assert [op.label for op in loaded.outputs] == [op.label for op in trace.outputs]
 
@@ -340,7 +340,7 @@ def test_a_file_without_a_trace_says_so(trace: Trace, tmp_path: Path) -> None:
         connection.execute("DELETE FROM documents WHERE kind = 'trace'")
     connection.close()
 
-    with pytest.raises(StoreError, match="holds a run, but no trace"):
+    with pytest.raises(StoreError, match="contains a run but no trace"):
         load_trace(path)
 
 

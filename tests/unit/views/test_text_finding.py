@@ -41,8 +41,8 @@ def test_it_tells_where_on_what_and_why() -> None:
         "  input   2×3 float32  -5 … 1.5",
         "  result  2×3 float32  0.5 … 1.25, 4 NaN, the first at [0, 1]",
         "  why: input goes down to -5: the square root of a negative number is NaN",
-        '  if that is meant: tg.guard(model, allow=["sqrt"]), or allow=["blocks.1"] for the module',
-        "  run it again: torchglass replay bad/001.safetensors",
+        '  if intended: tg.guard(model, allow=["sqrt"]), or allow=["blocks.1"] for the module',
+        "  rerun: torchglass replay bad/001.safetensors",
     ]
 
 
@@ -51,7 +51,7 @@ def test_what_was_written_over_and_what_holds_it_is_said() -> None:
 
     told = finding_text(Finding(severity="error", kind="inf", message="bad", tensors=(weight,)))
 
-    assert told.splitlines()[1] == "  weight (fc.weight)  3 float32  written over since"
+    assert told.splitlines()[1] == "  weight (fc.weight)  3 float32  overwritten since"
 
 
 def test_no_more_tensors_are_shown_than_can_be_read() -> None:
@@ -71,12 +71,12 @@ def test_names_that_act_on_a_screen_are_shown_as_text() -> None:
 
 
 def test_nothing_found_is_said() -> None:
-    assert findings_text(()) == "no NaN and no Inf was made"
+    assert findings_text(()) == "No NaN or Inf found"
 
 
 def test_a_replay_tells_whether_it_happens_again() -> None:
     again = ReplayRecord(finding=FOUND, tensors=(GIVEN, MADE), reproduced=True)
     other = ReplayRecord(finding=FOUND, tensors=(GIVEN,), reproduced=False)
 
-    assert replay_text(again).startswith("sqrt, run alone: it happens again\n")
-    assert replay_text(other).startswith("sqrt, run alone: this time it does not happen\n")
+    assert replay_text(again).startswith("sqrt, run alone: reproduced\n")
+    assert replay_text(other).startswith("sqrt, run alone: not reproduced\n")

@@ -13,7 +13,7 @@ from torchglass.records.tensors import Stats
 from torchglass.records.trace import TraceRecord
 from torchglass.tables.text import aligned_rows
 from torchglass.views.failure_words import Part, digest, headline, parts
-from torchglass.views.formats import format_shape, harmless, shorten
+from torchglass.views.formats import harmless, shape_text, shorten
 
 _INDENT = "  "
 _LONGEST_CODE = 88
@@ -21,7 +21,7 @@ _MOST_TENSORS = 12
 
 
 def finding_text(finding: Finding) -> str:
-    """All there is to say of a finding, its message first."""
+    """A finding in full, its message first."""
     told = [*_where(finding), *_table(finding.tensors, finding.facts.get("first_index"))]
     reason = cause(finding)
     if reason:
@@ -29,31 +29,31 @@ def finding_text(finding: Finding) -> str:
     if finding.op and finding.kind in ("nan", "inf"):
         told.append(_how_to_allow(finding))
     if "dump" in finding.facts:
-        told.append(f"run it again: torchglass replay {finding.facts['dump']}")
+        told.append(f"rerun: torchglass replay {finding.facts['dump']}")
     if "not_dumped" in finding.facts:
-        told.append(f"it cannot be run again: {finding.facts['not_dumped']}")
+        told.append(f"cannot be rerun: {finding.facts['not_dumped']}")
     return f"\n{_INDENT}".join([harmless(finding.message), *map(harmless, told)])
 
 
 def _how_to_allow(finding: Finding) -> str:
-    """What to write where a finding is meant."""
+    """How to allow a finding that is intended."""
     name = finding.path or finding.op
     either = f', or allow=["{finding.path}"] for the module' if finding.path else ""
     if finding.phase == "optimizer":
-        return f'if that is meant: tg.guard(model, allow=["{name}"])'
+        return f'if intended: tg.guard(model, allow=["{name}"])'
     back = "; backward=False leaves out gradients" if finding.phase == "backward" else ""
-    return f'if that is meant: tg.guard(model, allow=["{finding.op}"]){either}{back}'
+    return f'if intended: tg.guard(model, allow=["{finding.op}"]){either}{back}'
 
 
 def findings_text(findings: Iterable[Finding]) -> str:
     """Several findings below each other, or that there are none."""
-    return "\n\n".join(map(finding_text, findings)) or "no NaN and no Inf was made"
+    return "\n\n".join(map(finding_text, findings)) or "No NaN or Inf found"
 
 
 def replay_text(replay: ReplayRecord) -> str:
-    """What came of running an op again."""
+    """The result of rerunning an op."""
     op = harmless(replay.finding.op)
-    verdict = "it happens again" if replay.reproduced else "this time it does not happen"
+    verdict = "reproduced" if replay.reproduced else "not reproduced"
     lines = [
         f"{op}, run alone: {verdict}",
         f"then: {harmless(replay.finding.message)}",
@@ -95,12 +95,12 @@ def _name(one: Evidence) -> str:
 
 
 def _kind(one: Evidence) -> str:
-    return f"{format_shape(one.spec.shape) or 'scalar'} {one.spec.dtype}"
+    return f"{shape_text(one.spec)} {one.spec.dtype}"
 
 
 def _numbers(one: Evidence) -> str:
     if one.stats is None:
-        return "written over since"
+        return "overwritten since"
     made = f" (made by {one.maker})" if one.maker else ""
     return _range(one.stats) + made
 

@@ -12,7 +12,7 @@ from torchglass.records.model import Model, Module
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord
 from torchglass.tables.text import TextColumn, fitted, lined_up
-from torchglass.views.formats import first_shape, format_bytes, format_shape, harmless, sparkline
+from torchglass.views.formats import first_shape, format_bytes, harmless, shape_text, sparkline
 from torchglass.views.model_facts import Saved, ends, parameters, structure, tensors
 
 _WIDTH = 72
@@ -191,7 +191,7 @@ def op_text(
 
 
 def _brief(spec: TensorSpec) -> str:
-    return f"{format_shape(spec.shape) or 'scalar'} {spec.dtype}"
+    return f"{shape_text(spec)} {spec.dtype}"
 
 
 def _outputs(op: OpRecord, looks: Mapping[int, TensorPreview]) -> Iterator[str]:
