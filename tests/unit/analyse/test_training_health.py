@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchglass.analyse.training_health import MOST, Judge, Observation, is_loss
+from torchglass.analyse.training_health import MOST_FINDINGS, TrainingHealth, is_loss
+from torchglass.analyse.training_rules import Observation
 from torchglass.records.tensors import Stats
 
 
@@ -18,20 +19,20 @@ HEALTHY = [gradient("a", 1.0), gradient("b", 0.5), gradient("c", 2.0)]
 
 
 def test_a_healthy_step_has_no_findings() -> None:
-    judge = Judge()
+    health = TrainingHealth()
 
-    assert [judge.look(step, HEALTHY) for step in range(10)] == [[]] * 10
+    assert [health.check(step, HEALTHY) for step in range(10)] == [[]] * 10
 
 
 @pytest.mark.parametrize(("bad", "kind"), [({"nan": 3}, "nan"), ({"inf": 1}, "inf")])
 def test_a_number_that_is_not_finite_is_told_at_once_and_once(
     bad: dict[str, int], kind: str
 ) -> None:
-    judge = Judge()
+    health = TrainingHealth()
     seen = [Observation("fc", "output", stats(**bad))]
 
-    (finding,) = judge.look(7, seen)
-    again = judge.look(8, seen)
+    (finding,) = health.check(7, seen)
+    again = health.check(8, seen)
 
     assert (finding.kind, finding.path, finding.step, finding.severity) == (kind, "fc", 7, "error")
     assert finding.facts["series"] == "fc.output"
@@ -39,52 +40,52 @@ def test_a_number_that_is_not_finite_is_told_at_once_and_once(
 
 
 def test_what_may_pass_is_told_when_it_was_there_three_times_in_a_row() -> None:
-    judge = Judge()
+    health = TrainingHealth()
     fed = Observation("act", "input.0", stats())
     dead = [fed, Observation("act", "output", stats(0.0))]
     alive = [fed, Observation("act", "output", stats())]
 
-    told = [judge.look(step, seen) for step, seen in enumerate([dead, dead, alive, *[dead] * 4])]
+    told = [health.check(step, seen) for step, seen in enumerate([dead, dead, alive, *[dead] * 4])]
 
     assert [len(each) for each in told] == [0, 0, 0, 0, 0, 1, 0]
     assert told[5][0].message == "`act` is dead: all outputs are 0 since step 3"
 
 
 def test_inputs_and_gradients_that_are_zero_are_no_dead_units() -> None:
-    judge = Judge()
+    health = TrainingHealth()
     zero = [
         Observation("act", name, stats(0.0))
         for name in ("input.0", "output.grad", "2:output.0.grad", "weight")
     ]
     zero.append(Observation("act", "input.1", stats()))
 
-    assert [judge.look(step, zero) for step in range(5)] == [[]] * 5
+    assert [health.check(step, zero) for step in range(5)] == [[]] * 5
 
 
 def test_a_gradient_far_below_the_others_vanishes() -> None:
-    judge = Judge()
+    health = TrainingHealth()
     seen = [*HEALTHY, gradient("first", 1e-9)]
 
-    told = [finding for step in range(4) for finding in judge.look(step, seen)]
+    told = [finding for step in range(4) for finding in health.check(step, seen)]
 
     assert [(one.kind, one.path, one.step) for one in told] == [("vanishing gradient", "first", 2)]
     assert told[0].phase == "backward"
 
 
 def test_where_most_gradients_vanish_those_at_the_end_tell() -> None:
-    judge = Judge()
+    health = TrainingHealth()
     seen = [gradient(f"layer{number}", 1e-12) for number in range(9)] + [gradient("head", 1.0)]
 
-    told = [finding.path for step in range(3) for finding in judge.look(step, seen)]
+    told = [finding.path for step in range(3) for finding in health.check(step, seen)]
 
     assert told == [f"layer{number}" for number in range(9)]
 
 
 def test_a_gradient_explodes_when_it_stays_far_above_what_it_was() -> None:
-    judge = Judge()
+    health = TrainingHealth()
     sizes = [1.0] * 6 + [1e5] * 3
 
-    told = [judge.look(step, [gradient("a", size)]) for step, size in enumerate(sizes)]
+    told = [health.check(step, [gradient("a", size)]) for step, size in enumerate(sizes)]
 
     (finding,) = told[8]
     assert not any(told[:8])
@@ -96,50 +97,50 @@ def test_a_gradient_explodes_when_it_stays_far_above_what_it_was() -> None:
 
 
 def test_a_training_that_breaks_everywhere_has_an_end_of_findings() -> None:
-    judge = Judge()
+    health = TrainingHealth()
     seen = [Observation(str(number), "output", stats(nan=1)) for number in range(1000)]
 
-    assert len(judge.look(0, seen)) == MOST
+    assert len(health.check(0, seen)) == MOST_FINDINGS
 
 
 def test_a_step_at_which_a_series_was_not_measured_says_nothing_about_it() -> None:
-    judge = Judge()
+    health = TrainingHealth()
     dead = [Observation("act", "input.0", stats()), Observation("act", "output", stats(0.0))]
     steps = [dead, [], HEALTHY, dead, [], dead, dead]
 
-    told = [judge.look(step, seen) for step, seen in enumerate(steps)]
+    told = [health.check(step, seen) for step, seen in enumerate(steps)]
 
     assert [len(each) for each in told] == [0, 0, 0, 0, 0, 1, 0]
 
 
 def test_parts_of_one_step_that_come_one_after_the_other_count_once() -> None:
-    judge = Judge()
+    health = TrainingHealth()
     dead = [Observation("act", "input.0", stats()), Observation("act", "output", stats(0.0))]
 
-    assert [judge.look(0, dead) for _ in range(9)] == [[]] * 9
+    assert [health.check(0, dead) for _ in range(9)] == [[]] * 9
 
 
 def test_a_place_that_was_met_several_times_is_dead_if_it_was_each_time() -> None:
-    judge = Judge()
+    health = TrainingHealth()
     fed = Observation("act", "input.0", stats())
     both = [fed, Observation("act", "output", stats(0.0)), Observation("act", "output", stats())]
 
-    assert [judge.look(step, both) for step in range(5)] == [[]] * 5
+    assert [health.check(step, both) for step in range(5)] == [[]] * 5
 
 
 def test_a_gradient_that_grows_by_half_a_step_is_found_after_a_while() -> None:
-    judge = Judge()
+    health = TrainingHealth()
 
-    told = [judge.look(step, [gradient("a", 1.45**step)]) for step in range(25)]
+    told = [health.check(step, [gradient("a", 1.45**step)]) for step in range(25)]
 
     assert [one.kind for each in told for one in each] == ["exploding gradient"]
 
 
 def test_a_gradient_that_catches_up_with_the_others_does_not_explode() -> None:
-    judge = Judge()
+    health = TrainingHealth()
 
     told = [
-        judge.look(step, [*HEALTHY, gradient("late", min(1e-5 * 2.5**step, 3.0))])
+        health.check(step, [*HEALTHY, gradient("late", min(1e-5 * 2.5**step, 3.0))])
         for step in range(30)
     ]
 

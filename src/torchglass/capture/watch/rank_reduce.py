@@ -23,7 +23,8 @@ from torch import distributed
 
 from torchglass.analyse.histograms import merged
 from torchglass.analyse.moments import joined
-from torchglass.analyse.training_health import is_loss, is_spoiled
+from torchglass.analyse.training_health import is_loss
+from torchglass.analyse.training_rules import has_bad_values
 from torchglass.capture.watch.ranks import is_among_many
 from torchglass.capture.watch.tensor_reader import ROOM
 from torchglass.errors import TargetError, warn
@@ -66,7 +67,7 @@ class Parcel:
     def of(cls, rank: int, points: Mapping[Label, Point], seconds: float) -> Parcel:
         """What a rank has measured."""
         parts = {label: _part(point) for label, point in points.items()}
-        spoiled = {label: (rank,) for label in parts if _is_spoiled(label, parts)}
+        spoiled = {label: (rank,) for label in parts if _has_bad_values(label, parts)}
         return cls(parts=parts, seconds={rank: seconds}, spoiled=spoiled)
 
     def plus(self, other: Parcel, bins: int) -> Parcel:
@@ -121,7 +122,7 @@ def _sum(one: Part, other: Part, bins: int) -> Part:
     return one
 
 
-def _is_spoiled(label: Label, parts: Mapping[Label, Part]) -> bool:
+def _has_bad_values(label: Label, parts: Mapping[Label, Part]) -> bool:
     path, name, kind = label
     part = parts[label]
     if isinstance(part, Mean):
@@ -130,7 +131,7 @@ def _is_spoiled(label: Label, parts: Mapping[Label, Part]) -> bool:
         # The scaler skips a step in which scaled gradients overflow.
         return False
     stats = part.stats if isinstance(part, Histogram) else part
-    return is_spoiled(name, stats, is_trained=(path, f"{name}.grad", kind) in parts)
+    return has_bad_values(name, stats, is_trained=(path, f"{name}.grad", kind) in parts)
 
 
 _PATIENCE = timedelta(seconds=60)

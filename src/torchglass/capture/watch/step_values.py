@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from torchglass.analyse.histograms import merged
-from torchglass.analyse.training_health import Judge, Measured, Observation, is_loss, matters
+from torchglass.analyse.training_health import TrainingHealth, is_loss
+from torchglass.analyse.training_rules import Observation, StepTensors, can_show_problem
 from torchglass.capture.watch.tensor_reader import ROOM, Reading
 from torchglass.errors import TargetError
 from torchglass.records.findings import Finding, Findings
@@ -86,7 +87,7 @@ class Ledger:
                 yield Observation(*place, replace(_NO_NUMBER, nan=nan, inf=inf))
         for place, reading in self.readings():
             stats = _stats(reading)
-            if stats is not None and matters(place.name, stats):
+            if stats is not None and can_show_problem(place.name, stats):
                 yield Observation(
                     *place, stats, reading.dims, reading.needs_grad, reading.is_scaled
                 )
@@ -166,7 +167,7 @@ class Problems:
     """Looks for problems in each step, and keeps those of the run."""
 
     def __init__(self) -> None:
-        self._judge = Judge()
+        self._health = TrainingHealth()
         self._findings: list[Finding] = []
         self._told_compiled = 0
 
@@ -181,11 +182,11 @@ class Problems:
         observations: Iterable[Observation],
         compiled: Collection[str],
         *,
-        measured: Callable[[], Measured] | None = None,
+        measured: Callable[[], StepTensors] | None = None,
         is_still: bool = False,
     ) -> Findings | None:
         """All problems of the run, if a step shows new ones; `compiled` are paths out of sight."""
-        new = self._judge.look(step, observations, measured, is_still=is_still)
+        new = self._health.check(step, observations, measured, is_still=is_still)
         new += [_compiled(path, step) for path in list(compiled)[self._told_compiled :]]
         self._told_compiled = len(compiled)
         self._findings += new
