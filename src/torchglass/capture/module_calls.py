@@ -102,11 +102,19 @@ class Observer(Protocol):
 class ModuleStack(Generic[OpenCall]):
     """The base of all observers of module calls; see the top of this file."""
 
-    def __init__(self, modules: Iterable[tuple[str, nn.Module]], lost: str) -> None:
-        """`lost` says what the user goes without if this observer fails."""
+    def __init__(
+        self,
+        modules: Iterable[tuple[str, nn.Module]],
+        lost: str,
+        outside: OpenCall | None = None,
+    ) -> None:
+        """`lost` says what the user goes without if this observer fails.
+
+        `outside` is what `current` is outside of all calls.
+        """
         self.thread = threading.get_ident()
         self.running: list[OpenCall] = []
-        self.current: OpenCall | None = None
+        self.current = self._outside = outside
         # The modules are kept, so that no other object gets the id of one of them.
         self._located = {id(module): (path, module) for path, module in modules}
         self._numbers: Counter[str] = Counter()
@@ -169,7 +177,7 @@ class ModuleStack(Generic[OpenCall]):
         while len(running) > depth + 1:
             self.abandon(running.pop())
         call = running.pop()
-        self.current = running[-1] if depth else None
+        self.current = running[-1] if depth else self._outside
         try:
             self.end(call, output, error)
         except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's forward

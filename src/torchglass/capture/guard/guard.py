@@ -20,7 +20,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torchglass.blocks import surely, unbroken
 from torchglass.capture.guard.evidence import Exhibit, Spot, standing, user_source
 from torchglass.capture.guard.finding_report import Desk, Report
-from torchglass.capture.guard.op_check import Sentinel
+from torchglass.capture.guard.op_check import OpCheck
 from torchglass.capture.guard.optimizer_check import (
     is_held_back,
     spoiled_gradients,
@@ -28,7 +28,7 @@ from torchglass.capture.guard.optimizer_check import (
 )
 from torchglass.capture.guard.tensor_health import Health, look_again
 from torchglass.capture.hidden_from_modes import quietly
-from torchglass.capture.module_calls import observe_calls
+from torchglass.capture.module_calls import ModuleStack, observe_calls
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.restore_state import (
     gradients_set,
@@ -44,24 +44,24 @@ from torchglass.capture.trace.op_mode import OpMode
 
 
 @unbroken
-def guarding(desk: Desk, *, backward: bool) -> Iterator[Sentinel]:
+def guarding(desk: Desk, *, backward: bool) -> Iterator[OpCheck]:
     """Find the origins of NaN and Inf until the block ends, however it ends.
 
     Compiled modules are run as the Python that they were made of. A backward is looked at if its
     forward ran in the block, and it does, too.
     """
-    sentinel = Sentinel(desk, backward=backward)
+    op_check = OpCheck(desk, backward=backward)
     with contextlib.ExitStack() as stack:
         if has_compiled(desk.model.modules()):
             stack.enter_context(running_uncompiled())
-        stack.enter_context(observe_calls(sentinel))
-        stack.enter_context(watching_updates(sentinel, desk))
+        stack.enter_context(observe_calls(op_check))
+        stack.enter_context(watching_updates(op_check, desk))
         stack.enter_context(fused_paths_kept())
-        stack.callback(surely, sentinel.forget_waiting)
-        stack.enter_context(mode_on(OpMode(sentinel)))
-        if sentinel.backward is not None:
-            stack.callback(sentinel.backward.end)
-        yield sentinel
+        stack.callback(surely, op_check.forget_waiting)
+        stack.enter_context(mode_on(OpMode(op_check)))
+        if op_check.backward is not None:
+            stack.callback(op_check.backward.end)
+        yield op_check
 
 
 def check(tensor: torch.Tensor, name: str, report: Report, *, is_known: bool) -> bool:
@@ -95,33 +95,29 @@ class Batch(NamedTuple):
         return self.versions == _versions(self.args, self.kwargs)
 
 
-class Rerunner:
-    """Watches the outermost calls of one model in the thread that made it."""
+class OutputCheck(ModuleStack[nn.Module]):
+    """Checks what the outermost calls of one model return, and reruns those with NaN or Inf."""
 
     def __init__(self, desk: Desk, *, backward: bool) -> None:
-        self.thread = threading.get_ident()
+        super().__init__((), "the guard could not check everything")
         self._desk = desk
         self._backward = backward
-        self._depth = 0
         self._is_rerunning = False
         self._batch: Batch | None = None
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    def begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> nn.Module:
         """A call begins: keep what it takes to run it again, if it is the model's."""
-        depth = self._depth
-        self._depth += 1
         if module is self._desk.model and not self._is_rerunning:
-            try:
-                self._batch = self._kept(args, kwargs)
-            except Exception as problem:  # noqa: BLE001 - see Desk.miss
-                self._desk.miss(problem)
-        return depth
+            self._batch = None
+            self._batch = self._kept(args, kwargs)
+        return module
 
-    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
-        """The call at a depth ended: look at what the outermost one returned."""
-        self._depth = depth
+    def end(self, call: nn.Module, output: Any, error: BaseException | None) -> None:
+        """A call ended: look at what the outermost one returned."""
         batch = self._batch
-        if depth or error is not None or self._is_rerunning or batch is None:
+        if self.running or error is not None or self._is_rerunning or batch is None:
             return
         outputs = [tensor for _, tensor in named_tensors(output)]
         with quietly():
@@ -191,11 +187,11 @@ class Rerunner:
 @unbroken
 def rerunning(desk: Desk, *, backward: bool) -> Iterator[None]:
     """Look at outputs, and before each update at gradients, until the block ends."""
-    rerunner = Rerunner(desk, backward=backward)
+    output_check = OutputCheck(desk, backward=backward)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(observe_calls(rerunner))
+        stack.enter_context(observe_calls(output_check))
         if backward:
-            hook = register_optimizer_step_pre_hook(rerunner.before_update)
+            hook = register_optimizer_step_pre_hook(output_check.before_update)
             stack.callback(hook.remove)
         yield
 

@@ -7,8 +7,6 @@ healthy pass costs one read of each result that was computed, and none of what w
 from __future__ import annotations
 
 import sys
-import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -31,12 +29,12 @@ from torchglass.capture.guard.tensor_health import (
     near_limit,
 )
 from torchglass.capture.hidden_from_modes import is_overheard, quietly
+from torchglass.capture.module_calls import ModuleStack
 from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.torch_functions import iter_tensors
 from torchglass.capture.torch_internals import current_scale
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.records.findings import Finding
-from torchglass.records.model import join_path
 from torchglass.records.trace import Phase
 
 
@@ -58,7 +56,7 @@ def script(*args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError("a script is run by its module")
 
 
-class Running(NamedTuple):
+class CheckedCall(NamedTuple):
     """A module call that has not ended."""
 
     path: str
@@ -78,13 +76,13 @@ class Waiting(NamedTuple):
     """A finding that is told only if what was found reaches an output."""
 
     finding: Finding
-    call: Running
+    call: CheckedCall
     causes: tuple[str, ...]
     """What made those of the op's inputs that were not finite before."""
     news: News | None
 
 
-_OUTSIDE = Running("", 0)
+_OUTSIDE = CheckedCall("", 0)
 # Needed for every op or call, and looking into an Enum takes fifteen times as long as a name.
 _MOVED, _UNDEFINED, _FINE = Nature.MOVED, Nature.UNDEFINED, Health.FINE
 _ScriptModule = torch.jit.ScriptModule
@@ -93,57 +91,50 @@ _SMALL = 1 << 16
 """The elements of a tensor that is copied before it is written over, so that it can be shown."""
 
 
-class Sentinel:
-    """Watches the ops and the module calls of the thread that made it."""
+class OpCheck(ModuleStack[CheckedCall]):
+    """Checks what the ops of this thread return, and knows the module calls that they run in."""
+
+    current: CheckedCall
 
     def __init__(self, desk: Desk, *, backward: bool) -> None:
-        self.thread = threading.get_ident()
-        self.current: Running = _OUTSIDE
-        """The innermost call that is running."""
+        super().__init__(
+            desk.model.named_modules(), "the guard could not check everything", _OUTSIDE
+        )
         self.is_updating = False
         """Whether an optimizer takes its step, whose many writes are not looked at one by one."""
         self.backward = Backward(desk) if backward else None
         self._desk = desk
         self._memory = KnownHealth()
         self._arrivals = Arrivals(desk, self._memory)
-        self._paths = {id(module): path for path, module in desk.model.named_modules()}
-        self._open: list[Running] = []
-        self._numbers: Counter[str] = Counter()
         self._before: dict[int, Health] = {}
         self._copies: dict[int, torch.Tensor] = {}
         self._waiting: dict[str, Waiting] = {}
         """By the words for the op that made them."""
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-        """A call begins; how deep it is."""
-        depth = len(self._open)
-        path = self._paths.get(id(module))
-        if path is None:
-            path = join_path(self.current.path, f"<{type(module).__name__}>")
-        if not depth:
+    def begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> CheckedCall:
+        """A call begins; the outermost one begins a pass."""
+        if not self.running:
             self._arrivals.inputs = module, args, kwargs
             self._desk.factors.clear()
             self.is_updating = False
             if self.backward is not None:
                 self.backward.begin()
-        self._numbers[path] += 1
+        path = self.locate(module) or ""
         script = Script(module, args, kwargs) if isinstance(module, _ScriptModule) else None
-        self.current = Running(path, self._numbers[path], script)
-        self._open.append(self.current)
-        return depth
+        return CheckedCall(path, self.count(path), script)
 
-    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
-        """The call at a depth ended, and with it all that are deeper."""
-        call = self._open[depth] if depth < len(self._open) else _OUTSIDE
-        del self._open[depth:]
-        if self.backward is not None and error is None:
-            self._claim_rest(call, output)
-        if self._waiting and error is None:
-            self._report_all(self._left_with(output))
-        self.current = self._open[-1] if depth else _OUTSIDE
-        if call.script is not None and error is None:
-            self.seen(call.script.as_op(call, output))
-        if not depth:
+    def end(self, call: CheckedCall, output: Any, error: BaseException | None) -> None:
+        """A call ended: what it returned may have reached the user."""
+        if error is None:
+            if self.backward is not None:
+                self._claim_rest(call, output)
+            if self._waiting:
+                self._report_all(self._left_with(output))
+            if call.script is not None:
+                self.seen(call.script.as_op(call, output))
+        if not self.running:
             self._arrivals.inputs = None
 
     def missed(self, problem: Exception) -> None:
@@ -277,7 +268,7 @@ class Sentinel:
         findings = []
         for one in ill:
             waiting = self._waiting.get(self._memory.maker(one.tensor))
-            if waiting is not None and (culprit.requires_grad or waiting.call not in self._open):
+            if waiting is not None and (culprit.requires_grad or waiting.call not in self.running):
                 findings += self._released(self._memory.maker(one.tensor))
         remaining = (one.tensor for one in ill if not self._is_gone(one))
         found = self._arrivals.find(remaining, spot)
@@ -372,7 +363,7 @@ class Sentinel:
         return id(given.tensor) in self._before
 
     def _spot(self, event: OpEvent, phase: Phase) -> Spot:
-        call: Running = event.call
+        call: CheckedCall = event.call
         source = user_source(sys._getframe(1))
         return Spot(op_name(event.function), call.path, call.number, source, phase)
 
@@ -405,7 +396,7 @@ class Sentinel:
     def _keep(self, event: OpEvent) -> Kept | None:
         return keep(event, self._copies) if self._desk.dumper is not None else None
 
-    def _claim_rest(self, call: Running, output: Any) -> None:
+    def _claim_rest(self, call: CheckedCall, output: Any) -> None:
         """Claim what an autograd Function made: it is no op, and was not seen when it ran."""
         try:
             if self.backward is not None and self.backward.is_open(output):

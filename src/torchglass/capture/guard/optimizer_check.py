@@ -17,18 +17,18 @@ from torch.optim.optimizer import (
 from torchglass.blocks import unbroken
 from torchglass.capture.guard.evidence import Exhibit, Spot, blame, user_source
 from torchglass.capture.guard.finding_report import Desk
-from torchglass.capture.guard.op_check import Sentinel
+from torchglass.capture.guard.op_check import OpCheck
 from torchglass.capture.guard.tensor_health import Health, look_again
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.records.findings import Finding
 
 
 @unbroken
-def watching_updates(sentinel: Sentinel, desk: Desk) -> Iterator[None]:
+def watching_updates(op_check: OpCheck, desk: Desk) -> Iterator[None]:
     """Look at the parameters of a model after each step that an optimizer takes with them."""
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if threading.get_ident() != sentinel.thread:
+        if threading.get_ident() != op_check.thread:
             return
         try:
             if desk.has_unchecked and not is_held_back(optimizer):
@@ -37,12 +37,12 @@ def watching_updates(sentinel: Sentinel, desk: Desk) -> Iterator[None]:
                 desk.gradients_used(are_finite=are_finite)
         except Exception as problem:  # noqa: BLE001 - see Desk.miss
             desk.miss(problem)
-        sentinel.is_updating = True
+        op_check.is_updating = True
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if threading.get_ident() != sentinel.thread:
+        if threading.get_ident() != op_check.thread:
             return
-        sentinel.is_updating = False
+        op_check.is_updating = False
         try:
             with quietly():
                 finding = _judge(optimizer, desk)
