@@ -9,6 +9,8 @@ import pytest
 
 from docs.examples import DOCS, PAGES, ROOT, blocks_of, renewed, run_page
 
+PACKAGE = ROOT / "src" / "torchglass"
+
 
 def text_of(page: Path) -> str:
     return page.read_text(encoding="utf-8")
@@ -57,6 +59,17 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
 def _exists(target: Path) -> bool:
     """Whether a link leads to a file; the site makes a page of each notebook."""
     return target.exists() or target.with_suffix(".ipynb").exists()
+
+
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", DOCS / "how-it-works.md"], ids=name_of)
+def test_the_files_that_a_page_names_exist(page: Path) -> None:
+    named = re.findall(r"`([\w/]+/[\w.]+\.(?:py|json))`", text_of(page))
+
+    missing = [
+        name for name in named if not any((base / name).exists() for base in (PACKAGE, ROOT))
+    ]
+    assert named
+    assert missing == []
 
 
 PAGE = """
