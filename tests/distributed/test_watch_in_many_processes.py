@@ -136,20 +136,24 @@ def bins(run: Any, label: str) -> np.ndarray:
     return np.array([[*each.counts] for each in run.reader.histograms(run[label].record.id).bins])
 
 
-def test_each_rank_writes_its_own_file(tmp_path: Path) -> None:
-    train(tmp_path, 2)
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a training on two ranks, each of which has written its own."""
+    folder = tmp_path_factory.mktemp("two")
+    train(folder, 2)
+    return folder
 
+
+def test_each_rank_writes_its_own_file(two_ranks: Path) -> None:
     for rank in range(2):
-        with tg.open(tmp_path / f"{rank}.glass") as run:
+        with tg.open(two_ranks / f"{rank}.glass") as run:
             assert (run.run.rank, run.run.world_size) == (rank, 2)
             assert run["input.0"].column("max").tolist() == [31.0 + 100 * rank] * 3
             assert run["0.weight.grad"].steps.tolist() == [0, 1, 2]
 
 
-def test_parameter_gradients_are_those_after_the_ranks_agreed(tmp_path: Path) -> None:
-    train(tmp_path, 2)
-
-    with tg.open(tmp_path / "0.glass") as one, tg.open(tmp_path / "1.glass") as other:
+def test_parameter_gradients_are_those_after_the_ranks_agreed(two_ranks: Path) -> None:
+    with tg.open(two_ranks / "0.glass") as one, tg.open(two_ranks / "1.glass") as other:
         for label in ("0.weight.grad", "2.weight"):
             assert one[label].values == pytest.approx(other[label].values, rel=1e-5), label
 
@@ -235,21 +239,25 @@ def test_the_first_rank_goes_on_alone_when_another_was_killed(tmp_path: Path) ->
     assert counts[-1] == 32.0
 
 
-def test_the_ranks_of_a_training_know_that_they_belong_together(tmp_path: Path) -> None:
-    done = run_ranks(2, TOGETHER, str(tmp_path))
-
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that two ranks have written their files into."""
+    folder = tmp_path_factory.mktemp("together")
+    done = run_ranks(2, TOGETHER, str(folder))
     assert [each.returncode for each in done] == [0, 0], done[0].stderr
-    files = sorted(tmp_path.glob("*.glass"))
+    return folder
+
+
+def test_the_ranks_of_a_training_know_that_they_belong_together(together: Path) -> None:
+    files = sorted(together.glob("*.glass"))
     assert [file.name[15:] for file in files] == ["-Linear-rank0.glass", "-Linear-rank1.glass"]
     assert files[0].name[:15] == files[1].name[:15]
     with tg.open(files[0]) as one, tg.open(files[1]) as other:
         assert one.run.group == other.run.group != ""
 
 
-def test_ranks_keep_how_long_their_forwards_took(tmp_path: Path) -> None:
-    run_ranks(2, TOGETHER, str(tmp_path))
-
-    for file in tmp_path.glob("*.glass"):
+def test_ranks_keep_how_long_their_forwards_took(together: Path) -> None:
+    for file in together.glob("*.glass"):
         with tg.open(file) as run:
             forward, step = (run[name].values.ravel() for name in ("time.forward", "time.step"))
             assert (forward > 0).all()

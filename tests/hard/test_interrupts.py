@@ -20,7 +20,7 @@ from tests.hard.faults import BLOCK_FILES, flat, is_below_an_entry, left_behind,
 
 # Python looks for signals when a function begins, after calls and at the end of loops.
 CHECKED_AFTER = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD"}
-MOST_POINTS = 60
+MOST_POINTS = 45
 
 Point = tuple[CodeType, int, int]
 

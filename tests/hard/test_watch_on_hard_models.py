@@ -17,7 +17,7 @@ from tests.watched import watching
 
 pytestmark = KNOWN_WARNINGS
 
-FEW_STEPS, MANY_STEPS = 8, 50
+FEW_STEPS, MANY_STEPS = 6, 24
 LOGS = ("io", "io_grad", "params", "params_grad", "stats", "updates", "activations", "optimizer")
 swap: Callable[..., None] = torch.utils.swap_tensors
 
