@@ -58,8 +58,8 @@ class ModuleMemory:
 
     path: str | None
     """None for what no module made: the loss, and the temporaries of an optimizer."""
-    own: MemoryUse
-    total: MemoryUse
+    own: MemoryUse = MemoryUse()
+    total: MemoryUse = MemoryUse()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,8 @@ class Flops(ModuleReport[ModuleFlops]):
     ops, norms, softmax and pooling are not.
     """
 
+    _total_size, _self_size = "total_flops", "self_flops"
+
     def __init__(self, model: Model, work: FlopRecord, timing: Timing | None = None) -> None:
         self.model = model
         self.work = work
@@ -324,16 +326,10 @@ class Flops(ModuleReport[ModuleFlops]):
         time = "" if share is None else f", which {take} {format_share(share, 1)} of the time"
         return f"no formula for {ops}{time}; add one with tg.register_flops"
 
-    def _size(self, row: ModuleFlops, sort: Sort) -> int:
-        return row.self_flops if sort == "self" else row.total_flops
-
     def _is_listed(self, row: ModuleFlops, sort: Sort | None) -> bool:
         if sort == "self":
             return bool(row.self_flops)
         return bool(row.total_flops or row.uncounted_calls)
-
-    def _blank(self, path: str) -> ModuleFlops:
-        return ModuleFlops(path=path)
 
 
 def _named(ops: Sequence[OpFlops]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -64,6 +63,8 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
     The report is about one device, the one with most of the memory; `on` gives it for another.
     What was measured on storages and what `fake=True` predicts are the same to the byte.
     """
+
+    _total_size, _self_size = "total.peak_bytes", "own.peak_bytes"
 
     def __init__(
         self,
@@ -223,10 +224,6 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
         call = self._first_calls.get(row.path)
         return NOT_RUN if call is None else first_shape(call.outputs)
 
-    @cached_property
-    def _first_calls(self) -> Mapping[str, CallRecord]:
-        return {call.path: call for call in reversed(self.calls)}
-
     def _share(self, row: ModuleMemory) -> str:
         part = row.total.peak_bytes
         return format_share(part, self.peak_bytes) if part else ""
@@ -291,14 +288,8 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
         state = f" including {optimizer} state" if optimizer else ""
         return f"starts at {format_bytes(self.before_bytes)}{state}; adds up to {added}"
 
-    def _size(self, row: ModuleMemory, sort: Sort) -> int:
-        return row.own.peak_bytes if sort == "self" else row.total.peak_bytes
-
     def _is_listed(self, row: ModuleMemory, sort: Sort | None) -> bool:
         return row.own != NOTHING
-
-    def _blank(self, path: str) -> ModuleMemory:
-        return ModuleMemory(path=path, own=NOTHING, total=NOTHING)
 
 
 def _total(field: str) -> Callable[[ModuleMemory], int]:

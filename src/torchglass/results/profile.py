@@ -46,6 +46,8 @@ class Profile(ModuleReport[ModuleTime]):
     and of `unattributed` make the total of `root`, and so do those of all `ops`.
     """
 
+    _total_size, _self_size = "total_ns", "self_ns"
+
     def __init__(self, model: Model, calls: Sequence[CallRecord], timing: Timing) -> None:
         self.model = model
         self.calls = calls
@@ -58,10 +60,6 @@ class Profile(ModuleReport[ModuleTime]):
         """What no module owns: autograd's own work, and the backward of the loss."""
         self.ops: tuple[OpTime, ...] = self.latency.ops
         """How long ops took, all calls of one op in one module together, slowest first."""
-
-    @cached_property
-    def _first_calls(self) -> Mapping[str, CallRecord]:
-        return {call.path: call for call in reversed(self.calls)}
 
     @cached_property
     def _counts(self) -> Sequence[ModuleCounts]:
@@ -264,14 +262,8 @@ class Profile(ModuleReport[ModuleTime]):
         if len(self.rows) > 1 and named:
             yield f"Slowest: {', '.join(named)} (share of the total time, without children)"
 
-    def _size(self, row: ModuleTime, sort: Sort) -> int:
-        return row.self_ns if sort == "self" else row.total_ns
-
     def _is_listed(self, row: ModuleTime, sort: Sort | None) -> bool:
         return bool(row.stages)
-
-    def _blank(self, path: str) -> ModuleTime:
-        return ModuleTime(path=path)
 
 
 def _stage(time: ModuleTime, stage: Stage) -> Times | None:

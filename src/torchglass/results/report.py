@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +22,7 @@ from torchglass.analyse.module_rows import (
 )
 from torchglass.errors import LookupFailedError
 from torchglass.records.model import Model
+from torchglass.records.trace import CallRecord
 from torchglass.tables.column import Column, csv_rows, file_column, select_columns
 from torchglass.tables.files import File, csv_text, json_text, written
 from torchglass.tables.html import HtmlRow, page, tree_fragment
@@ -117,6 +120,11 @@ class ModuleReport(Report, Generic[M]):
     """What was measured of each module, by its path; the model itself is ""."""
     unattributed: M
     """What belongs to no module, such as the loss."""
+    calls: Sequence[CallRecord] = ()
+    """The module calls of one forward, for the shapes."""
+    _total_size: str
+    _self_size: str
+    """The attributes that rows are sorted by."""
 
     @abstractmethod
     def _columns(self) -> Sequence[Column[M]]:
@@ -131,16 +139,8 @@ class ModuleReport(Report, Generic[M]):
         """What a reader has to know besides."""
 
     @abstractmethod
-    def _size(self, row: M, sort: Sort) -> int:
-        """What rows are sorted by: with all that is inside of a module, or by itself."""
-
-    @abstractmethod
     def _is_listed(self, row: M, sort: Sort | None) -> bool:
         """Whether a row belongs into a list of modules, or what no module owns into a tree."""
-
-    @abstractmethod
-    def _blank(self, path: str) -> M:
-        """The row of a module that was not measured."""
 
     @abstractmethod
     def op_table(self, count: int | None = 20, *, width: int | None = None) -> str:
@@ -188,14 +188,13 @@ class ModuleReport(Report, Generic[M]):
         rows, rest = self.rows, self.unattributed
         if sort == "self":
             listed = [row for row in (*rows.values(), rest) if self._is_listed(row, sort)]
-            return ranked(listed, self.model, lambda row: self._size(row, "self"), depth)
-        every = [
-            rows[path] if path in rows else self._blank(path) for path in paths_of(self.model, rows)
-        ]
+            return ranked(listed, self.model, attrgetter(self._self_size), depth)
+        # A module that was not measured has a row of zeros.
+        blank: Callable[..., M] = type(rest)
+        every = [rows.get(path) or blank(path=path) for path in paths_of(self.model, rows)]
         if self._is_listed(rest, sort):
             every.append(rest)
-        size = None if sort is None else lambda row: self._size(row, "total")
-        return tree(every, self.model, size, depth)
+        return tree(every, self.model, attrgetter(self._total_size) if sort else None, depth)
 
     def _below(self, room: int | None) -> list[str]:
         """The lines below the table."""
@@ -222,6 +221,10 @@ class ModuleReport(Report, Generic[M]):
             file_column("path", lambda row: full_name(row.path, self.model)),
             Column("class", "Class", self._kind, False, spare, csv="class", value=self._class),
         ]
+
+    @cached_property
+    def _first_calls(self) -> Mapping[str, CallRecord]:
+        return {call.path: call for call in reversed(self.calls)}
 
     def _class(self, row: HasPath) -> str | None:
         """The full class name; None for a module made in the forward, and for no module."""

@@ -178,15 +178,39 @@ def summary_columns(report: SummaryReport) -> list[Column[SummaryRow]]:
     model, total = report.model, report.counts.total
 
     def column(
-        key: str, heading: str, text: Callable[[SummaryRow], str], **options: Any
+        key: str, heading: str, text: Callable[[SummaryRow], str], spare: int = 0, **options: Any
     ) -> Column[SummaryRow]:
         """A column that is blank for an alias: its numbers are those of another row."""
-        return Column(
+
+        def own(row: SummaryRow) -> str:
+            return "" if row.module.alias_of is not None else text(row)
+
+        return Column(key, heading, own, spare=spare, **options)
+
+    def counts(
+        key: str, value: Callable[[SummaryRow], int], spare: int = 0, *, usual: bool = False
+    ) -> Column[SummaryRow]:
+        def text(row: SummaryRow) -> str:
+            return f"{value(row):,}"
+
+        return column(key, key.capitalize(), text, spare, usual=usual, csv=key, value=value)
+
+    def words(
+        key: str, csv: str, value: Callable[[SummaryRow], Sequence[str]], spare: int
+    ) -> Column[SummaryRow]:
+        return column(
             key,
-            heading,
-            lambda row: "" if row.module.alias_of is not None else text(row),
-            **options,
+            key.capitalize(),
+            lambda row: ", ".join(value(row)),
+            spare,
+            right=False,
+            usual=False,
+            csv=csv,
+            value=lambda row: " ".join(value(row)),
         )
+
+    def share(row: SummaryRow) -> float:
+        return row.total.parameters / total.parameters if total.parameters else 0
 
     return [
         file_column("path", lambda row: full_name(row.module.path, model)),
@@ -198,90 +222,28 @@ def summary_columns(report: SummaryReport) -> list[Column[SummaryRow]]:
             csv="class",
             value=lambda row: row.module.class_name,
         ),
-        Column(
-            "output_size",
-            "Output",
-            lambda row: output_text(row, report),
-            right=False,
-            spare=1,
-            usual=report.ran,
-        ),
+        Column("output_size", "Output", lambda row: output_text(row, report), False, 1, report.ran),
         file_column("depth", lambda row: row.depth),
         file_column("repeats", lambda row: len(row.members)),
-        column(
-            "parameters",
-            "Parameters",
-            lambda row: f"{row.total.parameters:,}",
-            csv="parameters",
-            value=lambda row: row.total.parameters,
-        ),
-        column(
-            "share",
-            "Share",
-            lambda row: (
-                format_share(row.total.parameters, total.parameters) if row.total.parameters else ""
-            ),
-            spare=4,
-            bar=lambda row: row.total.parameters / total.parameters,
-        ),
+        counts("parameters", lambda row: row.total.parameters, usual=True),
+        column("share", "Share", lambda row: _share(row, total), 4, bar=share),
         column(
             "trainable",
             "Trainable",
             _trainable,
+            5,
             right=False,
-            spare=5,
             usual=bool(total.frozen and total.trainable),  # else it says the same in each row
             csv="trainable",
             value=lambda row: row.total.trainable,
         ),
         file_column("frozen", lambda row: row.total.frozen),
-        column(
-            "buffers",
-            "Buffers",
-            lambda row: f"{row.total.buffers:,}",
-            spare=7,
-            usual=False,
-            csv="buffers",
-            value=lambda row: row.total.buffers,
-        ),
-        column(
-            "bytes",
-            "Bytes",
-            lambda row: format_bytes(row.total.bytes) if row.total.bytes else "",
-            spare=2,
-            csv="bytes",
-            value=lambda row: row.total.bytes,
-        ),
+        counts("buffers", lambda row: row.total.buffers, 7),
+        column("bytes", "Bytes", _size, 2, csv="bytes", value=lambda row: row.total.bytes),
         file_column("own_parameters", lambda row: row.own.parameters),
-        column(
-            "dtype",
-            "Dtype",
-            lambda row: ", ".join(row.dtypes),
-            right=False,
-            spare=9,
-            usual=False,
-            csv="dtypes",
-            value=lambda row: " ".join(row.dtypes),
-        ),
-        column(
-            "device",
-            "Device",
-            lambda row: ", ".join(row.devices),
-            right=False,
-            spare=10,
-            usual=False,
-            csv="devices",
-            value=lambda row: " ".join(row.devices),
-        ),
-        column(
-            "calls",
-            "Calls",
-            lambda row: f"{len(row.calls)}",
-            spare=8,
-            usual=False,
-            csv="calls",
-            value=lambda row: len(row.calls),
-        ),
+        words("dtype", "dtypes", lambda row: row.dtypes, 9),
+        words("device", "devices", lambda row: row.devices, 10),
+        counts("calls", lambda row: len(row.calls), 8),
         Column(
             "input_size",
             "Input",
@@ -294,17 +256,23 @@ def summary_columns(report: SummaryReport) -> list[Column[SummaryRow]]:
         ),
         file_column("output_shapes", lambda row: _typed(row.calls[0].outputs if row.calls else ())),
         file_column("alias_of", lambda row: _first_path(row, model)),
-        column(
-            "kernel_size",
-            "Kernel",
-            lambda row: kernel_size(row.module.kind, row.module.extra),
-            right=False,
-            spare=6,
-            usual=False,
-        ),
-        column("shapes", "Shapes", _slot_shapes, right=False, spare=11, usual=False),
-        column("time", "Time", lambda row: _time(row, report), spare=12, usual=False),
+        column("kernel_size", "Kernel", _kernel, 6, right=False, usual=False),
+        column("shapes", "Shapes", _slot_shapes, 11, right=False, usual=False),
+        column("time", "Time", lambda row: _time(row, report), 12, usual=False),
     ]
+
+
+def _share(row: SummaryRow, total: Counts) -> str:
+    part = row.total.parameters
+    return format_share(part, total.parameters) if part else ""
+
+
+def _size(row: SummaryRow) -> str:
+    return format_bytes(row.total.bytes) if row.total.bytes else ""
+
+
+def _kernel(row: SummaryRow) -> str:
+    return kernel_size(row.module.kind, row.module.extra)
 
 
 def _class(row: SummaryRow, model: Model) -> str:
