@@ -1,4 +1,4 @@
-"""What a live model holds, described without holding it, and the seam to ask for more of it."""
+"""The attributes of a model, described without keeping them alive, and how to read more."""
 
 from __future__ import annotations
 
@@ -16,68 +16,68 @@ AttributeId = NewType("AttributeId", int)
 AttributeRole = Literal[
     "recorded", "parameter", "buffer", "module", "attribute", "property", "method", "item"
 ]
-"""A recorded tensor is one that went into or came out of the module; items are in a container."""
+""""recorded" is an input or output of the module; "item" is an element of a container."""
 Progress = Callable[[float], bool]
-"""Is told what share of a task is done, and says whether to go on."""
+"""Takes the share of a task that is done, and returns whether to continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribute:
-    """Something that a module, or something in it, holds under a name."""
+    """An attribute of a module, or of an object inside it."""
 
     id: AttributeId
-    """By which more of it can be asked for."""
+    """Selects it in the methods of `LiveModel`."""
     name: str
-    """"weight"; of an item its place: "[3]", "['lr']"."""
+    """"weight"; for an item its index: "[3]", "['lr']"."""
     role: AttributeRole = "attribute"
     type_name: str = ""
-    """The name of its class; "" for a property, which is not called before it is opened."""
+    """The name of its class; "" for a property, which is not called until it is opened."""
     text: str = ""
-    """What it is in one line, "" where there is nothing to say."""
+    """Its value in one line, "" if there is nothing to show."""
     spec: TensorSpec | None = None
-    """Set for a tensor, which opens into its numbers."""
+    """Set for a tensor, which opens in the tensor viewer."""
     opens: bool = False
-    """Whether there are things in it to be looked at."""
+    """Whether it contains other objects."""
     reads: bool = False
-    """Whether it has more text than what was said of it in one line."""
+    """Whether it has more text than one line."""
     encloses: bool = False
-    """Whether it is one of the things that it was reached through."""
+    """Whether it contains itself: it is one of the objects it was reached through."""
     problem: str = ""
-    """What was raised when it was looked at."""
+    """The exception that reading it raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Some of the things that something holds."""
+    """Some of the attributes of an object."""
 
     attributes: tuple[Attribute, ...] = ()
     start: int = 0
     total: int = 0
-    """How many there are on all pages."""
+    """The number on all pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFacts:
-    """How a tensor lies in memory, and what it is to autograd."""
+    """The memory layout of a tensor, and its role in autograd."""
 
     spec: TensorSpec
     stride: tuple[int, ...] | None = None
     """None for a tensor that is not strided."""
     offset: int = 0
-    """In elements, from the beginning of its storage."""
+    """In elements, from the start of its storage."""
     storage_bytes: int = 0
-    """Of the whole storage, of which it may be a view."""
+    """Of the whole storage; the tensor may be a view of a part."""
     contiguous: bool = True
     requires_grad: bool = False
     grad_fn: str = ""
     has_grad: bool = False
     unreadable: str = ""
-    """Why its numbers cannot be shown, "" where they can."""
+    """Why its values cannot be shown, "" if they can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearHistogram:
-    """How many numbers lie in each of equal parts of a range."""
+    """A histogram with bins of equal width."""
 
     low: float
     high: float
@@ -85,59 +85,59 @@ class LinearHistogram:
 
 
 Index = tuple[int | range | None, ...]
-"""A place in each dimension; in one or two a stretch that is seen, or None for all of it."""
+"""An index per dimension; one or two dimensions may have a range, or None for all of it."""
 
 
 class LiveModel(Protocol):
-    """A model that is there to be looked into.
+    """A model that can be browsed attribute by attribute.
 
-    Nothing of it is called, copied or changed but what is asked for. What was described can be
-    opened until another module is asked for; after that its id is a LookupFailedError.
+    Nothing is called, copied or changed except what is requested. An id is valid until another
+    module is opened; after that it raises LookupFailedError.
     """
 
     def module(self, path: str) -> Attribute:
-        """The module at a path, to be opened."""
+        """The module at a path."""
 
     def open(
         self, id: AttributeId, *, start: int = 0, most: int = 100, everything: bool = False
     ) -> Page:
-        """A page of what something holds; `everything` adds what is private, and methods."""
+        """A page of an object's attributes; `everything` adds private ones and methods."""
 
     def call(self, id: AttributeId) -> Attribute:
-        """What a property returns; what it raises is the problem of the attribute."""
+        """The value of a property; an exception becomes the attribute's problem."""
 
     def text(self, id: AttributeId) -> str:
-        """All that something has to say of itself, but no more than can be read."""
+        """The full text of an attribute, cut to a readable length."""
 
     def facts(self, id: AttributeId) -> TensorFacts:
-        """How a tensor lies in memory."""
+        """The memory layout of a tensor."""
 
     def values(
         self, id: AttributeId, index: Index, rows: range, columns: range
     ) -> npt.NDArray[Any]:
-        """Numbers of a tensor: two dimensions of it, cut to some rows and columns.
+        """Values of a tensor: two of its dimensions, cut to some rows and columns.
 
-        Where one dimension is seen whole it has one row, and so has a scalar.
+        A slice of one dimension, or a scalar, has one row.
         """
 
     def image(
         self, id: AttributeId, index: Index, height: int, width: int
     ) -> npt.NDArray[np.float32]:
-        """Two dimensions of a tensor made to fit so many pixels, by the means of what meets."""
+        """Two dimensions of a tensor scaled to a number of pixels, by averaging."""
 
     def measure(self, id: AttributeId, progress: Progress, part: Index = ()) -> Stats | None:
-        """The numbers of a tensor, or of a part of it, summed up.
+        """Statistics of a tensor, or of a part of it.
 
-        None where it has none, or was told to stop.
+        None if it has no values, or if `progress` stopped it.
         """
 
     def spread(
         self, id: AttributeId, stats: Stats, bins: int, progress: Progress, part: Index = ()
     ) -> LinearHistogram | None:
-        """How the finite numbers of what was measured are spread."""
+        """The histogram of the finite values that were measured."""
 
     def check(self, progress: Progress) -> tuple[Finding, ...] | None:
         """The parameters and buffers that contain NaN or Inf.
 
-        None where there are no values to look at, or if it was told to stop.
+        None if there are no values, or if `progress` stopped it.
         """

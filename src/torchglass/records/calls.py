@@ -9,20 +9,20 @@ from typing import Any, Literal, NamedTuple, overload
 from torchglass.records.tensors import Stats, TensorSpec
 
 Level = Literal["full", "cheap", "shapes"]
-"""Statistics of all numbers, of a sample of them, or of none."""
+"""Statistics of all values, of a sample, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTensor:
-    """A tensor that went into or came out of a call, and its numbers summed up."""
+    """An input or output tensor of a call, and its statistics."""
 
     place: str
     """"0" for the first positional argument, "mask" for a keyword, "hidden.0" inside containers;
     "" for a tensor that is all that was returned."""
     spec: TensorSpec
     stats: Stats | None = None
-    """None where the numbers were not asked for, or where there are none to see (empty, meta …).
-    A `count` below the elements of the tensor says that only so many of them were looked at."""
+    """None if statistics were not requested, or if there are no values (empty, meta …).
+    A `count` below the number of elements means that only a sample was read."""
     requires_grad: bool = False
     has_grad: bool = False
 
@@ -41,32 +41,32 @@ FLAT_NAMES = (*(f"in_{name}" for name in _FLAT), *(f"out_{name}" for name in _FL
 class ForwardStats(Mapping[str, Any]):
     """One run of one module's forward.
 
-    Beside its fields it has flat names, as attributes and as keys: `in_shape`, `in_dtype`,
+    Besides its fields it has flat names, as attributes and as keys: `in_shape`, `in_dtype`,
     `in_device`, `in_min`, `in_max`, `in_mean`, `in_std`, `in_requires_grad`, `in_has_grad` and
-    `in_memory_bytes` of the first tensor that went in, the same with `out_` of the first that came
-    out, and `runtime` in seconds. What is not defined is None.
+    `in_memory_bytes` of the first input tensor, the same with `out_` of the first output
+    tensor, and `runtime` in seconds. Undefined values are None.
     """
 
     path: str
     """Dotted path of the module; "" is the model itself."""
     number: int
-    """Which call of that module it is, from 1."""
+    """The call number of the module, from 1."""
     forward: int
-    """Which pass of the recording it belongs to, from 1: one begins with each outermost call."""
+    """The number of the pass, from 1: each outermost call starts one."""
     inputs: tuple[CallTensor, ...] = ()
     """As they were before the module ran."""
     outputs: tuple[CallTensor, ...] = ()
     start_ns: int = 0
     total_ns: int = 0
-    """Time spent here, inner calls included, the work of measuring not."""
+    """Time including inner calls, without the time spent on measuring."""
     self_ns: int = 0
-    """The same without inner calls."""
+    """Time without inner calls and without measuring."""
     error: str = ""
-    """The class of the exception that came out of it, if one did."""
+    """The class of the exception that it raised, if it did."""
 
     @property
     def runtime(self) -> float:
-        """Seconds spent here, inner calls included, the work of measuring not."""
+        """Seconds including inner calls, without the time spent on measuring."""
         return self.total_ns / 1e9
 
     def __getitem__(self, name: str) -> Any:
@@ -108,28 +108,28 @@ def _flat(measured: CallTensor, quantity: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """All calls of a module taken together, those that are no longer kept included."""
+    """Totals over all calls of a module, including calls that are no longer kept."""
 
     calls: int = 0
     failed: int = 0
-    """How many of them raised."""
+    """The number of calls that raised."""
     total_ns: int = 0
     self_ns: int = 0
     inputs: Stats | None = None
-    """The numbers of the first tensor that went in, over all calls."""
+    """Statistics of the first input tensor, over all calls."""
     outputs: Stats | None = None
-    """The numbers of the first tensor that came out, over all calls."""
+    """Statistics of the first output tensor, over all calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleStatistics(Sequence[ForwardStats]):
-    """The calls of one module, latest last: the last ones each, all of them as totals."""
+    """The latest calls of one module, oldest first, and totals over all calls."""
 
     path: str
     class_name: str
     """Without its package: "Conv2d"."""
     calls: tuple[ForwardStats, ...] = ()
-    """Those that are kept."""
+    """The latest ones."""
     totals: Totals
 
     @overload
@@ -147,24 +147,24 @@ class ModuleStatistics(Sequence[ForwardStats]):
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """What a recording saw, a part for each module that ran."""
+    """The statistics of a recording, per module that ran."""
 
     modules: tuple[ModuleStatistics, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallCost:
-    """What a call took in one direction, the work of measuring left out."""
+    """The time and memory of a call in one direction, without the time spent on measuring."""
 
     total_ns: int = 0
-    """Time with all that ran inside of it: measured, not summed up."""
+    """Time including inner calls: measured, not added up."""
     self_ns: int = 0
     added_bytes: int | None = None
-    """How much more memory tensors took afterwards than before; None where nobody looked."""
+    """The memory of tensors after minus before; None if not measured."""
 
 
 class NonFinite(NamedTuple):
-    """How many numbers of some tensors are none."""
+    """The number of NaN and Inf values of some tensors."""
 
     nan: int = 0
     inf: int = 0
@@ -172,81 +172,81 @@ class NonFinite(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectedCall:
-    """One run of one module, and what came back through it."""
+    """One call of one module, and its backward."""
 
     number: int
-    """Which call of the module it is, from 1."""
+    """The call number of the module, from 1."""
     forward_pass: int
-    """Which pass it belongs to, from 1: one begins with each outermost call."""
+    """The number of the pass, from 1: each outermost call starts one."""
     inputs: tuple[CallTensor, ...] = ()
     """As they were before the module ran."""
     outputs: tuple[CallTensor, ...] = ()
     input_gradients: tuple[CallTensor, ...] = ()
-    """What the module sent back for its inputs, by the places of those."""
+    """The gradients of its inputs, by their positions."""
     output_gradients: tuple[CallTensor, ...] = ()
-    """What came back for its outputs, by the places of those."""
+    """The gradients of its outputs, by their positions."""
     forward: CallCost | None = None
     backward: CallCost | None = None
-    """None where no gradient came back, or nobody looked."""
+    """None if there was no gradient, or it was not measured."""
     error: str = ""
-    """The class of the exception that came out of it, if one did."""
+    """The class of the exception that it raised, if it did."""
     recomputed: bool = False
-    """Whether a checkpoint ran it again in the backward, which its time is part of."""
+    """Whether activation checkpointing ran it again in the backward, which includes its time."""
     nested: bool = False
-    """Whether it ran inside another call of the same module, whose times contain its own."""
+    """Whether it ran inside another call of the same module, whose times include it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectedModule:
-    """A module, what it holds, and its calls."""
+    """A module, its parameters, and its calls."""
 
     path: str
-    """Dotted place in the model; "" is the model itself."""
+    """Dotted path in the model; "" is the model itself."""
     name: str
     class_name: str
     """Without its package: "Conv2d"."""
     parent: int | None = None
-    """The place of the module above it in `InspectedModel.modules`."""
+    """The index of its parent in `InspectedModel.modules`."""
     parameters: int = 0
-    """Of all modules below it, too; each counted once."""
+    """Including all modules below it; each counted once."""
     learnable: int = 0
     parameter_bytes: int = 0
     gradient_bytes: int = 0
-    """What the gradients of its parameters really took."""
+    """The actual size of its parameters' gradients."""
     call_count: int = 0
     calls: tuple[InspectedCall, ...] = ()
     """The latest ones."""
     same_as: str | None = None
-    """Where this very module stands first in the model; its calls are told there."""
+    """The first path of this same module in the model, which has its calls."""
 
     @property
     def latest(self) -> InspectedCall | None:
-        """The last call that the user's forward made."""
+        """The last call of the user's forward."""
         return next((call for call in reversed(self.calls) if not call.recomputed), None)
 
     @property
     def latest_back(self) -> InspectedCall | None:
-        """The last call that gradients came back through."""
+        """The last call that had a backward."""
         return next((call for call in reversed(self.calls) if _went_back(call)), None)
 
     @property
     def forward(self) -> CallCost | None:
-        """What its calls took in the latest pass."""
+        """Time and memory of its calls in the latest pass."""
         return _latest_pass(self.calls, lambda call: call.forward)
 
     @property
     def backward(self) -> CallCost | None:
-        """What its calls took in the backward of the latest pass that had one."""
+        """Time and memory of its calls in the latest backward."""
         return _latest_pass(self.calls, lambda call: call.backward)
 
     @property
     def bad_inputs(self) -> NonFinite:
-        """NaN and Inf in what went in, over all calls."""
+        """NaN and Inf in its inputs, over all calls."""
         return _non_finite(tensor for call in self.calls for tensor in call.inputs)
 
     @property
     def bad_outputs(self) -> NonFinite:
-        """NaN and Inf in what it returned, over all calls."""
+        """NaN and Inf in its outputs, over all calls."""
         return _non_finite(tensor for call in self.calls for tensor in call.outputs)
 
     @property

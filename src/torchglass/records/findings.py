@@ -15,23 +15,23 @@ EvidenceRole = Literal["argument", "parameter", "buffer", "result", "gradient", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """A tensor that a finding rests on."""
+    """A tensor that is evidence for a finding."""
 
     name: str
     """What it is to the op: "input", "weight", "result"."""
     role: EvidenceRole
     spec: TensorSpec
     stats: Stats | None = None
-    """Its numbers; None where they could not be seen any more, as when they were written over."""
+    """Its statistics; None if its values were no longer available, for example overwritten."""
     holder: str = ""
-    """Dotted name of the parameter or buffer that it is, or whose gradient it is."""
+    """Dotted name of the parameter or buffer, also of one whose gradient this is."""
     maker: str = ""
-    """What made those of its values that are not finite, where that is known."""
+    """The op that produced its NaN or Inf, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One problem, and where it is."""
+    """One problem, and its location."""
 
     severity: Severity
     kind: str
@@ -41,13 +41,13 @@ class Finding:
     path: str = ""
     """Dotted path of the module; "" is the model itself, or the code around it."""
     call: int = 0
-    """Which call of the module, counted from 1; 0 where it did not happen in one."""
+    """The call number of the module, from 1; 0 if it happened outside of a call."""
     op: str = ""
-    """torch's name of the operation: "sqrt"; "" where none is to blame."""
+    """torch's name of the op that caused it: "sqrt"; "" if none did."""
     phase: Phase = "forward"
     source: SourceLine | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further numbers and names, ready for JSON."""
+    """Further values and names, ready for JSON."""
     tensors: tuple[Evidence, ...] = ()
     step: int | None = None
     """The step of the training in which it was found."""
@@ -62,10 +62,10 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRecord:
-    """What came of running the op of a finding again, alone, on what it was given."""
+    """The result of running the op of a finding again, alone, on the same inputs."""
 
     finding: Finding
     tensors: tuple[Evidence, ...]
-    """What it was given and what it made this time."""
+    """Its inputs, and its outputs this time."""
     reproduced: bool
-    """Whether it made what it was blamed for again."""
+    """Whether it produced the same problem again."""

@@ -1,4 +1,4 @@
-"""Records to JSON-ready data and back, for the store, the page's API and the exports alike.
+"""Converts records to JSON-ready data and back, for the store, the page and the exports.
 
     >>> to_json_data(TensorSpec(shape=(2, 3), dtype="float32", bytes=24))
     {'shape': [2, 3], 'dtype': 'float32', 'bytes': 24}
@@ -69,7 +69,7 @@ def _defaults(cls: Any) -> tuple[tuple[str, Any], ...]:
 
 @cache
 def _decoder(kind: Any) -> Callable[[Any], Any]:
-    """How to read one declared type back."""
+    """The function that reads a declared type back."""
     if isinstance(kind, typing.NewType):
         return _decoder(kind.__supertype__)
     if dataclasses.is_dataclass(kind):
@@ -94,7 +94,7 @@ _LEAVES: dict[Any, tuple[type, ...]] = {
     float: (float, int),
     bool: (bool,),
 }
-"""What JSON has for the types of fields; a number without a fraction may be a float."""
+"""The JSON types of the fields; a float may be written as an integer."""
 
 
 def _leaf_decoder(kinds: tuple[type, ...]) -> Callable[[Any], Any]:
@@ -117,7 +117,7 @@ def _tuple_decoder(kind: Any) -> Callable[[Any], Any]:
             raise TypeError(f"{plain!r:.100} is not a list")
         if kinds is None:
             return tuple(map(item, plain))
-        # Thousands of numbers at once, where one by one would take as long as all else.
+        # Thousands of values at once: one by one they would take as long as everything else.
         if not set(map(type, plain)).issubset(kinds):
             raise TypeError(f"{plain!r:.100} is not a list of {kinds[0].__name__}")
         return tuple(plain)

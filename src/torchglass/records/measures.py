@@ -26,18 +26,18 @@ class ModuleMeasure:
     total_backward_flops: int | None = None
     self_backward_flops: int | None = None
     total_activation_bytes: int | None = None
-    """What is kept of it for the backward pass."""
+    """Tensors that it keeps for the backward."""
     self_activation_bytes: int | None = None
     total_peak_bytes: int | None = None
-    """The most that was allocated at once while it ran, above what there was before."""
+    """The most memory allocated at once while it ran, beyond what was allocated before."""
     gradient_bytes: int | None = None
     output_shapes: tuple[tuple[int, ...], ...] = ()
-    """Of the tensors that its last call returned."""
+    """Of the output tensors of its last call."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measures:
-    """The rows of all modules that ran, and how they were measured."""
+    """The measurements of all modules that ran."""
 
     rows: tuple[ModuleMeasure, ...] = ()
     notes: tuple[str, ...] = ()
@@ -49,50 +49,50 @@ FlopStatus = Literal["counted", "free", "uncounted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPath:
-    """A module as another one called it: what is called from two places is there twice."""
+    """A module as called by one parent; a module with two callers has two of these."""
 
     path: str
     """Dotted path of the module in the model; "" is the model itself."""
     parent: int | None = None
-    """The place that it was called from, by its index; always a smaller one."""
+    """The index of its caller, which is always smaller."""
     calls: int = 0
-    """How often it was called here, without what a checkpoint ran again."""
+    """The number of calls, without recomputation by activation checkpointing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpFlopRecord:
-    """What all calls of one op computed in one place and stage."""
+    """The work of all calls of one op, in one module and stage."""
 
     op: str
     """torch's name with its namespace: "aten.addmm"."""
     place: int | None
-    """Where it ran, or where the op ran whose gradient it takes; None outside of all modules."""
+    """The index of the module it ran in, for a backward op that of its forward; None if outside."""
     stage: FlopStage
-    """"recompute" is a forward that a checkpoint runs again in the backward."""
+    """"recompute" is a forward that activation checkpointing runs again in the backward."""
     nature: FlopStatus
-    """"free" of products, as an addition is; or "uncounted", because no formula is known."""
+    """"free" ops, such as an addition, have no products; "uncounted" ops have no known formula."""
     calls: int
     flops: int = 0
     bytes: int = 0
-    """All arguments read and all results written once."""
+    """All inputs read and all outputs written once."""
     time_ns: int | None = None
-    """What they took; None where it was not measured."""
+    """Their time; None if not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlopRecord:
-    """All that one step of a model computes."""
+    """The FLOPs of one step of a model, per op and module."""
 
     places: tuple[CallPath, ...]
     ops: tuple[OpFlopRecord, ...]
     backward: bool = False
-    """Whether there was a backward."""
+    """Whether the step had a backward."""
     fake: bool = False
-    """Whether it was worked out on tensors without numbers."""
+    """Whether it was counted on fake tensors."""
     total_ns: int | None = None
-    """What the step took in which the ops were timed; None where they were not."""
+    """The time of the step in which ops were timed; None if they were not."""
     notes: tuple[str, ...] = ()
-    """What the reader should know of how it was counted."""
+    """Notes on how it was counted."""
 
 
 BlockId = NewType("BlockId", int)
@@ -107,27 +107,27 @@ BlockKind = Literal[
     "gradient",
     "temporary",
 ]
-"""What a block is for. Those up to "optimizer" are there before the step begins.
+"""What a block is for. Kinds up to "optimizer" exist before the step starts.
 
-An "activation" was made on the way forward and is still there when the backward begins; an
-"output" is its like where there is no backward. What is none of all these is "temporary".
+An "activation" was created in the forward and still exists when the backward starts; an
+"output" is the same without a backward. Everything else is "temporary".
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saver:
-    """Who keeps a block for the backward: a node of autograd, and the module that made it."""
+    """An autograd node that keeps a block for the backward, and the module that created it."""
 
     node: str
-    """torch's name of it: "AddmmBackward0"."""
+    """torch's name of the node: "AddmmBackward0"."""
     path: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBlock:
-    """A piece of memory, from when it is taken until it is freed. All views of it are one block.
+    """A block of memory, from allocation until it is freed. All views of it are one block.
 
-    One whose size changes ends, and another takes its place.
+    A block whose size changes ends, and a new one replaces it.
     """
 
     id: BlockId
@@ -135,71 +135,71 @@ class MemoryBlock:
     kind: BlockKind
     bytes: int
     spec: TensorSpec
-    """The tensor that it was first seen as, which may be smaller than the block."""
+    """The first tensor seen in it, which may be smaller than the block."""
     phase: StepPhase | None = None
-    """When it was taken; None for what was there before the step."""
+    """The phase that allocated it; None for blocks from before the step."""
     path: str | None = None
-    """The module that made it, or whose parameter it belongs to; None where no module did."""
+    """The module that allocated it, or whose parameter it belongs to; None if no module did."""
     op: str = ""
-    """The kernel that made it: "addmm"; "" for what was there before the step."""
+    """The kernel that allocated it: "addmm"; "" for blocks from before the step."""
     name: str = ""
-    """The dotted name of the parameter or buffer that it holds, or whose gradient or state."""
+    """The dotted name of its parameter or buffer, also for a gradient or optimizer state."""
     saved_by: tuple[Saver, ...] = ()
-    """In the order of the forward; nobody, for one that is merely still held."""
+    """In the order of the forward; empty if only Python code keeps it alive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryChange:
-    """Memory that is taken or freed at a moment of the step."""
+    """An allocation or a release of memory during the step."""
 
     time_ns: int
-    """Since the step began."""
+    """Since the start of the step."""
     block: BlockId
     bytes: int
-    """More than 0 when it is taken, less when it is freed."""
+    """Positive for an allocation, negative for a release."""
     phase: StepPhase
     path: str | None = None
-    """The module that the kernel belongs to; in a backward the one whose gradient it takes."""
+    """The module of the kernel; in a backward that of the forward op."""
     op: str = ""
-    """The kernel that took it, or that ran last before it was freed."""
+    """The kernel that allocated it, or the last one before it was freed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPart:
-    """A part of a step."""
+    """One phase of a step."""
 
     phase: StepPhase
     start: int
-    """Where it begins in `Footprint.changes`."""
+    """The index of its first change in `Footprint.changes`."""
     start_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorPeak:
-    """What an allocator itself tells of a step, run once more with nobody looking."""
+    """The peak that an allocator reports for an unobserved run of the step."""
 
     device: str
     peak_bytes: int
-    """The most that it had given out beyond what was there before; unlike the blocks, this has in
-    it what kernels take and free inside of themselves."""
+    """The most memory allocated beyond what was allocated before. Unlike the blocks, it includes
+    memory that kernels allocate and free internally."""
     op: str = ""
-    """The op in which that was, where the allocator knows."""
+    """The op with the peak, if the allocator knows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What one step of a model takes of memory, on all devices."""
+    """The memory of one step of a model, on all devices."""
 
     blocks: tuple[MemoryBlock, ...]
     changes: tuple[MemoryChange, ...]
-    """In the order in which they happened."""
+    """In order of time."""
     parts: tuple[StepPart, ...]
     allocations: tuple[AllocatorPeak, ...] = ()
-    """One for each device that can be asked; none where nothing was really allocated."""
+    """One per device that reports it; empty if nothing was really allocated."""
     fake: bool = False
-    """Whether it was predicted, on tensors that hold nothing."""
+    """Whether it was predicted on fake tensors."""
     optimizer: str = ""
-    """The class of the optimizer that stepped. Its state is there before the step, as it is from
-    the second step on."""
+    """The class of the optimizer that stepped. Its state exists before the step, as from the
+    second step on."""
     notes: tuple[str, ...] = ()
-    """What the reader should know of how it was measured."""
+    """Notes on how it was measured."""

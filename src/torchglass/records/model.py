@@ -1,4 +1,4 @@
-"""What a model is: its modules, the tensors they hold, and which of those are one and the same."""
+"""The structure of a model: its modules, their tensors, and which tensors are shared."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SlotRole = Literal["parameter", "buffer", "packed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A tensor that a module holds under a name."""
+    """A parameter or buffer of a module."""
 
     name: str
     role: SlotRole
-    """"packed" is a weight that a quantized module keeps where torch does not list it."""
+    """"packed" is a weight of a quantized module that torch does not list."""
     spec: TensorSpec
     tensor: TensorId
-    """The same in two slots when both hold one tensor (tied weights)."""
+    """The same id in two slots means a shared tensor (tied weights)."""
     trainable: bool = False
     persistent: bool = True
-    """False for a buffer that is left out of the state dict."""
+    """False for a buffer that is not in the state dict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,23 +37,23 @@ class Module:
     id: ModuleId
     """Its index in `Model.modules`."""
     path: str
-    """Dotted place in the model; "" is the model itself."""
+    """Dotted path in the model; "" is the model itself."""
     name: str
-    """The last part of the path: what its parent calls it."""
+    """The last part of the path."""
     class_name: str
     """Qualified: "torch.nn.modules.conv.Conv2d"."""
     parent: ModuleId | None = None
     children: tuple[ModuleId, ...] = ()
     slots: tuple[Slot, ...] = ()
     extra: str = ""
-    """What its `extra_repr` says: "3, 64, kernel_size=(7, 7)"."""
+    """Its `extra_repr`: "3, 64, kernel_size=(7, 7)"."""
     training: bool = True
     hooks: tuple[str, ...] = ()
-    """Hooks that were there before us, by kind and function name."""
+    """The user's hooks, by kind and function name."""
     alias_of: ModuleId | None = None
-    """Where this very module stands first in the tree; an alias has no children of its own."""
+    """The first occurrence of this same module in the tree; an alias has no children."""
     problem: str = ""
-    """What went wrong when this module was read; the rest of the model is still there."""
+    """The error while reading this module; the rest of the model is still complete."""
 
     @property
     def kind(self) -> str:
@@ -68,34 +68,34 @@ class Ancestor:
     class_name: str
     """Qualified, as in `Module.class_name`."""
     file: str = ""
-    """Where its code is, "" where that is not known."""
+    """The file of its code, "" if not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassSource:
-    """Where the code of a module's class is; the text itself is read when someone looks."""
+    """The location of a class's code; the text is read on demand."""
 
     file: str
     forward_line: int | None = None
-    """The line of `def forward` in the file; None where forward is not written in Python."""
+    """The line of `def forward` in the file; None if forward is not written in Python."""
     forward_file: str = ""
-    """Set where `forward` is inherited from, or was put in, from another file."""
+    """The file of `forward`, if it is inherited or was patched in from another file."""
     ancestors: tuple[Ancestor, ...] = ()
-    """What it inherits from, in the order in which Python looks there; `object` is left out."""
+    """Its base classes in method resolution order, without `object`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePart:
-    """Something that a file holds beside the model."""
+    """Another part of a checkpoint besides the model."""
 
     name: str
-    """Under which key it is kept: "optimizer", "epoch"."""
+    """Its key: "optimizer", "epoch"."""
     text: str = ""
-    """What it is: "3", "state of SGD with momentum"."""
+    """A description: "3", "state of SGD with momentum"."""
     tensors: int = 0
     bytes: int = 0
     path: str = ""
-    """Where its tensors are in the tree; "" where it has none."""
+    """The path of its tensors in the tree; "" if it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +105,11 @@ class Model:
     name: str
     modules: tuple[Module, ...]
     classes: Mapping[str, ClassSource] = field(default_factory=dict)
-    """The sources of the classes by `Module.class_name`, where they have any."""
+    """The sources of the classes by `Module.class_name`, where known."""
     origin: str = ""
     """The file it was read from; "" for a live model."""
     also_in_file: tuple[FilePart, ...] = ()
-    """What a checkpoint holds beside the model."""
+    """The other parts of a checkpoint."""
 
     @property
     def root(self) -> Module:
@@ -129,13 +129,13 @@ class Model:
 
     @cached_property
     def _by_path(self) -> dict[str, Module]:
-        # Reversed, so that of two modules with one path (a dotted name can do that) the first wins.
+        # Reversed: the first of two modules with one path wins (dotted names allow two).
         return {module.path: module for module in reversed(self.modules)}
 
     @cached_property
     def tied(self) -> Mapping[TensorId, tuple[str, ...]]:
-        """For each tensor in several slots, the dotted names of those slots, first one first."""
-        # Counted before anything is named: of the many tensors of a large model few are tied.
+        """For each tensor in several slots, the dotted names of those slots, in order."""
+        # Count first: few of the many tensors of a large model are tied.
         uses = Counter([slot.tensor for module in self.modules for slot in module.slots])
         if len(uses) == uses.total():
             return {}
@@ -148,5 +148,5 @@ class Model:
 
 
 def join_path(*parts: str) -> str:
-    """Dotted path of its parts, empty ones left out."""
+    """The dotted path of its parts, without empty ones."""
     return ".".join(part for part in parts if part)

@@ -1,6 +1,6 @@
 """The two interfaces of the system: capture writes to a Sink, views read from a Reader.
 
-A file that is being written and a store in memory are the same thing to both sides.
+A run file that is being written and a store in memory have the same interface.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 class Sink(Protocol):
-    """Where capture writes. No method waits for a disk or raises into the caller's training."""
+    """Where capture writes. No method waits for a disk or raises in the caller's training."""
 
     def put_model(self, model: Model) -> None:
-        """Keep the structure; a later one replaces it."""
+        """Store the structure; a later one replaces it."""
 
     def put_document(self, document: Document) -> None:
-        """Keep a record of the whole run; a later one of its class replaces it."""
+        """Store a record of the whole run; a later one of its class replaces it."""
 
     def series(self, path: str, name: str, kind: SeriesKind = "scalar") -> SeriesId:
-        """The id of the series with this place and name, made on first use."""
+        """The id of the series with this path and name, created on first use."""
 
     def put_frame(self, frame: Frame) -> None:
-        """Keep what was measured at one step."""
+        """Store the measurements of one step."""
 
     def close(self) -> None:
-        """Write what is still waiting, then let go of the store."""
+        """Write what is pending, then release the store."""
 
 
 @runtime_checkable
@@ -47,43 +47,43 @@ class Reader(Protocol):
     """Where views read, also while a sink is still writing."""
 
     def run(self) -> RunRecord:
-        """Who recorded this, where and when."""
+        """The record of the run: name, host, time, versions."""
 
     def model(self) -> Model:
         """The structure of the model."""
 
     def series(self) -> Sequence[Series]:
-        """What was measured, in the order in which it was first seen."""
+        """All series, in the order in which they were first seen."""
 
     def points(self, series: SeriesId, *, after: int = -1) -> Points:
         """The points of one series at steps above `after`."""
 
     def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
-        """The bins of one series of histograms at steps above `after`; none of any other kind."""
+        """The histograms of one series at steps above `after`; empty for other kinds."""
 
     def points_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]:
-        """The points of several series, for hardly more than the price of one."""
+        """The points of several series, read in one pass."""
 
     def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]:
-        """The bins of several series, for hardly more than the price of one."""
+        """The histograms of several series, read in one pass."""
 
     def document(self, kind: type[D]) -> D | None:
-        """The record of this class that the run keeps, if there is one."""
+        """The run's record of this class, if there is one."""
 
     def revision(self) -> int:
-        """A number that goes up whenever the model or a document changes."""
+        """A number that increases whenever the model or a document changes."""
 
     def last_step(self) -> int:
-        """The latest step there is, -1 before the first."""
+        """The latest step, -1 before the first."""
 
     def finished(self) -> bool:
-        """Whether the writer closed the run; False while it goes on, or if it was killed."""
+        """Whether the writer closed the run; False while it runs, or if it was killed."""
 
     def status(self) -> RunStatus:
-        """How the run is doing, or how it ended."""
+        """Whether the run is running, and how it ended."""
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Release the store."""
 
 
 Document = Activations | Ending | Findings | Footprint | Graph | Measures | Statistics | TraceRecord
@@ -99,4 +99,4 @@ DOCUMENT_NAMES: Mapping[type[Document], str] = {
     Statistics: "statistics",
     TraceRecord: "trace",
 }
-"""What each is called in a store and in addresses."""
+"""Their names in a store and in URLs."""

@@ -7,54 +7,54 @@ from dataclasses import dataclass
 from typing import Literal
 
 State = Literal["running", "finished", "stopped", "interrupted", "killed", "stalled"]
-"""What can be said of a run: its process goes on, ended by itself, was ended by an exception or by
-Ctrl-C, is gone without a word, or is there and makes no more steps."""
+"""The state of a run: its process is running, finished normally, was stopped by an exception or
+by Ctrl-C, was killed, or is alive but makes no steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Who recorded what, where and when."""
+    """What was recorded, where and when."""
 
     name: str
     created_ns: int
     """Since the epoch."""
     host: str = ""
     command: str = ""
-    """The command line of the process that was recorded."""
+    """The command line of the recorded process."""
     torchglass_version: str = ""
     torch_version: str = ""
     rank: int = 0
     world_size: int = 1
     group: str = ""
-    """What all ranks of one training have in common and no other has; "" where that is unknown."""
+    """An id that all ranks of one training share; "" if unknown."""
     sample_n: int | None = 100
-    """Of how many numbers of a tensor histograms were made; None where they are of all."""
+    """The number of values per tensor that histograms sample; None for all values."""
     reject_outlier_proportion: float = 0.1
-    """The share of a histogram's numbers, the most extreme ones, that views leave out at first."""
+    """The share of extreme values of a histogram that views hide by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One process that wrote to a run: the one that began it, or one that resumed it."""
+    """One process that wrote to a run: the one that started it, or one that resumed it."""
 
     number: int
     """From 1, in the order of time."""
     run: RunRecord
     first_step: int | None = None
-    """Where it took up the run; None before its first step."""
+    """The step at which it started or resumed; None before its first step."""
     last_step: int | None = None
     abandoned_from: int | None = None
-    """From which step on a later session has begun again, so that this is a branch that ends there;
-    None where the later ones just went on."""
+    """The step from which a later session started again, so that this branch ends there;
+    None if later sessions continued it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a run ended, as its process told when it closed the run."""
+    """How a run ended, as written by its process when it closed the run."""
 
     state: State = "finished"
     step: int = -1
-    """Which step was going on."""
+    """The step that was running."""
     error: str = ""
     """The class of the exception that stopped it: "RuntimeError"."""
     message: str = ""
@@ -62,7 +62,7 @@ class Ending:
 
 
 class RunStatus(str):
-    """How a run is doing, as a text that also has its parts.
+    """The status of a run: a text that also has its parts as attributes.
 
     >>> status = RunStatus("stopped", step=40, error="RuntimeError", message="out of memory")
     >>> status, status.state, status.step, status.message
@@ -84,7 +84,7 @@ class RunStatus(str):
         message: str = "",
         seconds: float = 0.0,
     ) -> RunStatus:
-        """`seconds` is how long a run that stalled has made no step."""
+        """`seconds` is the time since the last step of a stalled run."""
         status = super().__new__(cls, _in_words(state, step, error, seconds))
         status.state, status.step, status.seconds = state, step, seconds
         status.error, status.message = error, message
@@ -92,12 +92,12 @@ class RunStatus(str):
 
     @property
     def is_over(self) -> bool:
-        """Whether no more steps will come, unless the run is resumed."""
+        """Whether the run has ended; it may still be resumed."""
         return self.state not in ("running", "stalled")
 
     @property
     def has_failed(self) -> bool:
-        """Whether the run did not come to its own end."""
+        """Whether the run did not end normally."""
         return self.state in ("stopped", "interrupted", "killed")
 
     @property
@@ -110,12 +110,12 @@ _WORST = ("stopped", "killed", "interrupted", "stalled", "running", "finished")
 
 
 def status_of_ending(ending: Ending) -> RunStatus:
-    """The status of a run that told how it ended."""
+    """The status of a run whose ending is known."""
     return RunStatus(ending.state, step=ending.step, error=ending.error, message=ending.message)
 
 
 def worst_status(statuses: Iterable[RunStatus]) -> RunStatus:
-    """Of the ranks of one run, the status that needs attention most."""
+    """The status that needs attention most, of the ranks of one run."""
     return min(statuses, key=lambda status: _WORST.index(status.state))
 
 
@@ -129,7 +129,7 @@ def _in_words(state: State, step: int, error: str, seconds: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """How long, in the largest unit of which there is more than one: "40 s", "3 h"."""
+    """A duration in the largest unit with a value of at least 2: "40 s", "3 h"."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""Numbers over the steps of a training."""
+"""Series: values over the steps of a training."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ FIELDS: Mapping[SeriesKind, tuple[str, ...]] = {
     "stats": _OF_STATS,
     "histogram": _OF_STATS,
 }
-"""The numbers of one point of each kind, in the order in which they are kept; bins come besides."""
+"""The values of one point of each kind, in the order in which they are stored; bins are extra."""
 
 _stats_numbers: Callable[[Stats], tuple[float, ...]] = attrgetter(*_OF_STATS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One quantity at one place in the model, over steps."""
+    """One quantity of one module, over steps."""
 
     id: SeriesId
     path: str
     """The module it belongs to; "" for the model as a whole."""
     name: str
-    """What is measured there: "loss", "weight", "weight.grad"."""
+    """The quantity: "loss", "weight", "weight.grad"."""
     kind: SeriesKind = "scalar"
 
     @property
@@ -47,7 +47,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """All that was measured at one step."""
+    """All measurements of one step."""
 
     step: int
     time_ns: int
@@ -57,7 +57,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """A stretch of one series: row i of `values` was measured at `steps[i]`."""
+    """Points of one series: row i of `values` was measured at `steps[i]`."""
 
     series: Series
     steps: npt.NDArray[np.int64]
@@ -65,7 +65,7 @@ class Points:
     """One column for each of `FIELDS[series.kind]`."""
 
     def column(self, field: str) -> npt.NDArray[np.float64]:
-        """One number of each point: `points.column("mean")`."""
+        """One value of each point: `points.column("mean")`."""
         column: npt.NDArray[np.float64] = self.values[:, FIELDS[self.series.kind].index(field)]
         return column
 
@@ -74,7 +74,7 @@ class Points:
 
 
 def point_values(point: Point) -> tuple[float, ...]:
-    """A point as the plain numbers of its kind's `FIELDS`."""
+    """The values of a point, in the order of its kind's `FIELDS`."""
     if isinstance(point, Histogram):
         return _stats_numbers(point.stats)
     return _stats_numbers(point) if isinstance(point, Stats) else (point,)

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """What a tensor is: its shape and where and how it is kept, but not its numbers."""
+    """The shape, dtype, device and size of a tensor, but not its values."""
 
     shape: tuple[int, ...] | None
-    """None where it is not known yet, as in `LazyLinear` before its first forward."""
+    """None if not known yet, as in `LazyLinear` before its first forward."""
     dtype: str
     """torch's name without the prefix: "float32"."""
     device: str = "cpu"
     bytes: int = 0
-    """What it takes in memory, by the real size of its elements; on "meta" what it would take."""
+    """Its size in memory; on "meta" the size it would have."""
     layout: str = "strided"
     """"strided", "sparse_coo", "jagged", …, or the name of a tensor subclass."""
 
     @property
     def elements(self) -> int:
-        """The number of elements; 0 where the shape is not known yet."""
+        """The number of elements; 0 if the shape is not known yet."""
         if self.shape is None:
             return 0
         count = 1
@@ -40,7 +40,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """The numbers of a tensor, summed up. Extremes and moments speak of its finite values."""
+    """Statistics of a tensor. Minimum, maximum, mean and std are of its finite values."""
 
     count: int
     min: float
@@ -50,29 +50,29 @@ class Stats:
     nan: int = 0
     inf: int = 0
     negative_inf: int = field(default=0, repr=False, compare=False)
-    """How many of `inf` are −Inf, which masks are made of; 0 in what was read from a run file."""
+    """How many of `inf` are −Inf, as in masks; 0 if read from a run file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
     """Counts on a dyadic grid: bin i reaches from `(first + i) · 2**exponent` to the next edge.
 
-    All grids have edges at multiples of a power of two, so any two histograms are added without
+    All grids have edges at multiples of a power of two, so two histograms can be added without
     loss after the finer one is halved until its bins are as wide as those of the coarser one.
     """
 
     exponent: int
     first: int
     counts: tuple[int, ...]
-    """They add up to fewer than the finite values in `stats` where only a sample was looked at, or
-    where up to one in a hundred on a side lies too far out."""
+    """Their sum is less than the number of finite values if only a sample was read, or if up to
+    1 % of the values on a side are outside of the bins."""
     stats: Stats
     """Of all values, exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histograms:
-    """A stretch of one series of histograms: `bins[i]` was measured at `steps[i]`."""
+    """Histograms of one series: `bins[i]` was measured at `steps[i]`."""
 
     series: Series
     steps: npt.NDArray[np.int64]
@@ -84,28 +84,28 @@ class Histograms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureMap:
-    """A part of one output as shades of grey: of images the first channels, side by side."""
+    """A part of one output as a greyscale picture: for images, the first channels side by side."""
 
     path: str
     name: str
-    """That of the series of the same values: "output", "eval:output.0"."""
+    """The name of the series of the same values: "output", "eval:output.0"."""
     step: int
     spec: TensorSpec
     """Of the whole output."""
     low: float
-    """What black stands for."""
+    """The value of black."""
     high: float
-    """What white stands for."""
+    """The value of white."""
     rows: int
     columns: int
     pixels: str
-    """A byte for each pixel, row by row, in base64."""
+    """One byte per pixel, row by row, in base64."""
     tiles: int = 1
-    """How many maps lie side by side in each row of maps."""
+    """The number of maps side by side in each row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Activations:
-    """The latest pictures of a run, in the order in which their modules ran."""
+    """The latest activation pictures of a run, in the order in which their modules ran."""
 
     maps: tuple[FeatureMap, ...] = ()

@@ -1,4 +1,4 @@
-"""What a model takes: the spans of a run, and what they cost each module and op."""
+"""The time of a model: the spans of a run, and the time per module and op."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ Stage = Literal["forward", "loss", "backward"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A stretch of a run in which one thing was at work."""
+    """The time interval of one stage, module call, op or autograd node."""
 
     kind: SpanKind
-    """"node" is a node of autograd, which takes a gradient backward through an op."""
+    """"node" is an autograd node, which computes the gradient of an op."""
     name: str
     """The stage, the dotted path of the module, or torch's name of the op or node."""
     parent: int | None = None
-    """The span that it lies in, by its place in the run; spans stand in the order of their start.
+    """The index of the span around it; spans are ordered by start.
     """
     owner: int | None = None
-    """The span that it is charged to: its parent, or for a node the op or call that made it."""
+    """The span that its time is attributed to: its parent, or for a node its forward op or call."""
     start_ns: int
     end_ns: int
     cpu_ns: int = 0
 
     @property
     def total_ns(self) -> int:
-        """How long it lasted, inner spans included."""
+        """Its duration, including inner spans."""
         return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
-    """What a module or an op took in one stage of one run."""
+    """The calls and time of a module or op in one stage of one run."""
 
     calls: int = 0
     self_ns: int = 0
@@ -45,14 +45,14 @@ class StageTime:
 
 
 class ModuleKey(NamedTuple):
-    """A module in a stage. The path None stands for what no module owns."""
+    """A module in a stage. The path None stands for time outside of all modules."""
 
     path: str | None
     stage: Stage
 
 
 class OpKey(NamedTuple):
-    """All calls of one op in one module in a stage. The op "" is what lies between the others."""
+    """All calls of one op in one module and stage. The op "" is the time between ops."""
 
     path: str | None
     op: str
@@ -61,18 +61,18 @@ class OpKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTimes:
-    """What one run cost. The self times of all modules add up to it, as do those of all ops."""
+    """The time of one run. The self times of all modules add up to it, as do those of all ops."""
 
     modules: Mapping[ModuleKey, StageTime]
     ops: Mapping[OpKey, StageTime]
 
     def root(self, stage: Stage) -> StageTime:
-        """What the whole model took in a stage."""
+        """The time of the whole model in a stage."""
         return self.modules.get(ModuleKey("", stage), StageTime())
 
     @property
     def total_ns(self) -> int:
-        """Forward and backward together; the loss is not the model's."""
+        """Forward and backward together, without the loss."""
         return self.root("forward").total_ns + self.root("backward").total_ns
 
     @property
@@ -83,19 +83,19 @@ class RunTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Several runs of one model on the same inputs, timed alike."""
+    """Several timed runs of one model on the same inputs."""
 
     runs: tuple[RunTimes, ...]
     published: int
-    """The run with the lowest total: its numbers stand for all, because those of one run add up."""
+    """The index of the run with the lowest total, which is reported because its times add up."""
     spans: tuple[Span, ...]
-    """Of the published run."""
+    """Of the reported run."""
     plain_cpu_ns: tuple[int, ...] = ()
-    """The CPU time of runs in which only forward and backward as wholes were timed."""
+    """The CPU time of runs in which only the whole forward and backward were timed."""
     warmup: int = 0
     clock: str = ""
-    """What told the time: "host", or the device whose events did."""
+    """The clock: "host", or the device whose events were used."""
     threads: int = 1
-    """How many threads one op may use on the CPU."""
+    """The number of CPU threads per op."""
     notes: tuple[str, ...] = field(default=())
-    """What the reader should know of how it was measured."""
+    """Notes on how it was measured."""

@@ -1,4 +1,4 @@
-"""What one pass through a model did."""
+"""The record of one pass through a model: its calls, ops and tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_DOUBTS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLine:
-    """A place in the user's code."""
+    """A line of the user's code."""
 
     file: str
     line: int
@@ -27,20 +27,20 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A tensor that went into or came out of a call, and its place there."""
+    """An input or output tensor of a call, and its position."""
 
     place: str
     """"0" for the first positional argument, "mask" for a keyword, "hidden.0" inside containers;
     "" for a tensor that is all that was returned."""
     spec: TensorSpec
     op: OpId | None = None
-    """The op that made it, where ops were traced."""
+    """The op that produced it, if ops were traced."""
     output: int = 0
     """Which output of that op."""
     name: str = ""
-    """What `forward` calls an argument, where its place does not say it: "targets" of place "1"."""
+    """The argument name, if the position does not say it: "targets" for position "1"."""
     memory: int | None = None
-    """The same in two values of a pass that lie in one memory, as views and in-place results do."""
+    """Equal for two values of a pass that share memory, such as views and in-place results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,31 +60,31 @@ class CallRecord:
 
     @property
     def total_ns(self) -> int:
-        """Time spent here, inner calls included."""
+        """Time including inner calls."""
         return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
-    """A tensor that an op took, and whence it came."""
+    """An input tensor of an op, and its origin."""
 
     place: str
-    """Its place among the arguments: "0", "weight", "tensors.1"."""
+    """Its position among the arguments: "0", "weight", "tensors.1"."""
     spec: TensorSpec
     op: OpId | None = None
     """The op whose output it is; None for a parameter, a buffer or a tensor from elsewhere."""
     output: int = 0
     """Which output of that op."""
     writers: tuple[OpId, ...] = ()
-    """The ops that have since written into its memory through other views, in order."""
+    """The ops that later wrote to its memory through other views, in order."""
     parameter: str = ""
-    """Dotted name of the model's parameter that it is."""
+    """Its dotted name, if it is a parameter of the model."""
     buffer: str = ""
-    """Dotted name of the model's buffer that it is."""
+    """Its dotted name, if it is a buffer of the model."""
 
     @property
     def parents(self) -> tuple[OpId, ...]:
-        """The ops that made it what it is."""
+        """The ops that determine its values."""
         return self.writers if self.op is None else (self.op, *self.writers)
 
 
@@ -93,20 +93,20 @@ class OpRecord:
     """One torch operation that ran, or an input or output of the whole pass."""
 
     id: OpId
-    """Its place in the order of the pass."""
+    """Its index in the pass."""
     kind: OpKind = "op"
     function: str
-    """torch's name for it: "conv2d", "__add__"; the address of an input or output: "x", "b.0"."""
+    """torch's name: "conv2d", "__add__"; for an input or output its position: "x", "b.0"."""
     call: CallId | None = None
     """The innermost module call it ran in."""
     operands: tuple[Operand, ...] = ()
     outputs: tuple[Value, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
-    """Its arguments that are no tensors, by place, as text."""
+    """Its arguments that are not tensors, by position, as text."""
     start_ns: int = 0
     end_ns: int = 0
     site: int = 0
-    """The same for two ops that one place in the code started, from the model's forward inwards."""
+    """Equal for two ops started by the same line of code, through the same call stack."""
     source: SourceLine | None = None
     grad_fn: str = ""
     writes: bool = False
@@ -115,7 +115,7 @@ class OpRecord:
 
     @property
     def type(self) -> str:
-        """The function's name as it stands in labels: "maxpool2d", "add"; or "input", "output"."""
+        """The function's name in labels: "maxpool2d", "add"; or "input", "output"."""
         if self.kind != "op":
             return self.kind
         return self.function.rpartition(".")[2].replace("_", "").lower()
@@ -131,7 +131,7 @@ class OpRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TraceRecord:
-    """All calls and ops of one pass, in the order in which they began."""
+    """All calls and ops of one pass, in order of their start."""
 
     model: str
     """The class name of the model."""
@@ -140,11 +140,11 @@ class TraceRecord:
     start_ns: int = 0
     end_ns: int = 0
     error: str = ""
-    """What the forward raised, if it did; the ops before it are still there."""
+    """The exception that the forward raised, if any; earlier ops are still recorded."""
     notes: tuple[str, ...] = ()
-    """What the reader should know of how it was recorded."""
+    """Notes on how it was recorded."""
     failed: OpRecord | None = None
-    """The op that raised it, if it was one; it is not among the ops."""
+    """The op that raised, if one did; it is not in `ops`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,27 +154,27 @@ class UnconfirmedOp:
     op: OpId
     reason: str
     label: str = ""
-    """What the trace calls the op."""
+    """The op's label in the trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """What running a recorded pass again gave, op by op."""
+    """The result of running a recorded pass again, op by op."""
 
     replayed: int
     differing: tuple[UnconfirmedOp, ...] = ()
-    """Ops that made something else than what was saved, the first one first."""
+    """Ops whose result differs from the saved one, in order."""
     unproven: tuple[UnconfirmedOp, ...] = ()
     """Arguments whose change did not change the result, so that the edge may not be real."""
     skipped: tuple[UnconfirmedOp, ...] = ()
-    """Ops that cannot be run by themselves."""
+    """Ops that cannot be run alone."""
 
     def __bool__(self) -> bool:
-        """Whether everything that could be replayed came out as it was saved."""
+        """Whether everything that could be replayed has the saved result."""
         return not self.differing
 
     def __str__(self) -> str:
-        """The verdict, then a line for each op that is in doubt."""
+        """The result, then a line per op that could not be confirmed."""
         replayed = f"{self.replayed:,} operation{'s' * (self.replayed != 1)}"
         if self.differing:
             first = self.differing[0]

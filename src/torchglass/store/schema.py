@@ -61,7 +61,7 @@ PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 
 CREATE TABLE meta (
-    key TEXT PRIMARY KEY,       -- "run": a records.run.Run;
+    key TEXT PRIMARY KEY,       -- "run": a records.run.RunRecord;
                                 -- "finished_ns": when the writer closed the run, absent before;
                                 -- "writer": the process that writes, and when it last said so
                                 -- (store.run_file), absent in files of older versions;
@@ -74,7 +74,7 @@ CREATE TABLE meta (
 
 CREATE TABLE documents (
     id INTEGER PRIMARY KEY,     -- a new and higher one for each version; only the last is kept
-    kind TEXT NOT NULL,         -- "model", or a name in records.documents.NAMES
+    kind TEXT NOT NULL,         -- "model", or a name in records.reader.DOCUMENT_NAMES
     json BLOB NOT NULL          -- the record, compressed with zlib; the tensors of a trace lie in
                                 -- a safetensors file beside this one, if they were saved
 );
@@ -89,7 +89,7 @@ CREATE TABLE series (
 
 CREATE TABLE sessions (         -- the processes that wrote to the run, one after the other
     id INTEGER PRIMARY KEY,     -- from 1: the first began the run, the others resumed it
-    run TEXT NOT NULL,          -- a records.run.Run as JSON: who, where and when
+    run TEXT NOT NULL,          -- a records.run.RunRecord as JSON: who, where and when
     first_step INTEGER          -- where it took up the run; what earlier sessions wrote from this
                                 -- step on is an abandoned branch. NULL before its first frame
 );
@@ -100,7 +100,7 @@ CREATE TABLE frames (
     time_ns INTEGER NOT NULL,   -- since the epoch
     session INTEGER NOT NULL,   -- which one wrote it
     blob BLOB NOT NULL,         -- the numbers of all points, as store.packing lays them out
-    bins BLOB                   -- the bins of all histograms, as store.bins lays them out
+    bins BLOB                   -- the bins of all histograms, as store.packing lays them out
 );
 CREATE INDEX frames_by_step ON frames (step, session);
 
