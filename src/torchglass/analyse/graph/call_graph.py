@@ -2,9 +2,9 @@
 
 graph = union(None, call_graph(trace))
 
-Inside a call stand the calls that it made, the tensors that were given names there, its inputs and
+A call contains its inner calls, the tensors that were attached in it, its inputs and
 outputs, and the ops where data from several of these meets, such as the addition of a residual
-connection. An edge leads from what made data to what used it, through the ops that are left out.
+connection. Edges skip the ops that are left out.
 So the number of edges grows with the number of nodes, and not with its square.
 """
 
@@ -21,12 +21,12 @@ from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import CallId, CallRecord, OpId, OpRecord, TraceRecord, Value
 
 Sources = dict[NodeId, TensorSpec]
-"""The nodes of one call that data came from, and what came from each."""
+"""The nodes of one call that data came from, and the tensor from each."""
 
 Facts = Mapping[str, str]
 
 _MOST_JOINS = 500
-"""Ops of one call that become nodes; a loop written out by hand may have any number."""
+"""The most ops of one call that become nodes; an unrolled loop may have any number."""
 
 
 def call_graph(
@@ -35,14 +35,14 @@ def call_graph(
     facts: Mapping[str, Facts] | None = None,
     attached: Mapping[OpId, str] | None = None,
 ) -> Graph:
-    """The graph of a pass. `facts` are by path; `attached` are the names of what some ops made."""
+    """The graph of a pass. `facts` are by path; `attached` names the outputs of some ops."""
     builder = _CallGraphBuilder(trace, facts or {}, attached or {})
     builder.connect()
     return builder.graph()
 
 
 def facts_of(extra: str) -> dict[str, str]:
-    """What a module's `extra_repr` says, by name; what has no name is numbered.
+    """The settings in a module's `extra_repr`, by name; unnamed ones are numbered.
 
     >>> facts_of("3, 64, kernel_size=(7, 7), bias=False")
     {'0': '3', '1': '64', 'kernel_size': '(7, 7)', 'bias': 'False'}
@@ -58,7 +58,7 @@ def facts_of(extra: str) -> dict[str, str]:
 
 
 def union(one: Graph | None, other: Graph, *, times: int = 1) -> Graph:
-    """Two graphs as one, the second of them seen so many times; counts are added."""
+    """The union of two graphs, the second one seen `times` times; counts are added."""
     joined = _Union()
     if one is not None:
         joined.add(one, 1)
@@ -167,7 +167,7 @@ class GraphBuilder:
 
 
 class _Entry(NamedTuple):
-    """An input of a call, and which output of an op outside it is."""
+    """An input of a call, and the output index of the op that produced it."""
 
     output: int
     node: NodeId
@@ -191,7 +191,7 @@ class _CallGraphBuilder(GraphBuilder):
         self._opened |= {trace.ops[op].call for op in self._attached if op < len(trace.ops)}
 
     def connect(self) -> None:
-        """Make all nodes, then find out what flows between them."""
+        """Create all nodes, then the edges between them."""
         for call in self.trace.calls:
             self._enter_call(call)
         for op in self.trace.ops:
@@ -201,7 +201,7 @@ class _CallGraphBuilder(GraphBuilder):
             self._return(call)
 
     def graph(self) -> Graph:
-        """All that was found, without ops whose result nothing uses."""
+        """The finished graph, without ops whose result nothing uses."""
         used = {node.id for node in self.nodes if node.kind != "op"}
         takers: dict[NodeId, list[NodeId]] = {}
         for source, target in self.edges:
@@ -225,7 +225,7 @@ class _CallGraphBuilder(GraphBuilder):
         self._outputs[call.id] = [self.add_output(call, value) for value in call.outputs]
 
     def _follow(self, op: OpRecord) -> None:
-        """Learn where the data of an op came from, as seen in the call that it ran in."""
+        """Find the nodes that the data of an op came from, within its own call."""
         taken: list[Sources] = []
         for operand in op.operands:
             found: Sources = {}
@@ -244,7 +244,7 @@ class _CallGraphBuilder(GraphBuilder):
         self._through[op.id] = sources
 
     def _join(self, op: OpRecord, call: CallId, taken: Iterable[Sources]) -> NodeKind | None:
-        """Whether data of several nodes meets in an op, so that it becomes a node itself."""
+        """Returns "op" if data of several nodes meets in an op, so that it becomes a node."""
         different = {frozenset(found) for found in taken if found}
         if op.kind != "op" or call not in self._opened or len(different) < 2:
             return None
@@ -273,7 +273,7 @@ class _CallGraphBuilder(GraphBuilder):
         return {node: spec}
 
     def _cross(self, parent: OpId, output: int | None, op: OpRecord, spec: TensorSpec) -> None:
-        """Add the edge to a call that took data past its arguments, as from an attribute."""
+        """Add the edge to a call that used data other than its arguments, such as an attribute."""
         for call in self._calls_around(op.call):
             outside = self.trace.calls[call].parent
             if self._is_in(parent, call):
@@ -286,12 +286,12 @@ class _CallGraphBuilder(GraphBuilder):
                 return
 
     def _enter(self, call: CallRecord) -> None:
-        """Add the edges to a call from what made its arguments."""
+        """Add the edges to a call from the producers of its arguments."""
         for value in call.inputs:
             self._add_edges(self._came_from(value, call.parent), self.node_of_call[call.id])
 
     def _return(self, call: CallRecord) -> None:
-        """Add the edges to the outputs that a call shows when it is opened."""
+        """Add the edges to the output nodes inside a call."""
         for node, value in zip(self._outputs[call.id], call.outputs, strict=False):
             self._add_edges(self._came_from(value, call.id), node)
 
@@ -303,7 +303,7 @@ class _CallGraphBuilder(GraphBuilder):
     def _sources(
         self, op: OpId, output: int | None, inside: CallId | None, spec: TensorSpec
     ) -> Sources:
-        """The nodes directly inside a call that stand for what an op made, or for one output."""
+        """The nodes directly inside a call that stand for one or all outputs of an op."""
         if op >= len(self.trace.ops):
             return {}
         call = self.trace.ops[op].call
@@ -316,7 +316,7 @@ class _CallGraphBuilder(GraphBuilder):
         return {entry.node: spec for entry in entries if output in (None, entry.output)}
 
     def _calls_around(self, call: CallId | None) -> Iterator[CallId]:
-        """A call and those that it was made in, innermost first."""
+        """A call and the calls around it, innermost first."""
         while call is not None:
             yield call
             call = self.trace.calls[call].parent
@@ -335,7 +335,7 @@ _Key = tuple[NodeKind, NodeId | None, str, str, int]
 
 
 class _Union:
-    """Graphs that are put together: nodes are the same when they stand at one place."""
+    """The union of graphs: nodes with equal kind, parent, path, name and number are one."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -343,7 +343,7 @@ class _Union:
         self._known: dict[_Key, NodeId] = {}
 
     def add(self, graph: Graph, times: int) -> None:
-        """Put in a graph that was seen so many times."""
+        """Add a graph that was seen `times` times."""
         new_id: dict[NodeId, NodeId] = {}
         for node in graph.nodes:
             parent = None if node.parent is None else new_id[node.parent]
@@ -375,7 +375,7 @@ _TOKEN = re.compile(r"[\[\](){},]|[^\[\](){},]+")
 
 
 def _split(extra: str) -> Iterator[str]:
-    """The parts of a text between its commas, but for commas in brackets."""
+    """The parts of a text between commas that are not in brackets."""
     part, depth = "", 0
     for token in _TOKEN.findall(extra.replace("\n", ",")):
         depth += (token in _OPENING) - (token in _CLOSING)

@@ -44,28 +44,28 @@ _COMMUTATIVE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A tensor that one op made and another took."""
+    """A tensor that one op produced and another used."""
 
     source: OpId
     output: int
     """Which output of the source."""
     target: OpId
     argument: str = ""
-    """What the target calls it, where the order of its arguments matters."""
+    """The argument name of the target, if the order of its arguments matters."""
 
 
 @dataclass(slots=True)
 class OpInputs:
-    """What an op takes, its arguments followed back past the ops that are not drawn."""
+    """The inputs of an op, traced back through ops that are not drawn."""
 
     made: list[tuple[OpId, int, str]] = field(default_factory=list)
-    """The op, which output of it, and the place among the arguments."""
+    """The producing op, its output index, and the argument position."""
     parameters: dict[str, TensorSpec] = field(default_factory=dict)
     buffers: dict[str, TensorSpec] = field(default_factory=dict)
 
 
 class OpFlow:
-    """Which ops are seen, and what each of them takes from which other."""
+    """Which ops are drawn, and which tensors flow between them."""
 
     def __init__(self, ops: Sequence[OpRecord], *, hide_views: bool, hide_buffers: bool) -> None:
         self._ops = ops
@@ -79,20 +79,20 @@ class OpFlow:
             self.taken.append(self.follow(op.operands))
 
     def links(self) -> Iterator[Link]:
-        """Each tensor that goes from one seen op to another, in the order of the takers."""
+        """Each tensor that flows between drawn ops, in the order of the using ops."""
         for op in self._ops:
             if op.id not in self.hidden:
                 yield from links_into(op, self.taken[op.id])
 
     def follow(self, operands: Iterable[Operand]) -> OpInputs:
-        """What an op with these operands takes."""
+        """The inputs of an op with these operands."""
         taken = OpInputs()
         for operand in operands:
             if operand.parameter:
                 taken.parameters[operand.parameter] = operand.spec
             if operand.buffer:
                 taken.buffers[operand.buffer] = operand.spec
-            # Of a tensor that was written through a view of it, several ops made a part each.
+            # If a tensor was written through a view, several ops produced a part of it each.
             for parent in operand.parents:
                 output = operand.output if parent == operand.op else 0
                 if parent not in self.hidden:
@@ -106,7 +106,7 @@ class OpFlow:
 
 
 def links_into(op: OpRecord, taken: OpInputs) -> Iterator[Link]:
-    """The tensors that an op takes from others."""
+    """The tensors that an op takes from other ops."""
     ordered = len(taken.made) > 1 and op.type not in _COMMUTATIVE
     names = signature(op.function)
     for source, output, place in taken.made:
@@ -114,7 +114,7 @@ def links_into(op: OpRecord, taken: OpInputs) -> Iterator[Link]:
 
 
 def from_input(ops: Sequence[OpRecord]) -> list[bool]:
-    """Whether each op, however indirectly, depends on an input of the pass."""
+    """Whether each op depends on an input of the pass, directly or not."""
     found: list[bool] = []
     for op in ops:
         found.append(op.kind == "input" or any(found[parent] for parent in op.parents))
@@ -141,7 +141,7 @@ def _bookkeeping(ops: Sequence[OpRecord]) -> Iterator[OpId]:
 
 
 BoxSource = CallId | Repeat
-"""What is drawn as a box: a module call, or several neighbours that run again and again."""
+"""The source of a box: a module call, or a repeat of several neighbours."""
 
 
 class BoxPlacement:
@@ -170,40 +170,40 @@ class BoxPlacement:
 
     @property
     def bases(self) -> Sequence[CallId | None]:
-        """The calls whose insides are drawn; None for all that there is."""
+        """The calls whose contents are drawn; None for everything."""
         if self._focus is not None:
             return self._focus
         return self._roots if len(self._roots) == 1 else (None,)
 
     @property
     def open_levels(self) -> int:
-        """How many levels of calls are boxes whatever the depth: a focus is, and several roots."""
+        """The number of levels that are always boxes: a focus, or several roots."""
         return int(self.bases != self._roots)
 
     def fold(self, runs: Iterable[Repeat]) -> list[OpId]:
-        """Take up the runs; for each op, the op that is drawn for it."""
+        """Add the repeats; returns for each op the op that is drawn in its place."""
         drawn = list(range(len(self._ops)))
         for run in runs:
             for op in run.unit:
                 self._runs.setdefault(OpId(op), []).append(run)
             for op in run.later:
                 drawn[op] = op - run.size * ((op - run.start) // run.size)
-        # What stands for an op comes before it, so its own stand-in is known by then.
+        # The replacement of an op comes before it, so its own replacement is known by then.
         for op, other in enumerate(drawn):
             drawn[op] = drawn[other] if other != op else op
         return [OpId(op) for op in drawn]
 
     def has(self, op: OpRecord) -> bool:
-        """Whether it is inside what is drawn, not merely next to it."""
+        """Whether an op is inside the drawn part, not only next to it."""
         return self._focus is None or any(call in self._focus for call in self.line(op.call))
 
     def closed(self, op: OpRecord) -> CallId | None:
-        """The call that is drawn as one node and has the op inside it."""
+        """The closed call, drawn as one node, that contains the op."""
         if self._depth is None:
             return None
         level = self._depth + self.open_levels - 1
         line = self._drawn_line(op)
-        # A module that is a single op tells more as that op.
+        # A module with a single op is drawn as that op, which says more.
         return line[level] if len(line) > level and self._shown[line[level]] > 1 else None
 
     def around(self, op: OpRecord) -> list[BoxSource]:
@@ -221,16 +221,16 @@ class BoxPlacement:
         return boxes
 
     def module(self, op: OpRecord) -> str:
-        """The path of the innermost module call that the op is all of; "" where there is none."""
+        """The path of the innermost module whose only op this is; "" if there is none."""
         line = self.line(op.call)
         return self._calls[line[-1]].path if line and self._shown[line[-1]] <= 1 else ""
 
     def repeat_of(self, call: CallId, op: OpRecord) -> Repeat | None:
-        """The run whose first unit is the call, seen from an op in it."""
+        """The repeat around an op whose first unit is the call."""
         return next((run for run in self._runs.get(op.id, ()) if run.call == call), None)
 
     def line(self, call: CallId | None) -> tuple[CallId, ...]:
-        """The calls around a place in the pass, outermost first."""
+        """The calls around a call and itself, outermost first."""
         if call is None:
             return ()
         if call not in self._lines:
@@ -255,7 +255,7 @@ class BoxPlacement:
 def _matching(calls: Sequence[CallRecord], focus: str) -> list[CallId]:
     found = [call.id for call in calls if focus in (call.path, f"{call.path}:{call.number}")]
     if found:
-        # A call inside another of them, as in a recursion, is drawn there.
+        # A call inside another of them, as in recursion, is drawn there.
         inner = {call.id for call in calls if call.parent in found and call.id in found}
         return [call for call in found if call not in inner]
     near = difflib.get_close_matches(focus, {call.path for call in calls}, n=6, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""Finds stretches of a pass that repeat the same computation, such as a stack of blocks."""
+"""Finds parts of a pass that repeat the same computation, such as a stack of blocks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torchglass.analyse.op_names import Label
 from torchglass.records.trace import CallId, CallRecord, Operand, OpId, OpRecord
 
 _LONGEST_UNIT = 64
-"""The most neighbours (ops and module calls) that are looked at as one unit."""
+"""The most consecutive ops and module calls that can be one unit."""
 _WORTH_FOLDING = 4
-"""Fewer drawn ops than this are not worth the reader's thinking of a folded stack."""
+"""Folding must save at least this many drawn ops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:
-    """Units that follow each other, built alike and fed alike, each of its own layers."""
+    """Consecutive units with the same structure and data flow, each with its own layers."""
 
     parent: CallId | None
     """The call in which the units run."""
@@ -27,9 +27,9 @@ class Repeat:
     """The ops of a unit."""
     times: int
     items: tuple[CallId | OpId, ...]
-    """The calls and ops that the first unit is made of, in order."""
+    """The calls and ops of the first unit, in order."""
     call: CallId | None = None
-    """The module call that is the first unit; None where a unit is several calls or ops."""
+    """The module call that is the first unit; None if a unit is several calls or ops."""
     last_call: CallId | None = None
     """The module call that is the last unit."""
 
@@ -57,11 +57,11 @@ class _Item:
     start: int
     end: int
     build: int
-    """The same for two items that are built alike."""
+    """Equal for two items with the same structure."""
 
 
 class RepeatFinder:
-    """Finds the runs of a trace; each only inside the first unit of the runs around it."""
+    """Finds the repeats of a trace; inner ones only in the first unit of outer ones."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class RepeatFinder:
         self._build_all()
 
     def below(self, call: CallId | None, *, depth: int | None = None) -> Iterator[Repeat]:
-        """The runs among the children of a call and, `depth` levels down, of its inner calls."""
+        """The repeats among the children of a call and, up to `depth` levels, below."""
         if depth is not None and depth <= 0:
             return
         items = self._items.get(call, [])
@@ -141,7 +141,7 @@ class RepeatFinder:
         )
 
     def _continues(self, start: int, size: int, times: int) -> bool:
-        """Whether unit number `times` takes what the one before takes, each from its own."""
+        """Whether unit number `times` has the same inputs as the previous one."""
         begin = start + times * size
         for op in range(begin, begin + size):
             before = op - size
@@ -157,7 +157,7 @@ class RepeatFinder:
         return True
 
     def _without_leaks(self, start: int, size: int, times: int) -> int:
-        """How many of the units hand on to the next one, or to an output, and to nothing else."""
+        """The number of units whose results go only to the next unit or to an output."""
         for number in range(times - 1):
             begin = start + number * size
             beyond = begin + 2 * size
@@ -175,7 +175,7 @@ class RepeatFinder:
         return sum(op not in self._hidden for op in run.unit)
 
     def _build_all(self) -> None:
-        """The children of all calls, innermost first, since calls are built of their children."""
+        """Number the structures of all calls, innermost first, as they depend on their children."""
         builds: dict[CallId, int] = {}
         for call in [*reversed(self._calls), None]:
             parent = call.id if call is not None else None
@@ -207,7 +207,7 @@ class RepeatFinder:
 def _contents(
     ops: Sequence[OpRecord], calls: Sequence[CallRecord]
 ) -> dict[CallId | None, list[CallId | OpRecord]]:
-    """The ops and calls directly in each call, in the order in which they began."""
+    """The ops and calls directly in each call, in order of their start."""
     inside: dict[CallId | None, list[CallId | OpRecord]] = {}
     seen: set[CallId] = set()
     for op in ops:
@@ -265,12 +265,12 @@ def _references(op: OpRecord) -> Iterable[OpId | None]:
 def _alike(
     mine: OpId | None, theirs: OpId | None, begin: int, size: int, *, is_second: bool
 ) -> bool:
-    """Whether an argument in the unit at `begin` comes from where its like before came from."""
+    """Whether an input of the unit at `begin` has the same origin as in the previous unit."""
     if mine is None or theirs is None:
         return mine is theirs
     if mine >= begin:
         return mine - size == theirs
     if mine >= begin - size:
-        # The first unit takes from before the run what the others take from each other.
+        # The first unit takes from before the repeat what the others take from the previous unit.
         return theirs < begin - size if is_second else mine - size == theirs
     return mine == theirs

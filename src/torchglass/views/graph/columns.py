@@ -27,26 +27,26 @@ from torchglass.views.graph.layout import (
 )
 
 _FITS_A_PAGE = 800.0
-"""Points along the flow that need no wrapping: a picture as long as a sheet of paper."""
+"""Length in points that needs no wrapping: that of a sheet of paper."""
 _SLENDER = 2.0
-"""A picture more than so many times as long as it is broad is wrapped."""
+"""A picture is wrapped if its length is more than this many times its width."""
 _MOST_COLUMNS = 60
 _TOO_BROAD = 1.6
-"""Times the shape at which more columns are not tried."""
+"""Wider than this many times the wanted shape, more columns are not tried."""
 _LANE = 9.0
-"""Between two edges that run side by side from column to column."""
+"""The distance between two edges that run from column to column."""
 _GUTTER = 26.0
 _PAD = 8.0
 _BEND = 8.0
 _STRAY = 0.45
-"""How far a cut may be from where columns would be equal, in columns."""
+"""How far a cut may be from equal columns, in columns."""
 _CROSSED, _CLOSED = 0.05, 0.2
-"""What an edge that is cut, and a box that is cut, cost; an unequal column costs its difference."""
+"""The cost of cutting an edge and a box; an unequal column costs its difference."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Cut:
-    """A place along the flow where a layout could be cut."""
+    """A position where a layout could be cut."""
 
     place: float
     cost: float
@@ -54,7 +54,7 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True)
 class _LayoutColumn:
-    """A part of a layout, and how far it is moved."""
+    """A part of a layout, and its offset."""
 
     area: Area
     along: float
@@ -62,7 +62,7 @@ class _LayoutColumn:
 
 
 def wrap(layout: GraphLayout, *, shape: float) -> GraphLayout:
-    """The layout in columns if it is long: about `shape` times as broad as it is long."""
+    """The layout in columns if it is long: about `shape` times as wide as long."""
     areas = list(layout.areas())
     whole = union(areas)
     if whole.length <= max(_FITS_A_PAGE, _SLENDER * whole.breadth):
@@ -86,7 +86,7 @@ def wrap(layout: GraphLayout, *, shape: float) -> GraphLayout:
 
 
 def _possible_cuts(layout: GraphLayout) -> list[_Cut]:
-    """The middles of all stretches without nodes, labels and arrows, and what a cut there costs."""
+    """The middle of each gap without nodes, labels and arrows, and the cost of a cut there."""
     taken = sorted(
         (area.begin, area.end)
         for area in (
@@ -115,12 +115,12 @@ def _possible_cuts(layout: GraphLayout) -> list[_Cut]:
 
 
 def _margins(frame: BoxFrame) -> tuple[Area, Area]:
-    """Before and after the nodes of a box: a part without any would say nothing."""
+    """The areas of a box before and after its nodes, where a cut would leave an empty part."""
     return replace(frame.area, end=frame.core.begin), replace(frame.area, begin=frame.core.end)
 
 
 class _Spans:
-    """Counts the areas that reach over a place."""
+    """Counts the areas that cover a position."""
 
     def __init__(self, areas: Sequence[Area]) -> None:
         self._begins = sorted(area.begin for area in areas)
@@ -131,7 +131,7 @@ class _Spans:
 
 
 def _choose(possible: Sequence[_Cut], whole: Area, columns: int) -> list[_Cut]:
-    """The cheapest cuts near to where the columns that are left would be equal."""
+    """The cheapest cuts near the positions of equal columns."""
     chosen: list[_Cut] = []
     begin = whole.begin
     for left in range(columns, 1, -1):
@@ -146,7 +146,7 @@ def _choose(possible: Sequence[_Cut], whole: Area, columns: int) -> list[_Cut]:
 
 
 def _bands(areas: Iterable[Area], cuts: Sequence[float]) -> list[Area]:
-    """The area of what lies between each two cuts."""
+    """The area between each two cuts."""
     found: list[list[Area]] = [[] for _ in range(len(cuts) + 1)]
     for area in areas:
         for band in range(bisect_left(cuts, area.begin), bisect_left(cuts, area.end) + 1):
@@ -160,7 +160,7 @@ def _bands(areas: Iterable[Area], cuts: Sequence[float]) -> list[Area]:
 
 
 class _Wrapped:
-    """A layout with its cuts chosen."""
+    """A layout whose cuts are chosen."""
 
     def __init__(self, layout: GraphLayout, areas: Sequence[Area], cuts: Sequence[float]) -> None:
         self._layout = layout
@@ -168,7 +168,7 @@ class _Wrapped:
         self._bands = _bands(areas, cuts)
         self._pieces = [split(route.curve, cuts) for route in layout.routes]
         self._lanes = [sorted(found) for found in self._crossed()]
-        """Where edges cross each cut; those of one node that run on one another share a lane."""
+        """Where edges cross each cut; overlapping edges of one node share a lane."""
         self._closed = [
             [frame for frame in layout.frames if frame.area.begin < cut < frame.area.end]
             for cut in cuts
@@ -176,7 +176,7 @@ class _Wrapped:
         self._columns = self._place_columns()
 
     def layout(self) -> GraphLayout:
-        """All of it, moved into its columns."""
+        """The layout, moved into its columns."""
         nodes = {name: self._moved(area) for name, area in self._layout.nodes.items()}
         routes = [self._route(number) for number in range(len(self._layout.routes))]
         frames = [part for frame in self._layout.frames for part in self._parts(frame)]
@@ -200,14 +200,14 @@ class _Wrapped:
         return columns
 
     def _head(self, column: int) -> float:
-        """The room that a column needs above its first node."""
+        """The space that a column needs above its first node."""
         if column == 0:
             return 0.0
         titles = sum(frame.title_room + _PAD for frame in self._closed[column - 1])
         return _LANE * len(self._lanes[column - 1]) + titles + _PAD
 
     def _foot(self, column: int) -> float:
-        """Where, moved, the part of a layout ends that is in a column."""
+        """The end of a column, after it is moved."""
         return self._columns[column].area.end + self._columns[column].along
 
     def _column_of(self, along: float) -> _LayoutColumn:
@@ -273,7 +273,7 @@ class _Wrapped:
             yield replace(frame, area=area, continued=number > first)
 
     def _opening(self, column: int, frame: BoxFrame) -> float:
-        """Where a box that was cut is opened again: outer ones first, each with its title."""
+        """Where a cut box continues: outer boxes first, each with its title."""
         closed = self._closed[column - 1]
         before = closed[: closed.index(frame)]
         lanes = _LANE * len(self._lanes[column - 1])
@@ -281,5 +281,5 @@ class _Wrapped:
 
 
 def _lane_of(piece: Curve) -> float:
-    """Where across the flow a piece of an edge ends at a cut."""
+    """Where a piece of an edge meets a cut, across the flow."""
     return round(piece[-1][1], 3)

@@ -1,4 +1,4 @@
-"""Positions found by Graphviz' dot."""
+"""The layout by Graphviz' dot."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from torchglass.views.graph.layout import (
 from torchglass.views.graph.style import GraphStyle
 
 Placed = Mapping[str, Any]
-"""A part with its place, in the words of Graphviz' JSON."""
+"""A node, edge or box with its position, as in Graphviz' JSON."""
 
 _LINE = 11.0
 """The height of a line of an edge's label."""
 _ABOVE_BASELINE = 3.0
-"""The middle of a line of it."""
+"""From the baseline of a line to its middle."""
 _MITER = 1.66
-"""By how much an arrow is drawn short of its end, so that the outline of its tip fits in."""
+"""How much shorter an arrow is drawn, to make room for the outline of its tip."""
 
 
 def arrange(style: GraphStyle, heading: FlowDirection, graphviz: Graphviz) -> GraphLayout:
-    """The layout of a graph as one flow, however long."""
+    """The layout of a graph, not wrapped."""
     graph = style.graph
     attributes = {
         "rankdir": heading.rank,
@@ -40,7 +40,7 @@ def arrange(style: GraphStyle, heading: FlowDirection, graphviz: Graphviz) -> Gr
         "nodesep": "0.2",
         **style.of_graph(),
     }
-    # What dot writes as positions has five digits, too few for a long picture; what it draws
+    # The positions that dot writes have five digits, too few for a long picture; its drawing
     # is exact.
     drawn = graphviz.layout(_drawing(style, attributes))
     placed = {
@@ -56,7 +56,7 @@ def arrange(style: GraphStyle, heading: FlowDirection, graphviz: Graphviz) -> Gr
 
 
 def _drawing(style: GraphStyle, attributes: Mapping[str, str]) -> DotGraph:
-    """All parts of a graph, each with a comment to know it again by."""
+    """All parts of a graph, each with a comment that identifies it."""
     drawing = DotGraph(attributes)
     clusters: dict[NodeId | None, str | None] = {None: None}
     for number, box in enumerate(style.graph.boxes):
@@ -74,7 +74,7 @@ def _drawing(style: GraphStyle, attributes: Mapping[str, str]) -> DotGraph:
 
 def _node_corners(part: Placed) -> Corners:
     corners = list(_outline(part))
-    # A shape without an outline is nowhere drawn; its position will do.
+    # A shape without an outline has no drawing, so use its position.
     x, y = _middle(corners) if corners else _pair(part["pos"])
     width, height = float(part["width"]) * POINTS, float(part["height"]) * POINTS
     return x - width / 2, y - height / 2, x + width / 2, y + height / 2
@@ -93,7 +93,7 @@ def _route(part: Placed, heading: FlowDirection) -> Route:
 
 
 def _beyond(base: Point, tip: Point) -> Point:
-    """Where the arrow that is drawn up to a tip was meant to end."""
+    """The end of an arrow before its tip was drawn shorter."""
     length = math.dist(base, tip) or 1.0
     share = 1 + _MITER / length
     return base[0] + (tip[0] - base[0]) * share, base[1] + (tip[1] - base[1]) * share
@@ -136,7 +136,7 @@ def cores(graph: Graph, nodes: Mapping[NodeId, Area]) -> dict[NodeId, Area]:
 
 
 def _outline(part: Placed) -> Iterator[Point]:
-    """Points of what is drawn of a node or a box, those furthest out among them."""
+    """Points of the outline of a node or a box."""
     for stroke in part.get("_draw_", ()):
         if "rect" in stroke:
             x, y, width, height = stroke["rect"]

@@ -1,4 +1,4 @@
-"""Graphviz in a process of its own, so that Ctrl-C ends it and its warnings stay off the screen."""
+"""Runs Graphviz in a child process, so that Ctrl-C stops it and its warnings stay hidden."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from typing import IO, Any
 from torchglass.errors import ViewError
 
 POINTS = 72.0
-"""To the inch, in which Graphviz measures nodes."""
+"""Points per inch; Graphviz measures nodes in inches."""
 
 _SILENT_SECONDS = 1.0
 """A drawing that takes longer shows its progress."""
 _NOT_THE_USERS = "Fontconfig"
-"""How the lines begin that fontconfig writes on stderr about the fonts of the machine."""
+"""The start of the lines that fontconfig writes to stderr about the machine's fonts."""
 _NODE = re.compile(r"^node (\d+) \S+ \S+ (\S+ \S+)", re.MULTILINE)
-"""In Graphviz' plain text: the name of a node, its place, its width and height."""
+"""In Graphviz' plain text: the name of a node, its position, its width and height."""
 _LENGTH = struct.Struct("!Q")
 
-# Graphviz keeps its state in globals, so two threads of one process may not be inside it at once.
+# Graphviz keeps its state in globals, so only one thread of a process may use it at a time.
 _one_at_a_time = threading.Lock()
 
 
@@ -42,44 +42,44 @@ class DotGraph:
     edges: list[tuple[str, str, Mapping[str, str]]] = field(default_factory=list)
 
     def add_box(self, name: str, parent: str | None, attributes: Mapping[str, str]) -> None:
-        """A cluster, inside of another one or of the graph itself."""
+        """Add a cluster inside another one, or in the graph."""
         self.boxes.append((name, parent, attributes))
 
     def add_node(self, name: str, box: str | None, attributes: Mapping[str, str]) -> None:
-        """A node in a box or in the graph itself."""
+        """Add a node in a box, or in the graph."""
         self.nodes.append((name, box, attributes))
 
     def add_edge(self, source: str, target: str, attributes: Mapping[str, str]) -> None:
-        """An edge between two nodes."""
+        """Add an edge between two nodes."""
         self.edges.append((source, target, attributes))
 
 
 class Graphviz:
-    """Lays out and draws; made by `graphviz`, which also ends it."""
+    """Lays out and draws; created and closed by `graphviz`."""
 
     def __init__(self, child: subprocess.Popen[bytes] | None) -> None:
         self._child = child
 
     def layout(self, drawing: DotGraph) -> dict[str, Any]:
-        """Where dot puts each part, in the words of Graphviz' JSON."""
+        """The positions of all parts, as in Graphviz' JSON."""
         placed: dict[str, Any] = json.loads(self.draw(drawing, "json", engine="dot"))
         return placed
 
     def measure(self, nodes: Sequence[Mapping[str, str]]) -> list[tuple[float, float]]:
-        """The width and height in points that nodes of some attributes have."""
+        """The width and height in points of nodes with some attributes."""
         if not nodes:
             return []
         drawing = DotGraph()
         for number, attributes in enumerate(nodes):
             drawing.add_node(str(number), None, attributes)
-        # Graphviz' JSON of a table with thick round borders crashes it; plain text does not draw.
+        # Graphviz crashes on a table with thick round borders in JSON, but not in plain text.
         plain = self.draw(drawing, "plain", engine="dot").decode()
         found = dict(_NODE.findall(plain))
         sizes = [found[str(number)].split() for number in range(len(nodes))]
         return [(float(width) * POINTS, float(height) * POINTS) for width, height in sizes]
 
     def draw(self, drawing: DotGraph, format: str, *, engine: str) -> bytes:
-        """The drawing as a file; the engine "nop2" leaves everything where it is."""
+        """The drawing as a file; the engine "nop2" does not move anything."""
         parts = (drawing.attributes, drawing.boxes, drawing.nodes, drawing.edges)
         request = json.dumps((format, engine, *parts)).encode()
         if self._child is None:
@@ -100,8 +100,8 @@ class Graphviz:
 
 @contextmanager
 def graphviz(what: str = "") -> Iterator[Graphviz]:
-    """Graphviz for some drawings; `what` is drawn is told at a terminal if it takes long."""
-    # A frozen program is no Python that could be started again.
+    """Graphviz for some drawings; a slow drawing shows `what` is drawn in the terminal."""
+    # A frozen program has no Python interpreter that could be started.
     if not sys.executable or getattr(sys, "frozen", False):
         with _one_at_a_time:
             yield Graphviz(None)
@@ -132,16 +132,16 @@ def graphviz(what: str = "") -> Iterator[Graphviz]:
 
 
 def serve() -> None:
-    """Answer the requests on stdin; what the child process runs."""
+    """Answer the requests on stdin. Runs in the child process."""
     answers = os.fdopen(os.dup(1), "wb")
-    # What a library prints must not come between the answers.
+    # Output of libraries must not get between the answers.
     os.dup2(2, 1)
     while (request := _receive(sys.stdin.buffer)) is not None:
         _send(answers, *_answer(request[1]))
 
 
 def _answer(request: bytes) -> tuple[bytes, bytes]:
-    """What failed, and the drawing: one of them is empty."""
+    """The error message and the drawing; one of them is empty."""
     try:
         return b"", _drawn(request)
     except Exception as error:  # noqa: BLE001 - told to the parent, which raises it
@@ -162,7 +162,7 @@ def _drawn(request: bytes) -> bytes:
             clusters[box].add_node(name, **shown)
         for number, (source, target, shown) in enumerate(edges):
             graph.add_edge(source, target, key=str(number), **shown)
-        # An engine named in `args` does not warn on stderr that many nodes take time.
+        # With the engine in `args`, Graphviz does not warn on stderr about many nodes.
         graph.has_layout = True
         return bytes(graph.draw(format=kind, args=f"-K{engine}"))
     finally:
@@ -175,7 +175,7 @@ def _send(stream: IO[bytes], *parts: bytes) -> None:
 
 
 def _receive(stream: IO[bytes]) -> tuple[bytes, bytes] | None:
-    """The two parts of a message; None where the other side is gone."""
+    """The two parts of a message; None if the other process has ended."""
     parts = []
     for _ in range(2):
         head = stream.read(_LENGTH.size)
@@ -195,7 +195,7 @@ def _pass_on(complaints: str) -> None:
 
 @contextmanager
 def _progress(what: str) -> Iterator[None]:
-    """A line on stderr that says what takes so long, where a person looks at it."""
+    """Show a progress line on stderr, if it is a terminal."""
     stream = sys.stderr
     if not what or stream is None or not stream.isatty():
         yield

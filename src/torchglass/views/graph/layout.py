@@ -1,7 +1,7 @@
 """Positions of everything in a drawing: areas, curves, directions.
 
 Drawn downwards, "along" runs down the page and "across" to the right; drawn to the right, "along"
-runs to the right and "across" down the page. What is laid out here need not know which it is.
+runs to the right and "across" down the page. The layout code is the same for both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torchglass.records.graph import NodeId
 Point = tuple[float, float]
 """Along, across."""
 Curve = tuple[Point, ...]
-"""Bézier curves end to end: a start, then two control points and an end for each."""
+"""Connected Bézier curves: a start, then two control points and an end for each."""
 
 _SAMPLES = 8
 _HALVINGS = 24
@@ -38,28 +38,28 @@ class Area:
 
     @property
     def length(self) -> float:
-        """How far it reaches along the flow."""
+        """Its size along the flow."""
         return self.end - self.begin
 
     @property
     def breadth(self) -> float:
-        """How far it reaches across the flow."""
+        """Its size across the flow."""
         return self.right - self.left
 
     def moved(self, along: float, across: float) -> Area:
-        """The same area elsewhere."""
+        """The area, moved."""
         return Area(self.begin + along, self.end + along, self.left + across, self.right + across)
 
 
 def around(points: Iterable[Point]) -> Area:
-    """The smallest area that has all points in it."""
+    """The smallest area that contains all points."""
     found = list(points)
     along, across = [point[0] for point in found], [point[1] for point in found]
     return Area(min(along), max(along), min(across), max(across))
 
 
 def union(areas: Iterable[Area]) -> Area:
-    """The smallest area that has all others in it; a point where there are none."""
+    """The smallest area that contains all others; a point if there are none."""
     found = list(areas) or [Area(0.0, 0.0, 0.0, 0.0)]
     return Area(
         min(area.begin for area in found),
@@ -70,12 +70,12 @@ def union(areas: Iterable[Area]) -> Area:
 
 
 def moved(curve: Iterable[Point], along: float, across: float) -> Curve:
-    """The same curve elsewhere."""
+    """The curve, moved."""
     return tuple((point[0] + along, point[1] + across) for point in curve)
 
 
 def split(curve: Curve, cuts: Sequence[float]) -> list[tuple[int, Curve]]:
-    """The pieces of a curve between cuts along the flow, each with the number of cuts before it."""
+    """The pieces of a curve between cuts, each with the number of cuts before it."""
     pieces: list[tuple[int, Curve]] = []
     for start in range(0, len(curve) - 1, 3):
         for piece in _split_at(curve[start : start + 4], cuts):
@@ -89,7 +89,7 @@ def split(curve: Curve, cuts: Sequence[float]) -> list[tuple[int, Curve]]:
 
 
 def rounded(corners: Sequence[Point], radius: float) -> Curve:
-    """A way along straight lines with its corners rounded off."""
+    """A path of straight lines with rounded corners."""
     curve: list[Point] = [corners[0]]
     for before, corner, after in zip(corners, corners[1:], corners[2:], strict=False):
         bend = min(radius, _distance(before, corner) / 2, _distance(corner, after) / 2)
@@ -112,7 +112,7 @@ def _split_at(piece: Curve, cuts: Sequence[float]) -> list[Curve]:
 
 
 def _crossings(piece: Curve, cut: float) -> Iterator[float]:
-    """Where on a Bézier curve the flow has come as far as a cut."""
+    """The parameters at which a Bézier curve crosses a cut."""
     for step in range(_SAMPLES):
         low, high = step / _SAMPLES, (step + 1) / _SAMPLES
         before = _at(piece, low)[0] < cut
@@ -128,7 +128,7 @@ def _crossings(piece: Curve, cut: float) -> Iterator[float]:
 
 
 def _halves(piece: Curve, place: float) -> tuple[Curve, Curve]:
-    """The two curves that a Bézier curve is made of (de Casteljau)."""
+    """A Bézier curve split in two (de Casteljau)."""
     a, b, c, d = piece
     ab, bc, cd = _mix(a, b, place), _mix(b, c, place), _mix(c, d, place)
     abc, bcd = _mix(ab, bc, place), _mix(bc, cd, place)
@@ -162,7 +162,7 @@ def _straight(start: Point, goal: Point) -> Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """The way of an edge."""
+    """The path of an edge."""
 
     curve: Curve
     tip: Point
@@ -177,30 +177,30 @@ class BoxFrame:
     box: NodeId
     area: Area
     core: Area
-    """That of the nodes in it."""
+    """The area of the nodes in it."""
     title_room: float
-    """What its title takes along the flow."""
+    """The space of its title along the flow."""
     continued: bool = False
-    """Whether it goes on from an earlier column."""
+    """Whether it continues from an earlier column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphLayout:
-    """Where the nodes, edges and boxes of a graph lie."""
+    """The positions of the nodes, edges and boxes of a graph."""
 
     nodes: Mapping[NodeId, Area]
     routes: tuple[Route, ...]
     """In the order of the graph's edges."""
     frames: tuple[BoxFrame, ...]
-    """Each after those around it."""
+    """Outer boxes first."""
 
     @property
     def area(self) -> Area:
-        """All of it."""
+        """The whole area."""
         return union(self.areas())
 
     def areas(self) -> Iterator[Area]:
-        """The area of everything."""
+        """The areas of all parts."""
         yield from self.nodes.values()
         for frame in self.frames:
             yield frame.area
@@ -217,18 +217,18 @@ Corners = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowDirection:
-    """One way to run."""
+    """The direction of the flow on the page."""
 
     rank: str
-    """What Graphviz calls it."""
+    """Graphviz' name of it."""
     title_edge: str
-    """Where on the page a box begins: "t" at its top, "b" at its bottom."""
+    """The side of a box where the flow enters: "t" for top, "b" for bottom."""
     titles_beside: bool
-    """Whether titles stand beside the flow, not at its beginning."""
+    """Whether titles are beside the flow, not at its start."""
     into_flow: Callable[[float, float], Point]
-    """From a place on the page to along and across."""
+    """From page coordinates to along and across."""
     onto_page: Callable[[float, float], Point]
-    """From along and across to a place on the page."""
+    """From along and across to page coordinates."""
 
     def flow_area(self, corners: Corners) -> Area:
         """An area of the page, in the flow."""

@@ -39,12 +39,12 @@ from torchglass.views.graph.style import (
 )
 
 _INSET = 6.0
-"""Of a title from the corner of its box."""
+"""The distance of a title from the corner of its box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words on the page that are no node of the graph."""
+    """Text on the page that is not a node of the graph."""
 
     attributes: Attributes
     middle: Point
@@ -61,7 +61,7 @@ def paint(
     format: str,
     dpi: float,
 ) -> bytes:
-    """The picture as a file of a format."""
+    """The picture in a file format."""
     titles = _titles(layout, style, heading, graphviz)
     drawing = DotGraph({**style.of_graph(), "pad": "0.25", "dpi": f"{dpi:.0f}"})
     for number, (frame, lines) in enumerate(zip(layout.frames, titles, strict=True)):
@@ -77,14 +77,14 @@ def paint(
         shown = {"pos": _place(middle), **style.of_node(node)}
         drawing.add_node(style.names[node.id], None, shown)
     _add_edges(drawing, layout, style, heading)
-    # Everything has its place; Graphviz is not to look for another.
+    # All positions are set, so Graphviz must not choose others.
     return graphviz.draw(drawing, format, engine="nop2")
 
 
 def _add_text(drawing: DotGraph, texts: Iterable[Text], box: str | None) -> None:
-    """Add words as nodes, since nodes are drawn over edges, and labels are not."""
+    """Add text as nodes, because nodes are drawn over edges, and labels are not."""
     for text in texts:
-        # Begins with a space of no width, as no name of a node does.
+        # Starts with a zero-width space, as no node name does.
         name = f"\u200b{text.middle}"
         drawing.add_node(name, box, {"pos": _place(text.middle), **text.attributes})
 
@@ -104,7 +104,7 @@ def _add_edges(
 def _titles(
     layout: GraphLayout, style: GraphStyle, heading: FlowDirection, graphviz: Graphviz
 ) -> list[list[Text]]:
-    """The lines of the titles of all boxes, each in the corner where the flow comes in."""
+    """The title lines of all boxes, each in the corner where the flow enters."""
     titles = [
         style.of_title(style.boxes[frame.box], continued=frame.continued) for frame in layout.frames
     ]
@@ -133,7 +133,7 @@ _RAMP_STEPS = 5
 
 
 def legend(style: GraphStyle, width: float) -> Attributes | None:
-    """The attributes of the legend, as a node of about a width in points, if there is a need."""
+    """The attributes of the legend, as a node of about this width in points; None if not needed."""
     cells = list(_cells(style))
     if not cells:
         return None
@@ -176,7 +176,7 @@ def _entry(sign: str, text: str) -> str:
 
 
 def _entries(style: GraphStyle, nodes: Iterable[Node]) -> Iterator[tuple[NodeColors, str, str]]:
-    """Fill and outline, style of the outline, and meaning of what occurs."""
+    """The colours, outline style and meaning of each kind of node that occurs."""
     palette = style.palette
     ramped = style.color_by is not None
     plain = NodeColors(fill=palette.ground, line=palette.op.line)
@@ -214,11 +214,11 @@ FORMATS = ("svg", "png", "pdf", "jpg", "dot")
 _PIXELS = ("png", "jpg")
 
 _PAGE_SHAPE = 1.0
-"""Width to height that long pictures are wrapped towards, between a sheet's two ways up."""
+"""Width to height of wrapped pictures, between portrait and landscape."""
 _DPI = 144.0
 _MOST_PIXELS = 40e6
 _LONGEST_SIDE = 30_000
-"""Pixels; cairo draws no image that is longer."""
+"""Pixels; cairo cannot draw longer images."""
 _APART = 14.0
 _NARROWEST_LEGEND = 270.0
 
@@ -233,9 +233,9 @@ def draw(
     dark: bool = False,
     overrides: Overrides | None = None,
 ) -> bytes:
-    """The picture of a graph as the bytes of a file, written to a path if there is one.
+    """The picture of a graph as the bytes of a file, also written to a path if one is given.
 
-    The format is that of the path's ending unless it is given, and SVG without either.
+    The format defaults to the suffix of the path, and without a path to SVG.
     """
     kind = _format(path, format)
     _check("direction", direction, get_args(Direction))
@@ -255,7 +255,7 @@ def draw(
 
 
 def _laid_out(style: GraphStyle, heading: FlowDirection, drawer: Graphviz) -> GraphLayout:
-    """The layout of dot, and where that would take long, one node a row."""
+    """The layout by dot, or one node per row if dot would take too long."""
     if is_too_much_for_dot(style.graph) and not style.chooses_layout:
         return arrange_in_rows(style, heading, drawer)
     return arrange(style, heading, drawer)
@@ -288,7 +288,7 @@ def _legend(style: GraphStyle, corners: Corners, drawer: Graphviz) -> Iterator[T
 
 
 def _dpi(corners: Corners) -> float:
-    """Dots per inch, fewer where the picture is so large that a program could not open it."""
+    """Dots per inch, reduced for a picture too large for other programs to open."""
     left, bottom, right, top = corners
     width, height = max(1.0, (right - left) / POINTS), max(1.0, (top - bottom) / POINTS)
     return min(

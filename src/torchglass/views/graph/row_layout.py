@@ -1,6 +1,6 @@
-"""The layout of a large graph: one node per row, long edges in lanes beside.
+"""The layout of a large graph: one node per row, long edges in lanes beside the nodes.
 
-It takes time in proportion to the graph, where dot takes minutes. Edges that leave the same node
+Its time is linear in the size of the graph, where dot takes minutes. Edges that leave the same node
 share a lane, as the wires of a bus do.
 """
 
@@ -27,18 +27,18 @@ from torchglass.views.graph.style import GraphStyle, words_only
 
 _MOST_NODES = 400
 _LONGEST_EDGES = 1500
-"""Ranks that all edges of a graph reach over together: dot takes seconds for so many."""
+"""Total ranks spanned by all edges, above which dot takes seconds."""
 _GAP = 20.0
-"""Between two rows."""
+"""The distance between two rows."""
 _LANE = 9.0
 _PAD = 8.0
 _BEND = 6.0
 _ARROW = 6.0
 _LABEL_LINE = 11.0
 _ENTRIES = (0.15, 0.7)
-"""The part of a node's side at which edges come in, from its beginning."""
+"""The part of a node's side where edges enter."""
 _EXIT = 0.85
-"""Where at a node's side edges leave for their lanes."""
+"""The position on a node's side where edges leave."""
 
 
 def is_too_much_for_dot(graph: Graph) -> bool:
@@ -67,7 +67,7 @@ class _Size:
 
 
 class _RowPlacement:
-    """The rows of one graph while their places are found."""
+    """Finds the positions of the rows of one graph."""
 
     def __init__(self, style: GraphStyle, heading: FlowDirection, graphviz: Graphviz) -> None:
         graph = style.graph
@@ -94,14 +94,14 @@ class _RowPlacement:
         }
         self._nodes: dict[NodeId, Area] = {}
         self._spans: dict[NodeId, tuple[float, float]] = {}
-        """From the beginning to the end of each box."""
+        """The start and end of each box."""
         self._place_rows()
         names = {node.id: node.name for node in graph.nodes}
         self._lanes, self._borders = _slots(self._lane_spans(), self._spans, names)
         self._first_lane = self._room_for_labels()
 
     def layout(self) -> GraphLayout:
-        """Where everything lies."""
+        """The finished layout."""
         entries = self._entries()
         routes = [self._route(number, entries.get(number)) for number in range(len(self._labels))]
         inner = cores(self._graph, self._nodes)
@@ -109,7 +109,7 @@ class _RowPlacement:
         return GraphLayout(nodes=self._nodes, routes=tuple(routes), frames=tuple(frames))
 
     def _place_rows(self) -> None:
-        """Places along the flow: boxes open with room for their title, and close with room."""
+        """Place nodes along the flow, with space for the titles and ends of boxes."""
         extra = self._room_above()
         begins: dict[NodeId, float] = {}
         along = 0.0
@@ -129,7 +129,7 @@ class _RowPlacement:
                 along += _PAD + (0.0 if self._beside else self._titles[part.id].along)
 
     def _room_above(self) -> dict[NodeId, float]:
-        """What the label of the edge from the row above needs more than the gap."""
+        """The extra space that the label of the edge from the row above needs."""
         room: dict[NodeId, float] = {}
         for edge, size in zip(self._graph.edges, self._labels, strict=True):
             if size is not None and self._is_next(edge):
@@ -141,7 +141,7 @@ class _RowPlacement:
         return self._row[edge.target] == self._row[edge.source] + 1
 
     def _lane_spans(self) -> dict[NodeId, tuple[float, float]]:
-        """How far the lane of each node reaches that has edges to further than the next row."""
+        """The start and end of the lane of each node with edges beyond the next row."""
         spans: dict[NodeId, tuple[float, float]] = {}
         for edge in self._graph.edges:
             if not self._is_next(edge):
@@ -151,7 +151,7 @@ class _RowPlacement:
         return spans
 
     def _room_for_labels(self) -> float:
-        """Where the lanes begin: right of all nodes and of what stands beside them."""
+        """Where the lanes start: right of all nodes and labels."""
         room = {name: area.right for name, area in self._nodes.items()}
         for edge, size in zip(self._graph.edges, self._labels, strict=True):
             if size is not None and not self._is_next(edge):
@@ -161,7 +161,7 @@ class _RowPlacement:
         return max((*room.values(), *titles), default=0.0) + 2 * _PAD
 
     def _entries(self) -> dict[int, float]:
-        """Where along the flow each edge from a lane comes in, spread over the side of its node."""
+        """Where each edge from a lane enters, spread over the side of its node."""
         coming: dict[NodeId, list[int]] = {}
         for number, edge in enumerate(self._graph.edges):
             if not self._is_next(edge):
@@ -208,7 +208,7 @@ class _RowPlacement:
 
     @property
     def _heights(self) -> Mapping[NodeId, int]:
-        """How many levels of boxes are at most inside each one, itself counted."""
+        """The number of levels of boxes in each box, including itself."""
         heights: dict[NodeId | None, int] = {}
         for box in reversed(self._graph.boxes):
             heights[box.id] = heights.get(box.id, 0) + 1
@@ -230,7 +230,7 @@ def _label(style: GraphStyle, edge: Edge) -> Mapping[str, str]:
 
 
 def _in_boxes(graph: Graph) -> Iterator[Node]:
-    """All nodes in order, each box once before and once after what is in it."""
+    """All nodes in order; each box once before and once after its contents."""
     inside: dict[NodeId | None, list[Node]] = {}
     boxes = {box.id: box for box in graph.boxes}
     seen: set[NodeId] = set()
@@ -283,7 +283,7 @@ def _slots(
 
 
 class _SlotSpans:
-    """The stretches of one slot that are taken, none over another."""
+    """The occupied intervals of one slot, which do not overlap."""
 
     def __init__(self) -> None:
         self._begins: list[float] = []

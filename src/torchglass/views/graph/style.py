@@ -1,6 +1,6 @@
 """How the parts of a graph look: colours and Graphviz attributes.
 
-Outlines differ in lightness as well as in hue; shapes and words say the same things again.
+Outlines differ in lightness as well as in hue; shapes and text say the same again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchglass.views.graph import labels
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeColors:
-    """The colours of one kind of thing."""
+    """The colours of one kind of node."""
 
     fill: str
     line: str
@@ -31,22 +31,22 @@ class Palette:
     ground: str
     text: str
     dim: str
-    """For what is read second: shapes, module paths, titles of classes."""
+    """For secondary text: shapes, module paths, class names."""
     edge: str
     op: NodeColors
     parameters: NodeColors
-    """An op that has parameters, and a closed module that has some."""
+    """An op or closed module with parameters."""
     input: NodeColors
     output: NodeColors
     buffer: NodeColors
     failure: NodeColors
     boxes: tuple[str, ...]
-    """Fills of module boxes by how deep they are, then again from the first."""
+    """Fills of module boxes by depth, repeated from the first."""
     box_line: str
     repeat: str
-    """The outline of what is drawn once and ran several times."""
+    """The outline of nodes that are drawn once and ran several times."""
     ramp: tuple[str, str]
-    """From little to much."""
+    """From low to high."""
 
 
 LIGHT = Palette(
@@ -84,14 +84,14 @@ DARK = Palette(
 
 
 def mix(palette: Palette, share: float) -> str:
-    """The colour at a place of the ramp, 0 to 1."""
+    """The colour at a position of the ramp, 0 to 1."""
     low, high = (_channels(colour) for colour in palette.ramp)
     mixed = (round(a + (b - a) * share) for a, b in zip(low, high, strict=True))
     return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
 def text_on(fill: str) -> str:
-    """The colour of letters that can be read on a fill."""
+    """The text colour that is readable on a fill."""
     return max(("#000000", "#ffffff"), key=lambda colour: contrast(colour, fill))
 
 
@@ -116,7 +116,7 @@ def _channels(colour: str) -> tuple[int, int, int]:
 ColorBy = Literal["time", "params", "memory", "flops"]
 Attributes = dict[str, str]
 Override = Mapping[str, Any]
-"""Graphviz attribute to its value, or to a function of the part that gives the value."""
+"""Graphviz attributes and their values, or functions of the node, edge or box that return them."""
 
 _FONT = "Helvetica,Arial,Liberation Sans,DejaVu Sans,sans-serif"
 _TITLE_SIZE = 11
@@ -144,7 +144,7 @@ _LAYOUT_ATTRIBUTES = frozenset(
         "remincross",
     )
 )
-"""With one of them set, dot lays out, however long it takes."""
+"""If one of them is set, dot is used, however long it takes."""
 
 _MEASURES: Mapping[ColorBy, tuple[Callable[[NodeCost], int], Callable[[int], str]]] = {
     "time": (lambda cost: cost.time_ns, lambda value: format_time(value / 1e9)),
@@ -156,18 +156,18 @@ _MEASURES: Mapping[ColorBy, tuple[Callable[[NodeCost], int], Callable[[int], str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """Graphviz attributes that the caller wants otherwise."""
+    """Graphviz attributes that replace the defaults."""
 
     graph: Override = field(default_factory=dict)
     node: Override = field(default_factory=dict)
     module: Override = field(default_factory=dict)
-    """Of closed modules."""
+    """For closed modules."""
     edge: Override = field(default_factory=dict)
     box: Override = field(default_factory=dict)
 
 
 class GraphStyle:
-    """The attributes of all parts of one graph."""
+    """The Graphviz attributes of all parts of one graph."""
 
     def __init__(
         self, graph: Graph, palette: Palette, color_by: ColorBy | None, overrides: Overrides
@@ -177,22 +177,22 @@ class GraphStyle:
         self.color_by = color_by
         self._overrides = overrides
         self.depths: dict[NodeId | None, int] = {None: -1}
-        """How many boxes are around each box."""
+        """The number of boxes around each box."""
         for box in graph.boxes:
             self.depths[box.id] = self.depths[box.parent] + 1
         self.boxes = {box.id: box for box in graph.boxes}
         self.names = _distinct(graph.leaves)
-        """What Graphviz knows each node as."""
+        """The name of each node in Graphviz."""
         self._failed = {node.id for node in graph.leaves if node.detail.failed}
         self.most = max((self.measure(node.detail.cost) for node in graph.leaves), default=0)
 
     @property
     def chooses_layout(self) -> bool:
-        """Whether the caller set an attribute that tells dot how to lay out."""
+        """Whether the caller set a layout attribute of dot."""
         return not _LAYOUT_ATTRIBUTES.isdisjoint(self._overrides.graph)
 
     def of_graph(self) -> Attributes:
-        """Of the whole."""
+        """The attributes of the graph."""
         palette = self.palette
         return {
             "bgcolor": palette.ground,
@@ -203,7 +203,7 @@ class GraphStyle:
         }
 
     def of_node(self, node: Node) -> Attributes:
-        """Of a node."""
+        """The attributes of a node."""
         ink = self._ink(node)
         lines = list(labels.node_lines(node, self.graph.pass_info.error))
         if node.kind in ("op", "call") and self.measure(node.detail.cost):
@@ -226,7 +226,7 @@ class GraphStyle:
         }
 
     def of_edge(self, edge: Edge) -> Attributes:
-        """Of an edge."""
+        """The attributes of an edge."""
         failed = edge.target in self._failed
         lines = "\n".join(labels.edge_lines(edge))
         way = f"{self.names[edge.source]} → {self.names[edge.target]}"
@@ -244,7 +244,7 @@ class GraphStyle:
         }
 
     def of_box(self, box: Node) -> Attributes:
-        """Of a box, but for its title."""
+        """The attributes of a box, without its title."""
         repeats = box.detail.repetition.times > 1
         return {
             "id": _literal(harmless(f"box {box.name}")),
@@ -257,17 +257,17 @@ class GraphStyle:
         }
 
     def of_title(self, box: Node, *, continued: bool = False) -> list[Attributes]:
-        """Of the lines of a box's title, on the fill of the box, so that no edge runs through."""
+        """The attributes of a box's title lines, filled so that no edge shows through."""
         ground = f'bgcolor="{self._box_fill(box)}"'
         lines = self._title(box, continued)
         return [words_only(_table([line], "left", ground)) for line in lines]
 
     def title_of(self, box: Node) -> str:
-        """The label that leaves room for the title of a box."""
+        """The label that reserves space for the title of a box."""
         return _table(self._title(box, False), "left")
 
     def of_headline(self) -> Attributes:
-        """Of the lines above the picture."""
+        """The attributes of the lines above the picture."""
         model, facts = labels.headline(self.graph.pass_info)
         rows = [
             _sized(_bold(model), _HEADLINE_SIZE, self.palette.text),
@@ -276,11 +276,11 @@ class GraphStyle:
         return words_only(_table(rows, "left"))
 
     def measure(self, cost: NodeCost) -> int:
-        """What the colours tell of a node."""
+        """The value that the colour of a node shows."""
         return _MEASURES[self.color_by][0](cost) if self.color_by is not None else 0
 
     def amount(self, value: int) -> str:
-        """A measure in words."""
+        """A measured value as text."""
         if self.color_by is None:
             return ""
         whole = self.measure(self.graph.pass_info.cost)
@@ -299,7 +299,7 @@ class GraphStyle:
         if node.detail.failed:
             return palette.failure
         if self.color_by is not None and node.kind in ("op", "call"):
-            # Costs span orders of magnitude; under a square root the small ones still differ.
+            # Costs span orders of magnitude; with a square root the small ones still differ.
             share = math.sqrt(self.measure(node.detail.cost) / self.most) if self.most else 0.0
             return NodeColors(fill=mix(palette, share), line=palette.op.line)
         if node.kind == "stub":
@@ -320,7 +320,7 @@ class GraphStyle:
 
 
 def words_only(label: str) -> Attributes:
-    """Of text that stands on the page by itself."""
+    """The attributes of free text."""
     return {"class": "text", "shape": "plain", "label": label, "fontname": _FONT, "tooltip": " "}
 
 
@@ -338,7 +338,7 @@ def _node_style(node: Node) -> str:
         styles.append("dotted")
     elif not node.detail.from_input:
         styles.append("dashed")
-    # An op on its own has round corners, an op that is all of a module has square ones.
+    # An op has round corners; an op that is a whole module has square ones.
     if node.kind in ("op", "stub") and not node.module:
         styles.append("rounded")
     return ",".join(styles)
@@ -364,28 +364,28 @@ def _chosen(overrides: Override, part: Any) -> Attributes:
 
 
 def _literal(text: str) -> str:
-    """A text that Graphviz shows as it is: neither escapes, nor entities, nor markup."""
+    """A text without escapes, entities or markup for Graphviz."""
     return _unmarked(text.replace("\\", "\\\\").replace("&", "&amp;").replace("\n", "\\n"))
 
 
 def _unmarked(text: str) -> str:
-    # In angle brackets it would be read as markup; a space of no width in front prevents that.
+    # Graphviz reads a text in angle brackets as markup; a zero-width space in front prevents that.
     return f"\u200b{text}" if text.startswith("<") and text.endswith(">") else text
 
 
 def _hint(text: str, *, readings: int = 1) -> str:
-    """A text for the pointer to show, which Graphviz reads so many times for escapes."""
+    """A tooltip, which Graphviz unescapes `readings` times."""
     escaped = text.replace("\\", "\\" * 2**readings).replace("&", "&amp;")
     return _unmarked(escaped.replace("\n", "&#10;"))
 
 
 def _padded(text: str) -> str:
-    # Graphviz sets a label right against its edge.
+    # Graphviz puts a label directly next to its edge.
     return "\n".join(f"  {line}  " for line in text.split("\n"))
 
 
 def _text(text: str) -> str:
-    # Graphviz looks for escapes in markup too, and knows two backslashes as one.
+    # Graphviz also unescapes markup: two backslashes become one.
     return html.escape(text.replace("\\", "\\\\")) or " "
 
 
