@@ -37,7 +37,7 @@ def time_step(spec: Spec, rounds: int, pages_at_hand: bool = False) -> Times:
 
     With `pages_at_hand` the system is not asked for memory while they run.
     """
-    from torchglass.capture.measure.flop_counter import FlopCounter, FlopMode
+    from torchglass.capture.measure.flops import FlopCounter, FlopMode
     from torchglass.capture.module_calls import observe_calls
 
     if pages_at_hand:

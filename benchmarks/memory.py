@@ -173,7 +173,7 @@ def measure_step(spec: Spec, rounds: int, *, tracker: bool = True) -> Times:
             output = subject.forward()
         with recorder.watching("backward"):
             torch.autograd.backward(output.sum())
-        recorder.ledger.close()
+        recorder.log.close()
 
     def profiled() -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]

@@ -14,7 +14,7 @@ from benchmarks.models import GPT_2, MLP, RESNET18, Scale, Spec, Subject, build
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
 
 if TYPE_CHECKING:
-    from torchglass.capture.measure.timer import Stopwatch
+    from torchglass.capture.measure.profile import Stopwatch
 
 Run = Callable[[], object]
 
@@ -43,7 +43,7 @@ def time_forward(spec: Spec, rounds: int, *, ops: bool) -> Times:
 
 def time_step(spec: Spec, rounds: int) -> Times:
     """A forward and backward in which modules, ops and the nodes of autograd are timed."""
-    from torchglass.capture.measure.timer import NodeTimer
+    from torchglass.capture.measure.profile import NodeTimer
 
     subject = build(spec)
     modules = list(subject.model.named_modules())
@@ -70,7 +70,7 @@ def _timed_forward(
     subject: Subject, modules: list[tuple[str, nn.Module]], *, ops: bool
 ) -> tuple[Stopwatch, torch.Tensor]:
     from torchglass.capture.measure.clocks import HostClock, cpu_clock
-    from torchglass.capture.measure.timer import ModuleTimer, Stopwatch, timing_ops
+    from torchglass.capture.measure.profile import ModuleTimer, Stopwatch, timing_ops
     from torchglass.capture.module_calls import observe_calls
 
     clock = HostClock()

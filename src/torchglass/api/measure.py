@@ -11,7 +11,7 @@ from torchglass.errors import CaptureError
 if TYPE_CHECKING:
     from torchglass.analyse.flop_formulas import Formula
     from torchglass.capture.isolated_run import Loss
-    from torchglass.capture.measure.optimizer_copy import Making
+    from torchglass.capture.measure.memory import OptimizerChoice
     from torchglass.results.flops import Flops
     from torchglass.results.memory import Memory
     from torchglass.results.profile import Profile
@@ -138,7 +138,7 @@ def memory(
     model: Any,
     *inputs: Any,
     backward: bool = True,
-    optimizer: Making | None = None,
+    optimizer: OptimizerChoice | None = None,
     loss: Loss | None = None,
     fake: bool = False,
     **kwargs: Any,
@@ -196,7 +196,7 @@ def _expect_optimizer(optimizer: Any) -> None:
     """Reject what is not an optimizer, and LBFGS, which needs a closure."""
     from torch.optim import LBFGS, Optimizer
 
-    from torchglass.capture.measure.optimizer_copy import optimizer_named
+    from torchglass.capture.measure.memory import optimizer_named
 
     made = optimizer_named(optimizer) if isinstance(optimizer, str) else optimizer
     if not callable(made) and not isinstance(made, Optimizer):

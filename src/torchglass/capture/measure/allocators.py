@@ -18,7 +18,7 @@ import torch
 
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.measure.clocks import StandingClock
-from torchglass.capture.measure.storage_log import Living, plain_tensors, storage_key
+from torchglass.capture.measure.storage_log import StorageMap, plain_tensors, storage_key
 from torchglass.capture.torch_functions import iter_tensors
 from torchglass.capture.torch_internals import (
     DisableTorchFunction,
@@ -158,7 +158,7 @@ class Storages:
     def __init__(self, clock: StandingClock) -> None:
         self.total_bytes = 0
         self._clock = clock
-        self._living: Living[int] = Living(self._gone)
+        self._living: StorageMap[int] = StorageMap(self._gone)
 
     def meet(self, tensors: Iterable[torch.Tensor | None]) -> None:
         """Count the storages of tensors that are not known yet."""

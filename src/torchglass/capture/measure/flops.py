@@ -1,27 +1,322 @@
-"""Runs one step of a model and counts its FLOPs, with a timed run where time is wanted."""
+"""Counts the FLOPs of one step of a model, kernel by kernel and per module.
+
+Kernels of a backward belong to the module call whose op they take the gradient of.
+
+    counter = FlopCounter(model.named_modules())
+    with observe_calls(counter), FlopMode(counter):
+        model(x).sum().backward()
+    counter.ops()
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from torchglass.blocks import unbroken
+from torchglass.capture.autograd import UNNUMBERED, NodeCreators
 from torchglass.capture.fake_tensors import lack_values
 from torchglass.capture.isolated_run import IsolatedRun, Loss, RunObserver, isolated_run
 from torchglass.capture.measure.clocks import Clock, clock_for
-from torchglass.capture.measure.flop_counter import FlopCounter, FlopMode, counting_functions
+from torchglass.capture.measure.flop_rules import (
+    Rule,
+    registered_functions,
+    rule_of,
+    rule_of_function,
+)
 from torchglass.capture.model.live_modules import modules_in, tensors_of
-from torchglass.capture.module_calls import observe_calls
+from torchglass.capture.module_calls import ModuleStack, observe_calls
 from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import retried_with_gradients
-from torchglass.capture.torch_modes import mode_on
-from torchglass.errors import CaptureError
-from torchglass.records.measures import FlopRecord
+from torchglass.capture.torch_internals import node_number, running_node
+from torchglass.capture.torch_modes import LookingMode, mode_on
+from torchglass.capture.trace.kernel_mode import is_made_of_others
+from torchglass.errors import CaptureError, warn
+from torchglass.records.measures import CallPath, FlopRecord, FlopStage, FlopStatus, OpFlopRecord
 from torchglass.records.model import Model
 from torchglass.records.timing import Stage
+
+
+class CountedCall(NamedTuple):
+    """A running call, whose ops belong to a place: a path below the place of its caller."""
+
+    path: str | None
+    place: int | None
+    recomputed: bool
+
+
+class _OpTotals:
+    """What all calls of one op in one place came to."""
+
+    __slots__ = ("bytes", "calls", "flops", "marks")
+
+    def __init__(self) -> None:
+        self.calls = self.flops = self.bytes = 0
+        self.marks: list[Any] = []
+
+
+class FlopCounter(ModuleStack[CountedCall]):
+    """Adds up the FLOPs of ops by the module call that they run in."""
+
+    def __init__(
+        self, modules: Iterable[tuple[str, nn.Module]], clock: Clock | None = None
+    ) -> None:
+        super().__init__(modules, "the FLOPs of some modules were not counted")
+        self._clock = clock
+        self._places: dict[tuple[int | None, str], int] = {}
+        self._calls: list[int] = []
+        self._last: dict[str, int] = {}
+        self._makers: NodeCreators[int | None] = NodeCreators()
+        self._node_place: int | None = None
+        self._amounts: dict[tuple[str, FlopStatus, int | None, FlopStage], _OpTotals] = {}
+        self.is_backward = False
+        """Whether the step is in its backward."""
+
+    @unbroken
+    def inside(self, path: str) -> Iterator[None]:
+        """Count what runs in this block for something that is not a module, as a function."""
+        call = self._begin(path, recomputed=False)
+        self.running.append(call)
+        self.current = call
+        try:
+            yield
+        finally:
+            self.leave(len(self.running) - 1)
+
+    def begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> CountedCall:
+        """Find the place of a call; what has none is on the stack as well, with its backward."""
+        return self._begin(self.locate(module), recomputed=self.is_recomputation())
+
+    def end(self, call: CountedCall, output: Any, error: BaseException | None) -> None:
+        """What follows is the caller's."""
+        self._makers.begin(None if self.current is None else self.current.place)
+
+    def add(
+        self,
+        op: str,
+        nature: FlopStatus,
+        *,
+        flops: int = 0,
+        moved: int = 0,
+        marks: Sequence[Any] = (),
+    ) -> None:
+        """An op ran here and now."""
+        place, stage = self._home()
+        key = op, nature, place, stage
+        amount = self._amounts.get(key)
+        if amount is None:
+            amount = self._amounts[key] = _OpTotals()
+        amount.calls += 1
+        amount.flops += flops
+        amount.bytes += moved
+        amount.marks += marks
+
+    def places(self) -> tuple[CallPath, ...]:
+        """All places where modules were called, in the order of their first calls."""
+        return tuple(
+            CallPath(path=path, parent=parent, calls=calls)
+            for (parent, path), calls in zip(self._places, self._calls, strict=True)
+        )
+
+    def ops(self) -> tuple[OpFlopRecord, ...]:
+        """What was added up; a clock may have to wait for its device."""
+        times = iter(self._read_clock())
+        return tuple(
+            OpFlopRecord(
+                op=op,
+                place=place,
+                stage=stage,
+                nature=nature,
+                calls=amount.calls,
+                flops=amount.flops,
+                bytes=amount.bytes,
+                time_ns=None if self._clock is None else _taken(times, len(amount.marks)),
+            )
+            for (op, nature, place, stage), amount in self._amounts.items()
+        )
+
+    def _read_clock(self) -> list[int]:
+        marks = [mark for amount in self._amounts.values() for mark in amount.marks]
+        return [] if self._clock is None else self._clock.nanoseconds(marks)
+
+    def _begin(self, path: str | None, *, recomputed: bool) -> CountedCall:
+        place = None if path is None else self._place_of(path, recomputed=recomputed)
+        self._makers.begin(place)
+        return CountedCall(path, place, recomputed)
+
+    def _place_of(self, path: str, *, recomputed: bool) -> int:
+        caller = self.current
+        if recomputed and path in self._last and not (caller and caller.recomputed):
+            # It is still part of whoever called it in the forward.
+            return self._last[path]
+        key = (None if caller is None else caller.place), path
+        place = self._places.setdefault(key, len(self._places))
+        if place == len(self._calls):
+            self._calls.append(0)
+        if not recomputed:
+            self._calls[place] += 1
+            self._last[path] = place
+        return place
+
+    def _home(self) -> tuple[int | None, FlopStage]:
+        """Where what runs now belongs, and in which stage it runs."""
+        node = running_node()
+        innermost = self.current
+        if node is None:
+            place = None if innermost is None else innermost.place
+            return place, "backward" if self.is_backward else "forward"
+        if innermost is not None and innermost.recomputed:
+            return innermost.place, "recompute" if self.is_backward else "forward"
+        number = node_number(node)
+        if number != UNNUMBERED:
+            # What adds a gradient to its leaf runs right after whoever made it.
+            self._node_place = self._makers.find(number)
+        if not self.is_backward:
+            return self._node_place, "forward"
+        # Gradients are on in a backward only for what is run forward again.
+        return self._node_place, "recompute" if torch.is_grad_enabled() else "backward"
+
+
+def _taken(times: Iterator[int], count: int) -> int:
+    """What the time between pairs of moments adds up to."""
+    return sum(-next(times) + next(times) for _ in range(count // 2))
+
+
+class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
+    """Adds the FLOPs of every kernel to a counter, and with a clock the time that it took."""
+
+    def __init__(self, counter: FlopCounter, clock: Clock | None = None) -> None:
+        super().__init__()
+        self._counter = counter
+        self._clock = clock
+        self._rules: dict[Any, Rule] = {}
+        # Whether what runs is part of something that is counted as a whole.
+        self._is_paused = False
+        self._warned = False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            # A tensor made of others: what it does with those comes by next.
+            return NotImplemented
+        rule = self._rules.get(func)
+        if rule is None:
+            rule = self._rules[func] = rule_of(func)
+        if rule.opens and is_made_of_others(func, args, kwargs):
+            with self:
+                return func.decompose(*args, **kwargs)
+        return self._run(rule, func, args, kwargs, args)
+
+    def count_whole(
+        self, rule: Rule, run: Callable[..., Any], args: tuple[Any, ...], given: tuple[Any, ...]
+    ) -> Any:
+        """Run something that is no kernel, and count it by a rule instead of what it runs."""
+        was_paused, self._is_paused = self._is_paused, True
+        try:
+            return self._run(rule, run, args, {}, given, paused=was_paused)
+        finally:
+            self._is_paused = was_paused
+
+    def _run(
+        self,
+        rule: Rule,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        given: tuple[Any, ...],
+        *,
+        paused: bool | None = None,
+    ) -> Any:
+        if self._clock is None:
+            output = func(*args, **kwargs)
+            marks: tuple[Any, ...] = ()
+        else:
+            start = self._clock.mark()
+            output = func(*args, **kwargs)
+            marks = start, self._clock.mark()
+        if not (self._is_paused if paused is None else paused):
+            self._count(rule, given, kwargs, output, marks)
+        return output
+
+    def _count(
+        self,
+        rule: Rule,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        output: Any,
+        marks: tuple[Any, ...],
+    ) -> None:
+        flops: int | None = 0
+        moved, nature = 0, rule.nature
+        try:
+            if rule.moves is not None:
+                moved = rule.moves(args, output)
+            if rule.flops is not None:
+                flops = rule.flops(args, kwargs, output)
+        except Exception as problem:  # noqa: BLE001 - no error of ours may stop the user's forward
+            flops = None
+            self._warn(rule.name, problem)
+        if flops is None:
+            flops, nature = 0, "uncounted"
+        self._counter.add(rule.name, nature, flops=flops, moved=moved, marks=marks)
+
+    def _warn(self, name: str, problem: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            warn(f"the formula of {name} failed, so it is not counted: {problem!r}")
+
+
+@unbroken
+def counting_functions(mode: FlopMode) -> Iterator[None]:
+    """Count the registered Functions by their formulas, and nothing that runs inside of them."""
+    with contextlib.ExitStack() as stack:
+        for function, formulas in registered_functions():
+            name = function.__name__
+            if formulas.forward is not None:
+                rule = rule_of_function(name, formulas.forward)
+                stack.enter_context(_counted(mode, rule, function, "forward"))
+            if formulas.backward is not None:
+                rule = rule_of_function(f"{name}Backward", formulas.backward)
+                stack.enter_context(_counted(mode, rule, function, "backward"))
+        yield
+
+
+@unbroken
+def _counted(mode: FlopMode, rule: Rule, owner: Any, name: str) -> Iterator[None]:
+    """Let a Function have a method that is counted until the block ends."""
+    run: Callable[..., Any] = getattr(owner, name)
+    own = vars(owner).get(name)
+    # Autograd hands its context to a backward, and to a forward that saves things itself.
+    has_context = name == "backward" or _saves_in_forward(owner)
+
+    def counted(*args: Any) -> Any:
+        return mode.count_whole(rule, run, args, args[has_context:])
+
+    setattr(owner, name, staticmethod(counted))
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
+
+
+def _saves_in_forward(function: Any) -> bool:
+    return bool(function.setup_context is torch.autograd.Function.setup_context)
+
 
 _NO_GRADIENT = "nothing that the model returned has a gradient, so only its forward was counted"
 _UNCOMPILED = "compiled modules were counted as the Python that they were made of"

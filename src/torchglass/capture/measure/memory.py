@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from torchglass.blocks import unbroken
 from torchglass.capture.autograd import Reached, leaves_among
@@ -22,14 +24,124 @@ from torchglass.capture.isolated_run import (
 )
 from torchglass.capture.measure.allocators import Meter, meters_for
 from torchglass.capture.measure.memory_recorder import MemoryRecorder
-from torchglass.capture.measure.optimizer_copy import Making, Twin, optimizer_named
 from torchglass.capture.model.live_modules import modules_in, parameters_of, tensors_of
+from torchglass.capture.nested_tensors import named_tensors
 from torchglass.capture.restore_state import retried_with_gradients
+from torchglass.capture.torch_internals import OPTIMIZER_HOOK_TABLES, tree_map_only
 from torchglass.errors import CaptureError
 from torchglass.records.measures import AllocatorPeak, Footprint
 from torchglass.records.model import Model
 from torchglass.records.timing import Stage
 from torchglass.records.trace import CallRecord
+
+OptimizerChoice = str | Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer]
+"""An optimizer by its name in torch.optim, as an instance, or as what makes one of parameters."""
+
+
+class _Trained(NamedTuple):
+    """A parameter that the optimizer would change."""
+
+    own: nn.Parameter
+    """The copy that it changes instead."""
+    original: torch.Tensor
+    """The one that the model runs on."""
+    users: torch.Tensor
+    """The one that the user's optimizer knows; the original may be a fake of it."""
+
+
+class OptimizerCopy:
+    """An optimizer over copies of parameters, which takes their gradients from the originals."""
+
+    def __init__(
+        self,
+        choice: OptimizerChoice,
+        originals: Sequence[torch.Tensor],
+        users: Sequence[torch.Tensor],
+    ) -> None:
+        self._trained = [
+            _Trained(nn.Parameter(original.detach().clone()), original, user)
+            for original, user in zip(originals, users, strict=True)
+            if original.requires_grad
+        ]
+        self._optimizer = _made(choice, self._trained)
+
+    @property
+    def name(self) -> str:
+        """The class of the optimizer."""
+        return type(self._optimizer).__name__
+
+    @property
+    def copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """What it changes, and what each of those stands for."""
+        return ((trained.own, trained.original) for trained in self._trained)
+
+    def take_gradients(self) -> None:
+        """Let the copies have the gradients that a backward gave to their originals."""
+        for trained in self._trained:
+            trained.own.grad = trained.original.grad
+
+    def drop_gradients(self) -> None:
+        """Hold no gradient any longer, as the next step would free them before its forward."""
+        for trained in self._trained:
+            trained.own.grad = None
+
+    def step(self) -> None:
+        """Step as the optimizer does."""
+        self._optimizer.step()
+
+    def state(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The tensors that it keeps from step to step, each with the parameter it is for."""
+        originals = {id(trained.own): trained.original for trained in self._trained}
+        for own, state in self._optimizer.state.items():
+            for _, tensor in named_tensors(state):
+                yield tensor, originals[id(own)]
+
+
+def _made(choice: OptimizerChoice, trained: Sequence[_Trained]) -> Optimizer:
+    if isinstance(choice, Optimizer):
+        return _like(choice, {id(one.users): one.own for one in trained})
+    make = optimizer_named(choice) if isinstance(choice, str) else choice
+    made = make([one.own for one in trained])
+    if not isinstance(made, Optimizer):
+        raise CaptureError(f"{choice!r} made a {type(made).__name__}, which is not an optimizer")
+    return made
+
+
+def optimizer_named(name: str) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
+    """The class in torch.optim that has a name, in capitals or not."""
+    kinds = {
+        kind.lower(): found
+        for kind, found in vars(torch.optim).items()
+        if isinstance(found, type) and issubclass(found, Optimizer) and found is not Optimizer
+    }
+    if name.lower() not in kinds:
+        raise CaptureError(f"torch.optim has no {name!r}; it has {', '.join(sorted(kinds))}")
+    kind: Callable[[Iterable[nn.Parameter]], Optimizer] = kinds[name.lower()]
+    return kind
+
+
+def _like(original: Optimizer, own: Mapping[int, nn.Parameter]) -> Optimizer:
+    """An optimizer with the settings and state of another, for the copies of its parameters."""
+    optimizer_copy = object.__new__(type(original))
+    # A scheduler puts a `step` on the instance, which would be the original's.
+    optimizer_copy.__dict__.update(
+        {name: value for name, value in vars(original).items() if name != "step"}
+    )
+    optimizer_copy.__dict__.update({name: OrderedDict() for name in OPTIMIZER_HOOK_TABLES})
+    optimizer_copy.param_groups = [
+        {**group, "params": [own[id(p)] for p in group["params"] if id(p) in own]}
+        for group in original.param_groups
+    ]
+    optimizer_copy.state = defaultdict(dict)
+    for parameter, state in original.state.items():
+        if id(parameter) in own:
+            optimizer_copy.state[own[id(parameter)]] = _copied(state)
+    return optimizer_copy
+
+
+def _copied(state: Any) -> Any:
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), state)
+
 
 _ESTIMATED = "the workspace that an LSTM keeps for the backward is estimated from a few real steps"
 _NO_WORKSPACE = (
@@ -55,7 +167,7 @@ def measure(
     kwargs: Mapping[str, Any],
     *,
     backward: bool = True,
-    optimizer: Making | None = None,
+    optimizer: OptimizerChoice | None = None,
     loss: Loss | None = None,
     fake: bool = False,
     gradients: bool = False,
@@ -81,16 +193,18 @@ def measure(
             run.run(observer)
         footprint = observer.footprint()
         if not fake:
-            allocations = _allocations(run, observer.twin)
+            allocations = _allocations(run, observer.optimizer_copy)
             footprint = dataclasses.replace(footprint, allocations=allocations)
         return MeasuredMemory(run.read_model(), observer.calls, footprint)
 
 
-def _allocations(run: IsolatedRun, twin: Twin | None) -> tuple[AllocatorPeak, ...]:
+def _allocations(
+    run: IsolatedRun, optimizer_copy: OptimizerCopy | None
+) -> tuple[AllocatorPeak, ...]:
     """Run the step once more, and ask the allocators of its devices."""
     devices = {str(tensor.device) for tensor in run.tensors}
     last: Stage = "backward" if run.went_back else "loss" if run.backward else "forward"
-    metered = _Metered(meters_for(devices or {"cpu"}), last, twin)
+    metered = _Metered(meters_for(devices or {"cpu"}), last, optimizer_copy)
     torch.clear_autocast_cache()
     try:
         run.run(metered)
@@ -106,7 +220,7 @@ class MemoryObserver(RunObserver):
     def __init__(
         self,
         run: IsolatedRun,
-        optimizer: Making | None = None,
+        optimizer: OptimizerChoice | None = None,
         users: Sequence[torch.Tensor] = (),
     ) -> None:
         """`users` are the parameters that the user's optimizer knows; the run may have fakes."""
@@ -116,7 +230,7 @@ class MemoryObserver(RunObserver):
         self._recorder = MemoryRecorder(run.located, run.faking.fake if run.faking else None)
         self._leaves: list[torch.Tensor] = []
         self.calls: tuple[CallRecord, ...] = ()
-        self.twin: Twin | None = None
+        self.optimizer_copy: OptimizerCopy | None = None
 
     def __enter__(self) -> None:
         # Every step makes its own copies of weights in another dtype.
@@ -124,7 +238,7 @@ class MemoryObserver(RunObserver):
 
     def __exit__(self, *_: object) -> None:
         torch.clear_autocast_cache()
-        self._recorder.ledger.close()
+        self._recorder.log.close()
 
     @unbroken
     def stage(self, name: Stage) -> Iterator[None]:
@@ -133,7 +247,7 @@ class MemoryObserver(RunObserver):
             yield
         if name == "forward":
             self.calls = self._recorder.calls
-            self._recorder.ledger.retain("output")
+            self._recorder.log.retain("output")
         elif name == "backward":
             self._own_gradients()
             if self._optimizer is not None:
@@ -146,12 +260,12 @@ class MemoryObserver(RunObserver):
 
     def footprint(self) -> Footprint:
         """What the log says."""
-        blocks, changes, parts = self._recorder.ledger.read()
+        blocks, changes, parts = self._recorder.log.read()
         footprint = Footprint(
             blocks=blocks,
             changes=changes,
             parts=parts,
-            optimizer=self.twin.name if self.twin else "",
+            optimizer=self.optimizer_copy.name if self.optimizer_copy else "",
             fake=self._run.faking is not None,
         )
         return dataclasses.replace(footprint, notes=tuple(self._notes(footprint)))
@@ -176,21 +290,23 @@ class MemoryObserver(RunObserver):
         for leaf in self._leaves:
             if leaf.grad is not None:
                 path, name = self._recorder.slot_of(leaf)
-                self._recorder.ledger.own(leaf.grad, "gradient", path, name)
+                self._recorder.log.own(leaf.grad, "gradient", path, name)
         self._leaves = []
 
-    def _optimize(self, making: Making) -> None:
-        ledger = self._recorder.ledger
-        twin = self.twin = Twin(making, parameters_of(self._run.modules), self._users)
-        for copy, original in twin.copies:
-            ledger.stand_in(copy, original)
-        twin.take_gradients()
+    def _optimize(self, choice: OptimizerChoice) -> None:
+        log = self._recorder.log
+        optimizer_copy = self.optimizer_copy = OptimizerCopy(
+            choice, parameters_of(self._run.modules), self._users
+        )
+        for copy, original in optimizer_copy.copies:
+            log.stand_in(copy, original)
+        optimizer_copy.take_gradients()
         with self._recorder.watching("optimizer"):
-            twin.step()
-        for tensor, original in twin.state():
-            ledger.own(tensor, "optimizer", *self._recorder.slot_of(original))
-        ledger.close()
-        twin.drop_gradients()
+            optimizer_copy.step()
+        for tensor, original in optimizer_copy.state():
+            log.own(tensor, "optimizer", *self._recorder.slot_of(original))
+        log.close()
+        optimizer_copy.drop_gradients()
 
 
 def _lstm_weights(modules: Sequence[nn.Module]) -> list[torch.Tensor]:
@@ -201,10 +317,12 @@ def _lstm_weights(modules: Sequence[nn.Module]) -> list[torch.Tensor]:
 class _Metered(RunObserver):
     """A step over which the allocators are asked, and nobody else looks on."""
 
-    def __init__(self, meters: Sequence[Meter], last: Stage, twin: Twin | None) -> None:
+    def __init__(
+        self, meters: Sequence[Meter], last: Stage, optimizer_copy: OptimizerCopy | None
+    ) -> None:
         self._meters = meters
         self._last = last
-        self._twin = twin
+        self._optimizer_copy = optimizer_copy
         self.allocations: list[AllocatorPeak] = []
 
     @unbroken
@@ -215,10 +333,10 @@ class _Metered(RunObserver):
                 meter.start()
         yield
         if name == self._last:
-            if self._twin is not None:
-                self._twin.take_gradients()
-                self._twin.step()
-                self._twin.drop_gradients()
+            if self._optimizer_copy is not None:
+                self._optimizer_copy.take_gradients()
+                self._optimizer_copy.step()
+                self._optimizer_copy.drop_gradients()
             self.stop()
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@ run would not take. Such a block is to be counted as the old one.
     recorder = MemoryRecorder(model.named_modules())
     with recorder.watching("forward"):
         model(x)
-    recorder.ledger.read()
+    recorder.log.read()
 """
 
 from __future__ import annotations
@@ -22,14 +22,8 @@ import torch
 from torch import nn
 
 from torchglass.blocks import unbroken
-from torchglass.capture.autograd import (
-    BACKWARD,
-    NodeCreators,
-    Reached,
-    node_name,
-    saved_tensors,
-)
-from torchglass.capture.measure.storage_log import Ledger, Place
+from torchglass.capture.autograd import BACKWARD, NodeCreators, Reached, node_name, saved_tensors
+from torchglass.capture.measure.storage_log import Place, StorageLog
 from torchglass.capture.module_calls import CallRecorder, RecordedCall, observe_calls
 from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import Replace
@@ -80,7 +74,7 @@ class _Holders(NamedTuple):
     storage: int
 
 
-class Sums:
+class GradientSums:
     """Tells sums that a plain run would make in place."""
 
     def __init__(self) -> None:
@@ -141,7 +135,7 @@ _MAKES_FROM_DATA = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.
 
 
 class MemoryRecorder(CallRecorder):
-    """Writes into a ledger what each kernel takes, and in which module."""
+    """Writes into a log what each kernel takes, and in which module."""
 
     def __init__(
         self, modules: Sequence[tuple[str, nn.Module]], fake: Replace | None = None
@@ -153,20 +147,20 @@ class MemoryRecorder(CallRecorder):
         self._slots: dict[int, tuple[str, str]] = {}
         self._mode = KernelMode(self)
         self._creators: NodeCreators[_Creator] = NodeCreators()
-        self._sums = Sums()
+        self._sums = GradientSums()
         self.has_sparse = False
         """Whether a kernel gave a tensor that is not strided."""
-        self.ledger = Ledger()
+        self.log = StorageLog()
 
     @unbroken
     def watching(self, phase: StepPhase) -> Iterator[None]:
         """A part of the step runs in this block, and nothing else."""
         if phase == "forward":
             self._hold_model()
-        self.ledger.begin(phase)
+        self.log.begin(phase)
         with observe_calls(self), mode_on(self._mode):
             yield
-        self.ledger.end()
+        self.log.end()
 
     def begin(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -195,21 +189,21 @@ class MemoryRecorder(CallRecorder):
 
     def retain(self, nodes: Iterable[Reached]) -> None:
         """The backward is about to begin: what is still there is kept for it."""
-        self.ledger.retain("activation")
+        self.log.retain("activation")
         for tensor, saver in tensors_saved_by(nodes, self._creators):
-            self.ledger.saved(tensor, saver)
+            self.log.saved(tensor, saver)
 
     def _take(self, event: OpEvent, path: str | None) -> None:
-        ledger = self.ledger
+        log = self.log
         if event.function not in _MAKES_FROM_DATA:
             self._hold_inputs(iter_tensors((event.args, dict(event.kwargs))))
-        ledger.place = Place(path, kernel_name(event.function))
+        log.place = Place(path, kernel_name(event.function))
         in_place = self._sums.in_place(event)
         if in_place is not None:
-            ledger.replace(*in_place)
+            log.replace(*in_place)
         for tensor in (*iter_tensors(event.output), *event.written):
             self.has_sparse = self.has_sparse or tensor.layout is not torch.strided
-            ledger.take(tensor)
+            log.take(tensor)
 
     def _hold_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
@@ -235,10 +229,10 @@ class MemoryRecorder(CallRecorder):
     def _hold(
         self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
     ) -> None:
-        self.ledger.hold(tensor, kind, path, name)
+        self.log.hold(tensor, kind, path, name)
         # Some reach the kernels as they are: those of scripts, and those from outside of the model.
         if self._fake is not None and not isinstance(tensor, FakeTensor):
-            self.ledger.stand_in(self._fake(tensor), tensor)
+            self.log.stand_in(self._fake(tensor), tensor)
 
 
 def kernel_name(function: Any) -> str:

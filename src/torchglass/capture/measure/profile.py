@@ -1,16 +1,37 @@
-"""Times a model: warm-up runs, then plain and timed runs in turn."""
+"""Times a model: its modules, ops and autograd nodes, in warm-up, plain and timed runs.
+
+watch = Stopwatch(clock, cpu)
+    with observe_calls(ModuleTimer(watch, model.named_modules())), timing_ops(watch):
+        model(x)
+
+A node belongs to the op, or at least to the module call, in which the forward made it. Nothing is
+put around modules: in-place ones, checkpoints and modules that return tuples work as ever.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
+from torch.autograd.graph import Node
+from torch.overrides import TorchFunctionMode
 
 from torchglass.analyse.time_attribution import charge
 from torchglass.blocks import unbroken
-from torchglass.capture.autograd import Reached
+from torchglass.capture.autograd import (
+    UNNUMBERED,
+    Gradients,
+    HookHandles,
+    NodeCreators,
+    Reached,
+    node_name,
+    nodes_behind,
+)
 from torchglass.capture.isolated_run import (
     ForwardCalls,
     IsolatedRun,
@@ -19,12 +40,274 @@ from torchglass.capture.isolated_run import (
     isolated_run,
 )
 from torchglass.capture.measure.clocks import Clock, CpuClock, clock_for, cpu_clock
-from torchglass.capture.measure.timer import ModuleTimer, NodeTimer, Stopwatch, timing_ops
-from torchglass.capture.module_calls import CallRecorder, observe_calls
+from torchglass.capture.module_calls import CallRecorder, ModuleStack, observe_calls
+from torchglass.capture.nested_tensors import named_tensors
 from torchglass.capture.restore_state import retried_with_gradients
+from torchglass.capture.torch_functions import OPENED, without_guards
+from torchglass.capture.torch_internals import node_number
+from torchglass.capture.torch_modes import fused_paths_kept, mode_on, run_below
 from torchglass.records.model import Model
-from torchglass.records.timing import RunTimes, Span, Stage, Timing
+from torchglass.records.timing import RunTimes, Span, SpanKind, Stage, Timing
 from torchglass.records.trace import CallRecord
+
+
+class RawSpan:
+    """A span with the marks of its clock still to be read."""
+
+    __slots__ = ("cpu_ns", "end", "kind", "owner", "parent", "start", "subject")
+
+    start: Any
+    end: Any
+    cpu_ns: int
+    """What the CPU's clock said at the start; after the end, how much it went on."""
+
+    def __init__(self, kind: SpanKind, subject: Any, parent: int | None, owner: int | None) -> None:
+        self.kind = kind
+        self.subject = subject
+        self.parent = parent
+        self.owner = owner
+
+
+class Stopwatch:
+    """Takes down when things begin and end, and which of them created which autograd node."""
+
+    def __init__(self, clock: Clock, cpu: CpuClock) -> None:
+        self._clock = clock
+        self._mark = clock.mark
+        self._cpu = cpu
+        self.spans: list[RawSpan] = []
+        self._open: list[int] = []
+        self.current: int | None = None
+        """The innermost span that has not ended."""
+        self.creators: NodeCreators[int] = NodeCreators()
+        """The innermost span in which each autograd node was created."""
+
+    @property
+    def depth(self) -> int:
+        """How many things have begun and not ended."""
+        return len(self._open)
+
+    def begin(self, kind: SpanKind, subject: Any, owner: int | None = None) -> int:
+        """Something begins; how deep it is, which `end` wants to know."""
+        depth, index = len(self._open), len(self.spans)
+        parent = self.current
+        span = RawSpan(kind, subject, parent, parent if owner is None else owner)
+        self.spans.append(span)
+        self._open.append(index)
+        self.current = index
+        self.creators.begin(index)
+        # The clock is read last here and first at the end: our own work is not in the span.
+        span.cpu_ns = self._cpu()
+        span.start = self._mark()
+        return depth
+
+    def end(self, depth: int) -> None:
+        """What began at a depth ends, and with it all that is deeper."""
+        mark = self._mark()
+        cpu_ns = self._cpu()
+        while len(self._open) > depth:
+            span = self.spans[self._open.pop()]
+            span.end = mark
+            span.cpu_ns = cpu_ns - span.cpu_ns
+        self.current = self._open[-1] if self._open else None
+        self.creators.begin(self.current)
+
+    def innermost_path(self) -> str | None:
+        """The path of the module that is at work; None outside of all modules."""
+        index = self.current
+        while index is not None:
+            span = self.spans[index]
+            if span.kind == "module":
+                return str(span.subject)
+            index = span.owner
+        return None
+
+    def is_in_node(self) -> bool:
+        """Whether what is at work is a node of autograd, and nothing that it began."""
+        return self.current is not None and self.spans[self.current].kind == "node"
+
+    def read(self) -> tuple[Span, ...]:
+        """The spans with their times; the clock may have to wait for its device."""
+        marks = [mark for span in self.spans for mark in (span.start, span.end)]
+        times = self._clock.nanoseconds(marks)
+        return tuple(
+            Span(
+                kind=span.kind,
+                name=_name(span),
+                parent=span.parent,
+                owner=span.owner,
+                start_ns=start,
+                end_ns=end,
+                cpu_ns=span.cpu_ns,
+            )
+            for span, start, end in zip(self.spans, times[::2], times[1::2], strict=True)
+        )
+
+
+def _name(span: RawSpan) -> str:
+    if span.kind == "op":
+        return str(getattr(span.subject, "__name__", type(span.subject).__name__))
+    return str(span.subject)
+
+
+Tag = Callable[[Iterable[torch.Tensor]], None]
+"""Has the nodes that made some tensors timed when autograd comes to them."""
+
+_is_compiling = torch.compiler.is_compiling
+_ASK_ONLY = frozenset(
+    {
+        *("__get__", "__set__", "__delete__", "__len__", "__hash__", "__repr__", "__format__"),
+        *("size", "dim", "ndimension", "stride", "numel", "nelement", "element_size", "is_complex"),
+        *("is_floating_point", "is_contiguous", "storage_offset", "data_ptr", "get_device"),
+        *("untyped_storage", "requires_grad_", "retain_grad", "register_hook", "is_shared"),
+        *("_set_grad_enabled", "set_grad_enabled"),
+    }
+)
+"""Functions that look at a tensor and compute nothing."""
+
+
+class TimedCall(NamedTuple):
+    """A running call, and how deep its span is among all spans."""
+
+    path: str
+    depth: int
+
+
+class ModuleTimer(ModuleStack[TimedCall]):
+    """Has a stopwatch time the calls of the modules it is given, and of those that they make."""
+
+    def __init__(
+        self,
+        watch: Stopwatch,
+        modules: Iterable[tuple[str, nn.Module]],
+        tag: Tag | None = None,
+    ) -> None:
+        super().__init__(modules, "the times of some modules were not recorded")
+        self._watch = watch
+        self._callers: dict[str, int | None] = {}
+        self._tag = tag
+
+    def begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> TimedCall | None:
+        """Start the span of a call."""
+        watch = self._watch
+        path = self.locate(module)
+        if path is None:
+            return None
+        if watch.is_in_node():
+            # Autograd runs it again: it is still part of whoever called it in the forward.
+            return TimedCall(path, watch.begin("module", path, self._callers.get(path)))
+        self._callers[path] = watch.current
+        return TimedCall(path, watch.begin("module", path))
+
+    def end(self, call: TimedCall, output: Any, error: BaseException | None) -> None:
+        """End the span of a call."""
+        self._watch.end(call.depth)
+        if self._tag is not None and self._watch.is_in_node():
+            # A checkpoint that runs its forward again may well run a backward of that right after.
+            self._tag(tensor for _, tensor in named_tensors(output))
+
+    def caller_path(self) -> str | None:
+        """The path of the module whose span is running; that of a node is its maker's."""
+        return self._watch.innermost_path()
+
+
+class _OpTimer(TorchFunctionMode):
+    """Shows a stopwatch the torch functions that this thread calls."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        super().__init__()
+        self._watch = watch
+        self._thread = threading.get_ident()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _is_compiling():
+            # Constant while dynamo looks at this method, as it does when `torch.cond` runs.
+            return func(*args, **kwargs)
+        # Autograd hands our mode on to the threads that it has for devices.
+        if not _computes(func) or threading.get_ident() != self._thread:
+            return func(*args, **kwargs)
+        if func in OPENED:
+            return run_below(self, without_guards(func), *args, **kwargs)
+        depth = self._watch.begin("op", func)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._watch.end(depth)
+
+
+@unbroken
+def timing_ops(watch: Stopwatch) -> Iterator[None]:
+    """Show a stopwatch the ops of this thread until the block ends."""
+    with fused_paths_kept(), mode_on(_OpTimer(watch)):
+        yield
+
+
+@functools.lru_cache(maxsize=4096)
+def _computes(func: Any) -> bool:
+    return getattr(func, "__name__", "") not in _ASK_ONLY
+
+
+class NodeTimer:
+    """Has a stopwatch time nodes when autograd comes to them, until it is closed."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+        self._owners: dict[Node, int | None] = {}
+        self._hooks = HookHandles()
+
+    def tag(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Time the nodes behind some tensors, and charge them to the spans that made them."""
+        self.tag_nodes(nodes_behind(tensors))
+
+    def tag_nodes(self, nodes: Iterable[Reached]) -> None:
+        """Time these nodes; those that have their timers already keep them."""
+        for reached in nodes:
+            if reached.node not in self._owners:
+                self._tag(reached)
+
+    def close(self) -> None:
+        """Take the hooks off: the node of a leaf may live on with it."""
+        self._hooks.remove()
+        self._owners.clear()
+
+    def _tag(self, reached: Reached) -> None:
+        node = reached.node
+        number = node_number(node)
+        if number != UNNUMBERED:
+            owner = self._watch.creators.find(number)
+        else:
+            owner = None if reached.through is None else self._owners[reached.through]
+        self._owners[node] = owner
+        timer = _NodeHooks(self._watch, node_name(node), owner)
+        self._hooks.around(node, timer.begin, timer.end)
+
+
+class _NodeHooks:
+    """What autograd calls right before and right after one node."""
+
+    __slots__ = ("_depths", "_name", "_owner", "_watch")
+
+    def __init__(self, watch: Stopwatch, name: str, owner: int | None) -> None:
+        self._watch = watch
+        self._name = name
+        self._owner = owner
+        self._depths: list[int] = []
+
+    def begin(self, gradients: Gradients) -> None:
+        self._depths.append(self._watch.begin("node", self._name, self._owner))
+
+    def end(self, computed: Gradients, arrived: Gradients) -> None:
+        self._watch.end(self._depths.pop())
+
 
 _MOST_PLAIN_RUNS = 3
 _NO_GRADIENT = "nothing that the model returned has a gradient, so only its forward was timed"

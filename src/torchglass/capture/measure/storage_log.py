@@ -61,7 +61,7 @@ def storage_key(storage: Any) -> int:
     return key
 
 
-class _Living(weakref.ref[torch.UntypedStorage], Generic[K]):
+class _KnownStorage(weakref.ref[torch.UntypedStorage], Generic[K]):
     """A storage that is not held, and what is known of it."""
 
     __slots__ = ("key", "known")
@@ -69,44 +69,44 @@ class _Living(weakref.ref[torch.UntypedStorage], Generic[K]):
     known: K
 
 
-class Living(Generic[K]):
+class StorageMap(Generic[K]):
     """What is known of storages; when one goes, it is told with what was known of it."""
 
     def __init__(self, gone: Callable[[K], None]) -> None:
         self._told = gone
-        self._living: dict[int, _Living[K]] = {}
+        self._storages: dict[int, _KnownStorage[K]] = {}
 
     def find(self, storage: torch.UntypedStorage) -> K | None:
         """What is known of a storage; None if nothing is."""
-        found = self._living.get(storage_key(storage))
+        found = self._storages.get(storage_key(storage))
         return None if found is None else found.known
 
     def know(self, storage: torch.UntypedStorage, known: K) -> None:
         """Remember something of a storage, instead of what was known of it before."""
-        living: _Living[K] = _Living(storage, self._gone)
+        living: _KnownStorage[K] = _KnownStorage(storage, self._gone)
         living.key, living.known = storage_key(storage), known
-        self._living[living.key] = living
+        self._storages[living.key] = living
 
     def forget(self, storage: torch.UntypedStorage) -> K | None:
         """Remember a storage no longer; what was known of it."""
-        found = self._living.pop(storage_key(storage), None)
+        found = self._storages.pop(storage_key(storage), None)
         return None if found is None else found.known
 
     def pairs(self) -> Iterator[tuple[torch.UntypedStorage, K]]:
         """All storages that live, with what is known of them."""
-        for living in list(self._living.values()):
+        for living in list(self._storages.values()):
             storage = living()
             if storage is not None:
                 yield storage, living.known
 
     def clear(self) -> None:
         """Remember none any longer, and tell of none."""
-        self._living.clear()
+        self._storages.clear()
 
     def _gone(self, living: Any) -> None:
         key, known = living.key, living.known
-        if self._living.get(key) is living:
-            del self._living[key]
+        if self._storages.get(key) is living:
+            del self._storages[key]
             self._told(known)
 
 
@@ -122,7 +122,7 @@ class Place(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Draft:
+class _OpenBlock:
     """A block of which not all is known yet."""
 
     id: BlockId
@@ -148,14 +148,14 @@ class _Draft:
         )
 
 
-class Ledger:
+class StorageLog:
     """Takes down which blocks are there, taken and freed, until it is closed."""
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock = clock
         self._start_ns = 0
-        self._drafts: list[_Draft] = []
-        self._living: Living[_Draft] = Living(self._gone)
+        self._drafts: list[_OpenBlock] = []
+        self._storages: StorageMap[_OpenBlock] = StorageMap(self._gone)
         self._changes: list[MemoryChange] = []
         self._parts: list[StepPart] = []
         self._end = 0
@@ -179,14 +179,14 @@ class Ledger:
         """A tensor was there before the step; one that is known already stays what it is."""
         for part in plain_tensors(tensor):
             storage = part.untyped_storage()
-            if self._living.find(storage) is None:
+            if self._storages.find(storage) is None:
                 self._enter(storage, part, kind, None, Place(path), name)
 
     def take(self, tensor: torch.Tensor) -> None:
         """A kernel returned or changed a tensor: memory is taken if it is new, or has grown."""
         for part in plain_tensors(tensor):
             storage = part.untyped_storage()
-            known = self._living.find(storage)
+            known = self._storages.find(storage)
             if known is None:
                 draft = self._enter(storage, part, "temporary", self._phase, self.place)
                 self._change(draft, draft.bytes)
@@ -196,16 +196,16 @@ class Ledger:
     def replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """A tensor stands for another one from here on, in the same block."""
         for before, after in zip(plain_tensors(old), plain_tensors(new), strict=True):
-            draft = self._living.forget(before.untyped_storage())
+            draft = self._storages.forget(before.untyped_storage())
             if draft is not None:
-                self._living.know(after.untyped_storage(), draft)
+                self._storages.know(after.untyped_storage(), draft)
 
     def stand_in(self, copy: torch.Tensor, original: torch.Tensor) -> None:
         """A copy is not counted: the step would have worked on the original."""
         for ours, theirs in zip(plain_tensors(copy), plain_tensors(original), strict=True):
-            draft = self._living.find(theirs.untyped_storage())
+            draft = self._storages.find(theirs.untyped_storage())
             if draft is not None:
-                self._living.know(ours.untyped_storage(), draft)
+                self._storages.know(ours.untyped_storage(), draft)
 
     def own(
         self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
@@ -226,13 +226,13 @@ class Ledger:
 
     def retain(self, kind: BlockKind) -> None:
         """What was made on the way and is still there is more than temporary."""
-        for _, draft in self._living.pairs():
+        for _, draft in self._storages.pairs():
             if draft.phase in _MADE_ON_THE_WAY:
                 draft.kind = kind
 
     def end(self) -> None:
         """The part of the step ends; what is freed after the last one does not count."""
-        for storage, draft in self._living.pairs():
+        for storage, draft in self._storages.pairs():
             # A storage can be resized by itself, which no kernel does.
             if storage.nbytes() != draft.bytes:
                 self._resize(storage, draft)
@@ -240,7 +240,7 @@ class Ledger:
 
     def close(self) -> None:
         """Look at no storage any longer."""
-        self._living.clear()
+        self._storages.clear()
 
     def read(
         self,
@@ -271,19 +271,19 @@ class Ledger:
         phase: StepPhase | None,
         place: Place,
         name: str = "",
-    ) -> _Draft:
-        draft = _Draft(
+    ) -> _OpenBlock:
+        draft = _OpenBlock(
             BlockId(len(self._drafts)), storage.nbytes(), _spec(tensor), kind, phase, place, name
         )
         self._drafts.append(draft)
-        self._living.know(storage, draft)
+        self._storages.know(storage, draft)
         return draft
 
-    def _gone(self, draft: _Draft) -> None:
+    def _gone(self, draft: _OpenBlock) -> None:
         self._change(draft, -draft.bytes)
 
-    def _resize(self, storage: torch.UntypedStorage, old: _Draft) -> None:
-        new = _Draft(
+    def _resize(self, storage: torch.UntypedStorage, old: _OpenBlock) -> None:
+        new = _OpenBlock(
             BlockId(len(self._drafts)),
             storage.nbytes(),
             old.spec,
@@ -296,9 +296,9 @@ class Ledger:
         # An allocator copies into the new block before it frees the old one.
         self._change(new, new.bytes)
         self._change(old, -old.bytes)
-        self._living.know(storage, new)
+        self._storages.know(storage, new)
 
-    def _change(self, draft: _Draft, size: int) -> None:
+    def _change(self, draft: _OpenBlock, size: int) -> None:
         if not size:
             return
         self._changes.append(
@@ -312,9 +312,9 @@ class Ledger:
             )
         )
 
-    def _drafts_of(self, tensor: torch.Tensor) -> Iterator[_Draft]:
+    def _drafts_of(self, tensor: torch.Tensor) -> Iterator[_OpenBlock]:
         for part in plain_tensors(tensor):
-            draft = self._living.find(part.untyped_storage())
+            draft = self._storages.find(part.untyped_storage())
             if draft is not None:
                 yield draft
 

@@ -10,8 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.sleepers import FakeClock, Sleeper
-from torchglass.capture.measure.profile import measure
-from torchglass.capture.measure.timer import NodeTimer, Stopwatch
+from torchglass.capture.measure.profile import NodeTimer, Stopwatch, measure
 from torchglass.records.timing import RunTimes, Timing
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tests.sleepers import FakeClock, Sleeper
 from torchglass.analyse.time_attribution import charge
-from torchglass.capture.measure.timer import ModuleTimer, Stopwatch, timing_ops
+from torchglass.capture.measure.profile import ModuleTimer, Stopwatch, timing_ops
 from torchglass.capture.module_calls import observe_calls
 from torchglass.records.timing import ModuleKey, Span
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchglass.capture.measure.memory_recorder import Sums
+from torchglass.capture.measure.memory_recorder import GradientSums
 from torchglass.capture.trace.kernel_mode import KernelMode
 from torchglass.capture.trace.op_mode import OpEvent
 
@@ -14,7 +14,7 @@ class Listener:
     current = None
 
     def __init__(self) -> None:
-        self.sums = Sums()
+        self.sums = GradientSums()
         self.found: list[bool] = []
 
     def before_write(self, written: tuple[torch.Tensor, ...]) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchglass.capture.measure.optimizer_copy import Twin
+from torchglass.capture.measure.memory import OptimizerCopy
 from torchglass.errors import CaptureError
 
 
@@ -15,10 +15,10 @@ def trained() -> list[torch.Tensor]:
     return parameters
 
 
-def stepped(twin: Twin) -> Twin:
-    twin.take_gradients()
-    twin.step()
-    return twin
+def stepped(optimizer_copy: OptimizerCopy) -> OptimizerCopy:
+    optimizer_copy.take_gradients()
+    optimizer_copy.step()
+    return optimizer_copy
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,12 @@ def stepped(twin: Twin) -> Twin:
 def test_an_optimizer_is_a_name_a_class_or_a_function(making: object) -> None:
     parameters = trained()
 
-    twin = stepped(Twin(making, parameters, parameters))  # type: ignore[arg-type]
+    optimizer_copy = stepped(OptimizerCopy(making, parameters, parameters))  # type: ignore[arg-type]
 
-    assert twin.name == "Adam"
-    assert sorted(tensor.numel() for tensor, _ in twin.state()) == [1, 1, 2, 2, 3, 3]
+    assert optimizer_copy.name == "Adam"
+    assert sorted(tensor.numel() for tensor, _ in optimizer_copy.state()) == [1, 1, 2, 2, 3, 3]
     assert all(torch.equal(parameter, torch.ones_like(parameter)) for parameter in parameters)
-    assert all(not torch.equal(own, original) for own, original in twin.copies)
+    assert all(not torch.equal(own, original) for own, original in optimizer_copy.copies)
 
 
 def test_the_user_s_own_optimizer_is_not_stepped_and_keeps_its_state() -> None:
@@ -45,13 +45,13 @@ def test_the_user_s_own_optimizer_is_not_stepped_and_keeps_its_state() -> None:
     before = optimizer.state[parameters[0]]["momentum_buffer"].clone()
     values = parameters[0].detach().clone()
 
-    twin = stepped(Twin(optimizer, parameters, parameters))
+    optimizer_copy = stepped(OptimizerCopy(optimizer, parameters, parameters))
 
-    assert twin.name == "SGD"
+    assert optimizer_copy.name == "SGD"
     assert len(steps) == 1
     assert torch.equal(optimizer.state[parameters[0]]["momentum_buffer"], before)
     assert torch.equal(parameters[0], values)
-    assert len(list(twin.state())) == 2
+    assert len(list(optimizer_copy.state())) == 2
     assert scheduler.get_last_lr() == [0.1]
 
 
@@ -59,16 +59,16 @@ def test_a_parameter_that_is_frozen_is_left_to_itself() -> None:
     parameters = trained()
     parameters[0].requires_grad_(False)
 
-    twin = stepped(Twin("sgd", parameters, parameters))
+    optimizer_copy = stepped(OptimizerCopy("sgd", parameters, parameters))
 
-    assert [original is parameters[1] for _, original in twin.copies] == [True]
+    assert [original is parameters[1] for _, original in optimizer_copy.copies] == [True]
 
 
 def test_an_optimizer_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(CaptureError, match=r"torch\.optim has no 'adamm'; it has .*adamw"):
-        Twin("adamm", trained(), trained())
+        OptimizerCopy("adamm", trained(), trained())
 
 
 def test_what_makes_no_optimizer_is_refused() -> None:
     with pytest.raises(CaptureError, match="made a list, which is not an optimizer"):
-        Twin(list, trained(), trained())  # type: ignore[arg-type]
+        OptimizerCopy(list, trained(), trained())  # type: ignore[arg-type]

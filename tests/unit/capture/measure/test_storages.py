@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from torchglass.capture.measure.storage_log import Living, plain_tensors
+from torchglass.capture.measure.storage_log import StorageMap, plain_tensors
 
 
 def test_a_storage_is_known_by_all_of_its_views_until_the_last_is_gone() -> None:
     gone: list[str] = []
-    living: Living[str] = Living(gone.append)
+    living: StorageMap[str] = StorageMap(gone.append)
     tensor = torch.ones(4)
     view = tensor[2:]
 
@@ -25,7 +25,7 @@ def test_a_storage_is_known_by_all_of_its_views_until_the_last_is_gone() -> None
 
 def test_what_is_known_anew_is_told_once() -> None:
     gone: list[str] = []
-    living: Living[str] = Living(gone.append)
+    living: StorageMap[str] = StorageMap(gone.append)
     tensor = torch.ones(4)
 
     living.know(tensor.untyped_storage(), "before")
@@ -37,7 +37,7 @@ def test_what_is_known_anew_is_told_once() -> None:
 
 def test_nothing_is_told_of_what_was_forgotten() -> None:
     gone: list[str] = []
-    living: Living[str] = Living(gone.append)
+    living: StorageMap[str] = StorageMap(gone.append)
     one, other = torch.ones(4), torch.ones(4)
     living.know(one.untyped_storage(), "one")
     living.know(other.untyped_storage(), "other")
