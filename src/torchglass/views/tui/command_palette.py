@@ -13,8 +13,7 @@ from textual.markup import escape
 from torchglass.views.formats import harmless
 from torchglass.views.tui.keys import KeyEntry
 from torchglass.views.tui.panel_tabs import all_keys
-from torchglass.views.tui.tree.columns import NAME
-from torchglass.views.tui.tree.row_order import SortOrder
+from torchglass.views.tui.tree.columns import NAME, SortOrder
 
 if TYPE_CHECKING:
     from textual.dom import DOMNode
@@ -71,7 +70,7 @@ class Commands(Provider):
                 namespace = tree if key.place == "tree" else explorer
                 yield command_title(key), key.label, _running(explorer, key.action, namespace)
         for column in (NAME, *tree.columns):
-            sorting = tree.tree_rows.sorting.then(column.id)
+            sorting = tree.sorting.then(column.id)
             yield f"Sort by {column.name.lower()}", column.title, _sorting(explorer, sorting)
 
     async def _modules(self, query: str) -> AsyncIterator[tuple[float, Module]]:

@@ -307,8 +307,11 @@ class Explorer(Screen[None]):
         if before == after:
             self.say(WHY_EMPTY.get(group, "Nothing to show"))
             return
-        changed = (BY_ID[one].name.lower() for one in tree.labels.order if one in before ^ after)
-        self.say(f"{'Shown' if after - before else 'Hidden'}: {', '.join(changed)}")
+        changed = [BY_ID[one] for one in tree.labels.order if one in before ^ after]
+        if any(column.series for column in changed):
+            self.ask_for_series()
+        names = ", ".join(column.name.lower() for column in changed)
+        self.say(f"{'Shown' if after - before else 'Hidden'}: {names}")
 
     def action_align(self) -> None:
         labels = self.tree_panel.labels
@@ -319,11 +322,11 @@ class Explorer(Screen[None]):
         panel = self.tabs.find(LabelPanel.key)
         if isinstance(panel, LabelPanel):
             panel.take(labels)
-        self.ask_for_series()
 
     @on(LabelPanel.Changed)
     def _take_labels(self, message: LabelPanel.Changed) -> None:
         self.tree_panel.set_labels(message.labels)
+        self.ask_for_series()
 
     def action_fold_repeats(self) -> None:
         folded = not self.tree_panel.tree_rows.repeats_folded
@@ -333,7 +336,7 @@ class Explorer(Screen[None]):
 
     @on(ModuleTree.Sorted)
     def _tell_order(self) -> None:
-        self.say(self.tree_panel.tree_rows.sorting.words)
+        self.say(self.tree_panel.sorting.words)
 
     def action_jump_to_twin(self) -> None:
         """Go to the next place of a shared module or of a tied tensor."""

@@ -147,7 +147,7 @@ def test_the_palette_finds_commands_and_modules() -> None:
         while "Sort by parameter count" not in screen_text(app):
             await pilot.pause()
         await pilot.press("enter")
-        while app.explorer.tree_panel.tree_rows.sorting.column != "params":
+        while app.explorer.tree_panel.sorting.column != "params":
             await pilot.pause()
 
     drive(app, story)

@@ -86,7 +86,7 @@ def label_cursor(app: ExplorerApp) -> object:
 
 
 def order(app: ExplorerApp) -> object:
-    return app.explorer.tree_panel.tree_rows.sorting.column
+    return app.explorer.tree_panel.sorting.column
 
 
 USUAL = ["class", "gradient std", "params", "share", "memory", "time", "notes"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
 from rich.cells import cell_len
 
 from torchglass.records.model import Module
@@ -63,7 +64,7 @@ class TreeColumn:
     """All texts of the column, which decide its width."""
     applies: Callable[[ExplorerState], bool] = lambda state: True
     """Whether there is anything to show in it."""
-    series: Callable[[ExplorerState, Module], Series | None] = lambda state, module: None
+    series: Callable[[ExplorerState, Module], Series | None] | None = None
     """What has to be read of a run to draw it."""
     prefix: str = ""
     """Stands before the value where columns are not aligned and have no title."""
@@ -396,3 +397,46 @@ class ColumnChoice:
         if id in self.order:
             rest.insert(min(max(place, 0), len(rest)), id)
         return replace(self, order=tuple(rest))
+
+
+@dataclass(frozen=True, slots=True)
+class SortOrder:
+    """The column by which siblings are ordered."""
+
+    column: str = ""
+    """"" for the order of the model."""
+    upwards: bool = False
+    """Whether the smallest value, or the last text of the alphabet, comes first."""
+
+    def then(self, column: str) -> SortOrder:
+        """The order after a column was chosen again: largest first, smallest first, model order."""
+        if column != self.column:
+            return SortOrder(column)
+        return SortOrder() if self.upwards else SortOrder(column, upwards=True)
+
+    @property
+    def words(self) -> str:
+        column = BY_ID.get(self.column)
+        if column is None:
+            return "Model order"
+        ways = ("largest first", "smallest first") if column.number else ("A to Z", "Z to A")
+        return f"Sorted by {column.name.lower()}, {ways[self.upwards]}"
+
+    def ranks(self, state: ExplorerState) -> list[float] | None:
+        """A sort key for each module; None for model order. Modules without a value come last."""
+        column, modules = BY_ID.get(self.column), state.model.modules
+        if column is None:
+            return None
+        if column.number is not None:
+            sign = 1.0 if self.upwards else -1.0
+            numbers = (column.number(state, module) for module in modules)
+            return [np.inf if number is None else sign * number for number in numbers]
+        texts = [_natural(column, state, module) for module in modules]
+        _, ranks = np.unique(np.array(texts), return_inverse=True)
+        return list(-ranks if self.upwards else ranks)
+
+
+def _natural(column: TreeColumn, state: ExplorerState, module: Module) -> str:
+    """A text that sorts "9" before "10"."""
+    text = module.name if column is NAME else column.text(state, [module])
+    return text.zfill(12) if text.isdecimal() else text or "\U0010ffff"

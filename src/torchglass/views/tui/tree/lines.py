@@ -25,8 +25,8 @@ from torchglass.views.formats import harmless
 from torchglass.views.tui.explorer_state import FOUND, LOST, ExplorerState
 from torchglass.views.tui.text_rows import Piece, fit, fit_pieces
 from torchglass.views.tui.tree.column_values import RowModules
-from torchglass.views.tui.tree.columns import NAME, ColumnChoice, Group, TreeColumn
-from torchglass.views.tui.tree.row_order import SortOrder, TreeRows
+from torchglass.views.tui.tree.columns import NAME, ColumnChoice, Group, SortOrder, TreeColumn
+from torchglass.views.tui.tree.rows import TreeRows
 
 
 @dataclass(frozen=True, slots=True)

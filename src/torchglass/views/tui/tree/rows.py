@@ -12,11 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from torchglass.records.model import Model, Module, ModuleId
+
+if TYPE_CHECKING:
+    from torchglass.views.tui.explorer_state import ExplorerState
 
 Folds = frozenset[ModuleId]
 Ids = npt.NDArray[np.int64]
@@ -277,3 +281,98 @@ def next_shared_place(model: Model, module: Module) -> Module | None:
     if not places:
         return None
     return model[places[(places.index(module.id) + 1) % len(places)]]
+
+
+class TreeRows:
+    """The rows of the tree: folds, filter, order and grouped repeats."""
+
+    def __init__(self, state: ExplorerState) -> None:
+        self.state = state
+        self._folds: Folds = frozenset()
+        self.repeats_folded = False
+        self.order: ModuleOrder = state.outline.order
+        self._filter: Mask | None = None
+        self._opened: Mask | None = None
+        """What a filter opened in addition to the folds."""
+        self.rows: Ids = state.outline.order.ids[:1]
+
+    @property
+    def folds(self) -> Folds:
+        # Not earlier: building a set of a large model's ids takes longer than the rest of a search.
+        if self._opened is not None:
+            self._folds |= frozenset(np.flatnonzero(self._opened).tolist())
+            self._opened = None
+        return self._folds
+
+    def is_open(self, id: ModuleId) -> bool:
+        return id in self._folds or (self._opened is not None and bool(self._opened[id]))
+
+    @property
+    def filtered(self) -> bool:
+        return self._filter is not None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def module(self, place: int) -> Module:
+        return self.state.model[ModuleId(int(self.rows[place]))]
+
+    def row(self, module: Module) -> Sequence[Module]:
+        """The modules of a row."""
+        if not self.repeats_folded:
+            return (module,)
+        members = self.state.repeats.get(module.id, (module.id,))
+        return [self.state.model[member] for member in members]
+
+    def place_of(self, id: ModuleId) -> int:
+        """The row of a module, or of the nearest module above it that has one."""
+        for candidate in (id, *self.state.outline.ancestors(id)):
+            found = np.flatnonzero(self.rows == candidate)
+            if len(found):
+                return int(found[0])
+        return 0
+
+    def fold(self, folds: Folds) -> None:
+        self._folds, self._opened = folds, None
+        self._lay_out()
+
+    def show(self, id: ModuleId) -> None:
+        """Unfold everything above a module, and drop what else hides it."""
+        outline = self.state.outline
+        if self.repeats_folded and self._repeated()[id]:
+            self.repeats_folded = False
+        if self._filter is not None and not self._filter[id]:
+            self._filter = None
+        self.fold(reveal(outline, self.folds, [id]))
+
+    def arrange(self, folds: Folds, matches: Ids | None = None) -> None:
+        """Open these folds; with matches, show only them and the modules above them."""
+        outline = self.state.outline
+        self._folds, self._filter, self._opened = folds, None, None
+        if matches is not None:
+            self._opened = outline.above(matches)
+            self._filter = self._opened.copy()
+            self._filter[matches] = True
+        self._lay_out()
+
+    def fold_repeats(self, folded: bool) -> None:
+        self.repeats_folded = folded
+        self._lay_out()
+
+    def sort(self, ranks: Sequence[float] | None) -> None:
+        """Order siblings by these keys; None for model order."""
+        outline = self.state.outline
+        self.order = outline.order if ranks is None else outline.ordered(ranks)
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        keep = self._filter
+        if self.repeats_folded:
+            alone = ~self._repeated()
+            keep = alone if keep is None else keep & alone
+        self.rows = visible(self.order, self._folds, keep, self._opened)
+
+    def _repeated(self) -> Mask:
+        """The modules that are grouped with another one, and all below them."""
+        runs = self.state.repeats.values()
+        return self.state.outline.branches(one for run in runs for one in run[1:])

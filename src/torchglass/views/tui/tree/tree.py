@@ -18,11 +18,10 @@ from torchglass.records.series import Series
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.tree import rows
-from torchglass.views.tui.tree.columns import NAME, ColumnChoice, Group, TreeColumn
+from torchglass.views.tui.tree.columns import NAME, ColumnChoice, Group, SortOrder, TreeColumn
 from torchglass.views.tui.tree.export import TreeLine, TreeTable
 from torchglass.views.tui.tree.lines import BACKGROUNDS, RowState, TreeLines, rich_style
-from torchglass.views.tui.tree.row_order import SortOrder, TreeRows
-from torchglass.views.tui.tree.rows import FOLD_ACTIONS
+from torchglass.views.tui.tree.rows import FOLD_ACTIONS, TreeRows
 from torchglass.views.tui.tree.search import NONE, Matches
 
 
@@ -49,6 +48,7 @@ class ModuleTree(ScrollView, can_focus=True):
         self.labels = labels or ColumnChoice()
         self.cursor = state.model.root.id
         self.tree_rows = TreeRows(state)
+        self.sorting = SortOrder()
         self._is_match = _mask(state.model, NONE)
         self._has_matches = False
         self.lines = TreeLines(state, self._style)
@@ -87,9 +87,9 @@ class ModuleTree(ScrollView, can_focus=True):
 
     def wanted(self) -> Iterable[Series]:
         """The series to read to draw what is visible."""
-        for column in self.columns:
+        for series_of in [column.series for column in self.columns if column.series]:
             for module in self.on_screen():
-                series = column.series(self.state, module)
+                series = series_of(self.state, module)
                 if series is not None:
                     yield series
 
@@ -112,6 +112,7 @@ class ModuleTree(ScrollView, can_focus=True):
         here = model.find(before[self.cursor].path) or model.root
         self.lines = TreeLines(self.state, self._style)
         self.tree_rows = TreeRows(self.state)
+        self.sorting = SortOrder()
         self._is_match, self._has_matches = _mask(model, NONE), False
         self.cursor = here.id
         self.learn()
@@ -148,7 +149,8 @@ class ModuleTree(ScrollView, can_focus=True):
         self._stay()
 
     def sort(self, sorting: SortOrder) -> None:
-        self.tree_rows.sort(sorting)
+        self.sorting = sorting
+        self.tree_rows.sort(sorting.ranks(self.state))
         self._take_rows()
         self._stay()
         self.post_message(self.Sorted())
@@ -199,7 +201,7 @@ class ModuleTree(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         if y == 0:
             left = self.scroll_offset.x
-            return self.lines.header(self.tree_rows.sorting, left, self.max_scroll_x)
+            return self.lines.header(self.sorting, left, self.max_scroll_x)
         place = y - 1 + self.scroll_offset.y
         if place >= len(self.tree_rows):
             return Strip.blank(self._line_width, self.rich_style)
@@ -289,7 +291,7 @@ class ModuleTree(ScrollView, can_focus=True):
         """Sort by the column of that number; 1 is the name, 0 restores model order."""
         shown = [NAME, *self.columns]
         if 1 <= number <= len(shown):
-            self.sort(self.tree_rows.sorting.then(shown[number - 1].id))
+            self.sort(self.sorting.then(shown[number - 1].id))
         elif number == 0:
             self.sort(SortOrder())
 
@@ -308,7 +310,7 @@ class ModuleTree(ScrollView, can_focus=True):
     def _click_header(self, x: int) -> None:
         column = self.lines.column_at(x, self.scroll_offset.x)
         if column is not None:
-            self.sort(self.tree_rows.sorting.then(column.id))
+            self.sort(self.sorting.then(column.id))
 
 
 def _mask(model: Model, matches: Matches) -> rows.Mask:

@@ -9,7 +9,8 @@ from tests.unit.views.tui.runs import tiny
 from torchglass.records.model import ModuleId
 from torchglass.records.run import RunRecord
 from torchglass.views.tui.explorer_state import ExplorerState, count_model
-from torchglass.views.tui.tree.row_order import SortOrder, TreeRows
+from torchglass.views.tui.tree.columns import SortOrder
+from torchglass.views.tui.tree.rows import TreeRows
 
 
 @pytest.fixture
@@ -32,17 +33,17 @@ def paths(arrangement: TreeRows) -> list[str]:
 def test_siblings_are_sorted_by_a_number_the_largest_first(arrangement: TreeRows) -> None:
     arrangement.fold(frozenset({at(arrangement, "")}))
 
-    arrangement.sort(SortOrder("params"))
+    arrangement.sort(SortOrder("params").ranks(arrangement.state))
     assert paths(arrangement)[:3] == ["", "blocks", "embed"]
 
-    arrangement.sort(SortOrder("params", upwards=True))
+    arrangement.sort(SortOrder("params", upwards=True).ranks(arrangement.state))
     assert paths(arrangement)[1:3] == ["broken", "norm"]
 
 
 def test_children_stay_below_their_parents_when_sorted(arrangement: TreeRows) -> None:
     arrangement.fold(arrangement.state.outline.foldable)
 
-    arrangement.sort(SortOrder("class"))
+    arrangement.sort(SortOrder("class").ranks(arrangement.state))
 
     shown = paths(arrangement)
     assert all(shown.index(path.rpartition(".")[0]) < shown.index(path) for path in shown[1:])
@@ -60,7 +61,7 @@ def test_asking_again_for_a_column_turns_the_order_and_then_ends_it() -> None:
 def test_numbers_in_names_are_sorted_as_numbers(arrangement: TreeRows) -> None:
     arrangement.fold(arrangement.state.outline.foldable)
 
-    arrangement.sort(SortOrder("name"))
+    arrangement.sort(SortOrder("name").ranks(arrangement.state))
 
     assert paths(arrangement)[1] == "blocks"
 
