@@ -265,7 +265,7 @@ class PanelArea(Container):
 
     def _make(self, key: str) -> Panel | None:
         if key == LabelPanel.key:
-            return LabelPanel(self.state, self.tree_panel.labels)
+            return LabelPanel(self.state, self.tree_panel)
         found = (panel for panel in PANELS if panel.key == key and panel.available(self.state))
         made = next(found, None)
         return made(self.state) if made else None
@@ -292,7 +292,7 @@ class PanelArea(Container):
             self._close(panel)
             self.enter(None)
             return
-        self.tabs.open(panel or LabelPanel(self.state, self.tree_panel.labels))
+        self.tabs.open(panel or LabelPanel(self.state, self.tree_panel))
         self.enter(self.tabs.front)
 
     def _close(self, panel: Panel) -> None:

@@ -182,6 +182,7 @@ class Explorer(Screen[None]):
         self.background.count()
 
     @on(ModuleTree.Scrolled)
+    @on(LabelPanel.Changed)
     def ask_for_series(self) -> None:
         """Have the series read that are on the screen."""
         wanted = {series.id for series in self.tree_panel.wanted()}
@@ -319,14 +320,8 @@ class Explorer(Screen[None]):
 
     def _set_labels(self, labels: ColumnChoice, group: Group | None = None) -> None:
         self.tree_panel.set_labels(labels, group)
-        panel = self.tabs.find(LabelPanel.key)
-        if isinstance(panel, LabelPanel):
-            panel.take(labels)
-
-    @on(LabelPanel.Changed)
-    def _take_labels(self, message: LabelPanel.Changed) -> None:
-        self.tree_panel.set_labels(message.labels)
-        self.ask_for_series()
+        if isinstance(self.tabs.front, LabelPanel):
+            self.tabs.front.refresh_data()
 
     def action_fold_repeats(self) -> None:
         folded = not self.tree_panel.tree_rows.repeats_folded

@@ -12,8 +12,8 @@ from torchglass.records.model import join_path
 from torchglass.views.formats import format_bytes, harmless, shape_text
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import panel_bindings
-from torchglass.views.tui.panels.lines import TextViewer
 from torchglass.views.tui.panels.panel import Panel
+from torchglass.views.tui.panels.row_list import TextViewer
 from torchglass.views.tui.panels.slices import TensorSlice, read_slice
 from torchglass.views.tui.panels.tensor_viewer import TensorViewer, ViewedStats
 from torchglass.views.tui.text_rows import Piece, TextRow, fit

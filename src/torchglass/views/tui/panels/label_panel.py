@@ -15,6 +15,7 @@ from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.text_rows import TextRow, fit
 from torchglass.views.tui.tree.columns import NAME, ColumnChoice, Group, TreeColumn
 from torchglass.views.tui.tree.lines import TEXT_STYLES, rich_style
+from torchglass.views.tui.tree.tree import ModuleTree
 
 _NAMES = 20
 _KEYS: dict[Group, str] = {
@@ -35,18 +36,13 @@ class LabelPanel(Panel):
     class Changed(Message):
         """The user chose other columns."""
 
-        def __init__(self, labels: ColumnChoice) -> None:
-            super().__init__()
-            self.labels = labels
-
-    def __init__(self, state: ExplorerState, labels: ColumnChoice) -> None:
+    def __init__(self, state: ExplorerState, tree: ModuleTree) -> None:
         super().__init__(state)
-        self.labels = labels
+        self._tree = tree
 
-    def take(self, labels: ColumnChoice) -> None:
-        """Show a choice that was changed elsewhere."""
-        self.labels = labels
-        self.follow(False)
+    @property
+    def labels(self) -> ColumnChoice:
+        return self._tree.labels
 
     def follow(self, moved: bool) -> None:
         self.put(
@@ -110,5 +106,6 @@ class LabelPanel(Panel):
         self.go(self.labels.order.index(column.id) + 1)
 
     def _change(self, labels: ColumnChoice) -> None:
-        self.take(labels)
-        self.post_message(self.Changed(labels))
+        self._tree.set_labels(labels)
+        self.follow(False)
+        self.post_message(self.Changed())

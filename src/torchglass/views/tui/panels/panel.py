@@ -21,7 +21,7 @@ from torchglass.records.trace import OpId
 from torchglass.views.formats import harmless
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import panel_bindings
-from torchglass.views.tui.panels.lines import RowList
+from torchglass.views.tui.panels.row_list import RowList
 from torchglass.views.tui.text_rows import TextRow, meter, paragraph
 
 

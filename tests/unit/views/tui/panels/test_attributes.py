@@ -11,8 +11,8 @@ from textual.pilot import Pilot
 from torch import nn
 
 from tests.unit.views.tui.panels import samples
-from tests.unit.views.tui.panels.living import panel_of
-from tests.unit.views.tui.panels.showing import PanelApp, drive, seen, settle, subject_of, text_of
+from tests.unit.views.tui.panels.live_models import panel_of
+from tests.unit.views.tui.panels.panel_app import PanelApp, drive, seen, settle, subject_of, text_of
 from torchglass.capture.live.stored_object import StoredObject
 from torchglass.capture.model.checkpoints import StoredTensors, read_checkpoint
 from torchglass.records.attributes import Attribute, AttributeId, Page

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.views.tui.panels import samples
-from tests.unit.views.tui.panels.showing import module_at, subject_of, text_of
+from tests.unit.views.tui.panels.panel_app import module_at, subject_of, text_of
 from tests.unit.views.tui.runs import changed, two_models
 from torchglass.analyse.model_diff import compare
 from torchglass.records.model import Module

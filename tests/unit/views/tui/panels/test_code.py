@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.unit.views.tui.panels import samples
-from tests.unit.views.tui.panels.showing import (
+from tests.unit.views.tui.panels.panel_app import (
     PanelApp,
     drive,
     module_at,

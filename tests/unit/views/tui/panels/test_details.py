@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from tests import make
 from tests.unit.views.tui.panels import samples
-from tests.unit.views.tui.panels.showing import PanelApp, drive, module_at, subject_of, text_of
+from tests.unit.views.tui.panels.panel_app import PanelApp, drive, module_at, subject_of, text_of
 from torchglass.records.model import Ancestor, ClassSource, Model, Slot, TensorId
 from torchglass.views.tui.panels.details import DetailsPanel, describe
 from torchglass.views.tui.panels.panel import Panel

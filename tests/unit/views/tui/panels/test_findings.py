@@ -7,7 +7,14 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from tests.unit.views.tui.panels import samples
-from tests.unit.views.tui.panels.showing import PanelApp, catch_up, drive, seen, settle, subject_of
+from tests.unit.views.tui.panels.panel_app import (
+    PanelApp,
+    catch_up,
+    drive,
+    seen,
+    settle,
+    subject_of,
+)
 from torchglass.records.findings import Finding, Findings
 from torchglass.views.tui.panels.findings import FindingsPanel
 from torchglass.views.tui.panels.panel import Panel

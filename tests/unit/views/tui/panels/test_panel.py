@@ -13,7 +13,14 @@ from textual.pilot import Pilot
 
 import torchglass as tg
 from tests.unit.views.tui.panels import samples
-from tests.unit.views.tui.panels.showing import PanelApp, drive, module_at, seen, settle, subject_of
+from tests.unit.views.tui.panels.panel_app import (
+    PanelApp,
+    drive,
+    module_at,
+    seen,
+    settle,
+    subject_of,
+)
 from torchglass.errors import LookupFailedError
 from torchglass.records.attributes import LiveModel, Progress
 from torchglass.views.tui.explorer_state import ExplorerState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.views.tui.panels import samples
-from tests.unit.views.tui.panels.showing import module_at, seen, subject_of, text_of
+from tests.unit.views.tui.panels.panel_app import module_at, seen, subject_of, text_of
 from torchglass.records.reader import Document
 from torchglass.views.tui.panels.performance import PerformancePanel, describe
 

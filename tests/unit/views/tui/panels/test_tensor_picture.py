@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.unit.views.tui.panels.showing import text_of
+from tests.unit.views.tui.panels.panel_app import text_of
 from torchglass.records.attributes import Index
 from torchglass.views.tui.panels.slices import TensorSlice
 from torchglass.views.tui.panels.tensor_viewer import TensorPicture

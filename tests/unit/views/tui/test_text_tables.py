@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tests.unit.views.tui.panels.showing import text_of
+from tests.unit.views.tui.panels.panel_app import text_of
 from torchglass.views.tui.panels.tensor_viewer import bar_lines
 from torchglass.views.tui.text_rows import (
     LazyRows,

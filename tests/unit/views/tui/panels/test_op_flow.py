@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.pilot import Pilot
 
 from tests.unit.views.tui.panels import samples
-from tests.unit.views.tui.panels.showing import PanelApp, drive, seen, settle, subject_of, text_of
+from tests.unit.views.tui.panels.panel_app import PanelApp, drive, seen, settle, subject_of, text_of
 from torchglass.records.trace import OpId, TraceRecord
 from torchglass.views.tui.panels.op_flow import TensorFlowPanel, traced_forward
 from torchglass.views.tui.panels.panel import Panel

@@ -9,8 +9,8 @@ import torch
 from textual.pilot import Pilot
 from torch import nn
 
-from tests.unit.views.tui.panels.living import panel_of
-from tests.unit.views.tui.panels.showing import PanelApp, drive, seen, settle, text_of
+from tests.unit.views.tui.panels.live_models import panel_of
+from tests.unit.views.tui.panels.panel_app import PanelApp, drive, seen, settle, text_of
 
 
 class Net(nn.Module):
