@@ -29,7 +29,7 @@ class AttributeNode:
 
     attribute: Attribute
     parent: AttributeNode | None = None
-    stretch: range | None = None
+    items: range | None = None
     """The items of the attribute that it contains; None for the attribute itself."""
     below: list[AttributeNode] = field(default_factory=list)
     is_read: bool = False
@@ -44,7 +44,7 @@ class AttributeNode:
         """The names on the way to it, without the first node."""
         if self.parent is None:
             return ()
-        own = () if self.stretch is not None else (self.attribute.name,)
+        own = () if self.items is not None else (self.attribute.name,)
         return (*self.parent.names, *own)
 
     @property
@@ -60,29 +60,29 @@ class AttributeNode:
 
     @property
     def opens(self) -> bool:
-        return self.stretch is not None or self.attribute.opens
+        return self.items is not None or self.attribute.opens
 
     @property
     def wanted(self) -> range:
-        return range(PAGE) if self.stretch is None else self.stretch
+        return range(PAGE) if self.items is None else self.items
 
     def grow(self, page: Page) -> None:
         """Add what was read, in ranges if it is more than a page."""
         self.is_read = self.is_open = True
-        whole = range(page.total) if self.stretch is None else self.stretch
+        whole = range(page.total) if self.items is None else self.items
         if len(whole) > PAGE:
-            self.below = [AttributeNode(self.attribute, self, part) for part in stretches(whole)]
+            self.below = [AttributeNode(self.attribute, self, part) for part in page_ranges(whole)]
         else:
             self.below = [AttributeNode(attribute, self) for attribute in page.attributes]
 
     def visible(self) -> Iterator[AttributeNode]:
-        for branch in self.below:
-            yield branch
-            if branch.is_open:
-                yield from branch.visible()
+        for node in self.below:
+            yield node
+            if node.is_open:
+                yield from node.visible()
 
 
-def stretches(whole: range) -> list[range]:
+def page_ranges(whole: range) -> list[range]:
     """Split a range into at most a page of ranges of equal length."""
     each = PAGE
     while len(whole) > each * PAGE:
@@ -112,12 +112,12 @@ class AttributesPanel(Panel):
     def __init__(self, state: ExplorerState) -> None:
         super().__init__(state)
         self._root: AttributeNode | None = None
-        self._branches: list[AttributeNode] = []
+        self._visible_nodes: list[AttributeNode] = []
         self._everything = False
         self._inner: TensorViewer | TextViewer | None = None
         """What is open in place of the tree."""
         self._inner_place = ""
-        self._looks: dict[tuple[str, ...], TensorSlice] = {}
+        self._views: dict[tuple[str, ...], TensorSlice] = {}
         """The last view of each tensor, by module and place."""
         self._below = (0, 0)
 
@@ -152,36 +152,36 @@ class AttributesPanel(Panel):
         self.action_reload()
 
     def action_unfold(self) -> None:
-        branch = self._branch()
-        if branch is None:
+        node = self._selected_node()
+        if node is None:
             return
-        if branch.is_open:
+        if node.is_open:
             self.go(self.row + 1)
         else:
-            self._open(branch)
+            self._open(node)
 
     def action_fold(self) -> None:
-        branch = self._branch()
-        if branch is not None and branch.is_open:
-            branch.is_open = False
+        node = self._selected_node()
+        if node is not None and node.is_open:
+            node.is_open = False
             self._draw()
-        elif branch is not None and branch.parent is not self._root and branch.parent is not None:
-            self.go(self._branches.index(branch.parent))
+        elif node is not None and node.parent is not self._root and node.parent is not None:
+            self.go(self._visible_nodes.index(node.parent))
         else:
             self.action_back()
 
     def choose(self, row: TextRow) -> None:
-        branch = row.target
-        if not isinstance(branch, AttributeNode):
+        node = row.target
+        if not isinstance(node, AttributeNode):
             return
-        if branch.is_module and branch.stretch is None:
-            path = reduce(join_path, branch.names, self.module.path)
+        if node.is_module and node.items is None:
+            path = reduce(join_path, node.names, self.module.path)
             self.post_message(self.Jump(path))
-        elif branch.is_open:
-            branch.is_open = False
+        elif node.is_open:
+            node.is_open = False
             self._draw()
         else:
-            self._open(branch)
+            self._open(node)
 
     def is_marker(self, row: TextRow, x: int) -> bool:
         return isinstance(row.target, AttributeNode) and 0 <= x - _indent(row.target) + 1 < len(
@@ -189,49 +189,49 @@ class AttributesPanel(Panel):
         )
 
     def action_mode(self) -> None:
-        self._change(TensorSlice.next_mode, anew=True)
+        self._change(TensorSlice.next_mode, from_top=True)
 
     def action_colours(self) -> None:
-        self._change(TensorSlice.turn_colours, anew=True)
+        self._change(TensorSlice.turn_colours, from_top=True)
 
     def action_browse(self, by: int) -> None:
-        self._change(lambda look: look.browse(by))
+        self._change(lambda view: view.browse(by))
 
     def action_dimension(self) -> None:
         self._change(TensorSlice.next_dimension)
 
     def action_turn(self) -> None:
-        self._change(TensorSlice.turn, anew=True)
+        self._change(TensorSlice.turn, from_top=True)
 
     def action_columns(self, by: int) -> None:
-        self._change(lambda look: look.pan(by))
+        self._change(lambda view: view.pan(by))
 
     def action_slice(self) -> None:
         viewer = self._inner
         if not isinstance(viewer, TensorViewer) or viewer.facts.unreadable:
             return
-        look = viewer.look
+        view = viewer.view
 
         def check(words: str) -> str:
             try:
-                read_slice(words, look.shape)
+                read_slice(words, view.shape)
             except ValueError as problem:
                 return str(problem)
             return ""
 
         def take(words: str | None) -> None:
             if words is not None:
-                self._change(lambda look: look.take(read_slice(words, look.shape)), anew=True)
+                self._change(lambda view: view.take(read_slice(words, view.shape)), from_top=True)
 
         title = f"A slice of {viewer.attribute.name} {shape_text(viewer.facts.spec)}"
-        self.app.push_screen(Prompt(title, look.text, "0, :, 3:7", check), take)
+        self.app.push_screen(Prompt(title, view.text, "0, :, 3:7", check), take)
 
-    def _change(self, change: Callable[[TensorSlice], None], *, anew: bool = False) -> None:
-        """Show another part of the tensor; `anew` scrolls to its top."""
+    def _change(self, change: Callable[[TensorSlice], None], *, from_top: bool = False) -> None:
+        """Show another part of the tensor; `from_top` scrolls to its top."""
         if not isinstance(self._inner, TensorViewer):
             return
-        change(self._inner.look)
-        if anew:
+        change(self._inner.view)
+        if from_top:
             self.turn_to(y=0)
         self._draw()
         if not self._inner.is_measured:
@@ -247,35 +247,35 @@ class AttributesPanel(Panel):
         self.turn_to(y=top)
         return True
 
-    def _branch(self) -> AttributeNode | None:
-        return self._branches[self.row] if self.row < len(self._branches) else None
+    def _selected_node(self) -> AttributeNode | None:
+        return self._visible_nodes[self.row] if self.row < len(self._visible_nodes) else None
 
-    def _open(self, branch: AttributeNode) -> None:
-        live, attribute, everything = self.state.live, branch.attribute, self._everything
+    def _open(self, node: AttributeNode) -> None:
+        live, attribute, everything = self.state.live, node.attribute, self._everything
         if live is None:
             return
         if attribute.role == "property":
             self.work(
                 f"Calling {harmless(attribute.name)}",
                 lambda _: live.call(attribute.id),
-                lambda called: self._take_called(branch, called),
+                lambda called: self._take_called(node, called),
             )
         elif attribute.spec is not None:
-            self._open_tensor(live, branch)
-        elif attribute.reads and not branch.opens:
+            self._open_tensor(live, node)
+        elif attribute.reads and not node.opens:
             self.work(
                 "Reading",
                 lambda _: TextViewer(attribute, live.text(attribute.id)),
-                lambda reading: self._show(branch, reading),
+                lambda reading: self._show(node, reading),
             )
-        elif branch.is_read:
-            branch.is_open = True
+        elif node.is_read:
+            node.is_open = True
             self._draw()
-        elif branch.opens:
+        elif node.opens:
             self.work(
                 "Reading",
-                lambda _: _read(live, branch, everything),
-                lambda page: self._take_page(branch, page),
+                lambda _: _read(live, node, everything),
+                lambda page: self._take_page(node, page),
             )
 
     def _take_root(self, read: tuple[Attribute, Page]) -> None:
@@ -283,27 +283,27 @@ class AttributesPanel(Panel):
         self._root.grow(read[1])
         self._draw()
 
-    def _take_called(self, branch: AttributeNode, called: Attribute) -> None:
-        branch.attribute = called
+    def _take_called(self, node: AttributeNode, called: Attribute) -> None:
+        node.attribute = called
         self._draw()
 
-    def _take_page(self, branch: AttributeNode, page: Page) -> None:
-        branch.grow(page)
+    def _take_page(self, node: AttributeNode, page: Page) -> None:
+        node.grow(page)
         self._draw()
 
-    def _open_tensor(self, live: LiveModel, branch: AttributeNode) -> None:
-        place = self.module.path, *branch.names
-        known = self._looks.get(place)
+    def _open_tensor(self, live: LiveModel, node: AttributeNode) -> None:
+        place = self.module.path, *node.names
+        known = self._views.get(place)
 
         def take(viewer: TensorViewer) -> None:
-            self._looks[place] = viewer.look
-            self._show(branch, viewer)
+            self._views[place] = viewer.view
+            self._show(node, viewer)
             self._measure(viewer)
 
-        self.work("Opening", lambda _: TensorViewer(live, branch.attribute, known), take)
+        self.work("Opening", lambda _: TensorViewer(live, node.attribute, known), take)
 
-    def _show(self, branch: AttributeNode, inner: TensorViewer | TextViewer) -> None:
-        self._inner, self._inner_place = inner, branch.place
+    def _show(self, node: AttributeNode, inner: TensorViewer | TextViewer) -> None:
+        self._inner, self._inner_place = inner, node.place
         self._below = self.row, self.scroll_offset.y
         self.turn_to(y=0)
         self._draw()
@@ -313,7 +313,7 @@ class AttributesPanel(Panel):
             viewer.measured = measured
             self._draw()
 
-        self.work("Measuring", partial(viewer.measure, viewer.look.part), take)
+        self.work("Measuring", partial(viewer.measure, viewer.view.part), take)
 
     def _draw(self) -> None:
         inner = self._inner
@@ -324,10 +324,10 @@ class AttributesPanel(Panel):
             self.put(*inner.rows(self.room, height, shades=self.has_few_colours))
             return
         self.subtitle = harmless(self.module.path)
-        self._branches = list(self._root.visible()) if self._root else []
-        names = [_indent(branch) + len(branch.attribute.name) for branch in self._branches]
+        self._visible_nodes = list(self._root.visible()) if self._root else []
+        names = [_indent(node) + len(node.attribute.name) for node in self._visible_nodes]
         width = min(max(names, default=0), _MOST_NAME, max(self.room // 2, 12))
-        rows = [TextRow(_pieces(branch, width), branch) for branch in self._branches]
+        rows = [TextRow(_pieces(node, width), node) for node in self._visible_nodes]
         self.put(rows or [TextRow([("No attributes.", "muted")])])
 
 
@@ -336,26 +336,26 @@ def _read_module(live: LiveModel, path: str, everything: bool) -> tuple[Attribut
     return module, live.open(module.id, most=PAGE, everything=everything)
 
 
-def _read(live: LiveModel, branch: AttributeNode, everything: bool) -> Page:
-    wanted = branch.wanted
+def _read(live: LiveModel, node: AttributeNode, everything: bool) -> Page:
+    wanted = node.wanted
     return live.open(
-        branch.attribute.id,
+        node.attribute.id,
         start=wanted.start,
         most=min(len(wanted), PAGE),
         everything=everything,
     )
 
 
-def _indent(branch: AttributeNode) -> int:
-    return 2 * branch.depth
+def _indent(node: AttributeNode) -> int:
+    return 2 * node.depth
 
 
-def _pieces(branch: AttributeNode, width: int) -> Sequence[Piece]:
-    attribute = branch.attribute
-    guide = "  " * (branch.depth - 1)
-    if branch.stretch is not None:
-        mark = _MARKS[branch.is_open]
-        first, last = branch.stretch[0], branch.stretch[-1]
+def _pieces(node: AttributeNode, width: int) -> Sequence[Piece]:
+    attribute = node.attribute
+    guide = "  " * (node.depth - 1)
+    if node.items is not None:
+        mark = _MARKS[node.is_open]
+        first, last = node.items[0], node.items[-1]
         return [(guide + mark, "faint"), (f"[{first:,} … {last:,}]", "muted")]
     openable = (
         attribute.opens
@@ -363,8 +363,8 @@ def _pieces(branch: AttributeNode, width: int) -> Sequence[Piece]:
         or attribute.spec is not None
         or attribute.role == "property"
     )
-    mark = _MARKS[branch.is_open] if openable else "  "
-    name = fit(harmless(attribute.name), max(width - _indent(branch), 4))
+    mark = _MARKS[node.is_open] if openable else "  "
+    name = fit(harmless(attribute.name), max(width - _indent(node), 4))
     return [(guide + mark, "faint"), (f"{name}  ", "name"), *_meaning(attribute)]
 
 

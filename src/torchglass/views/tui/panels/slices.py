@@ -1,8 +1,8 @@
 """Which slice of a tensor is shown.
 
->>> look = TensorSlice((8, 3, 5, 5))
->>> look.take(read_slice("2, :, 1:4", look.shape))
->>> look.text
+>>> view = TensorSlice((8, 3, 5, 5))
+>>> view.take(read_slice("2, :, 1:4", view.shape))
+>>> view.text
 '[2, 0, 1:4, :]'
 """
 
@@ -20,7 +20,7 @@ Part = int | range
 """An index in a dimension, or a range of it."""
 
 RGB = 3
-_PART = re.compile(r"(?P<start>[+-]?\d+)?(?P<stretch>:(?P<stop>[+-]?\d+)?(:(?P<step>[+-]?\d+)?)?)?")
+_PART = re.compile(r"(?P<start>[+-]?\d+)?(?P<range>:(?P<stop>[+-]?\d+)?(:(?P<step>[+-]?\d+)?)?)?")
 _REST = "..."
 
 
@@ -40,7 +40,7 @@ class TensorSlice:
 
     def take(self, parts: Sequence[Part]) -> None:
         """Show these parts; the last two ranges become rows and columns."""
-        self.stretches = [
+        self.ranges = [
             part if isinstance(part, range) else range(size)
             for part, size in zip(parts, self.shape, strict=True)
         ]
@@ -87,7 +87,7 @@ class TensorSlice:
     def index(self) -> Index:
         seen = self.seen
         return tuple(
-            self.stretches[one] if one in seen else place for one, place in enumerate(self.at)
+            self.ranges[one] if one in seen else place for one, place in enumerate(self.at)
         )
 
     @property
@@ -95,7 +95,7 @@ class TensorSlice:
         """What was typed, at the index that was browsed to since; () for the whole tensor."""
         seen = self.seen
         part = tuple(
-            place if one in self._places and one not in seen else self.stretches[one]
+            place if one in self._places and one not in seen else self.ranges[one]
             for one, place in enumerate(self.at)
         )
         return () if part == tuple(map(range, self.shape)) else part
@@ -118,7 +118,7 @@ class TensorSlice:
         """The part of each dimension, and whether it is the browsed one."""
         whole = (self.channels if self.is_coloured else None, self._spread_out)
         return [
-            (_words(self.stretches[one] if one in whole else part, size), one == self.moving)
+            (_words(self.ranges[one] if one in whole else part, size), one == self.moving)
             for one, (part, size) in enumerate(zip(self.index, self.shape, strict=True))
         ]
 
@@ -129,8 +129,8 @@ class TensorSlice:
 
     @property
     def sides(self) -> tuple[range, range]:
-        stretches = [self.stretches[one] for one in self.seen]
-        rows, across = [range(1)] * (2 - len(stretches)) + stretches
+        ranges = [self.ranges[one] for one in self.seen]
+        rows, across = [range(1)] * (2 - len(ranges)) + ranges
         return rows, across
 
     @property
@@ -143,8 +143,8 @@ class TensorSlice:
         """The index of the slice and the number of slices; None if everything is visible."""
         if self.moving is None:
             return None
-        stretch = self.stretches[self.moving]
-        return stretch.index(self.at[self.moving]), len(stretch)
+        whole = self.ranges[self.moving]
+        return whole.index(self.at[self.moving]), len(whole)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -169,7 +169,7 @@ class TensorSlice:
         if self.moving is not None and self.position is not None:
             place, count = self.position
             step = self.tiles if self.mode == "sheet" else 1
-            self.at[self.moving] = self.stretches[self.moving][(place + by * step) % count]
+            self.at[self.moving] = self.ranges[self.moving][(place + by * step) % count]
 
     def next_dimension(self) -> None:
         others, now = self.browsable, self.moving
@@ -230,7 +230,7 @@ def _read(words: str, size: int, dimension: int) -> Part:
     start, stop, step = (
         None if known[name] is None else int(known[name]) for name in ("start", "stop", "step")
     )
-    if known["stretch"] is None:
+    if known["range"] is None:
         place = int(words)
         if not -size <= place < size:
             raise ValueError(
@@ -239,10 +239,10 @@ def _read(words: str, size: int, dimension: int) -> Part:
         return place % size
     if step is not None and step < 1:
         raise ValueError(f"the step in “{words}” must be 1 or more")
-    stretch = range(size)[start:stop:step]
-    if not stretch:
+    found = range(size)[start:stop:step]
+    if not found:
         raise ValueError(f"“{words}” is empty: dimension {dimension} has size {size:,}")
-    return stretch
+    return found
 
 
 def _words(part: int | range | None, size: int) -> str:

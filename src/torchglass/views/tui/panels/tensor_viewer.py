@@ -48,11 +48,11 @@ class TensorPicture:
     """Draws a slice of a tensor as a picture."""
 
     def __init__(
-        self, fetch: Fetch, look: TensorSlice, dtype: str, *, shades: bool = False
+        self, fetch: Fetch, view: TensorSlice, dtype: str, *, shades: bool = False
     ) -> None:
         """`shades` is for terminals with few colours."""
         self._fetch = fetch
-        self._look = look
+        self._look = view
         self._dtype = dtype
         self._shades = shades
 
@@ -66,18 +66,18 @@ class TensorPicture:
 
     def sheet(self, width: int, height: int) -> list[TextRow]:
         """The slices of the browsed dimension side by side, as many as are large enough to see."""
-        look = self._look
-        if look.moving is None or look.position is None:
+        view = self._look
+        if view.moving is None or view.position is None:
             return self.picture(width, height)
-        first, count = look.position
-        side = _tile_side(min(count - first, _MOST_TILES), look.extent, width, height * 2)
-        look.tiles = min(_tiles_that_fit(side, width, height * 2), _MOST_TILES)
-        places = look.stretches[look.moving][first : first + look.tiles]
-        tiles = [self._channels(look.index_with(look.moving, place), *side) for place in places]
+        first, count = view.position
+        side = _tile_side(min(count - first, _MOST_TILES), view.extent, width, height * 2)
+        view.tiles = min(_tiles_that_fit(side, width, height * 2), _MOST_TILES)
+        places = view.ranges[view.moving][first : first + view.tiles]
+        tiles = [self._channels(view.index_with(view.moving, place), *side) for place in places]
         scale = self._scale(tiles)
         pixels = sheet([enlarge(self._paint(one, scale), *side) for one in tiles], width, _GAP)
         legend = self._legend(scale)
-        told = f"slices {places[0]:,} – {places[-1]:,} of {look.shape[look.moving]:,}  "
+        told = f"slices {places[0]:,} – {places[-1]:,} of {view.shape[view.moving]:,}  "
         return [
             *_rows(pixels),
             TextRow([(told, "muted"), *legend.pieces], pictures=legend.pictures),
@@ -112,7 +112,7 @@ class TensorPicture:
         (matrix,) = channels
         if not self._shades:
             return paint(matrix, scale)
-        # In grey, both ends of a diverging colour scale look alike; a rising scale does not.
+        # In grey, both ends of a diverging colour scale view alike; a rising scale does not.
         return paint(matrix - scale.low, Scale(low=0.0, high=scale.high - scale.low))
 
     def _legend(self, scale: Scale) -> TextRow:
@@ -132,7 +132,7 @@ def blend(channels: Sequence[Matrix], scale: Scale) -> Picture:
     red, green, blue = parts.round().astype(np.int32)
     picture: Picture = red << 16 | green << 8 | blue
     lost = np.isnan(places).any(0)
-    # Drawn like any NaN, so that it looks the same in all pictures.
+    # Drawn like any NaN, so that it views the same in all pictures.
     picture[lost] = paint(np.full((1, 1), np.nan), scale)[0, 0]
     return picture
 
@@ -216,16 +216,16 @@ class TensorViewer:
     """One tensor and the slice of it that is shown."""
 
     def __init__(
-        self, live: LiveModel, attribute: Attribute, look: TensorSlice | None = None
+        self, live: LiveModel, attribute: Attribute, view: TensorSlice | None = None
     ) -> None:
-        """`look` is the view from the last time, used again if the shape is the same."""
+        """`view` is the view from the last time, used again if the shape is the same."""
         self.live = live
         self.attribute = attribute
         self.facts: TensorFacts = live.facts(attribute.id)
         shape = self.facts.spec.shape or ()
         # A parameter with three channels is rarely an RGB picture.
         fresh = TensorSlice(shape, coloured=attribute.role != "parameter")
-        self.look = fresh if look is None or look.shape != fresh.shape else look
+        self.view = fresh if view is None or view.shape != fresh.shape else view
         self.measured: ViewedStats | None = None
         self._block: tuple[Any, npt.NDArray[Any]] | None = None
 
@@ -233,18 +233,18 @@ class TensorViewer:
     def places(self) -> tuple[str, ...]:
         if self.facts.unreadable:
             return ()
-        look = self.look
+        view = self.view
         return (
-            *(("panel:picture",) if len(look.modes) > 1 else ()),
-            *(("panel:colours",) if look.channels is not None else ()),
-            *(("panel:slices",) if look.browsable else ()),
+            *(("panel:picture",) if len(view.modes) > 1 else ()),
+            *(("panel:colours",) if view.channels is not None else ()),
+            *(("panel:slices",) if view.browsable else ()),
             "panel:tensor",
         )
 
     @property
     def is_measured(self) -> bool:
         """Whether the statistics are those of the current part."""
-        return self.measured is not None and self.measured.part == self.look.part
+        return self.measured is not None and self.measured.part == self.view.part
 
     def measure(self, part: Index, progress: Progress) -> ViewedStats:
         """Compute the statistics of a part, in a thread."""
@@ -265,15 +265,15 @@ class TensorViewer:
         if self.facts.unreadable:
             why = f"No values to show: {harmless(self.facts.unreadable)}."
             return [*top, TextRow(), *paragraph(why, width, "muted")], []
-        look = self.look
-        if look.mode == "numbers":
+        view = self.view
+        if view.mode == "numbers":
             return self._numbers(top, width)
 
         def fetch(index: Index, tall: int, wide: int) -> npt.NDArray[np.float32]:
             return self.live.image(self.attribute.id, index, tall, wide)
 
-        painter = TensorPicture(fetch, look, self.facts.spec.dtype, shades=shades)
-        draw = painter.picture if look.mode == "picture" else painter.sheet
+        painter = TensorPicture(fetch, view, self.facts.spec.dtype, shades=shades)
+        draw = painter.picture if view.mode == "picture" else painter.sheet
         # The line above the picture and the legend below it need two rows.
         return draw(width, max(height - 2, 1)), [self._place()]
 
@@ -313,7 +313,7 @@ class TensorViewer:
             for name in ("min", "max", "mean", "std")
         ]
         of = f"of {format_count(stats.count)}"
-        part = self.look.part_text(self.measured.part)
+        part = self.view.part_text(self.measured.part)
         groups.append([(f"{of} in ", "muted"), (part, "shape")] if part else [(of, "muted")])
         strange = (("NaN", stats.nan), ("Inf", stats.inf))
         groups += [[(f"{count:,} {name}", "problem")] for name, count in strange if count]
@@ -332,22 +332,22 @@ class TensorViewer:
     def _place(self) -> TextRow:
         """The slice, with the browsed dimension in colour."""
         pieces: list[tuple[str, str]] = [("[", "muted")]
-        for at, (words, moves) in enumerate(self.look.words()):
+        for at, (words, moves) in enumerate(self.view.words()):
             pieces += [(", " if at else "", "muted"), (words, "key" if moves else "number")]
         pieces.append(("]", "muted"))
-        if self.look.position and self.look.mode != "sheet":
-            place, count = self.look.position
+        if self.view.position and self.view.mode != "sheet":
+            place, count = self.view.position
             pieces.append((f"  {place + 1:,} of {count:,}", "muted"))
         return TextRow(pieces)
 
     def _numbers(
         self, top: list[TextRow], width: int
     ) -> tuple[Sequence[TextRow], Sequence[TextRow]]:
-        look = self.look
-        rows, across = look.sides
+        view = self.view
+        rows, across = view.sides
         margin = len(str(rows[-1])) + 1
         fitting = max((width - margin) // _CELL, 1)
-        seen = range(look.column, min(look.column + fitting, len(across)))
+        seen = range(view.column, min(view.column + fitting, len(across)))
         titles = "".join(f"{across[at]:>{_CELL}}" for at in seen)
         more = " …" if seen.stop < len(across) else ""
         head = [*top, TextRow(), self._place(), TextRow([(" " * margin + titles + more, "faint")])]
@@ -363,10 +363,10 @@ class TensorViewer:
 
     def _row_of_numbers(self, row: int, seen: range) -> npt.NDArray[Any]:
         first = row // _BLOCK * _BLOCK
-        index = self.look.index
+        index = self.view.index
         key = index, first, seen
         if self._block is None or self._block[0] != key:
-            rows = range(first, min(first + _BLOCK, self.look.extent[0]))
+            rows = range(first, min(first + _BLOCK, self.view.extent[0]))
             self._block = key, self.live.values(self.attribute.id, index, rows, seen)
         numbers: npt.NDArray[Any] = self._block[1][row - first]
         return numbers

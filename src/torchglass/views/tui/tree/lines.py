@@ -92,9 +92,9 @@ BACKGROUNDS: Mapping[str, str] = {
 """Backgrounds of lines, as variables of the theme."""
 
 
-def rich_style(variables: Mapping[str, str], ink: str, behind: str) -> Style:
+def rich_style(variables: Mapping[str, str], style: str, behind: str) -> Style:
     """A text style on a background, as rich draws it."""
-    how = TEXT_STYLES[ink]
+    how = TEXT_STYLES[style]
     return _style(variables[how.colour], variables[behind], how)
 
 
@@ -243,7 +243,7 @@ class NameColumn:
         return own + len(_LINE) * self.state.outline.depths[row[0].id]
 
     def draw(
-        self, row: RowModules, width: int, standing: RowState, *, named: bool = True
+        self, row: RowModules, width: int, row_state: RowState, *, named: bool = True
     ) -> list[Piece]:
         """The name of a row in `width` cells; with `named=False` only its lines and marks."""
         module = row[0]
@@ -251,15 +251,15 @@ class NameColumn:
         guides = _LINE * levels
         if levels < self.state.outline.depths[module.id]:
             guides = "…" + guides[1:]
-        marker = (_OPEN if standing.is_open else _CLOSED) if module.children else _LEAF
+        marker = (_OPEN if row_state.is_open else _CLOSED) if module.children else _LEAF
         mark = next((mark for one in row if (mark := self.state.note(one)[:1])), "")
         label = self._label(row) if named else ""
         pieces = [
             (guides + marker, "guide"),
-            (label, "match" if standing.is_match else self._tone(module)),
+            (label, "match" if row_state.is_match else self._tone(module)),
             (f" {mark}" if mark else "", "problem" if mark in (LOST, FOUND) else "mark"),
         ]
-        return [(_GUTTERS.get(standing.tone, " "), "gutter"), *fit_pieces(pieces, width - 1)]
+        return [(_GUTTERS.get(row_state.tone, " "), "gutter"), *fit_pieces(pieces, width - 1)]
 
     def is_marker(self, row: RowModules, width: int, x: int) -> bool:
         """Whether `x` is on the triangle that folds a row."""
@@ -312,16 +312,16 @@ class TreeLines:
         """Recompute the widths of columns: more is known now."""
         self._column_widths.clear()
 
-    def draw_anew(self) -> None:
+    def clear(self) -> None:
         self._lines.clear()
 
-    def take_rows(self, arrangement: TreeRows) -> None:
+    def take_rows(self, tree_rows: TreeRows) -> None:
         """Measure the names of these rows."""
-        shown = arrangement.rows
+        shown = tree_rows.rows
         self._widest_name = int(self._names.widths[shown].max())
-        if arrangement.repeats_folded:
+        if tree_rows.repeats_folded:
             runs = self.state.repeats.keys() & set(shown.tolist())
-            rows = (arrangement.row(self.state.model[run]) for run in runs)
+            rows = (tree_rows.row(self.state.model[run]) for run in runs)
             self._widest_name = max([self._widest_name, *map(self._names.width, rows)])
 
     def fit(self, labels: ColumnChoice, line_width: int) -> None:
@@ -372,13 +372,13 @@ class TreeLines:
             strip = Strip([*strip.crop(0, self._line_width - 1), more])
         return strip
 
-    def line(self, row: RowModules, standing: RowState, left: int) -> Strip:
-        key = row[0].id, standing, left
+    def line(self, row: RowModules, row_state: RowState, left: int) -> Strip:
+        key = row[0].id, row_state, left
         line = self._lines.get(key)
         if line is None:
-            name = self._names.draw(row, self._name_width(row), standing, named=self._is_named)
+            name = self._names.draw(row, self._name_width(row), row_state, named=self._is_named)
             cells = self.layout.cells(self.state, row)
-            line = self._lines[key] = self._strip(name, cells, standing.tone, left)
+            line = self._lines[key] = self._strip(name, cells, row_state.tone, left)
         return line
 
     def _name_width(self, row: RowModules) -> int:

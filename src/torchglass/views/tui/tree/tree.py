@@ -178,11 +178,11 @@ class ModuleTree(ScrollView, can_focus=True):
         self.redraw()
 
     def redraw(self) -> None:
-        self.lines.draw_anew()
+        self.lines.clear()
         self.refresh()
 
     def notify_style_update(self) -> None:
-        self.lines.draw_anew()
+        self.lines.clear()
         super().notify_style_update()
 
     def watch_has_focus(self, focus: bool) -> None:
@@ -212,12 +212,12 @@ class ModuleTree(ScrollView, can_focus=True):
             tone = "cursor" if self.has_focus else "resting"
         else:
             tone = "same" if self._is_like_selected(module) else "plain"
-        standing = RowState(
+        row_state = RowState(
             tone=tone,
             is_open=self.tree_rows.is_open(module.id),
             is_match=bool(self._is_match[module.id]),
         )
-        return self.lines.line(self.tree_rows.row(module), standing, self.scroll_offset.x)
+        return self.lines.line(self.tree_rows.row(module), row_state, self.scroll_offset.x)
 
     def _is_like_selected(self, module: Module) -> bool:
         """Whether a module has the class of the selected one; groups of a checkpoint have no class.
@@ -228,8 +228,8 @@ class ModuleTree(ScrollView, can_focus=True):
         alike = module.class_name == kind and kind not in self.state.outline.classless
         return alike and not self._has_matches and self.state.comparison is None
 
-    def _style(self, tone: str, ink: str) -> Style:
-        return rich_style(self.app.theme_variables, ink, BACKGROUNDS[tone])
+    def _style(self, tone: str, style: str) -> Style:
+        return rich_style(self.app.theme_variables, style, BACKGROUNDS[tone])
 
     def go_to_row(self, row: int) -> None:
         before = self.cursor

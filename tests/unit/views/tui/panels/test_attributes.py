@@ -16,7 +16,7 @@ from tests.unit.views.tui.panels.panel_app import PanelApp, drive, seen, settle,
 from torchglass.capture.live.stored_object import StoredObject
 from torchglass.capture.model.checkpoints import StoredTensors, read_checkpoint
 from torchglass.records.attributes import Attribute, AttributeId, Page
-from torchglass.views.tui.panels.attributes import AttributeNode, AttributesPanel, stretches
+from torchglass.views.tui.panels.attributes import AttributeNode, AttributesPanel, page_ranges
 from torchglass.views.tui.panels.panel import Panel
 
 
@@ -199,7 +199,7 @@ def test_without_a_live_model_it_says_what_to_do() -> None:
 
 def test_stretches_are_never_more_than_a_page() -> None:
     for count in (101, 9_999, 10_001, 1_000_001):
-        parts = stretches(range(count))
+        parts = page_ranges(range(count))
 
         assert len(parts) <= 100
         assert parts[0][0] == 0
