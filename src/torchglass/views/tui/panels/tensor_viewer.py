@@ -112,7 +112,7 @@ class TensorPicture:
         (matrix,) = channels
         if not self._shades:
             return paint(matrix, scale)
-        # In grey, both ends of a diverging colour scale view alike; a rising scale does not.
+        # In grey, both ends of a diverging colour scale look alike; a rising scale does not.
         return paint(matrix - scale.low, Scale(low=0.0, high=scale.high - scale.low))
 
     def _legend(self, scale: Scale) -> TextRow:
@@ -132,7 +132,7 @@ def blend(channels: Sequence[Matrix], scale: Scale) -> Picture:
     red, green, blue = parts.round().astype(np.int32)
     picture: Picture = red << 16 | green << 8 | blue
     lost = np.isnan(places).any(0)
-    # Drawn like any NaN, so that it views the same in all pictures.
+    # Drawn like any NaN, so that it looks the same in all pictures.
     picture[lost] = paint(np.full((1, 1), np.nan), scale)[0, 0]
     return picture
 
@@ -218,7 +218,7 @@ class TensorViewer:
     def __init__(
         self, live: LiveModel, attribute: Attribute, view: TensorSlice | None = None
     ) -> None:
-        """`view` is the view from the last time, used again if the shape is the same."""
+        """`view` is the one from the last time, used again if the shape is the same."""
         self.live = live
         self.attribute = attribute
         self.facts: TensorFacts = live.facts(attribute.id)
