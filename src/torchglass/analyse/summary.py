@@ -20,7 +20,7 @@ _DIGITS = re.compile(r"(\d+)")
 def sort_key(
     sort: Sort, model: Model, counts: Sequence[ModuleCounts]
 ) -> Callable[[tuple[ModuleId, ...]], Any]:
-    """What runs of neighbours that are built alike are sorted by."""
+    """The sort key of groups of identical siblings."""
     if sort == "params":
         return lambda run: -sum(counts[one].total.parameters for one in run)
     if sort == "bytes":
@@ -35,13 +35,13 @@ def _natural(name: str) -> list[tuple[int, int | str]]:
 
 
 Build = int
-"""A number that two modules share when they, and all below them, are built alike."""
+"""Two modules have the same number when they and all modules below them are identical."""
 
 _NUMBER = re.compile(r"\d+")
 
 
 def builds(model: Model) -> list[Build]:
-    """How each module is built, in the order of `model.modules`."""
+    """The structure number of each module, in the order of `model.modules`."""
     known: dict[Hashable, Build] = {}
     found: list[Build] = [0] * len(model.modules)
     # Children come after their parents, so backwards they are known before them.
@@ -54,9 +54,10 @@ def builds(model: Model) -> list[Build]:
 def alike(
     model: Model, siblings: Sequence[ModuleId], build: Sequence[Build]
 ) -> list[tuple[ModuleId, ...]]:
-    """Siblings in runs: each run is built alike and named alike but for a number.
+    """Siblings in groups of the same structure, whose names differ only by a number.
 
-    Names without a number stay apart: `query` and `key` may be alike, but mean different things.
+    Names without a number stay apart: `query` and `key` may be identical, but mean different
+    things.
     """
     runs: list[tuple[ModuleId, ...]] = []
     for (stem, _), run in groupby(siblings, lambda one: (_stem(model[one]), build[one])):
@@ -85,7 +86,7 @@ _MOMENTS_OF_ADAM = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRow:
-    """One line of a summary: a module, or several neighbours that are built alike."""
+    """One line of a summary: a module, or several identical siblings."""
 
     module: Module
     """The first of them."""
@@ -95,9 +96,9 @@ class SummaryRow:
     last: bool
     """Whether no sibling follows."""
     own: Counts
-    """What the first of them holds itself."""
+    """The parameters of the first module itself."""
     total: Counts
-    """What they hold together, all below included, each tensor once."""
+    """The parameters of all of them with all below, each tensor once."""
     dtypes: tuple[str, ...]
     """Of their parameters, or of their buffers where they have none, all below included."""
     devices: tuple[str, ...]
@@ -119,9 +120,9 @@ class MemoryEstimate:
     optimizer_bytes: int
     """The two moments that Adam keeps of each."""
     activation_bytes: int | None
-    """All that modules put out, each memory once; None where no forward was run."""
+    """Outputs of all modules, shared memory once; None where no forward was run."""
     largest_call_bytes: int | None
-    """The inputs and outputs of that innermost call which has the most of them."""
+    """Inputs and outputs of the innermost call with the most bytes."""
 
     @property
     def inference_bytes(self) -> int:
@@ -156,7 +157,7 @@ def summarize(
     sort: Sort | None = None,
     fold: bool = False,
 ) -> SummaryReport:
-    """The report of a model, down to a depth, siblings sorted or folded where they are alike."""
+    """The report of a model down to a depth, with siblings sorted or identical ones folded."""
     counts = count(model)
     total = counts[model.root.id].total
     return SummaryReport(
@@ -175,7 +176,7 @@ def summarize(
 
 
 class _RowBuilder:
-    """Everything the rows are made from, looked up once."""
+    """Builds the rows from lookups made once."""
 
     def __init__(
         self, model: Model, counts: Sequence[ModuleCounts], calls: Sequence[CallRecord]
@@ -237,7 +238,7 @@ def _first_names(model: Model, module: Module) -> Iterable[str]:
 
 
 def _together(model: Model, members: Sequence[ModuleId]) -> Counts:
-    """What some branches hold, a tensor that several of them reach counted once."""
+    """The parameters of several branches, shared tensors counted once."""
     slots: dict[TensorId, Slot] = {}
     seen: set[ModuleId] = set()
     waiting = list(members)
@@ -283,7 +284,7 @@ def _largest_call_bytes(calls: Sequence[CallRecord]) -> int:
 
 
 def _bytes(values: Iterable[Value]) -> int:
-    """What values take, those in one memory counted once."""
+    """The bytes of values, those that share memory counted once."""
     sizes: dict[int, int] = {}
     apart = 0
     for value in values:

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Python flushes once more on its way out; into nothing it can do so quietly.
+        # Python flushes stdout once more at exit; to the null device that cannot fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the user's own code may raise anything
@@ -43,7 +43,7 @@ def _prepare() -> None:
     here = str(Path.cwd())
     if not {"", here} & set(sys.path):
         sys.path.insert(0, here)
-    # A shell that says >&- leaves none.
+    # A shell with >&- leaves no stream.
     sys.stdout = sys.stdout or io.StringIO()
     sys.stderr = sys.stderr or io.StringIO()
     # Not every terminal or pipe can write "├──"; a question mark is better than an error.

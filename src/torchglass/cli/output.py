@@ -31,7 +31,7 @@ _NEEDS_INDICES = re.compile(r"scalar types: Long|used as ind(ices|exes) must be|
 
 
 def stdout_for_results() -> contextlib.AbstractContextManager[object]:
-    """What the user's code prints goes to stderr, so that a pipe gets the result alone."""
+    """Send what the user's code prints to stderr, so that a pipe gets only the result."""
     return contextlib.redirect_stdout(sys.stderr)
 
 
@@ -45,7 +45,7 @@ def export(to_format: Callable[[Path | None], str], path: Path) -> None:
 
 
 def expect_one_printed(**files: Path | None) -> None:
-    """Refuse results that would be printed one behind the other; options by their names."""
+    """Raise if several results would be printed to stdout."""
     printed = [f"--{name}" for name, file in files.items() if file == STDOUT]
     if len(printed) > 1:
         raise TargetError(
@@ -60,7 +60,7 @@ def tell(message: str) -> None:
 
 @contextlib.contextmanager
 def quiet_fakes() -> Iterator[None]:
-    """An operation that fails on fake tensors is told once: torch would log its traceback, too."""
+    """Keep torch from logging the traceback of an op that fails on fake tensors."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     logger.addFilter(_nothing)
     try:
@@ -75,7 +75,7 @@ def _nothing(_: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def telling_warnings() -> Iterator[None]:
-    """Our own warnings are told in one line; those of others look as ever."""
+    """Print our own warnings in one line; others look as usual."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
@@ -92,7 +92,7 @@ def telling_warnings() -> Iterator[None]:
 
 
 def explain_error(error: Exception, words: Sequence[str]) -> None:
-    """One line for an error of a command, below its traceback where that is wanted."""
+    """Print an error in one line, with --debug below its traceback."""
     debug = "--debug" in words
     if debug:
         traceback.print_exception(error)
@@ -114,14 +114,14 @@ def _advice(error: Exception, words: Sequence[str], *, debug: bool) -> str:
 
 
 def missing_input(error: BaseException | None) -> str:
-    """What to do where a forward was given too few arguments; "" anywhere else."""
+    """What to do where a forward got too few arguments, else ""."""
     if "forward() missing" not in str(error):
         return ""
     return "pass one with --input 1x3x224x224"
 
 
 def float_indices(error: BaseException | None, words: Sequence[str]) -> str:
-    """What to do where indices were made as floats, as inputs without a dtype are; else ""."""
+    """What to do where indices were created as floats, the default dtype of --input; else ""."""
     if error is None or not _NEEDS_INDICES.search(str(error)):
         return ""
     options = pairwise(["", *(part for word in words for part in _option(word))])
@@ -147,8 +147,8 @@ def _describe(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}"
     text = ": ".join(filter(None, (type(error).__name__, str(error))))
     frames = traceback.extract_tb(error.__traceback__)
-    # An op that we look at is called by us, for a model that called it: ours is only what nobody
-    # else has a part in.
+    # We call the ops that we observe, on behalf of the model. An error is ours only if no other
+    # code is on the stack.
     is_ours = all(_is_library(Path(frame.filename), torch=False) for frame in frames)
     if is_ours and not isinstance(error, OSError):
         return f"{text}: a bug in Torchglass, please report it"
@@ -159,7 +159,7 @@ def _describe(error: Exception) -> str:
 
 
 def _is_about_a_file(error: Exception) -> TypeGuard[OSError]:
-    """Whether a file that the user named could not be read or written, by none of their code."""
+    """Whether a file named on the command line could not be read or written."""
     return isinstance(error, OSError) and bool(error.filename) and not _users_frames(error)
 
 
@@ -178,5 +178,5 @@ def _is_library(file: Path, *, torch: bool = True) -> bool:
 
 
 def terminal_width() -> int | None:
-    """How many columns there are to print to, `COLUMNS` if that is set; None for a file or pipe."""
+    """The width of the terminal, or `COLUMNS` if that is set; None for a file or pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -1,4 +1,4 @@
-"""A run as a trace that chrome://tracing and Perfetto open: its spans on a line of time."""
+"""A run as a file for chrome://tracing and Perfetto: its spans on a time axis."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _events(spans: Sequence[Span], model: str) -> Iterator[dict[str, Any]]:
 
 
 def _path(span: Span, paths: Sequence[str]) -> str:
-    """The module that a span is charged to."""
+    """The module that a span belongs to."""
     if span.kind == "module":
         return span.name
     return paths[span.owner] if span.owner is not None else ""

@@ -29,7 +29,7 @@ class Explanation:
         self.error = error
         """The exception itself; None where the forward completed."""
         self.failure = Failure(trace.record, trace.model, clues)
-        """The facts that the story is made of."""
+        """The facts behind the explanation."""
 
     @property
     def ok(self) -> bool:
@@ -38,14 +38,14 @@ class Explanation:
 
     @property
     def note(self) -> str:
-        """What stands below the exception where a trace raises it; "" where there is none."""
+        """The note that a trace adds to the exception; "" without one."""
         if self.ok:
             return ""
         return failure_note(self.trace.record, self.trace.model, self.failure.clues)
 
     def draw(self, path: str | PathLike[str], **options: Any) -> bytes:
         """A picture of what ran, with a mark where it failed; the options are `Trace.draw`'s."""
-        # A view is often what gave a tensor the size that did not fit.
+        # A view often gave a tensor the size that did not fit.
         return self.trace.draw(path, **{"hide_views": False, **options})
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The results of `guard` and `replay`: what was found, and what came of running it again."""
+"""The results of `guard` and `replay`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ On = Literal["raise", "warn", "record"]
 
 
 class NonFiniteError(TorchglassError, ArithmeticError):
-    """An op made a NaN or an Inf, and the guard was asked to stop there."""
+    """An op produced NaN or Inf, and the guard was told to raise."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding_text(finding))
         self.finding = finding
-        """Which op, where, and on what."""
+        """Which op, where, and with which tensors."""
 
 
 class Guard:
-    """What a guard has found: print it to read all of it."""
+    """What a guard found; print it to read all of it."""
 
     def __init__(self, on: On) -> None:
         self._on = on
@@ -32,12 +32,12 @@ class Guard:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The problems, in the order in which they came up; each place in the code once."""
+        """The problems, in the order in which they occurred; each line of code once."""
         return tuple(self._findings)
 
     @property
     def first(self) -> Finding | None:
-        """The first NaN or Inf, which is the one to look into."""
+        """The first NaN or Inf, which is the one to look at."""
         return next((found for found in self._findings if found.severity == "error"), None)
 
     @property
@@ -46,16 +46,17 @@ class Guard:
         return self.first is None
 
     def check(self, tensor: torch.Tensor, name: str = "the loss") -> bool:
-        """Look at one more tensor, such as a loss that is computed from the model's outputs.
+        """Check one more tensor, such as a loss computed from the model's outputs.
 
-        Whether it is finite; if it is not, that is a finding, unless an op was already found.
+        Returns:
+            Whether it is finite. If it is not, that is a finding, unless an op was already found.
         """
         from torchglass.capture.guard.guard import check
 
         return check(tensor, name, self.report, is_known=not self.ok)
 
     def report(self, finding: Finding) -> None:
-        """Take in a finding, and say so or raise as was asked for."""
+        """Add a finding, and warn or raise as `on` says."""
         self._findings.append(finding)
         if self._on == "raise" and finding.severity == "error":
             raise NonFiniteError(finding)
@@ -71,14 +72,14 @@ class Guard:
 
 
 class Replay:
-    """What came of running the op of a dump again, alone."""
+    """The result of rerunning the op of a dump alone."""
 
     def __init__(self, record: ReplayRecord) -> None:
         self.record = record
 
     @property
     def reproduced(self) -> bool:
-        """Whether it made what it was blamed for again."""
+        """Whether it produced NaN or Inf again."""
         return self.record.reproduced
 
     @property

@@ -49,7 +49,7 @@ def inspection_json(model: InspectedModel) -> str:
 
 
 def module_info(model: InspectedModel, module: InspectedModule) -> dict[str, Any]:
-    """All that the file says of one module; of another place of one, what is said of the first."""
+    """What the file says about a module; for an alias, what it says about the first path."""
     first = model.resolve(module)
     latest, back = first.latest, first.latest_back
     forward, backward = first.forward, first.backward
@@ -141,7 +141,7 @@ def _read_call(plain: Mapping[str, Any]) -> InspectedCall:
 
 
 def _with_nan(plain: Any) -> Any:
-    """What `finite` took away: statistics without a finite number are NaN."""
+    """Undo `nan_as_none`: statistics without a finite value are NaN."""
     if isinstance(plain, list):
         return [_with_nan(item) for item in plain]
     if not isinstance(plain, dict):

@@ -1,7 +1,7 @@
 """An op of a trace, the module calls it ran in, and the tensors it used.
 
-A handle knows its trace. A trace that kept its handles would lie in a circle with them, and the
-saved tensors of one that nobody holds any more would wait for the garbage collector.
+A handle refers to its trace. The trace refers to its handles only weakly: a cycle would keep saved
+tensors alive until the garbage collector runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Op:
-    """One operation of a trace, or an input or output of the model. Print it to see it all."""
+    """One operation of a trace, or an input or output of the model; print it for details."""
 
     __slots__ = ("__weakref__", "record", "trace")
 
@@ -57,27 +57,27 @@ class Op:
 
     @property
     def lookup_keys(self) -> tuple[int | str, ...]:
-        """All keys that mean this op."""
+        """All keys that find this op."""
         return self._anatomy.lookup.keys(self._id)
 
     @property
     def is_input(self) -> bool:
-        """Whether it stands for a tensor that went into the model."""
+        """Whether it is an input of the model."""
         return self.record.kind == "input"
 
     @property
     def is_output(self) -> bool:
-        """Whether it stands for a tensor that the model returned."""
+        """Whether it is an output of the model."""
         return self.record.kind == "output"
 
     @property
     def function(self) -> str:
-        """torch's name of what ran: "conv2d"; of an input or output its place: "x", "b.0"."""
+        """torch's name of the function: "conv2d"; of an input or output its name: "x", "b.0"."""
         return self.record.function
 
     @property
     def settings(self) -> dict[str, str]:
-        """Its arguments that are no tensors, by place ("3", "stride"), as text."""
+        """Its arguments that are not tensors, by position or name ("3", "stride"), as text."""
         return dict(self.record.settings)
 
     @property
@@ -92,7 +92,7 @@ class Op:
 
     @property
     def in_place(self) -> bool:
-        """Whether it wrote into a tensor that was there before."""
+        """Whether it modified an existing tensor."""
         return self.record.writes
 
     @property
@@ -107,7 +107,7 @@ class Op:
 
     @property
     def flops(self) -> int | None:
-        """Its floating-point operations, products counted as two; None where they are not known."""
+        """Its FLOPs, 1 multiply-add = 2 FLOPs; None where they are not known."""
         return flops_of_op(self.record)
 
     @property
@@ -123,7 +123,7 @@ class Op:
 
     @property
     def tensor(self) -> torch.Tensor | None:
-        """The tensor it made, as it was then; the first of several; None if it was not saved."""
+        """Its output as it was then, the first of several; None if it was not saved."""
         return self.trace.saved_tensors.get((self._id, 0))
 
     @property
@@ -133,7 +133,7 @@ class Op:
 
     @property
     def tensors(self) -> tuple[torch.Tensor | None, ...]:
-        """All tensors it made."""
+        """All its output tensors."""
         saved = self.trace.saved_tensors
         return tuple(saved.get((self._id, index)) for index in range(len(self.record.outputs)))
 
@@ -159,12 +159,12 @@ class Op:
 
     @property
     def bytes(self) -> int:
-        """What all its tensors take."""
+        """Size of all its output tensors."""
         return sum(value.spec.bytes for value in self.record.outputs)
 
     @property
     def stats(self) -> Stats | None:
-        """The numbers of its tensor summed up; None where there are none to see."""
+        """Statistics of its tensor; None where it was not saved."""
         return self.trace.stats(self._id)
 
     @property
@@ -184,17 +184,17 @@ class Op:
 
     @property
     def siblings(self) -> tuple[Op, ...]:
-        """The other ops that used a result which it used."""
+        """The other ops that use an input of this one."""
         return self._ops(self._anatomy.siblings(self._id))
 
     @property
     def spouses(self) -> tuple[Op, ...]:
-        """The other ops whose results were used together with its own."""
+        """The other ops whose results are used together with its own."""
         return self._ops(self._anatomy.spouses(self._id))
 
     @property
     def parent_places(self) -> dict[str, tuple[str, ...]]:
-        """At which of its arguments each parent's result stood, by the parent's label."""
+        """Which of its arguments each parent's result is, by the parent's label."""
         places: dict[str, tuple[str, ...]] = {}
         for operand in self.record.operands:
             for parent in self._ops(operand.parents):
@@ -203,16 +203,16 @@ class Op:
 
     @property
     def modules(self) -> tuple[Call, ...]:
-        """The module calls it ran in, outermost first, that of the model left out."""
+        """The module calls it ran in, outermost first, without the model's."""
         return self._calls(self._anatomy.modules(self._id))
 
     @property
     def output_of(self) -> tuple[Call, ...]:
-        """The module calls that returned its result, innermost first, the model's left out."""
+        """The module calls that returned its result, innermost first, without the model's."""
         return self._calls(self._anatomy.output_of(self._id))
 
     def to_dict(self) -> dict[str, Any]:
-        """What is known of it but for its tensors, as plain values."""
+        """Everything but its tensors as plain values."""
         return {
             "index": self._id,
             "label": self.label,
@@ -307,12 +307,12 @@ class Call:
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """The tensors that went in: where each stood, what it was, and the op that made it."""
+        """Its input tensors: position, shape and dtype, and the op that produced each."""
         return self.record.inputs
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        """The tensors that it returned."""
+        """Its output tensors."""
         return self.record.outputs
 
     @property
@@ -342,7 +342,7 @@ class Call:
 
 
 class NamedTensor:
-    """A tensor that the model holds; it is found by its dotted name: `trace["bn.running_mean"]`."""
+    """A parameter or buffer of the model, found by its name: `trace["bn.running_mean"]`."""
 
     parents: tuple[Op, ...] = ()
 
@@ -353,7 +353,7 @@ class NamedTensor:
 
     @property
     def lookup_keys(self) -> tuple[int | str, ...]:
-        """The key that means it."""
+        """The key that finds it."""
         return (self.label,)
 
     @property
@@ -373,12 +373,12 @@ class NamedTensor:
 
     @property
     def bytes(self) -> int:
-        """What it takes."""
+        """Its size."""
         return self.slot.spec.bytes
 
     @property
     def tensor(self) -> torch.Tensor | None:
-        """It, as it was when the pass began; None for a trace from a file, or if no op used it."""
+        """Its value when the pass began; None for a trace from a file, or if no op used it."""
         return self.trace.held_tensor(self.label)
 
     @property
@@ -388,12 +388,12 @@ class NamedTensor:
 
     @property
     def gradient(self) -> torch.Tensor | None:
-        """The gradient that it has now."""
+        """Its current gradient."""
         return self.tensor.grad if self.tensor is not None and self.tensor.is_leaf else None
 
     @cached_property
     def stats(self) -> Stats | None:
-        """Its numbers summed up; None where there are none to see."""
+        """Its statistics; None where its value is not known."""
         from torchglass.capture.tensor.description import measure
 
         return measure(self.tensor) if self.tensor is not None else None
@@ -418,7 +418,7 @@ Handle = TypeVar("Handle")
 
 
 class Handles(Sequence[Handle], Generic[Record, Handle]):
-    """The handles of records. As long as anyone holds one, it is the only one of its record."""
+    """The handles of records; each record has at most one handle at a time."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from torchglass.tables.text import aligned_rows
 from torchglass.views.formats import format_time, harmless
 
 LOST_NS = 60_000_000_000
-"""A rank whose latest step is so much older than that of the others is no longer waited for."""
+"""A rank is not waited for when its latest step is this much older than that of the others."""
 
 T = TypeVar("T")
 
@@ -35,8 +35,8 @@ T = TypeVar("T")
 class RanksReader:
     """A reader of all ranks together.
 
-    Statistics and histograms are those of the numbers of all ranks, and what is one number on each
-    rank is their mean. Steps are there once every rank that goes on has written them.
+    Statistics and histograms are those of the values of all ranks; scalars are the mean over the
+    ranks. A step is there once every rank that is still running has written it.
     """
 
     def __init__(self, readers: Sequence[FileReader]) -> None:
@@ -52,7 +52,7 @@ class RanksReader:
         return next(iter(self.ranks.values())).path.parent
 
     def run(self) -> RunRecord:
-        """Who recorded this, where and when, as the first rank tells it."""
+        """What recorded this run, where and when, on the first rank."""
         return next(iter(self.ranks.values())).run()
 
     def model(self) -> Model:
@@ -81,7 +81,7 @@ class RanksReader:
         return points
 
     def points_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]:
-        """The points of several series, for the price of reading each file once."""
+        """The points of several series; each file is read once."""
         wanted = [self._known(each) for each in ids]
         last = self.last_step()
         parts: defaultdict[SeriesId, list[Points]] = defaultdict(list)
@@ -97,7 +97,7 @@ class RanksReader:
         return found
 
     def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]:
-        """The bins of several series, for the price of reading each file once."""
+        """The bins of several series; each file is read once."""
         wanted, last = [self._known(each) for each in ids], self.last_step()
         parts: defaultdict[SeriesId, defaultdict[int, list[Histogram]]]
         parts = defaultdict(lambda: defaultdict(list))
@@ -110,7 +110,7 @@ class RanksReader:
         return [_merged(each, parts[each.id]) for each in wanted]
 
     def last_step(self) -> int:
-        """The latest step that all ranks have written which are still at work."""
+        """The latest step that all ranks that are still running have written."""
         lasts = [(reader.last_step(), reader) for reader in self.ranks.values()]
         furthest = max(last for last, _ in lasts)
         newest = max(reader.last_time_ns() for _, reader in lasts)
@@ -126,15 +126,15 @@ class RanksReader:
         return all(reader.finished() for reader in self.ranks.values())
 
     def status(self) -> RunStatus:
-        """How the rank is doing that needs attention most."""
+        """The state of the rank that needs attention most."""
         return worst_status(reader.status() for reader in self.ranks.values())
 
     def dropped(self) -> int:
-        """How many frames the writers of all ranks could not keep up with."""
+        """Frames that the writers of all ranks dropped."""
         return sum(reader.dropped() for reader in self.ranks.values())
 
     def thinned(self) -> int:
-        """How many frames were taken out again on all ranks."""
+        """Frames that were removed again on all ranks."""
         return sum(reader.thinned() for reader in self.ranks.values())
 
     def sessions(self) -> tuple[Session, ...]:
@@ -142,7 +142,7 @@ class RanksReader:
         return self._first(FileReader.sessions)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for reader in self.ranks.values():
             reader.close()
 
@@ -155,7 +155,7 @@ class RanksReader:
     def _common(
         self, reader: FileReader, wanted: Sequence[Series]
     ) -> tuple[list[Series], list[SeriesId]]:
-        """Those of some series that a rank has, and their ids there."""
+        """The wanted series that a rank has, and their ids there."""
         here = {_key(each): each.id for each in reader.series()}
         common = [each for each in wanted if _key(each) in here]
         return common, [here[_key(each)] for each in common]
@@ -176,7 +176,7 @@ def _key(series: Series) -> tuple[Any, ...]:
 
 
 def _merged(series: Series, by_step: Mapping[int, Sequence[Histogram]]) -> Histograms:
-    """The histograms of all ranks, those of one step as one."""
+    """The histograms of all ranks, merged by step."""
     steps = sorted(by_step)
     return Histograms(
         series=series,
@@ -186,7 +186,7 @@ def _merged(series: Series, by_step: Mapping[int, Sequence[Histogram]]) -> Histo
 
 
 def _joined(series: Series, parts: Sequence[Points], last: int) -> Points:
-    """The points of all ranks, those of one step as one, up to the last step."""
+    """The points of all ranks, merged by step, up to the last step."""
     width = len(FIELDS[series.kind])
     values = np.concatenate([np.empty((0, width)), *(part.values for part in parts)])
     steps = np.concatenate([np.empty(0, np.int64), *(part.steps for part in parts)])
@@ -201,7 +201,7 @@ def _joined(series: Series, parts: Sequence[Points], last: int) -> Points:
 
 
 TIMES = "time."
-"""Scalars of the whole model with such names are seconds that a rank took for itself."""
+"""Scalars of the model with this prefix are seconds of one rank."""
 
 
 class RankReport:
@@ -265,7 +265,7 @@ def _found(reader: FileReader) -> Iterable[tuple[int, str]]:
 
 
 def _not_finite(all_points: Sequence[Points]) -> Iterable[tuple[int, str]]:
-    """What the points tell; an Inf among them may be a mask's, or that of a scaled gradient."""
+    """Steps with NaN or Inf; an Inf may be from a mask or a scaled gradient."""
     is_scaled = any(points.series.name == "grad_scale" for points in all_points)
     for points in all_points:
         name = points.series.name

@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 
 
 class SeriesColumn(NamedTuple):
-    """One number of one series over steps."""
+    """One field of one series over steps."""
 
     name: str
     steps: npt.NDArray[np.int64]
     values: npt.NDArray[np.float64]
 
     def by_step(self) -> dict[int, float]:
-        """Its values; of a step that was taken twice the later one."""
+        """Its values by step; of a step that was repeated, the later one."""
         return dict(zip(self.steps.tolist(), self.values.tolist(), strict=True))
 
 
 def columns_of(points: Iterable[Points]) -> list[SeriesColumn]:
-    """A column for each number of each series: "loss", "fc.weight.mean"."""
+    """A column for each field of each series: "loss", "fc.weight.mean"."""
     return [
         SeriesColumn(
             each.series.label if len(fields) == 1 else join_path(each.series.label, field),
@@ -100,10 +100,10 @@ Numbers = npt.NDArray[np.float64]
 
 
 class SavedHistograms:
-    """A histogram for each step: at `steps[i]` `counts[i, j]` are from `edges[j]` to the next edge.
+    """A histogram for each step: `counts[i, j]` values lie between `edges[j]` and `edges[j + 1]`.
 
-    That grid is as fine as that of the coarsest step, and no number is lost on it; each single
-    histogram, at its index, has its own grid and the exact statistics.
+    The common grid is as fine as that of the coarsest step. Each single histogram, by its index,
+    has its own grid and the exact statistics.
     """
 
     def __init__(self, record: Histograms) -> None:
@@ -116,7 +116,7 @@ class SavedHistograms:
 
     @property
     def edges(self) -> Numbers:
-        """Where the bins begin and end, one more than there are bins."""
+        """The edges of the bins, one more than there are bins."""
         return self._grid.edges
 
     @cached_property
@@ -125,15 +125,15 @@ class SavedHistograms:
         return histograms.on_grid(self._record.bins, self._grid)
 
     def quantiles(self, *fractions: float) -> Numbers:
-        """Below which values these fractions of the numbers lay: a row a step, a column each."""
+        """The quantiles of each step: a row per step, a column per fraction."""
         found = [histograms.quantiles(each, fractions) for each in self._record.bins]
         return np.array(found, np.float64).reshape(-1, len(fractions))
 
     def shown(self, bins: int = 64, *, reject: float = 0.0) -> tuple[Numbers, Numbers]:
-        """Edges and counts for a plot of at most so many bins, with no room for outliers.
+        """Edges and counts for a plot of at most `bins` bins, without outliers.
 
-        Of all numbers the fraction `reject` may lie beside them. One step with a coarse grid makes
-        the others no coarser: its own counts are spread.
+        The fraction `reject` of all values may lie outside. A step with a coarse grid does not
+        make the others coarser: its counts are spread over the bins.
         """
         edges = histograms.display_grid(self._record.bins, bins, reject=reject).edges
         rows = [histograms.rebinned(each, edges) for each in self._record.bins]
@@ -190,7 +190,7 @@ def open_run(path: str | PathLike[str]) -> SavedRun:
 
 
 class SavedSeries:
-    """One quantity over steps. Its numbers are read from the file on first use."""
+    """One quantity over steps. Its values are read from the file on first use."""
 
     def __init__(self, reader: FileReader | RanksReader, record: Series) -> None:
         self.record = record
@@ -203,7 +203,7 @@ class SavedSeries:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What each point tells: ("value",), or "count", "min", "max", "mean" and so on."""
+        """The fields of each point: ("value",), or "count", "min", "max", "mean" and so on."""
         return FIELDS[self.record.kind]
 
     @property
@@ -213,7 +213,7 @@ class SavedSeries:
 
     @property
     def values(self) -> npt.NDArray[np.float64]:
-        """A number for each step; for statistics a row, with a column for each of `fields`."""
+        """A value per step; for statistics a row per step, with a column for each of `fields`."""
         values = self._points.values
         return values[:, 0] if self.record.kind == "scalar" else values
 
@@ -227,7 +227,7 @@ class SavedSeries:
 
     @cached_property
     def histograms(self) -> SavedHistograms:
-        """How its numbers were spread at each step; none where only numbers were kept."""
+        """Its histogram at each step; empty where only statistics were recorded."""
         return SavedHistograms(self._reader.histograms(self.record.id))
 
     def to_csv(self, path: str | PathLike[str] | None = None) -> str:
@@ -274,7 +274,7 @@ class SavedRun:
         return {rank: SavedRun(reader) for rank, reader in self.reader.ranks.items()}
 
     def compare_ranks(self) -> RankReport:
-        """The ranks beside each other: who is slow, who stopped, who has NaN and since when."""
+        """Compare the ranks: which is slow, which stopped, which has NaN and since when."""
         readers = {rank: run.reader for rank, run in self.ranks.items()}
         return ranks.report(
             {rank: each for rank, each in readers.items() if isinstance(each, FileReader)}
@@ -282,7 +282,7 @@ class SavedRun:
 
     @property
     def run(self) -> RunRecord:
-        """Who recorded this, where and when."""
+        """What recorded this run, where and when."""
         return self.reader.run()
 
     @property
@@ -310,27 +310,27 @@ class SavedRun:
 
     @property
     def status(self) -> RunStatus:
-        """How the run is doing: a text, which also has its parts as `.state`, `.step`, `.error`.
+        """The state of the run: a text, with its parts as `.state`, `.step` and `.error`.
 
         It is "running", "finished", "stopped by RuntimeError at step 40", "interrupted at step 40",
-        "killed", or "stalled for 40 s" where the process is there and makes no steps. Of several
-        ranks it is that of the worst.
+        "killed", or "stalled for 40 s" where the process is alive and makes no steps. Of several
+        ranks it is the worst one's.
         """
         return self.reader.status()
 
     @property
     def finished(self) -> bool:
-        """Whether the training came to its own end; `status` says what happened otherwise."""
+        """Whether the training ended normally; otherwise `status` says what happened."""
         return self.reader.finished() and not self.status.has_failed
 
     @property
     def dropped(self) -> int:
-        """How many steps are missing because the disk was too slow or too full."""
+        """Steps that are missing because the disk was too slow or full."""
         return self.reader.dropped()
 
     @property
     def thinned(self) -> int:
-        """How many steps were taken out again because the file was not to grow further."""
+        """Steps that were removed again to keep the file small."""
         return self.reader.thinned()
 
     @property
@@ -342,7 +342,7 @@ class SavedRun:
         return self.reader.sessions()
 
     def at_session(self, number: int) -> SavedRun:
-        """The run as it was at the end of one of its sessions, with what was abandoned later."""
+        """The run as it was at the end of a session, including what was abandoned later."""
         if not 1 <= number <= len(self.sessions) or not isinstance(self.reader, FileReader):
             raise TargetError(f"{self.path} has no session {number} to go back to")
         return SavedRun(FileReader(self.reader.path, session=number))
@@ -356,7 +356,7 @@ class SavedRun:
         return to_pandas(self._columns())
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.reader.close()
 
     def __getitem__(self, label: str) -> SavedSeries:

@@ -1,4 +1,4 @@
-"""Which run files a path, a folder or a pattern stands for."""
+"""Finds the run files of a path, a folder or a pattern."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _of_one_run(target: Path, paths: Sequence[Path]) -> list[FileReader]:
 
 
 def _readable(paths: Sequence[Path]) -> list[FileReader]:
-    """What can be opened; a file that another process is about to write is left out."""
+    """The files that can be opened; one that is just being created is left out."""
     readers = []
     for path in paths:
         try:
@@ -58,7 +58,7 @@ def _readable(paths: Sequence[Path]) -> list[FileReader]:
 
 
 def _filled(readers: Sequence[FileReader]) -> list[FileReader]:
-    """All but those that were closed with nothing in them, if there are any others."""
+    """All but empty closed files, if there are others."""
     filled = [reader for reader in readers if not (reader.finished() and reader.is_empty())]
     for reader in readers:
         if filled and reader not in filled:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from html import escape
-from importlib.resources import files
 from typing import Generic, NamedTuple, TypeVar
 
 from torchglass.tables.column import Column
@@ -38,6 +37,8 @@ def text(content: object) -> str:
 @cache
 def style(name: str) -> str:
     """A stylesheet of this package, for the page itself."""
+    from importlib.resources import files
+
     return f"<style>\n{files(__package__).joinpath(name).read_text(encoding='utf-8')}</style>"
 
 

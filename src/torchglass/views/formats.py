@@ -15,7 +15,7 @@ NOT_RUN = "–"
 SAME_AS = "↗"
 SPARKS = "▁▂▃▄▅▆▇█"
 _ROUNDING = 1e-9
-"""How far apart, to their size, numbers are that were meant to be the same."""
+"""Values that differ by less than this part of their size are equal."""
 
 _ONE_CELL_EACH = re.compile(r"[ -~─-╿×·–…→↗≈]*")
 
@@ -144,7 +144,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if not finite:
         return " " * len(shown)
     low, high = min(finite), max(finite)
-    # Numbers that differ only by rounding are drawn as the same.
+    # Values that differ only by rounding are drawn alike.
     is_flat = high - low <= _ROUNDING * max(abs(low), abs(high))
     scale = 0.0 if is_flat else (len(SPARKS) - 1) / (high - low)
     return "".join(
@@ -153,7 +153,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def harmless(text: str) -> str:
-    r"""The text with what a screen would obey, or hide, as visible escapes: "\n", "\x1b"."""
+    r"""The text with control characters as visible escapes: "\n", "\x1b"."""
     if text.isprintable() and text.isascii():
         return text
     return "".join(_escape(char) if _acts(char) else char for char in text)
@@ -175,13 +175,13 @@ def width(text: str) -> int:
 
 
 def pad(text: str, cells: int, *, right: bool = False) -> str:
-    """The text filled up with spaces, which stand before it if it is to end at the right."""
+    """The text padded with spaces to this many cells; with `right` they come first."""
     space = " " * (cells - width(text))
     return space + text if right else text + space
 
 
 def _acts(char: str) -> bool:
-    # Variation selectors are marks, yet screens disagree on the width they leave behind.
+    # Variation selectors are marks, but terminals disagree on their width.
     acting = unicodedata.category(char) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
     return acting or "\ufe00" <= char <= "\ufe0f"
 

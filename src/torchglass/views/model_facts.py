@@ -18,12 +18,12 @@ _FEW_PARTS = 20
 
 
 def facts(report: SummaryReport) -> list[Fact]:
-    """Parameters, bytes and memory; what would say nothing is left out."""
+    """Parameters, bytes and memory, as far as they are known."""
     return [*_parameter_facts(report), *_memory_facts(report)]
 
 
 def notes(report: SummaryReport) -> list[str]:
-    """What is not to be overlooked: what else a file has, shared tensors, folds, problems."""
+    """Notes on other contents of the file, shared tensors, folded rows and problems."""
     return [
         *also_in_file(report.model),
         *_few(_tied(report), "tied weights"),
@@ -35,7 +35,7 @@ def notes(report: SummaryReport) -> list[str]:
 
 
 def also_in_file(model: Model) -> list[str]:
-    """One sentence on what a checkpoint holds beside the model, if anything."""
+    """A sentence on what else a checkpoint contains, if anything."""
     parts = model.also_in_file
     told = [part_text(part) for part in parts[:_FEW_PARTS]]
     more = [f"{len(parts) - _FEW_PARTS:,} more"] if len(parts) > _FEW_PARTS else []
@@ -122,7 +122,7 @@ def _folds(report: SummaryReport) -> Iterator[str]:
 
 
 def _signs(report: SummaryReport) -> Iterator[str]:
-    """What the signs in the rows mean, of those that are there."""
+    """What the signs in the rows mean."""
     if report.ran and any(not row.calls and row.module.alias_of is None for row in report.rows):
         yield "–: not called in this forward"
     if any(row.calls and len(row.calls[0].outputs) > 1 for row in report.rows):

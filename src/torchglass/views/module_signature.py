@@ -37,14 +37,14 @@ class _Extra:
 
 @lru_cache(maxsize=1 << 12)
 def brief(kind: str, extra: str) -> str:
-    """A class name and the most telling of its settings."""
+    """A class name and its most important settings."""
     settings = harmless(_settings(kind, extra)) if extra else ""
     return f"{harmless(kind)}({settings})" if settings else harmless(kind)
 
 
 @lru_cache(maxsize=1 << 12)
 def kernel_size(kind: str, extra: str) -> str:
-    """The size of the window that a module moves over its input, "" where it has none."""
+    """The kernel size of a module, "" where it has none."""
     return _times(_parse(extra).named.get("kernel_size", ""), _dimensions(kind))
 
 
@@ -104,7 +104,7 @@ _WRITERS: tuple[tuple[Callable[[str], bool], Callable[[str, _Extra], str]], ...]
 
 
 def _through(extra: _Extra) -> str:
-    """Features in and out, under any of the names that they go by."""
+    """Input and output features, under any of their names."""
     for into, out in _IN_AND_OUT:
         if into in extra.named and out in extra.named:
             return _arrow(extra.named[into], extra.named[out])
@@ -117,7 +117,7 @@ def _anything(extra: str) -> str:
 
 
 def _arrow(into: str, out: str) -> str:
-    # A lazy module learns what comes in at its first forward.
+    # A lazy module learns its input size at its first forward.
     return f"{'?' if into == '0' else into}→{out}"
 
 
@@ -145,7 +145,7 @@ def _parse(extra: str) -> _Extra:
 
 
 def _split(text: str) -> list[str]:
-    """The parts of a text between the commas that stand in no brackets."""
+    """The parts of a text between commas outside of brackets."""
     parts = [""]
     depth = 0
     for char in text:
@@ -161,13 +161,13 @@ _WRONG_ARGUMENTS = re.compile(r"TypeError: (?:.*\.)?(\w+)\.forward\(\) (?:missin
 
 
 def misled_class(error: str) -> str:
-    """The class whose forward was given other arguments than it takes; "" for other errors."""
+    """The class whose forward was called with wrong arguments; "" for other errors."""
     found = _WRONG_ARGUMENTS.match(error)
     return found[1] if found else ""
 
 
 def forward_signature(source: ClassSource) -> str:
-    """The arguments of a forward, "(x, mask=None)"; "" where its code is not to be found."""
+    """The arguments of a forward, "(x, mask=None)"; "" where its code is not found."""
     if source.forward_line is None:
         return ""
     lines = linecache.getlines(source.forward_file or source.file)[source.forward_line - 1 :]

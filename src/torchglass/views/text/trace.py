@@ -20,7 +20,7 @@ _WIDTH = 72
 _MOST_OPERATIONS = 60
 _PATHS_A_LINE = 8
 _MOST_LINES = 200
-"""More lines than this of one kind are cut in the middle."""
+"""Longer lists are cut in the middle."""
 
 
 def trace_text(anatomy: Anatomy, model: Model, saved: Saved, random_seed: int | None = None) -> str:
@@ -74,7 +74,7 @@ def _heading(anatomy: Anatomy, marked: bool, what: str) -> str:
 
 
 def _operations(anatomy: Anatomy, marked: Saved) -> list[str]:
-    """A line for each op: its place, its label, the shape of its output, the module it ran in."""
+    """A line for each op: its index, its label, the shape of its output, the module it ran in."""
     places = list(enumerate(anatomy.listed))
     first, left_out, last = ends(places, _MOST_OPERATIONS)
     shown = [*first, *last]
@@ -111,7 +111,7 @@ def _cut(lines: Sequence[str]) -> list[str]:
 
 
 def _hierarchy(model: Model, module: Module, indent: str) -> Iterator[str]:
-    """The modules below one; neighbours that have none below them share a line."""
+    """The modules below a module; siblings without children share a line."""
     children = list(model.children(module))
     apart = module is model.root and any(child.children for child in children)
     for is_leaf, group in groupby(children, lambda child: not child.children and not apart):
@@ -141,16 +141,16 @@ _MOST_NAMES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPreview:
-    """What is to be seen of a saved tensor."""
+    """What is shown of a saved tensor."""
 
     corner: str
-    """Some of its numbers, "" where it has none to show."""
+    """Its first values, "" without any."""
     stats: Stats | None = None
     histogram: Sequence[float] = ()
 
 
 def op_line(anatomy: Anatomy, id: OpId) -> str:
-    """An op's label, what it made, and where."""
+    """An op's label, its outputs and its module."""
     op = anatomy.record.ops[id]
     made = ", ".join(_brief(value.spec) for value in op.outputs[:_MOST_OUTPUTS])
     calls = anatomy.modules(id)
@@ -166,7 +166,7 @@ def op_text(
     gradient: TensorPreview | None = None,
     code: str = "",
 ) -> str:
-    """All there is to say of an op; `looks` are its saved tensors by output, `code` its source."""
+    """Everything about an op; `looks` are its saved tensors by output, `code` its source line."""
     op = anatomy.record.ops[id]
     label = anatomy.labels[id]
     this_pass = f" (pass {label.number}/{label.passes})" if label.passes > 1 else ""
@@ -244,7 +244,7 @@ def _output_of(anatomy: Anatomy, id: OpId) -> Iterator[str]:
 
 
 def _keys(anatomy: Anatomy, id: OpId) -> Iterator[int | str]:
-    """The keys of an op, but for those that only leave out its label's second number."""
+    """The keys of an op, without those that only drop the second number of its label."""
     label = anatomy.labels[id]
     for key in anatomy.lookup.keys(id):
         if key not in (label.short, f"{label.short}:{label.number}"):
@@ -258,12 +258,12 @@ def _values(title: str, looks: Sequence[TensorPreview]) -> Iterator[str]:
 
 
 def _bars(histogram: Sequence[float]) -> str:
-    # A sparkline stands on the least of its values; bars that count things stand on zero.
+    # A sparkline starts at its smallest value; bars of counts start at zero.
     return sparkline((0.0, *histogram), len(histogram) + 1)[1:]
 
 
 def _numbers(stats: Stats) -> str:
-    """The numbers of a tensor in a line; what is not finite only where there is some."""
+    """The statistics of a tensor in a line; NaN and Inf only where there are any."""
     moments = (("min", stats.min), ("mean", stats.mean), ("max", stats.max), ("std", stats.std))
     counts = (("NaN", stats.nan), ("Inf", stats.inf))
     return ", ".join(
