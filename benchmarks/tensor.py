@@ -14,7 +14,7 @@ _CALLS = "eight calls"
 
 def time_statistics(elements: int, rounds: int) -> Times:
     """A sum in milliseconds, and how many times that the statistics take."""
-    from torchglass.capture.tensor.description import measure
+    from torchglass.capture.tensor.moments import measure
 
     tensor = torch.randn(elements)
 

@@ -32,7 +32,7 @@ _CHECKS |= {"InspectorGadgets._running"}
 BLOCK_FILES = (
     *("torchglass/blocks.py", "capture/module_calls.py", "analyse/gc_pause.py"),
     *("capture/torch_modes.py", "capture/restore_state.py", "capture/isolated_run.py"),
-    *("guard/guard.py", "guard/optimizer_check.py", "observe/statistics_recorder.py"),
+    *("guard/guard.py", "guard/optimizer_check.py", "observe/recorder.py"),
     *("watch/activations.py", "trace/selection.py", "measure/flops.py"),
     *("classic/inspector_gadgets.py", "watch/watcher.py"),
     *("watch/module_flow.py", "api/trace.py", "contextlib.py"),

@@ -113,15 +113,15 @@ def record(
 
 
 def _nothing_recorded(name: str) -> Recording:
-    from torchglass.capture.observe.statistics_recorder import StatisticsRecorder
+    from torchglass.capture.observe.recorder import statistics_recorder
     from torchglass.results.recording import Recording
 
-    return Recording(StatisticsRecorder(()), name)
+    return Recording(statistics_recorder(()), name)
 
 
 @unbroken
 def _recording(model: object, level: Level, keep: int, budget: int) -> Iterator[Recording]:
-    from torchglass.capture.observe.statistics_recorder import recording_statistics
+    from torchglass.capture.observe.recorder import recording_statistics
     from torchglass.results.recording import Recording
 
     with recording_statistics(model, level=level, keep=keep, budget_bytes=budget) as recorder:

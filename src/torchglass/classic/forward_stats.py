@@ -46,7 +46,7 @@ def record_torch_module_forward_stats(module: object, *, keep: int = 100) -> Ite
 def _filling(module: object, *, keep: int = 100, budget_bytes: int = 0) -> Iterator[Recording]:
     """The same, also keeping copies of tensors up to `budget_bytes`."""
     from torchglass.capture.model.live_modules import modules_in
-    from torchglass.capture.observe.statistics_recorder import recording_statistics
+    from torchglass.capture.observe.recorder import recording_statistics
 
     lists: dict[str, list[ForwardStats]] = {}
     for path, inner in modules_in(module):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from torchglass.capture.observe.inspection_recorder import InspectionRecorder
+    from torchglass.capture.observe.recorder import ModuleRecorder
 
 
 @final
@@ -67,12 +67,12 @@ class InspectorGadgets:
         *,
         watch_memory: bool = True,
     ) -> None:
-        from torchglass.capture.observe.inspection_recorder import Watched
+        from torchglass.capture.observe.recorder import RecordOptions
 
         self._models = _models(model)
         self._names = _names(self._models)
         self._finished: list[weakref.ref[nn.Module]] = []
-        self._watched = Watched(
+        self._options = RecordOptions(
             forward=watch_forward,
             backward=watch_backward,
             memory=watch_memory,
@@ -80,7 +80,7 @@ class InspectorGadgets:
             depth=None if watch_depth is None or watch_depth < 0 else watch_depth,
         )
         self._save_file = None if save_file is None else Path(save_file)
-        self._recorder: InspectionRecorder | None = None
+        self._recorder: ModuleRecorder | None = None
         self._stack = ExitStack()
         self._fence = Fence("some of the inspection was lost")
         self._results: dict[str, Inspection] = {}
@@ -93,8 +93,9 @@ class InspectorGadgets:
 
     def start(self) -> None:
         """Begin to watch. A watch that runs already goes on; one that has finished begins anew."""
+        from torchglass.capture.model.live_modules import modules_in
         from torchglass.capture.module_calls import observe_calls
-        from torchglass.capture.observe.inspection_recorder import InspectionRecorder
+        from torchglass.capture.observe.recorder import ModuleRecorder
 
         if self._recorder is not None:
             return
@@ -102,7 +103,7 @@ class InspectorGadgets:
             self._models = [model for link in self._finished if (model := link()) is not None]
             if len(self._models) < len(self._finished):
                 raise CaptureError("a model of this inspector is gone: create a new inspector")
-        recorder = InspectionRecorder(self._models, self._watched)
+        recorder = ModuleRecorder([modules_in(model) for model in self._models], self._options)
         try:
             with uninterrupted():
                 self._stack.callback(surely, recorder.close)
@@ -171,12 +172,12 @@ class InspectorGadgets:
         with uninterrupted():
             surely(self._stack.close)
 
-    def _running(self) -> InspectionRecorder:
+    def _running(self) -> ModuleRecorder:
         if self._recorder is None:
             raise CaptureError("nothing is watched: call start() first, or use a with-block")
         return self._recorder
 
-    def _read(self, recorder: InspectionRecorder) -> dict[str, Inspection]:
+    def _read(self, recorder: ModuleRecorder) -> dict[str, Inspection]:
         from torchglass.capture.observe.inspection import inspected_model
 
         return {

@@ -271,7 +271,8 @@ class Op:
 
 
 def _look(tensor: torch.Tensor) -> TensorPreview:
-    from torchglass.capture.tensor.description import corner, histogram, measure
+    from torchglass.capture.tensor.description import corner, histogram
+    from torchglass.capture.tensor.moments import measure
 
     return TensorPreview(corner=corner(tensor), stats=measure(tensor), histogram=histogram(tensor))
 
@@ -394,7 +395,7 @@ class NamedTensor:
     @cached_property
     def stats(self) -> Stats | None:
         """Its statistics; None where its value is not known."""
-        from torchglass.capture.tensor.description import measure
+        from torchglass.capture.tensor.moments import measure
 
         return measure(self.tensor) if self.tensor is not None else None
 

@@ -34,7 +34,10 @@ class Recorder(Protocol):
 
     level: Level
     keep: int
-    forward_count: int
+
+    @property
+    def forward_count(self) -> int:
+        """How many forward passes there were."""
 
     @property
     def paths(self) -> list[str]:

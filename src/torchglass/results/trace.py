@@ -360,7 +360,7 @@ class Trace(Sequence[Op]):
     def stats(self, op: OpId) -> Stats | None:
         """The numbers of an op's tensor summed up; None where there are none to see."""
         if op not in self._measured:
-            from torchglass.capture.tensor.description import measure
+            from torchglass.capture.tensor.moments import measure
 
             tensor = self.saved_tensors.get((op, 0))
             self._measured[op] = None if tensor is None else measure(tensor)

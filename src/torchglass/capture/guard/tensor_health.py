@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchglass.capture.tensor.description import measure
 from torchglass.capture.tensor.memory_extent import View, version_of, view_of
+from torchglass.capture.tensor.moments import measure
 
 
 class Health(IntEnum):

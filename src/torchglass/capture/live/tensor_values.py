@@ -15,7 +15,8 @@ from torchglass.analyse.moments import joined
 from torchglass.analyse.nonfinite_cause import not_finite_words
 from torchglass.capture.guard.tensor_health import Health, look_again
 from torchglass.capture.live.attributes import raised
-from torchglass.capture.tensor.description import describe, measure
+from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.moments import measure
 from torchglass.capture.torch_internals import DisableTorchFunction
 from torchglass.records.attributes import Index, LinearHistogram, Progress, TensorFacts
 from torchglass.records.findings import Evidence, EvidenceRole, Finding

@@ -30,9 +30,9 @@ from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.measure.allocators import Gauge
 from torchglass.capture.measure.clocks import StandingClock
 from torchglass.capture.nested_tensors import named_tensors
-from torchglass.capture.observe.module_call import Call, Edge, nearest_around
-from torchglass.capture.observe.tensor_reading import Reader
+from torchglass.capture.observe.observed_call import Edge, ObservedCall, nearest_around
 from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor_reader import StatisticsReader
 from torchglass.capture.torch_internals import (
     current_backward,
     node_count,
@@ -42,7 +42,7 @@ from torchglass.capture.torch_internals import (
 from torchglass.errors import Fence
 
 
-class _Open:
+class _RunningNode:
     """A node at work."""
 
     __slots__ = ("inner_ns", "start_ns")
@@ -52,28 +52,28 @@ class _Open:
         self.inner_ns = 0
 
 
-class _Lane:
+class _ThreadNodes:
     """The nodes that one thread runs in a backward, one after the other or inside each other."""
 
     __slots__ = ("bytes", "last", "last_ns", "open", "task")
 
     def __init__(self, task: int = NO_BACKWARD) -> None:
         self.task = task
-        self.open: list[_Open] = []
-        self.last: Call | None = None
+        self.open: list[_RunningNode] = []
+        self.last: ObservedCall | None = None
         """Whose node ran before."""
         self.last_ns = 0
         self.bytes: int | None = None
 
 
-class Watch:
+class BackwardRecorder:
     """Takes down the time, memory and gradients of nodes for the calls that own them."""
 
     def __init__(
         self,
         clock: StandingClock,
-        wait: Callable[[], None],
-        reader: Reader | None,
+        wait: Callable[[], None] | None,
+        reader: StatisticsReader | None,
         gauge: Gauge | None,
         fence: Fence,
     ) -> None:
@@ -85,8 +85,8 @@ class Watch:
         self._reader = reader
         self._gauge = gauge
         self.fence = fence
-        self._lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
-        self._sums: dict[tuple[Call, Edge], tuple[int, torch.Tensor | None]] = {}
+        self._threads: defaultdict[int, _ThreadNodes] = defaultdict(_ThreadNodes)
+        self._sums: dict[tuple[ObservedCall, Edge], tuple[int, torch.Tensor | None]] = {}
 
     def rest(self) -> None:
         """No backward is at work: what comes next has nothing to do with what was last."""
@@ -95,40 +95,42 @@ class Watch:
             with quietly():
                 for (call, edge), (_, total) in sums.items():
                     self._take(call, edge, total)
-        self._lanes.clear()
+        self._threads.clear()
 
     def begin(self, hooks: NodeHooks, gradients: Gradients) -> None:
         """A node is about to run."""
         arrived_ns = self._clock.now()
-        node = _Open()
+        node = _RunningNode()
         with self._clock:
             with self.fence:
-                lane = self._lane()
-                self._charge_gap(lane, hooks.owner, arrived_ns)
-                self._weigh(lane, gradients)
-                lane.open.append(node)
+                nodes = self._nodes_here()
+                self._charge_gap(nodes, hooks.owner, arrived_ns)
+                self._weigh(nodes, gradients)
+                nodes.open.append(node)
                 self.look(hooks, gradients)
-            self._wait()
+            if self._wait is not None:
+                self._wait()
         node.start_ns = self._clock.now()
 
     def end(self, hooks: NodeHooks, made: Gradients) -> None:
         """The innermost node that this thread runs has ended."""
-        self._wait()
+        if self._wait is not None:
+            self._wait()
         end_ns = self._clock.now()
-        lane = self._lanes[threading.get_ident()]
+        nodes = self._threads[threading.get_ident()]
         with self.fence, self._clock:
-            node = lane.open.pop()
+            node = nodes.open.pop()
             total_ns = end_ns - node.start_ns
-            if lane.open:
-                lane.open[-1].inner_ns += total_ns
+            if nodes.open:
+                nodes.open[-1].inner_ns += total_ns
             if hooks.owner is not None:
                 hooks.owner.charge_time(total_ns - node.inner_ns)
             if self._gauge is not None:
                 self._gauge.meet(made)
             for index, call, edge in hooks.inputs:
                 self._send(call, edge, made[index])
-            lane.last = hooks.owner
-        lane.last_ns = self._clock.now()
+            nodes.last = hooks.owner
+        nodes.last_ns = self._clock.now()
 
     def look(self, hooks: NodeHooks, gradients: Gradients) -> None:
         """Take the gradients that come to a node."""
@@ -140,57 +142,58 @@ class Watch:
 
     def spend_inside(self, ns: int) -> None:
         """Something that is charged elsewhere took so long inside the node at work."""
-        lane = self._lanes[threading.get_ident()]
-        if lane.open:
-            lane.open[-1].inner_ns += ns
+        nodes = self._threads[threading.get_ident()]
+        if nodes.open:
+            nodes.open[-1].inner_ns += ns
 
-    def _lane(self) -> _Lane:
+    def _nodes_here(self) -> _ThreadNodes:
         thread, task = threading.get_ident(), current_backward()
-        lane = self._lanes[thread]
-        if task != lane.task and not lane.open:
-            lane = self._lanes[thread] = _Lane(task)
+        nodes = self._threads[thread]
+        if task != nodes.task and not nodes.open:
+            nodes = self._threads[thread] = _ThreadNodes(task)
             # Else a sum that nothing more comes to would be held on to, and what the last node
             # lets go of would be charged to nobody.
-            queue_callback(partial(self._ended, lane))
-        return lane
+            queue_callback(partial(self._ended, nodes))
+        return nodes
 
-    def _ended(self, lane: _Lane) -> None:
+    def _ended(self, nodes: _ThreadNodes) -> None:
         with self.fence:
             with self._clock:
-                self._weigh(lane)
+                self._weigh(nodes)
             self.rest()
 
-    def _charge_gap(self, lane: _Lane, owner: Call | None, arrived_ns: int) -> None:
+    def _charge_gap(self, nodes: _ThreadNodes, owner: ObservedCall | None, arrived_ns: int) -> None:
         """Charge what lies between two nodes to the call around both."""
-        if lane.open or lane.last is None or owner is None:
+        if nodes.open or nodes.last is None or owner is None:
             return
-        around = nearest_around(lane.last, owner)
+        around = nearest_around(nodes.last, owner)
         if around is not None:
-            around.charge_time(arrived_ns - lane.last_ns)
+            around.charge_time(arrived_ns - nodes.last_ns)
 
-    def _weigh(self, lane: _Lane, gradients: Gradients = ()) -> None:
+    def _weigh(self, nodes: _ThreadNodes, gradients: Gradients = ()) -> None:
         """Charge the memory that came and went since the last node began to that node."""
         if self._gauge is None:
             return
         self._gauge.meet(gradients)
         now = self._gauge.total_bytes
-        if lane.last is not None and lane.bytes is not None:
-            lane.last.charge_bytes(now - lane.bytes)
-        lane.bytes = now
+        if nodes.last is not None and nodes.bytes is not None:
+            nodes.last.charge_bytes(now - nodes.bytes)
+        nodes.bytes = now
 
-    def _receive(self, call: Call, place: str, gradient: torch.Tensor | None) -> None:
+    def _receive(self, call: ObservedCall, place: str, gradient: torch.Tensor | None) -> None:
         """A gradient of a call's output came."""
         if gradient is None:
             return
         # A module that hands on what it is given has no nodes, and a backward that takes nothing.
-        call.backward_ns = call.backward_ns or 0
+        backward = call.backward
+        backward.total_ns = backward.total_ns or 0
         if self._gauge is not None:
-            call.backward_bytes = call.backward_bytes or 0
+            backward.added_bytes = backward.added_bytes or 0
         if self._reader is not None:
             with quietly():
-                call.output_gradients[place] = self._reader.read(gradient.detach())
+                backward.output_gradients[place] = self._reader.read(gradient.detach())
 
-    def _send(self, call: Call, edge: Edge, gradient: torch.Tensor | None) -> None:
+    def _send(self, call: ObservedCall, edge: Edge, gradient: torch.Tensor | None) -> None:
         """A gradient of a call's input goes on, or one of several that make it up."""
         if self._reader is None:
             return
@@ -199,51 +202,51 @@ class Watch:
             count, total = self._sums.pop((call, edge), (0, None))
             if total is not None:
                 gradient = total if gradient is None else total + gradient
-            if count + 1 < call.partials[edge]:
+            if count + 1 < call.backward.partials[edge]:
                 self._sums[call, edge] = count + 1, gradient
             else:
                 self._take(call, edge, gradient)
 
-    def _take(self, call: Call, edge: Edge, gradient: torch.Tensor | None) -> None:
+    def _take(self, call: ObservedCall, edge: Edge, gradient: torch.Tensor | None) -> None:
         if gradient is None or self._reader is None:
             return
         reading = self._reader.read(gradient)
-        for place in call.edges[edge]:
-            call.input_gradients[place] = reading
+        for place in call.backward.edges[edge]:
+            call.backward.input_gradients[place] = reading
 
 
 class NodeHooks:
     """What autograd calls around one node, until the watch has ended."""
 
-    __slots__ = ("_watch", "inputs", "outputs", "owner", "passed")
+    __slots__ = ("_recorder", "inputs", "outputs", "owner", "passed")
 
-    def __init__(self, watch: Watch, owner: Call | None) -> None:
-        self._watch = watch
+    def __init__(self, recorder: BackwardRecorder, owner: ObservedCall | None) -> None:
+        self._recorder = recorder
         self.owner = owner
-        self.outputs: list[tuple[int, Call, str]] = []
+        self.outputs: list[tuple[int, ObservedCall, str]] = []
         """Which of the gradients that come are those of calls' outputs."""
-        self.passed: list[tuple[int, Call, Edge]] = []
+        self.passed: list[tuple[int, ObservedCall, Edge]] = []
         """Which of them go through a call unchanged."""
-        self.inputs: list[tuple[int, Call, Edge]] = []
+        self.inputs: list[tuple[int, ObservedCall, Edge]] = []
         """Which of the gradients that it makes are for calls' inputs."""
 
     def begin(self, gradients: Gradients) -> None:
         """The node is about to run."""
-        if self._watch.is_active:
-            with self._watch.fence:
-                self._watch.begin(self, gradients)
+        if self._recorder.is_active:
+            with self._recorder.fence:
+                self._recorder.begin(self, gradients)
 
     def end(self, made: Gradients, given: Gradients) -> None:
         """The node has run."""
-        if self._watch.is_active:
-            with self._watch.fence:
-                self._watch.end(self, made)
+        if self._recorder.is_active:
+            with self._recorder.fence:
+                self._recorder.end(self, made)
 
     def look(self, gradients: Gradients) -> None:
         """A node that is not timed is about to run."""
-        if self._watch.is_active:
-            with self._watch.fence:
-                self._watch.look(self, gradients)
+        if self._recorder.is_active:
+            with self._recorder.fence:
+                self._recorder.look(self, gradients)
 
 
 class ParameterHooks(NodeHooks):
@@ -252,54 +255,57 @@ class ParameterHooks(NodeHooks):
     __slots__ = ("_parameter",)
 
     def __init__(
-        self, watch: Watch, owner: Call | None, parameter: weakref.ref[torch.Tensor]
+        self,
+        recorder: BackwardRecorder,
+        owner: ObservedCall | None,
+        parameter: weakref.ref[torch.Tensor],
     ) -> None:
-        super().__init__(watch, owner)
+        super().__init__(recorder, owner)
         self._parameter = parameter
 
     def end(self, made: Gradients, given: Gradients) -> None:
         """The gradient has been added."""
         parameter = self._parameter()
-        if not self._watch.is_active or parameter is None:
+        if not self._recorder.is_active or parameter is None:
             return
-        with self._watch.fence:
+        with self._recorder.fence:
             # An optimizer that steps in the backward may have taken the gradient away again.
             gradient = parameter.grad if parameter.grad is not None else given[0]
-            self._watch.end(self, (gradient,))
+            self._recorder.end(self, (gradient,))
             if gradient is not None:
-                self._watch.gradient_bytes[id(parameter)] = describe(gradient).bytes
+                self._recorder.gradient_bytes[id(parameter)] = describe(gradient).bytes
 
 
-class Graph:
+class GraphHooks:
     """Hooks the nodes that calls make, pass by pass, and holds none of them."""
 
-    def __init__(self, watch: Watch, parameters: Iterable[torch.Tensor]) -> None:
-        self._watch = watch
+    def __init__(self, recorder: BackwardRecorder, parameters: Iterable[torch.Tensor]) -> None:
+        self._recorder = recorder
         self._parameters = {id(parameter) for parameter in parameters}
         self._is_open = False
         self._nodes = NewNodes()
-        self._creators: NodeCreators[Call] = NodeCreators()
+        self._creators: NodeCreators[ObservedCall] = NodeCreators()
         self._hooked: dict[int, NodeHooks] = {}
         self._leaves: set[int] = set()
-        self._open_edges: dict[Edge, list[Call]] = defaultdict(list)
+        self._open_edges: dict[Edge, list[ObservedCall]] = defaultdict(list)
         self._handles = HookHandles()
         self._leaf_handles: dict[int, HookHandles] = {}
 
-    def enter(self, call: Call, inputs: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def enter(self, call: ObservedCall, inputs: Iterable[tuple[str, torch.Tensor]]) -> None:
         """A call begins: see where its inputs hang."""
         if not self._is_open:
             self._begin()
         for place, tensor in inputs:
             edge = _edge(tensor)
             if edge is not None:
-                call.edges.setdefault(edge, []).append(place)
-                call.input_gradients[place] = None
-        for edge in call.edges:
+                call.backward.edges.setdefault(edge, []).append(place)
+                call.backward.input_gradients[place] = None
+        for edge in call.backward.edges:
             self._open_edges[edge].append(call)
-        call.first_node = node_count()
+        call.backward.first_node = node_count()
         self._creators.begin(call)
 
-    def leave(self, call: Call, outer: Call | None, output: Any) -> None:
+    def leave(self, call: ObservedCall, outer: ObservedCall | None, output: Any) -> None:
         """A call ends: hook the nodes that were made in it."""
         self._creators.begin(outer)
         try:
@@ -308,7 +314,7 @@ class Graph:
             for place, tensor in located:
                 self._expect(call, place, tensor)
         finally:
-            for edge in call.edges:
+            for edge in call.backward.edges:
                 self._open_edges[edge].remove(call)
             if outer is None:
                 self._end()
@@ -336,7 +342,7 @@ class Graph:
         for node in self._nodes.behind(tensors):
             number = node_number(node)
             owner = self._creators.find(number)
-            hooks = self._hooked[number] = NodeHooks(self._watch, owner)
+            hooks = self._hooked[number] = NodeHooks(self._recorder, owner)
             self._handles.around(node, hooks.begin, hooks.end)
             for index, (before, place) in enumerate(node.next_functions):
                 if before is not None:
@@ -347,11 +353,11 @@ class Graph:
         """Have a node's gradients for the inputs of calls taken there."""
         for call in self._open_edges.get(edge, ()):
             # A node from before the call may use the same tensor.
-            if number >= call.first_node:
+            if number >= call.backward.first_node:
                 hooks.inputs.append((index, call, edge))
-                call.partials[edge] += 1
+                call.backward.partials[edge] += 1
 
-    def _claim_parameter(self, node: Node, owner: Call | None) -> None:
+    def _claim_parameter(self, node: Node, owner: ObservedCall | None) -> None:
         """Time the node that adds a gradient to a parameter; it may outlive the graph."""
         if node_number(node) != UNNUMBERED:
             return
@@ -362,28 +368,28 @@ class Graph:
         self._leaves.add(key)
         handles = self._leaf_handles.setdefault(key, HookHandles())
         handles.remove()
-        hooks = ParameterHooks(self._watch, owner, weakref.ref(parameter))
+        hooks = ParameterHooks(self._recorder, owner, weakref.ref(parameter))
         handles.around(node, hooks.begin, hooks.end)
 
-    def _expect(self, call: Call, place: str, tensor: torch.Tensor) -> None:
+    def _expect(self, call: ObservedCall, place: str, tensor: torch.Tensor) -> None:
         """Have the gradient of a call's output taken where it arrives."""
         edge = _edge(tensor)
         if edge is None:
             return
-        call.output_gradients[place] = None
+        call.backward.output_gradients[place] = None
         node, at = get_gradient_edge(tensor)[:2]
         number = node_number(node)
         hooks = self._hooked.get(number) if number != UNNUMBERED else None
         if hooks is None:
             # It was there before the call, as what an identity returns was.
-            hooks = NodeHooks(self._watch, None)
+            hooks = NodeHooks(self._recorder, None)
             self._handles.add(node.register_prehook(hooks.look))
             if number != UNNUMBERED:
                 self._hooked[number] = hooks
         hooks.outputs.append((at, call, place))
-        if edge in call.edges:
+        if edge in call.backward.edges:
             hooks.passed.append((at, call, edge))
-            call.partials[edge] += 1
+            call.backward.partials[edge] += 1
 
 
 def _edge(tensor: torch.Tensor) -> Edge | None:

@@ -22,8 +22,8 @@ from torchglass.capture.isolated_run import (
 from torchglass.capture.model.live_modules import modules_in
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.module_calls import observe_calls
-from torchglass.capture.observe.inspection_recorder import InspectionRecorder, Watched, depth_of
-from torchglass.capture.observe.module_call import Home
+from torchglass.capture.observe.observed_call import ModuleHistory, ObservedCall
+from torchglass.capture.observe.recorder import ModuleRecorder, RecordOptions, depth_of
 from torchglass.capture.restore_state import retried_with_gradients
 from torchglass.capture.tensor.description import describe
 from torchglass.errors import CaptureError
@@ -38,35 +38,35 @@ _FORGOTTEN = "calls are told one by one only as far as the latest {keep} of each
 
 
 def inspected_model(
-    recorder: InspectionRecorder, index: int, model: nn.Module, name: str
+    recorder: ModuleRecorder, index: int, model: nn.Module, name: str
 ) -> InspectedModel:
     """The record of one of the models that a recorder watches."""
     recorder.finish_reading()
-    homes = {path: home for (of, path), home in recorder.homes.items() if of == index}
-    modules = list(_modules(recorder, model, homes))
-    modules += _strays(recorder, modules, homes)
+    histories = {path: history for (of, path), history in recorder.histories.items() if of == index}
+    modules = list(_modules(recorder, model, histories))
+    modules += _strays(recorder, modules, histories)
     return InspectedModel(
         name=name,
         modules=tuple(_in_tree_order(modules)),
         passes=recorder.passes[index],
-        notes=tuple(_notes(recorder, modules, homes)),
+        notes=tuple(_notes(recorder, modules, histories)),
     )
 
 
 def _modules(
-    recorder: InspectionRecorder, model: nn.Module, homes: Mapping[str, Home]
+    recorder: ModuleRecorder, model: nn.Module, histories: Mapping[str, ModuleHistory]
 ) -> Iterator[InspectedModule]:
     structure = read_model(model)
     counts = count(structure)
     live = dict(modules_in(model))
-    limit = recorder.watched.depth
+    limit = recorder.options.depth
     places: dict[ModuleId, int] = {}
     for module in structure.modules:
         if limit is not None and depth_of(module.path) > limit:
             continue
         held = counts[module.id].total
         same_as = _first_path(structure, module.alias_of)
-        home = homes.get(module.path) if same_as is None else None
+        history = histories.get(module.path) if same_as is None else None
         itself = live.get(module.path if same_as is None else same_as)
         parent = None if module.parent is None else places[module.parent]
         places[module.id] = len(places)
@@ -80,26 +80,26 @@ def _modules(
             parameter_bytes=held.parameter_bytes,
             gradient_bytes=_gradient_bytes(recorder, itself),
             same_as=same_as,
-            **_told(recorder, home),
+            **_told(recorder, history),
         )
 
 
 def _strays(
-    recorder: InspectionRecorder, modules: list[InspectedModule], homes: Mapping[str, Home]
+    recorder: ModuleRecorder, modules: list[InspectedModule], histories: Mapping[str, ModuleHistory]
 ) -> Iterator[InspectedModule]:
     """Modules that were called and are not in the model, each below its caller."""
     places = {module.path: index for index, module in enumerate(modules)}
-    for path in sorted(homes.keys() - places.keys(), key=depth_of):
+    for path in sorted(histories.keys() - places.keys(), key=depth_of):
         above, _, name = path.rpartition(".")
         parent = places.get(above, 0)
         places[path] = len(places)
-        home = homes[path]
+        history = histories[path]
         yield InspectedModule(
             path=path,
             name=name,
-            class_name=home.class_name,
+            class_name=history.class_name,
             parent=parent,
-            **_told(recorder, home),
+            **_told(recorder, history),
         )
 
 
@@ -122,14 +122,14 @@ def _first_path(structure: Model, first: ModuleId | None) -> str | None:
     return None if first is None else structure[first].path
 
 
-def _told(recorder: InspectionRecorder, home: Home | None) -> dict[str, Any]:
-    if home is None:
+def _told(recorder: ModuleRecorder, history: ModuleHistory | None) -> dict[str, Any]:
+    if history is None:
         return {}
-    calls = tuple(call.record(times=recorder.watched.forward) for call in home.calls)
-    return {"call_count": home.begun, "calls": calls}
+    calls = tuple(call.inspection(times=recorder.options.forward) for call in history.kept)
+    return {"call_count": history.begun, "calls": calls}
 
 
-def _gradient_bytes(recorder: InspectionRecorder, module: nn.Module | None) -> int:
+def _gradient_bytes(recorder: ModuleRecorder, module: nn.Module | None) -> int:
     """What the gradients of a module's parameters took when they came, or else take now."""
     if module is None:
         return 0
@@ -145,17 +145,17 @@ def _bytes(gradient: torch.Tensor | None) -> int:
 
 
 def _notes(
-    recorder: InspectionRecorder, modules: list[InspectedModule], homes: Mapping[str, Home]
+    recorder: ModuleRecorder, modules: list[InspectedModule], histories: Mapping[str, ModuleHistory]
 ) -> Iterator[str]:
-    watched = recorder.watched
-    if not homes:
+    options = recorder.options
+    if not histories:
         yield _NOT_CALLED
-    elif watched.backward and not any(module.backward for module in modules):
+    elif options.backward and not any(module.backward for module in modules):
         yield _NO_BACKWARD
-    if watched.memory and not recorder.weighs:
+    if options.memory and not recorder.weighs:
         yield _NO_MEMORY
-    if any(home.begun > len(home.calls) for home in homes.values()):
-        yield _FORGOTTEN.format(keep=watched.keep)
+    if any(history.begun > len(history.kept) for history in histories.values()):
+        yield _FORGOTTEN.format(keep=options.keep)
 
 
 Progress = Callable[[int, int], None]
@@ -177,15 +177,15 @@ def inspect_run(
     """Run a model from the same state three times, and put together what was seen."""
     if not isinstance(model, nn.Module):
         raise CaptureError(f"inspect takes an nn.Module, not {type(model).__qualname__}")
-    usual = Watched(backward=backward, depth=depth)
-    times_only = usual._replace(values=False, memory=False)
+    usual = RecordOptions(backward=backward, depth=depth)
+    times_only = usual._replace(level=None, memory=False)
     with isolated_run(
         model, args, kwargs, backward=backward, loss=loss, gradients=gradients, compiled=True
     ) as run:
         warm = _run(run, times_only)
         counter = _Counter(progress, 2 * sum(module.call_count for module in warm.modules))
-        timed = _run(run, times_only, counter.tick)
-        seen = _run(run, usual, counter.tick)
+        timed = _run(run, times_only, counter.add)
+        seen = _run(run, usual, counter.add)
     notes = list(seen.notes)
     if backward and not run.went_back:
         notes = [NO_BACKWARD]
@@ -193,9 +193,12 @@ def inspect_run(
 
 
 def _run(
-    run: IsolatedRun, watched: Watched, tick: Callable[[], None] | None = None
+    run: IsolatedRun,
+    options: RecordOptions,
+    count: Callable[[ObservedCall], None] | None = None,
 ) -> InspectedModel:
-    recorder = InspectionRecorder([run.target], watched, tick=tick)
+    recorder = ModuleRecorder([modules_in(run.target)], options)
+    recorder.call_ended = count
     observer = _Watcher(recorder, run.target)
     try:
         with observe_calls(recorder):
@@ -210,7 +213,7 @@ class _Watcher(RunObserver):
 
     seen: InspectedModel
 
-    def __init__(self, recorder: InspectionRecorder, model: nn.Module) -> None:
+    def __init__(self, recorder: ModuleRecorder, model: nn.Module) -> None:
         self._recorder = recorder
         self._model = model
 
@@ -223,14 +226,14 @@ class _Watcher(RunObserver):
 
 
 class _Counter:
-    """Counts calls, and tells of each."""
+    """Counts calls, and reports the progress."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress = progress
         self._total = total
         self._done = 0
 
-    def tick(self) -> None:
+    def add(self, call: ObservedCall) -> None:
         self._done += 1
         if self._progress is not None:
             self._progress(self._done, max(self._total, self._done))

@@ -1,4 +1,4 @@
-"""Describes and measures tensors without changing them."""
+"""What a tensor is, and a short preview of its values."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from torchglass.capture.tensor.moments import Moments
 from torchglass.capture.torch_internals import (
     DisableTorchFunction,
-    FakeTensor,
     is_traceable_wrapper_subclass,
 )
-from torchglass.records.tensors import Stats, TensorSpec
+from torchglass.records.tensors import TensorSpec
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
 _ELEMENTS_PER_BYTE = {torch.quint4x2: 2, torch.quint2x4: 4}
-_INDICES = {
+COMPRESSED_INDICES = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
     torch.sparse_bsr: ("crow_indices", "col_indices"),
     torch.sparse_csc: ("ccol_indices", "row_indices"),
@@ -44,21 +42,6 @@ def describe(tensor: torch.Tensor) -> TensorSpec:
         return _describe_special(tensor)
     except Exception:  # noqa: BLE001 - a tensor class is foreign code, and one tensor is only one row
         return TensorSpec(shape=None, dtype=_dtype(getattr(tensor, "dtype", "unknown")))
-
-
-def measure(tensor: torch.Tensor) -> Stats | None:
-    """The numbers of a tensor summed up; None where there are none to see (empty, meta, fake, …).
-
-    A complex tensor is measured by its magnitudes, a sparse one by the values that it stores, a
-    DTensor by its part on this rank. `std` is the sample's, 0 for a single value.
-    """
-    try:
-        # Neither a subclass nor a tracing mode is to see the operations of the measurement.
-        with DisableTorchFunction():
-            values = numbers_of(tensor)
-            return None if values is None else _measured(values)
-    except Exception:  # noqa: BLE001 - what cannot be measured must not stop the run it is part of
-        return None
 
 
 def inner_tensors(tensor: Any) -> list[torch.Tensor]:
@@ -109,8 +92,8 @@ def _bytes(tensor: torch.Tensor) -> int:
         return _bytes(tensor.values())
     if tensor.layout is torch.sparse_coo:
         return tensor._indices().nbytes + tensor._values().nbytes
-    if tensor.layout in _INDICES:
-        parts = [getattr(tensor, name)() for name in ("values", *_INDICES[tensor.layout])]
+    if tensor.layout in COMPRESSED_INDICES:
+        parts = [getattr(tensor, name)() for name in ("values", *COMPRESSED_INDICES[tensor.layout])]
         return sum(part.nbytes for part in parts)
     elements = tensor.numel()
     if tensor.layout is torch.strided and elements:
@@ -137,37 +120,6 @@ def _layout(tensor: torch.Tensor) -> str:
 
 def _dtype(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def numbers_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The dense tensor that holds the numbers of another, copied only where they are negated."""
-    if isinstance(tensor, FakeTensor) or tensor.is_meta:
-        return None
-    if tensor.is_nested:
-        return numbers_of(tensor.values())
-    if inner := inner_tensors(tensor):
-        # Its own operations could be collectives, for which the other ranks would be missing.
-        return numbers_of(inner[0]) if len(inner) == 1 else None
-    if tensor.layout is torch.sparse_coo:
-        return numbers_of(tensor._values())
-    if tensor.layout in _INDICES:
-        return numbers_of(tensor.values())
-    if tensor.numel() == 0 or tensor.layout is not torch.strided:
-        return None
-    if tensor.is_quantized:
-        return tensor.detach().dequantize()
-    # A storage given back, as FSDP does between passes, must not be read.
-    return tensor.detach().resolve_neg() if tensor.untyped_storage().nbytes() else None
-
-
-def _measured(values: torch.Tensor) -> Stats | None:
-    if values.is_cuda and torch.cuda.is_current_stream_capturing():
-        return None
-    count = values.numel()
-    for dim in range(values.dim() - 1, -1, -1):
-        if values.stride(dim) == 0:
-            values = values.select(dim, 0)
-    return Moments.of(values).stats(repeats=count // values.numel())
 
 
 _CORNER = 5

@@ -1,6 +1,6 @@
-"""Range, mean and standard deviation of a tensor in one pass; distances between tensors.
+"""Statistics of tensors: of one, of many small ones at once, and distances between tensors.
 
->>> Moments.of(torch.tensor([1.0, 2.0, 3.0, float("nan")])).stats()
+>>> measure(torch.tensor([1.0, 2.0, 3.0, float("nan")]))
 Stats(count=4, min=1.0, max=3.0, mean=2.0, std=1.0, nan=1, inf=0)
 """
 
@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
+from torchglass.capture.hidden_from_modes import quietly
+from torchglass.capture.tensor.description import COMPRESSED_INDICES, inner_tensors
+from torchglass.capture.torch_internals import DisableTorchFunction, FakeTensor
 from torchglass.records.tensors import Stats
 
 _CHUNK = 1 << 16
@@ -39,6 +45,60 @@ _WIDE = {torch.float64, torch.int64, torch.int32, torch.uint32, torch.uint64}
 _DOUBLES = {torch.float64, torch.complex128}
 _SMALLEST_DOUBLE, _LARGEST_DOUBLE = 1e-140, 1e140
 """Where the squares of float64 neither vanish nor overflow."""
+SAFE_LENGTHS = {
+    torch.float32: (_SMALLEST, _LARGEST),
+    torch.float64: (_SMALLEST_DOUBLE, _LARGEST_DOUBLE),
+}
+"""Norms in between are exact: no square that counts has vanished or overflowed."""
+_NARROW = {torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.bool}
+
+Column = npt.NDArray[np.float64]
+
+
+def measure(tensor: torch.Tensor) -> Stats | None:
+    """The numbers of a tensor summed up; None where there are none to see (empty, meta, fake, …).
+
+    A complex tensor is measured by its magnitudes, a sparse one by the values that it stores, a
+    DTensor by its part on this rank. `std` is the sample's, 0 for a single value.
+    """
+    try:
+        # Neither a subclass nor a tracing mode is to see the operations of the measurement.
+        with DisableTorchFunction():
+            values = numbers_of(tensor)
+            return None if values is None else _measured(values)
+    except Exception:  # noqa: BLE001 - what cannot be measured must not stop the run it is part of
+        return None
+
+
+def numbers_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The dense tensor that holds the numbers of another, copied only where they are negated."""
+    if isinstance(tensor, FakeTensor) or tensor.is_meta:
+        return None
+    if tensor.is_nested:
+        return numbers_of(tensor.values())
+    if inner := inner_tensors(tensor):
+        # Its own operations could be collectives, for which the other ranks would be missing.
+        return numbers_of(inner[0]) if len(inner) == 1 else None
+    if tensor.layout is torch.sparse_coo:
+        return numbers_of(tensor._values())
+    if tensor.layout in COMPRESSED_INDICES:
+        return numbers_of(tensor.values())
+    if tensor.numel() == 0 or tensor.layout is not torch.strided:
+        return None
+    if tensor.is_quantized:
+        return tensor.detach().dequantize()
+    # A storage given back, as FSDP does between passes, must not be read.
+    return tensor.detach().resolve_neg() if tensor.untyped_storage().nbytes() else None
+
+
+def _measured(values: torch.Tensor) -> Stats | None:
+    if values.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None
+    count = values.numel()
+    for dim in range(values.dim() - 1, -1, -1):
+        if values.stride(dim) == 0:
+            values = values.select(dim, 0)
+    return Moments.of(values).stats(repeats=count // values.numel())
 
 
 class Moments:
@@ -85,8 +145,7 @@ class Moments:
         )
 
     def _add(self, chunk: torch.Tensor) -> None:
-        if chunk.is_complex():
-            chunk = chunk.abs()
+        chunk = plain_numbers(chunk)
         if self._exponent:
             # In two steps, as a power of two may be too large where what comes of it is not.
             half = -self._exponent // 2
@@ -134,19 +193,6 @@ class Moments:
         self._finite = total
 
 
-def length(tensors: Iterable[torch.Tensor]) -> float:
-    """The L2 norm of the numbers of dense tensors taken together, whatever their size."""
-    lengths = []
-    for tensor in (each for each in tensors if each.numel()):
-        stats = Moments.of(tensor).stats()
-        finite = stats.count - stats.nan - stats.inf
-        if finite < stats.count:
-            return math.nan if stats.nan else math.inf
-        if finite:
-            lengths += [stats.std * math.sqrt(finite - 1), stats.mean * math.sqrt(finite)]
-    return math.hypot(*lengths)
-
-
 def _exponent(values: torch.Tensor) -> int:
     """What brings numbers of double precision to where their squares can be added up."""
     if values.dtype not in _DOUBLES:
@@ -191,6 +237,143 @@ def _chunks(values: torch.Tensor) -> Iterator[torch.Tensor]:
             waiting.append(part[0])
         else:
             waiting += torch.split(part, max(1, size // part[0].numel()))
+
+
+class Rows(NamedTuple):
+    """The statistics of tensors that are all alike, as columns of plain numbers."""
+
+    size: int
+    """How many numbers each tensor has."""
+    lows: list[float]
+    highs: list[float]
+    means: list[float]
+    deviations: list[float]
+    others: dict[int, Stats | None]
+    """By their index, those that columns are not exact enough for."""
+
+    def stats(self) -> list[Stats | None]:
+        """A record of each."""
+        columns = zip(self.lows, self.highs, self.means, self.deviations, strict=True)
+        found: list[Stats | None] = [
+            Stats(count=self.size, min=low, max=high, mean=mean, std=std)
+            for low, high, mean, std in columns
+        ]
+        for index, stats in self.others.items():
+            found[index] = stats
+        return found
+
+
+def measure_rows(tensors: torch.Tensor) -> Rows:
+    """What `measure` finds in each of some stacked tensors, which are ours to write over."""
+    with quietly():
+        rows = tensors.reshape(len(tensors), -1)
+        try:
+            rows = plain_numbers(rows).to(torch.float32 if rows.dtype in _NARROW else torch.float64)
+            return _rows_measured(rows)
+        except Exception:  # noqa: BLE001 - statistics never stop a forward
+            nothing = [math.nan] * len(rows)
+            others = {index: measure(row) for index, row in enumerate(tensors)}
+            return Rows(rows.shape[1], nothing, nothing, nothing, nothing, others)
+
+
+def _rows_measured(rows: torch.Tensor) -> Rows:
+    count = rows.shape[1]
+    lows, highs = _column(rows.amin(1)), _column(rows.amax(1))
+    largest = np.maximum(-lows, highs)
+    is_exact = ((largest > _SMALLEST) & (largest < _LARGEST)) | ((lows == 0) & (highs == 0))
+    is_finite = np.isfinite(largest)
+    is_far = is_finite & ~is_exact
+    far = rows[torch.from_numpy(is_far)].double() if is_far.any() else None
+    others = {index: measure(rows[index]) for index in np.flatnonzero(~is_finite).tolist()}
+    # What is not finite is among the others, whatever comes out for it here.
+    with np.errstate(invalid="ignore", over="ignore"):
+        means, deviations = _spread(rows)
+        if far is not None:
+            means[is_far], deviations[is_far] = _scaled_spread(far, largest[is_far])
+    return Rows(
+        size=count,
+        lows=lows.tolist(),
+        highs=highs.tolist(),
+        means=means.tolist(),
+        deviations=deviations.tolist(),
+        others=others,
+    )
+
+
+def _spread(rows: torch.Tensor) -> tuple[Column, Column]:
+    """The mean and the standard deviation of each row."""
+    count = rows.shape[1]
+    means, squares = _moments(rows)
+    if (squares * _FAR < means * means * count).any():
+        # Shifted by its mean, a small spread around a large mean is not lost. The mean is rounded
+        # as the numbers are: else more would be taken off them than is put back.
+        shifts = torch.from_numpy(means).to(rows.dtype)
+        offsets, squares = _moments(rows.sub_(shifts.unsqueeze(1)))
+        means = _column(shifts) + offsets
+    return means, np.sqrt(squares.clip(min=0) / max(count - 1, 1))
+
+
+def _scaled_spread(rows: torch.Tensor, largest: Column) -> tuple[Column, Column]:
+    """The same for doubles whose squares would vanish or overflow: each row is scaled first."""
+    exponents = np.frexp(largest)[1]
+    # In two steps, as a power of two may be too large where what comes of it is not.
+    half = -exponents // 2
+    for power in (half, -exponents - half):
+        rows *= torch.from_numpy(np.ldexp(1.0, power)).unsqueeze(1)
+    means, deviations = _spread(rows)
+    return np.ldexp(means, exponents), np.ldexp(deviations, exponents)
+
+
+def _moments(rows: torch.Tensor) -> tuple[Column, Column]:
+    count = rows.shape[1]
+    means = _column(rows.sum(1)) / count
+    norms = _column(torch.linalg.vector_norm(rows, dim=1))
+    return means, norms * norms - means * means * count
+
+
+def _column(values: torch.Tensor) -> Column:
+    """One number a row, for which numpy takes a fraction of the time that torch does."""
+    column: Column = values.numpy().astype(np.float64)
+    return column
+
+
+def plain_numbers(values: torch.Tensor) -> torch.Tensor:
+    """The values that are measured: the magnitudes of complex ones."""
+    return values.abs() if values.is_complex() else values
+
+
+def row_norms(values: torch.Tensor, first: int = 0) -> torch.Tensor:
+    """The norm of each sample of a batch; dimensions before `first` are not the batch's."""
+    values = (
+        plain_numbers(values).flatten(first + 1) if values.dim() > first + 1 else values[..., None]
+    )
+    if not values.is_floating_point():
+        values = values.float()
+    wide = torch.float64 if values.dtype is torch.float64 else torch.float32
+    lengths: torch.Tensor = torch.linalg.vector_norm(values, dim=first + 1, dtype=wide)
+    smallest, largest = SAFE_LENGTHS[wide]
+    # On the CPU the squares of float64 take forty times as long as those of float32.
+    is_far = ~((lengths > smallest) & (lengths < largest))
+    if is_far.any():
+        rows, is_far = values[is_far].cpu().double(), is_far.cpu()
+        peaks = rows.abs().amax(dim=-1, keepdim=True)
+        peaks[~((peaks > 0) & torch.isfinite(peaks))] = 1
+        lengths = lengths.cpu().double()
+        lengths[is_far] = (torch.linalg.vector_norm(rows / peaks, dim=-1) * peaks[:, 0]).squeeze()
+    return lengths
+
+
+def length(tensors: Iterable[torch.Tensor]) -> float:
+    """The L2 norm of the numbers of dense tensors taken together, whatever their size."""
+    lengths = []
+    for tensor in (each for each in tensors if each.numel()):
+        stats = Moments.of(tensor).stats()
+        finite = stats.count - stats.nan - stats.inf
+        if finite < stats.count:
+            return math.nan if stats.nan else math.inf
+        if finite:
+            lengths += [stats.std * math.sqrt(finite - 1), stats.mean * math.sqrt(finite)]
+    return math.hypot(*lengths)
 
 
 Load = Callable[[], torch.Tensor]

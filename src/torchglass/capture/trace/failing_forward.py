@@ -13,7 +13,7 @@ from torchglass.analyse.failure.failure import ExceptionContext, is_ours
 from torchglass.capture.module_calls import CALL_CODE
 from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import leave_unchanged, telling_of_changes
-from torchglass.capture.tensor.description import measure
+from torchglass.capture.tensor.moments import measure
 from torchglass.capture.torch_internals import FORWARD_CODE
 from torchglass.capture.trace.assemble import Captured
 from torchglass.capture.trace.op_mode import OpEvent, user_code

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from torchglass.blocks import unbroken
-from torchglass.capture.tensor.description import describe, numbers_of
+from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.moments import numbers_of
 from torchglass.errors import Fence
 from torchglass.records.tensors import Activations, FeatureMap
 

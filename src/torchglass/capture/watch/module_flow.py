@@ -25,6 +25,7 @@ from torchglass.capture.autograd import (
 from torchglass.capture.hidden_from_modes import is_overheard, quietly
 from torchglass.capture.module_calls import add_observer, intercept_calls, remove_observer
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import (
     current_backward,
     is_compiled,
@@ -37,7 +38,6 @@ from torchglass.capture.watch.gradient_hooks import (
     on_backward,
 )
 from torchglass.capture.watch.step_values import Ledger, Place
-from torchglass.capture.watch.tensor_reader import Gauge
 from torchglass.records.model import join_path
 
 
@@ -121,7 +121,12 @@ class Flow:
     """An observer of calls (`capture.calls`) that keeps what it sees in the ledger of the step."""
 
     def __init__(
-        self, model: nn.Module, passes: Passes, gauge: Gauge, log: frozenset[str], inner: Inner
+        self,
+        model: nn.Module,
+        passes: Passes,
+        reader: HistogramReader,
+        log: frozenset[str],
+        inner: Inner,
     ) -> None:
         self.thread = threading.get_ident()
         self._staying = contextlib.ExitStack()
@@ -133,7 +138,7 @@ class Flow:
         self._model = weakref.ref(model)
         self._paths = _paths(model)
         self._passes = passes
-        self._gauge = gauge
+        self._reader = reader
         self._logs_values = "io" in log
         self._logs_gradients = "io_grad" in log
         self._logs_pictures = "activations" in log
@@ -214,7 +219,7 @@ class Flow:
             handle.remove()
         self._handles.clear()
         self._hooks.clear()
-        self._gauge.forget()
+        self._reader.forget()
 
     def attach(self, tensor: Tensor, module: nn.Module, name: str) -> Tensor:
         """Take a tensor down at a place of its own in a module, if its pass is recorded."""
@@ -349,7 +354,7 @@ class Flow:
             # Inside vmap or grad a tensor is not what it seems, and only there for a moment.
             return
         if self._logs_values and not self._is_again:
-            self._ledger.put(spot.value, self._gauge.read(tensor))
+            self._ledger.put(spot.value, self._reader.read(tensor))
         if self._logs_gradients and tensor.requires_grad:
             self._ask_for_gradient(spot, tensor, self._ledger)
 
@@ -374,10 +379,10 @@ class Flow:
         if where is None or is_functorch_wrapped_tensor(gradient):
             return
         if type(gradient) is Tensor and not is_overheard():
-            reading = self._gauge.read_once(gradient, norms=True)
+            reading = self._reader.read_once(gradient, norms=True)
         else:
             with quietly():
-                reading = self._gauge.read_once(gradient, norms=True)
+                reading = self._reader.read_once(gradient, norms=True)
         if reading is None:
             return
         reading.factor, reading.is_scaled = self._factor, self._is_scaled

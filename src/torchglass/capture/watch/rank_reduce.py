@@ -25,8 +25,8 @@ from torchglass.analyse.histograms import merged
 from torchglass.analyse.moments import joined
 from torchglass.analyse.training_health import is_loss
 from torchglass.analyse.training_rules import has_bad_values
+from torchglass.capture.tensor.histograms import ROOM
 from torchglass.capture.watch.ranks import is_among_many
-from torchglass.capture.watch.tensor_reader import ROOM
 from torchglass.errors import TargetError, warn
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model, join_path

@@ -15,7 +15,8 @@ from torch import Tensor
 from torchglass.analyse.histograms import merged
 from torchglass.analyse.training_health import TrainingHealth, is_loss
 from torchglass.analyse.training_rules import Observation, StepTensors, can_show_problem
-from torchglass.capture.watch.tensor_reader import ROOM, Reading
+from torchglass.capture.tensor.histograms import ROOM
+from torchglass.capture.tensor_reader import HistogramReading
 from torchglass.errors import TargetError
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.reader import Sink
@@ -42,11 +43,11 @@ class Ledger:
         """Whether all that stepped did so at a learning rate of 0; None before one did."""
         self.rates: dict[int, list[float]] = {}
         """The learning rates of each optimizer that stepped, by its id."""
-        self._readings: dict[Place, Reading] = {}
-        self._more: list[tuple[Place, Reading]] = []
+        self._readings: dict[Place, HistogramReading] = {}
+        self._more: list[tuple[Place, HistogramReading]] = []
         """What was read at a place that had been read before."""
 
-    def put(self, place: Place, reading: Reading | None) -> None:
+    def put(self, place: Place, reading: HistogramReading | None) -> None:
         """Add what was read at a place."""
         if reading is None:
             return
@@ -61,7 +62,7 @@ class Ledger:
         for place, reading in later.readings():
             self.put(place, reading)
 
-    def readings(self) -> Iterator[tuple[Place, Reading]]:
+    def readings(self) -> Iterator[tuple[Place, HistogramReading]]:
         """All that was read, by its place."""
         return chain(self._readings.items(), self._more)
 
@@ -89,7 +90,7 @@ class Ledger:
             stats = _stats(reading)
             if stats is not None and can_show_problem(place.name, stats):
                 yield Observation(
-                    *place, stats, reading.dims, reading.needs_grad, reading.is_scaled
+                    *place, stats, reading.dims, reading.requires_grad, reading.is_scaled
                 )
 
     def measured(self) -> dict[tuple[str, str], list[Stats]]:
@@ -122,7 +123,7 @@ class Ledger:
         return bool(self.numbers or self._readings or self.rates)
 
     def points(self, sink: Sink, bins: int) -> dict[SeriesId, Point]:
-        """All of it as points of series, which ends the ledger; the gauge has finished."""
+        """All of it as points of series, which ends the ledger; the reader has finished."""
         self.is_open = False
         points: dict[SeriesId, Point] = {}
         for place, reading in self._readings.items():
@@ -158,7 +159,7 @@ class Ledger:
 _NO_NUMBER = Stats(count=1, min=math.nan, max=math.nan, mean=math.nan, std=math.nan)
 
 
-def _stats(reading: Reading) -> Stats | None:
+def _stats(reading: HistogramReading) -> Stats | None:
     """The statistics of a reading without the scale that a `GradScaler` put on it."""
     return reading.stats if reading.histogram is None else reading.histogram.stats
 

@@ -37,6 +37,7 @@ from torchglass.analyse.gc_pause import collector_paused
 from torchglass.blocks import surely, uninterrupted
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.model.structure import read_model
+from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import current_backward, queue_callback
 from torchglass.capture.watch import activations, optimizers
 from torchglass.capture.watch.activations import Pictures
@@ -48,7 +49,6 @@ from torchglass.capture.watch.run_end import Errors, Idleness, LastUpdate, endin
 from torchglass.capture.watch.step_clock import StepClock, UsersClock
 from torchglass.capture.watch.step_values import Ledger, Place, Problems, logged_number, step_number
 from torchglass.capture.watch.steps import Steps
-from torchglass.capture.watch.tensor_reader import Gauge
 from torchglass.capture.watch.weights import Weights
 from torchglass.errors import Fence
 from torchglass.records.findings import Finding
@@ -100,14 +100,14 @@ class Watcher:
         self._sink = sink
         self._options = options
         self._model = weakref.ref(model)
-        self._gauge = Gauge(
+        self._reader = HistogramReader(
             bins=options.bins, sample_n=options.sample_n, zeros="stats" in options.log
         )
-        self._weights = Weights(model, self._gauge, options)
+        self._weights = Weights(model, self._reader, options)
         self._steps = Steps(options.log_freq, options.unit, self._put_frame, start=start)
         record = read_model(model)
         self._graphs = PassGraphs(model, record, sink.put_document)
-        self._flow = Flow(model, self, self._gauge, options.log, self._graphs)
+        self._flow = Flow(model, self, self._reader, options.log, self._graphs)
         self._scaling = Scaling(options.scaler)
         self._has_looked = False
         self._running: set[int] = set()
@@ -455,7 +455,7 @@ class Watcher:
             with _Harmless(self):
                 self._users_clock.tell(model, number, ledger)
         with quietly():
-            self._gauge.finish()
+            self._reader.finish()
             self._add_numbers(ledger)
             points = ledger.points(self._sink, self._options.bins)
         if points:

@@ -11,13 +11,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchglass.capture.tensor.description import numbers_of
-from torchglass.capture.tensor.moments import length
+from torchglass.capture.tensor.moments import SAFE_LENGTHS, length, numbers_of
+from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import foreach_norm, foreach_sub
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.ranks import speaks_for
 from torchglass.capture.watch.step_values import Ledger, Place
-from torchglass.capture.watch.tensor_reader import SAFE_LENGTHS, Gauge
 
 
 class Weight(NamedTuple):
@@ -32,8 +31,8 @@ class Weight(NamedTuple):
 class Weights:
     """Reads parameters into ledgers; all that it holds of them goes with `clear`."""
 
-    def __init__(self, model: nn.Module, gauge: Gauge, options: Options) -> None:
-        self._gauge = gauge
+    def __init__(self, model: nn.Module, reader: HistogramReader, options: Options) -> None:
+        self._reader = reader
         self._log = options.log
         self._is_ours = speaks_for if options.adds_up_ranks else _always
         self._by_id: dict[int, Weight] = {}
@@ -99,7 +98,7 @@ class Weights:
             if weight.parameter.grad is not None and self._is_ours(weight.parameter)
         ]
         gradients = [grad for one in trained if (grad := one.parameter.grad) is not None]
-        for weight, reading in zip(trained, self._gauge.read_all(gradients), strict=True):
+        for weight, reading in zip(trained, map(self._reader.read_once, gradients), strict=True):
             if reading is not None:
                 reading.factor, reading.is_scaled = factor, is_scaled
                 reading.dims = weight.parameter.dim()
@@ -118,9 +117,8 @@ class Weights:
         if "params" not in self._log:
             return
         weights = [weight for weight in weights if self._is_ours(weight.parameter)]
-        readings = self._gauge.read_all([weight.parameter for weight in weights])
-        for weight, reading in zip(weights, readings, strict=True):
-            ledger.put(weight.place, reading)
+        for weight in weights:
+            ledger.put(weight.place, self._reader.read_once(weight.parameter))
 
     def before_update(self, weights: Iterable[Weight]) -> None:
         """Remember the parameters that are about to change."""
@@ -153,7 +151,7 @@ class Weights:
                 continue
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor) and value.numel() == parameter.numel() > 1:
-                    ledger.put(Place(path, f"{name}.{key}"), self._gauge.read_once(value))
+                    ledger.put(Place(path, f"{name}.{key}"), self._reader.read_once(value))
         groups = optimizer.param_groups
         ledger.rates[id(optimizer)] = [float(group["lr"]) for group in groups if "lr" in group]
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from torchglass.analyse.failure.failure import ExceptionContext, Failure
-from torchglass.capture.tensor.description import measure
+from torchglass.capture.tensor.moments import measure
 from torchglass.results.explanation import Explanation, explain
 from torchglass.results.trace import Trace
 

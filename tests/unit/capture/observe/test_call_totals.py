@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchglass.capture.observe.call_history import joined
-from torchglass.capture.tensor.description import measure
+from torchglass.capture.observe.observed_call import joined
+from torchglass.capture.tensor.moments import measure
 from torchglass.records.tensors import Stats
 
 parts = st.lists(

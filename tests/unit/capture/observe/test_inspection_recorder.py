@@ -9,19 +9,21 @@ import torch
 from torch import nn
 
 from tests.sleepers import FakeClock, Sleeper
+from torchglass.capture.model.live_modules import modules_in
 from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.observe.inspection import inspected_model
-from torchglass.capture.observe.inspection_recorder import EVERYTHING, InspectionRecorder, Watched
+from torchglass.capture.observe.recorder import ModuleRecorder, RecordOptions
 from torchglass.records.calls import CallCost, InspectedModel
+
+EVERYTHING = RecordOptions()
 
 
 def inspect(
-    model: nn.Module, x: torch.Tensor, clock: FakeClock, watched: Watched = EVERYTHING
+    model: nn.Module, x: torch.Tensor, clock: FakeClock, options: RecordOptions = EVERYTHING
 ) -> InspectedModel:
     # Whatever we do takes time: all of it has to be left out.
-    recorder = InspectionRecorder(
-        [model], watched, tick=lambda: clock.sleep(1_000_000), clock=clock.mark
-    )
+    recorder = ModuleRecorder([modules_in(model)], options, clock=clock.mark)
+    recorder.call_ended = lambda call: clock.sleep(1_000_000)
     with observe_calls(recorder):
         output = model(x)
         clock.sleep(77)
@@ -87,7 +89,7 @@ def test_deeper_modules_are_part_of_the_last_one_that_is_watched() -> None:
     clock = FakeClock()
     model = Sleeper(clock, 1, 100, a=Sleeper(clock, 2, 200, b=Sleeper(clock, 3, 300)))
 
-    record = inspect(model, torch.ones(2, requires_grad=True), clock, Watched(depth=1))
+    record = inspect(model, torch.ones(2, requires_grad=True), clock, RecordOptions(depth=1))
 
     assert times(record, "forward") == {"": (6, 1), "a": (5, 5)}
     assert times(record, "backward") == {"": (600, 100), "a": (500, 500)}
@@ -154,7 +156,7 @@ def test_one_tensor_at_several_places_has_one_gradient_at_each() -> None:
             return 2 * a + 3 * b
 
     model = Product()
-    recorder = InspectionRecorder([model])
+    recorder = ModuleRecorder([modules_in(model)], EVERYTHING)
     x = torch.ones(2, requires_grad=True)
     with observe_calls(recorder):
         model(x, b=x).sum().backward()
@@ -176,7 +178,7 @@ def test_memory_is_that_of_the_tensors_that_stay(grad: bool) -> None:
             return (x * len(waste)).exp().sum()
 
     model = nn.Sequential(Wasteful())
-    recorder = InspectionRecorder([model])
+    recorder = ModuleRecorder([modules_in(model)], EVERYTHING)
     with torch.set_grad_enabled(grad), observe_calls(recorder):
         output = model(torch.ones(100, requires_grad=True))
     (root, inner) = inspected_model(recorder, 0, model, "Sequential").modules
@@ -191,7 +193,7 @@ def test_memory_is_that_of_the_tensors_that_stay(grad: bool) -> None:
 
 def test_a_view_of_a_weight_takes_no_memory() -> None:
     model = nn.Linear(100, 100, bias=False)
-    recorder = InspectionRecorder([model])
+    recorder = ModuleRecorder([modules_in(model)], EVERYTHING)
     with observe_calls(recorder):
         output = model(torch.ones(1, 100))
     (root,) = inspected_model(recorder, 0, model, "Linear").modules
@@ -210,7 +212,8 @@ def test_without_memory_there_is_no_mode_around_the_forward() -> None:
             return x
 
     for memory in (True, False):
-        recorder = InspectionRecorder([model := Looks()], Watched(memory=memory))
+        model = Looks()
+        recorder = ModuleRecorder([modules_in(model)], RecordOptions(memory=memory))
         with observe_calls(recorder):
             model(torch.ones(1))
         recorder.close()

@@ -14,9 +14,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchglass.capture import tensor_reader
 from torchglass.capture.module_calls import observe_calls
-from torchglass.capture.observe import tensor_reading
-from torchglass.capture.observe.statistics_recorder import StatisticsRecorder, recording_statistics
+from torchglass.capture.observe.recorder import (
+    ModuleRecorder,
+    recording_statistics,
+    statistics_recorder,
+)
 from torchglass.capture.tensor.description import describe
 from torchglass.errors import CaptureError, TargetError
 from torchglass.records.calls import ForwardStats, Level
@@ -31,7 +35,7 @@ def _torch_is_as_it_was() -> Iterator[None]:
     assert nn.Module.__call__ is CALL
 
 
-def recorded(model: nn.Module, *args: Any, **options: Any) -> StatisticsRecorder:
+def recorded(model: nn.Module, *args: Any, **options: Any) -> ModuleRecorder:
     with recording_statistics(model, **options) as recorder:
         model(*args)
     return recorder
@@ -76,7 +80,7 @@ def test_a_result_that_is_the_next_input_is_measured_once(monkeypatch: pytest.Mo
         seen.append(id(tensor))
         return describe(tensor)
 
-    monkeypatch.setattr(tensor_reading, "describe", counting)
+    monkeypatch.setattr(tensor_reader, "describe", counting)
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
 
     recorded(model, torch.ones(2, 3))
@@ -119,9 +123,9 @@ def test_times_are_those_of_the_model_without_the_work_of_measuring(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(tensor_reading, "describe", clock.describe)
+    monkeypatch.setattr(tensor_reader, "describe", clock.describe)
     model = Working(clock, 7, Working(clock, 10, Working(clock, 3)), Working(clock, 20))
-    recorder = StatisticsRecorder(model.named_modules(), clock=clock)
+    recorder = statistics_recorder(model.named_modules(), clock=clock)
 
     with observe_calls(recorder):
         model(torch.ones(2))
@@ -347,7 +351,7 @@ def test_an_error_of_ours_is_a_warning_and_the_forward_goes_on(
         places: dict[str, Any] = {}
         yield places["planted"]
 
-    monkeypatch.setattr("torchglass.capture.observe.statistics_recorder.named_tensors", broken)
+    monkeypatch.setattr("torchglass.capture.observe.recorder.named_tensors", broken)
     model = nn.LSTM(2, 2)
 
     with pytest.warns(RuntimeWarning, match="planted"):

@@ -17,7 +17,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal import two_tensor
 
 from tests.versions import needs_torch
-from torchglass.capture.tensor.description import describe, measure
+from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.moments import measure
 from torchglass.records.tensors import Stats
 
 # Classes of torch that have no annotations.

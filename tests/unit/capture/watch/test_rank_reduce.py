@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchglass.capture.tensor.histograms import grids
 from torchglass.capture.watch.rank_reduce import Label, Parcel, _partners, total
-from torchglass.capture.watch.tensor_reader import grids
 from torchglass.records.tensors import Histogram, Stats
 
 OUTPUT: Label = ("fc", "output", "histogram")

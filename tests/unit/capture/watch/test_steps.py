@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.optim import SGD, Optimizer
 
+from torchglass.capture.tensor_reader import HistogramReading
 from torchglass.capture.watch.options import Unit
 from torchglass.capture.watch.step_values import Ledger, Place
 from torchglass.capture.watch.steps import Steps
-from torchglass.capture.watch.tensor_reader import Reading
 
 LOSS = Place("", "loss")
 
@@ -124,7 +124,7 @@ def test_what_a_second_optimizer_finds_of_a_step_that_is_not_recorded_is_dropped
         for optimizer in optimizers:
             ledger = steps.begin_pass(training=True)
             if ledger is not None:
-                ledger.put(Place("", "output"), Reading())
+                ledger.put(Place("", "output"), HistogramReading())
             update(steps, optimizer)
 
     assert [number for number, _ in finished.steps] == [0]

@@ -14,7 +14,7 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.optim import optimizer as optimizers
 
 from tests.recorded import RUN
-from torchglass.capture.tensor.description import measure
+from torchglass.capture.tensor.moments import measure
 from torchglass.capture.watch import Watcher
 from torchglass.capture.watch.options import Options
 from torchglass.errors import TargetError, TorchglassWarning

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchglass.analyse.histograms import merged
-from torchglass.capture.watch.tensor_reader import EMPTY, ROOM, Grid, grids
+from torchglass.capture.tensor.histograms import EMPTY, ROOM, Grid, grids
 from torchglass.records.tensors import Histogram, Stats
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

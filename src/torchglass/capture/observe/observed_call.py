@@ -1,0 +1,307 @@
+"""One observed module call, what its backward adds, and the calls of one module."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from torchglass.analyse import moments
+from torchglass.capture.tensor_reader import StatisticsReader, StatisticsReading
+from torchglass.records.calls import (
+    CallCost,
+    CallTensor,
+    ForwardStats,
+    InspectedCall,
+    ModuleStatistics,
+    Totals,
+)
+from torchglass.records.tensors import Stats
+
+if TYPE_CHECKING:
+    import torch
+
+Located = tuple[tuple[str, StatisticsReading], ...]
+"""Readings of tensors, each with its place among the arguments or results."""
+Edge = tuple[int, int]
+"""Where a tensor is in the autograd graph: the number of the node, and which output of it."""
+
+_NO_CALLS = Totals()
+_DROPPED_TOGETHER = 16
+"""So many calls are dropped at a time, which takes less time than one by one."""
+
+
+class CallBackward:
+    """The backward of one call: gradients, time and memory."""
+
+    __slots__ = (
+        "added_bytes",
+        "edges",
+        "first_node",
+        "input_gradients",
+        "output_gradients",
+        "partials",
+        "self_ns",
+        "total_ns",
+    )
+
+    def __init__(self) -> None:
+        self.input_gradients: dict[str, StatisticsReading | None] = {}
+        """By place, in the order of the inputs; None for one that has not arrived."""
+        self.output_gradients: dict[str, StatisticsReading | None] = {}
+        self.edges: dict[Edge, list[str]] = {}
+        """The places of its inputs by where they are in the graph: one tensor may have several."""
+        self.partials: Counter[Edge] = Counter()
+        """How many nodes contribute to the gradient of an input."""
+        self.first_node = 0
+        self.total_ns: int | None = None
+        self.self_ns = 0
+        self.added_bytes: int | None = None
+
+
+class ObservedCall:
+    """One run of a module, from when it begins on."""
+
+    __slots__ = (
+        "_backward",
+        "added_bytes",
+        "children_ns",
+        "depth",
+        "error",
+        "forward_pass",
+        "history",
+        "inputs",
+        "lost_ns",
+        "number",
+        "outputs",
+        "parent",
+        "recomputed",
+        "start_bytes",
+        "start_ns",
+        "total_ns",
+    )
+    depth: int
+    recomputed: bool
+    """Whether a checkpoint runs it again in the backward."""
+    start_ns: int
+    start_bytes: int
+    lost_ns: int
+    """The time that measuring had taken up to the start."""
+    total_ns: int
+    error: str
+
+    def __init__(
+        self, history: ModuleHistory, parent: ObservedCall | None, forward_pass: int
+    ) -> None:
+        history.begun += 1
+        self.history = history
+        self.parent = parent
+        if parent is None:
+            self.depth, self.recomputed = 0, False
+        else:
+            self.depth, self.recomputed = parent.depth + 1, parent.recomputed
+        self.number = history.begun
+        self.forward_pass = forward_pass
+        # A single reading is at the usual place ("0" or ""), as nearly all of them are.
+        self.inputs: StatisticsReading | Located = ()
+        self.outputs: StatisticsReading | Located = ()
+        self.children_ns = 0
+        self.added_bytes: int | None = None
+        self._backward: CallBackward | None = None
+
+    @property
+    def path(self) -> str:
+        """The path of the module."""
+        return self.history.path
+
+    @property
+    def self_ns(self) -> int:
+        """Time spent in its forward without inner calls."""
+        return self.total_ns - self.children_ns
+
+    @property
+    def backward(self) -> CallBackward:
+        """What is known of its backward, made on first use."""
+        if self._backward is None:
+            self._backward = CallBackward()
+        return self._backward
+
+    @property
+    def located_inputs(self) -> Located:
+        """What went in, by place."""
+        inputs = self.inputs
+        return (("0", inputs),) if isinstance(inputs, StatisticsReading) else inputs
+
+    @property
+    def located_outputs(self) -> Located:
+        """What came out, by place."""
+        outputs = self.outputs
+        return (("", outputs),) if isinstance(outputs, StatisticsReading) else outputs
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether some of its statistics have not been computed yet."""
+        located = self.located_inputs + self.located_outputs
+        return any(reading.is_pending for _, reading in located)
+
+    def charge_time(self, ns: int) -> None:
+        """Add to the time of its backward, and to that of all calls around it."""
+        self.backward.self_ns += ns
+        call: ObservedCall | None = self
+        while call is not None:
+            call.backward.total_ns = (call.backward.total_ns or 0) + ns
+            call = call.parent
+
+    def charge_bytes(self, count: int) -> None:
+        """Add to the memory of its backward, and to that of all calls around it."""
+        call: ObservedCall | None = self
+        while call is not None:
+            call.backward.added_bytes = (call.backward.added_bytes or 0) + count
+            call = call.parent
+
+    def is_nested(self) -> bool:
+        """Whether it ran inside another call of the same module."""
+        call = self.parent
+        while call is not None:
+            if call.history is self.history:
+                return True
+            call = call.parent
+        return False
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The copies of its tensors that were kept, at "in.0", "out", "out.hidden" …"""
+        for side, located in (("in", self.located_inputs), ("out", self.located_outputs)):
+            for place, reading in located:
+                if reading.copy is not None:
+                    yield f"{side}.{place}" if place else side, reading.copy
+
+    def statistics(self) -> ForwardStats:
+        """Its forward as plain data, as `tg.record` shows it."""
+        return ForwardStats(
+            path=self.history.path,
+            number=self.number,
+            forward=self.forward_pass,
+            inputs=_measured(self.located_inputs),
+            outputs=_measured(self.located_outputs),
+            start_ns=self.start_ns,
+            total_ns=self.total_ns,
+            self_ns=self.self_ns,
+            error=self.error,
+        )
+
+    def inspection(self, *, times: bool) -> InspectedCall:
+        """Its forward and backward as plain data, as `tg.inspect` shows it."""
+        forward = effort = None
+        if times and not self.recomputed:
+            forward = CallCost(
+                total_ns=self.total_ns, self_ns=self.self_ns, added_bytes=self.added_bytes
+            )
+        backward = self.backward
+        if backward.total_ns is not None:
+            effort = CallCost(
+                total_ns=backward.total_ns,
+                self_ns=backward.self_ns,
+                added_bytes=backward.added_bytes,
+            )
+        return InspectedCall(
+            number=self.number,
+            forward_pass=self.forward_pass,
+            inputs=_measured(self.located_inputs),
+            outputs=_measured(self.located_outputs),
+            input_gradients=_measured(backward.input_gradients.items()),
+            output_gradients=_measured(backward.output_gradients.items()),
+            forward=forward,
+            backward=effort,
+            error=self.error,
+            recomputed=self.recomputed,
+            nested=self.is_nested(),
+        )
+
+
+class ModuleHistory:
+    """The calls of one module of a model: the latest `keep` one by one, all of them as totals."""
+
+    __slots__ = ("_dropped", "_keep", "_latest", "_reader", "begun", "class_name", "model", "path")
+
+    def __init__(
+        self, model: int, path: str, class_name: str, reader: StatisticsReader, keep: int
+    ) -> None:
+        self.model = model
+        """Which of the observed models it is in."""
+        self.path = path
+        self.class_name = class_name
+        self.begun = 0
+        self._latest: list[ObservedCall] = []
+        self._reader = reader
+        self._keep = keep
+        self._dropped = _NO_CALLS
+
+    @property
+    def kept(self) -> list[ObservedCall]:
+        """The latest calls that have ended."""
+        return self._latest[-self._keep :]
+
+    def add(self, call: ObservedCall) -> None:
+        """Take in a call that has ended; the oldest ones make room."""
+        self._latest.append(call)
+        if len(self._latest) >= self._keep + _DROPPED_TOGETHER:
+            dropped = self._latest[: -self._keep]
+            if any(call.is_pending for call in dropped):
+                self._reader.finish()
+            self._dropped = _plus(self._dropped, dropped)
+            self._latest = self.kept
+
+    def latest_of_forward(self) -> ObservedCall | None:
+        """The latest call that the user's forward made; else the latest one at all."""
+        calls = (call for call in reversed(self._latest) if not call.recomputed)
+        return next(calls, self._latest[-1] if self._latest else None)
+
+    def statistics(self) -> ModuleStatistics:
+        """The same as plain data, as `tg.record` shows it."""
+        self._reader.finish()
+        return ModuleStatistics(
+            path=self.path,
+            class_name=self.class_name,
+            calls=tuple(call.statistics() for call in self.kept),
+            totals=_plus(self._dropped, self._latest),
+        )
+
+
+def nearest_around(one: ObservedCall, other: ObservedCall) -> ObservedCall | None:
+    """The innermost call that contains both."""
+    first: ObservedCall | None = one
+    second: ObservedCall | None = other
+    while first is not second and first is not None and second is not None:
+        if first.depth >= second.depth:
+            first = first.parent
+        else:
+            second = second.parent
+    return first if first is second else None
+
+
+def joined(every: Iterable[Stats | None]) -> Stats | None:
+    """The statistics of the values of all these tensors taken together."""
+    parts = [stats for stats in every if stats is not None]
+    return moments.joined(parts) if len(parts) > 1 else next(iter(parts), None)
+
+
+def _plus(totals: Totals, calls: Sequence[ObservedCall]) -> Totals:
+    """The totals with some more calls, whose statistics are there."""
+    inputs = [_first(call.located_inputs) for call in calls]
+    outputs = [_first(call.located_outputs) for call in calls]
+    return Totals(
+        calls=totals.calls + len(calls),
+        failed=totals.failed + sum(bool(call.error) for call in calls),
+        total_ns=totals.total_ns + sum(call.total_ns for call in calls),
+        self_ns=totals.self_ns + sum(call.self_ns for call in calls),
+        inputs=joined([totals.inputs, *inputs]),
+        outputs=joined([totals.outputs, *outputs]),
+    )
+
+
+def _first(located: Located) -> Stats | None:
+    return located[0][1].stats if located else None
+
+
+def _measured(located: Iterable[tuple[str, StatisticsReading | None]]) -> tuple[CallTensor, ...]:
+    return tuple(reading.record(place) for place, reading in located if reading is not None)

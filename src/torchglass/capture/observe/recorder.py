@@ -1,0 +1,389 @@
+"""The recorder of `tg.record` and `tg.inspect`: what module calls take in, return and cost.
+
+    recorder = ModuleRecorder([model.named_modules()], RecordOptions())
+    with observe_calls(recorder):
+        model(x).sum().backward()
+    recorder.close()
+
+Tensors are read before a module runs and after it, and none of them is held. The clock is paused
+meanwhile, so times are without our own work. Nothing is put on the models. Hooks on autograd
+nodes, which gradients and the time of backwards need, go when the recorder is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchglass.blocks import surely, unbroken, uninterrupted
+from torchglass.capture.autograd import is_in_backward
+from torchglass.capture.hidden_from_modes import quietly
+from torchglass.capture.measure.allocators import gauge_for
+from torchglass.capture.measure.clocks import StandingClock, waiting
+from torchglass.capture.model.class_names import class_name
+from torchglass.capture.model.live_modules import modules_in, tensors_of
+from torchglass.capture.module_calls import ModuleStack, observe_calls
+from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.observe.backward import BackwardRecorder, GraphHooks
+from torchglass.capture.observe.observed_call import Located, ModuleHistory, ObservedCall
+from torchglass.capture.restore_state import has_compiled
+from torchglass.capture.tensor_reader import StatisticsReader
+from torchglass.capture.torch_internals import dispatch_mode_count, function_mode_count
+from torchglass.errors import CaptureError, TargetError
+from torchglass.records.calls import ForwardStats, Level, ModuleStatistics
+from torchglass.records.model import join_path
+
+_LEVELS = ("full", "cheap", "shapes")
+
+
+class RecordOptions(NamedTuple):
+    """What is recorded of module calls."""
+
+    forward: bool = True
+    """Inputs, outputs, time and memory of forwards."""
+    backward: bool = True
+    """Gradients, time and memory of backwards."""
+    level: Level | None = "full"
+    """How much of the tensors is read; None reads no tensors and no gradients."""
+    memory: bool = True
+    depth: int | None = None
+    """How many levels below the model are observed; None is all."""
+    keep: int = 100
+    """How many calls of each module are kept."""
+    copy_bytes: int = 0
+    """Copies of tensors are kept up to this size."""
+    recomputation: bool = True
+    """Whether what a checkpoint runs again is part of the pass in which it ran first."""
+
+
+Ended = Callable[[list[ForwardStats]], None]
+
+
+@unbroken
+def recording_statistics(
+    target: object,
+    *,
+    level: Level = "full",
+    keep: int = 100,
+    budget_bytes: int = 0,
+    ended: Ended | None = None,
+) -> Iterator[ModuleRecorder]:
+    """Record the calls of all modules in a model, a pipeline or a list, until the block ends.
+
+    `ended` is given the calls of each forward pass, in the order in which they ended.
+    """
+    if level not in _LEVELS:
+        raise CaptureError(f"level is one of {', '.join(_LEVELS)}, not {level!r}")
+    if keep < 1:
+        raise CaptureError(f"keep is 1 or more, not {keep}")
+    if budget_bytes < 0:
+        raise CaptureError(f"tensors is True or how many bytes to keep, not {budget_bytes}")
+    modules = modules_in(target)
+    if not modules:
+        raise TargetError(f"{type(target).__qualname__} is not a model; pass an nn.Module")
+    recorder = statistics_recorder(modules, level=level, keep=keep, budget_bytes=budget_bytes)
+    if ended is not None:
+        recorder.call_ended = _PassReport(recorder, ended).add
+    try:
+        with observe_calls(recorder):
+            yield recorder
+    finally:
+        surely(recorder.close)
+
+
+def statistics_recorder(
+    modules: Iterable[tuple[str, nn.Module]],
+    *,
+    level: Level = "full",
+    keep: int = 100,
+    budget_bytes: int = 0,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> ModuleRecorder:
+    """A recorder of forwards alone, as `tg.record` needs it."""
+    options = RecordOptions(
+        backward=False,
+        memory=False,
+        recomputation=False,
+        level=level,
+        keep=keep,
+        copy_bytes=budget_bytes,
+    )
+    return ModuleRecorder([modules], options, "some statistics were not recorded", clock=clock)
+
+
+class _PassReport:
+    """Reports the calls of a forward pass once its outermost call has ended."""
+
+    def __init__(self, recorder: ModuleRecorder, ended: Ended) -> None:
+        self._recorder = recorder
+        self._ended = ended
+        self._calls: list[ObservedCall] = []
+
+    def add(self, call: ObservedCall) -> None:
+        self._calls.append(call)
+        if not self._recorder.running:
+            calls, self._calls = self._calls, []
+            self._recorder.finish_reading()
+            self._ended([call.statistics() for call in calls])
+
+
+class ModuleRecorder(ModuleStack[ObservedCall]):
+    """Records the calls of the modules of some models, and of modules that these call."""
+
+    def __init__(
+        self,
+        models: Sequence[Iterable[tuple[str, nn.Module]]],
+        options: RecordOptions,
+        lost: str = "some of the inspection was lost",
+        *,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        located = [list(modules) for modules in models]
+        super().__init__([each for modules in located for each in modules], lost)
+        self.options = options
+        self.level: Level = options.level or "shapes"
+        self.keep = options.keep
+        self.passes = [0] * len(models)
+        """How many forward passes each model has had."""
+        self.histories: dict[tuple[int, str], ModuleHistory] = {}
+        """By model and path, in the order of their first calls."""
+        self.call_ended: Callable[[ObservedCall], None] | None = None
+        """Is told of each call that has ended."""
+        self._paths: dict[int, dict[int, str]] = {}
+        for index, modules in enumerate(located):
+            for path, module in modules:
+                self._paths.setdefault(id(module), {})[index] = path
+        self._known: dict[int, ModuleHistory] = {}
+        self._clock = StandingClock(clock)
+        # A module is done when its device is. At level "shapes" nothing waits for a device.
+        self._wait = None if options.level == "shapes" else waiting()
+        self._reader = StatisticsReader(self.level, options.copy_bytes)
+        # Without values and copies, tensors of a kind are all alike.
+        is_quick = options.level == "shapes" and not options.copy_bytes
+        self._read = self._reader.read_shape if is_quick else self._reader.read
+        self._reads_tensors = options.forward and options.level is not None
+        self._observe_rest([module for modules in located for module in modules])
+
+    def _observe_rest(self, located: list[tuple[str, nn.Module]]) -> None:
+        """Prepare what is recorded beside the values of forwards: memory and backwards."""
+        options = self.options
+        tensors = tensors_of(located) if options.memory or options.backward else []
+        # Below a dispatch mode compiled code does not run as it does without.
+        self.weighs = options.memory and not has_compiled(module for _, module in located)
+        self._gauge = gauge_for(tensors, self._clock) if self.weighs else None
+        self._watching = contextlib.ExitStack()
+        reader = self._reader if options.level is not None else None
+        self._backward = BackwardRecorder(self._clock, self._wait, reader, self._gauge, self._fence)
+        self._graph = GraphHooks(self._backward, tensors) if options.backward else None
+        has_rest = options.recomputation or options.memory or options.backward
+        self._has_rest = has_rest or self._wait is not None
+
+    @property
+    def forward_count(self) -> int:
+        """How many forward passes there were; one begins with each outermost call."""
+        return sum(self.passes)
+
+    @property
+    def left_out(self) -> int:
+        """How many tensors the budget had no room for."""
+        return self._reader.left_out
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of the modules that were called, in the order of their first calls."""
+        return [path for _, path in self.histories]
+
+    @property
+    def gradient_bytes(self) -> Mapping[int, int]:
+        """The sizes of the gradients of parameters when they arrived, by id of the parameter."""
+        return self._backward.gradient_bytes
+
+    def module(self, path: str) -> ModuleStatistics:
+        """What one of the called modules did."""
+        return self.histories[0, path].statistics()
+
+    def tensors(self, path: str) -> Iterator[tuple[int, str, torch.Tensor]]:
+        """The copies of a module's tensors that were kept: number of the call, place, tensor."""
+        for call in self.histories[0, path].kept:
+            for place, tensor in call.tensors():
+                yield call.number, place, tensor
+
+    def rest(self) -> None:
+        """Say that what comes next has nothing to do with what came before."""
+        if not is_in_backward():
+            self._backward.rest()
+
+    def finish_reading(self) -> None:
+        """Compute all statistics that were put off."""
+        self._reader.finish()
+
+    def close(self) -> None:
+        """Let go of the models and of all graphs, once no more calls will be shown."""
+        self._stop_watching()
+        if self._graph is not None:
+            with self._fence:
+                self._backward.rest()
+            surely(self._graph.close)
+        self._backward.is_active = False
+        with self._fence:
+            self._reader.finish()
+        self._reader.forget()
+        self._located.clear()
+        self._paths.clear()
+        self._known.clear()
+        self.running.clear()
+        self.current = None
+
+    def begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> ObservedCall | None:
+        """Read what goes into a call."""
+        clock = self._clock
+        began_ns = clock.raw()
+        clock.depth += 1
+        try:
+            history = self._known.get(id(module)) or self._history(module)
+            if history is None:
+                return None
+            parent = self.current
+            if parent is None:
+                call = self._outermost_call(history)
+            else:
+                call = ObservedCall(history, parent, self.passes[history.model])
+            if self._reads_tensors:
+                is_one = len(args) == 1 and not kwargs and type(args[0]) is Tensor
+                if is_one and not function_mode_count() and not dispatch_mode_count():
+                    call.inputs = self._read(args[0])
+                else:
+                    call.inputs = self._read_all(tensors_of_call(args, kwargs))
+            if self._has_rest:
+                self._begin_rest(call, args, kwargs)
+        finally:
+            clock.depth -= 1
+        call.start_ns = clock.raw()
+        clock.lost_ns += call.start_ns - began_ns
+        call.lost_ns = clock.lost_ns
+        return call
+
+    def end(self, call: ObservedCall, output: Any, error: BaseException | None) -> None:
+        """Read what came out of a call, or record that it raised."""
+        if self._wait is not None:
+            self._wait()
+        clock = self._clock
+        end_ns = clock.raw()
+        clock.depth += 1
+        try:
+            outer = self.current
+            total_ns = end_ns - call.start_ns - (clock.lost_ns - call.lost_ns)
+            call.total_ns = total_ns
+            call.error = "" if error is None else type(error).__name__
+            if outer is not None:
+                outer.children_ns += total_ns
+            if self._has_rest:
+                self._end_rest(call)
+            if self._reads_tensors:
+                is_one = type(output) is Tensor
+                if is_one and not function_mode_count() and not dispatch_mode_count():
+                    call.outputs = self._read(output)
+                else:
+                    call.outputs = self._read_all(named_tensors(output))
+            call.history.add(call)
+            if self._graph is not None:
+                self._graph.leave(call, outer, output)
+            if self.call_ended is not None:
+                self.call_ended(call)
+        finally:
+            clock.depth -= 1
+            clock.lost_ns += clock.raw() - end_ns
+
+    def _begin_rest(
+        self, call: ObservedCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Prepare for the backward and the memory of a call, and wait for its device."""
+        if self._graph is not None:
+            self._graph.enter(call, tensors_of_call(args, kwargs))
+        if self._gauge is not None:
+            if not self.running:
+                with uninterrupted():
+                    self._watching.enter_context(self._gauge.watching())
+            call.start_bytes = self._gauge.total_bytes
+        if self._wait is not None:
+            self._wait()
+
+    def _end_rest(self, call: ObservedCall) -> None:
+        """Record the memory of a call, and charge one that was run again to its backward."""
+        if not self.running:
+            self._stop_watching()
+            if call.recomputed:
+                self._backward.spend_inside(call.total_ns)
+        if call.recomputed:
+            call.charge_time(call.self_ns)
+        if self._gauge is not None and self.options.forward:
+            call.added_bytes = self._gauge.total_bytes - call.start_bytes
+
+    def _stop_watching(self) -> None:
+        with uninterrupted():
+            surely(self._watching.close)
+
+    def _outermost_call(self, history: ModuleHistory) -> ObservedCall:
+        if self.options.recomputation and is_in_backward():
+            return self._recomputed_call(history)
+        self.passes[history.model] += 1
+        if self._graph is not None:
+            self._backward.rest()
+        self._reader.forget()
+        return ObservedCall(history, None, self.passes[history.model])
+
+    def _recomputed_call(self, history: ModuleHistory) -> ObservedCall:
+        """A call that autograd runs again: it is still part of whoever called it in the forward."""
+        before = history.latest_of_forward()
+        if before is None:
+            call = ObservedCall(history, None, self.passes[history.model])
+        else:
+            call = ObservedCall(history, before.parent, before.forward_pass)
+        call.recomputed = True
+        return call
+
+    def _read_all(self, located: Iterable[tuple[str, torch.Tensor]]) -> Located:
+        try:
+            with quietly():
+                return tuple((place, self._read(tensor)) for place, tensor in located)
+        except Exception as problem:  # noqa: BLE001 - a call without its tensors is still a call
+            self.missed(problem)
+            return ()
+
+    def _history(self, module: nn.Module) -> ModuleHistory | None:
+        """The history of a module, or None if it is not observed.
+
+        A module that is in no model has a place below the one that called it.
+        """
+        around = None if self.current is None else self.current.history
+        places = self._paths.get(id(module), {})
+        if places:
+            model = around.model if around and around.model in places else next(iter(places))
+            path = places[model]
+        elif around is not None:
+            model, path = around.model, join_path(around.path, f"<{type(module).__name__}>")
+        else:
+            return None
+        limit = self.options.depth
+        if limit is not None and depth_of(path) > limit:
+            return None
+        history = self.histories.get((model, path))
+        if history is None:
+            kind = class_name(module).rpartition(".")[2]
+            history = ModuleHistory(model, path, kind, self._reader, self.options.keep)
+            self.histories[model, path] = history
+        if len(places) == 1:
+            self._known[id(module)] = history
+        return history
+
+
+def depth_of(path: str) -> int:
+    """How many levels below the model a path is."""
+    return path.count(".") + 1 if path else 0

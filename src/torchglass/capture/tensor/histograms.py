@@ -1,0 +1,119 @@
+"""Histograms with bins of a power of two, of many samples at once.
+
+>>> grids(np.array([[0.0, 1.0, 2.0, 3.0]]), bins=4)
+[Grid(exponent=0, first=0, counts=(1, 1, 1, 1))]
+
+The bins are as wide as the bulk of the values needs. There is room for four times as many bins, and
+the few values still farther out are in no bin: one outlier does not blur all the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.float64]
+
+ROOM = 4
+"""How many times the bins that the bulk takes a grid may have."""
+_BEYOND = 100
+"""One in so many numbers on either side may be an outlier."""
+_EXACT_BITS = 52
+"""A float tells apart so many halvings of its largest power of two."""
+_FINEST, _COARSEST = -1000, 1023
+_OF_ONE_VALUE = 6
+"""A number that stands alone gets a bin of its own size over two to this power."""
+_OF_ZEROS = -30
+
+
+class Grid(NamedTuple):
+    """The bins of a histogram: bin i reaches from `(first + i) · 2**exponent` to the next edge."""
+
+    exponent: int
+    first: int
+    counts: tuple[int, ...]
+
+
+EMPTY = Grid(0, 0, ())
+
+
+def grids(rows: Numbers, bins: int) -> list[Grid]:
+    """The histogram of each row, whatever is in it; what is not finite is in no bin."""
+    if rows.size == 0:
+        return [EMPTY] * len(rows)
+    with np.errstate(all="ignore"):
+        ordered = np.sort(np.where(np.isfinite(rows), rows, np.nan), axis=1)
+        finite = rows.shape[1] - np.isnan(ordered).sum(axis=1)
+        exponents = _exponents(ordered, finite, bins)
+        cells = np.floor(ordered * np.ldexp(1.0, -exponents)[:, None])
+        # The smallest numbers become zero when they are divided, and would lose their sign.
+        cells[(cells == 0) & (ordered < 0)] = -1
+        starts = _starts(cells, finite, bins)
+        counts = _count(cells - starts[:, None], bins * ROOM)
+    return _trimmed(exponents, starts, counts)
+
+
+def _exponents(ordered: Numbers, finite: npt.NDArray[np.intp], bins: int) -> npt.NDArray[np.intp]:
+    """For each row the width of its bins, as a power of two: the bulk takes `bins` at most."""
+    beyond = finite // _BEYOND
+    low, high = _at(ordered, beyond), _at(ordered, finite - 1 - beyond)
+    # Halves, because the whole may be more than a float can say.
+    half = high / 2 - low / 2
+    largest = np.maximum(np.abs(low), np.abs(high))
+    wanted = np.ceil(np.log2(half) + 1 - math.log2(bins))
+    alone = np.where(largest > 0, np.frexp(largest)[1] - _OF_ONE_VALUE, _OF_ZEROS)
+    exponents = np.where(half > 0, wanted, alone)
+    exact = np.frexp(largest)[1] - _EXACT_BITS
+    exponents = np.where(largest > 0, np.maximum(exponents, exact), exponents)
+    whole: npt.NDArray[np.intp] = np.nan_to_num(exponents).astype(np.intp)
+    return np.clip(whole, _FINEST, _COARSEST)
+
+
+def _starts(cells: Numbers, finite: npt.NDArray[np.intp], bins: int) -> Numbers:
+    """The first cell that each row has a bin for."""
+    beyond = finite // _BEYOND
+    lowest, low = _at(cells, finite * 0), _at(cells, beyond)
+    taken = _at(cells, finite - 1 - beyond) - low + 1
+    return np.maximum(lowest, low - np.floor((bins * ROOM - taken) / 2))
+
+
+def _count(places: Numbers, room: int) -> npt.NDArray[np.intp]:
+    """How many numbers of each row fall into each of its bins."""
+    # What is in none of them goes into one more, which is left off again.
+    inside = np.where((places >= 0) & (places < room), places, room).astype(np.intp)
+    inside += np.arange(len(places))[:, None] * (room + 1)
+    flat = np.bincount(inside.ravel(), minlength=len(places) * (room + 1))
+    counts: npt.NDArray[np.intp] = flat.reshape(len(places), room + 1)[:, :room]
+    return counts
+
+
+def _trimmed(
+    exponents: npt.NDArray[np.intp], starts: Numbers, counts: npt.NDArray[np.intp]
+) -> list[Grid]:
+    """Each row without the empty bins at its ends."""
+    filled = counts > 0
+    begins = filled.argmax(axis=1)
+    lengths = counts.shape[1] - filled[:, ::-1].argmax(axis=1) - begins
+    lengths[~filled.any(axis=1)] = 0
+    firsts = np.where(np.isfinite(starts), starts, 0).astype(np.int64) + begins
+    places = np.arange(len(counts)) * counts.shape[1] + begins
+    # Bytes become numbers only where they are wanted, and most bins are empty.
+    flat: Sequence[int] = (
+        counts.astype(np.uint8).tobytes() if counts.max() < 1 << 8 else counts.ravel().tolist()
+    )
+    columns = (column.tolist() for column in (exponents, firsts, places, lengths))
+    return [
+        Grid(exponent, first, tuple(flat[place : place + length])) if length else EMPTY
+        for exponent, first, place, length in zip(*columns, strict=True)
+    ]
+
+
+def _at(rows: Numbers, columns: npt.NDArray[np.intp]) -> Numbers:
+    """One number of each row."""
+    there = np.clip(columns, 0, rows.shape[1] - 1)
+    chosen: Numbers = rows[np.arange(len(rows)), there]
+    return chosen

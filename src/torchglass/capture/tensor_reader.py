@@ -1,0 +1,544 @@
+"""The tensor reader: statistics and histograms of tensors as they pass by.
+
+`tg.record`, `tg.inspect` and `tg.watch` read thousands of tensors in every step of somebody else's
+program. Both readers in this file answer "what are the values of this tensor now?" under the same
+rules:
+
+- **No tensor is kept alive.** A reading holds numbers. Only `StatisticsReader(copy_bytes=…)` keeps
+  copies, up to a number of bytes.
+- **Each state of a tensor is read once.** The output of one module is the input of the next. A
+  tensor is recognised by its id, by `identity_of` (ids are used again) and by its version counter,
+  which every in-place write raises. Tensors of inference mode have no version and are always read.
+- **Small tensors are measured together.** One by one they would take longer to measure than they
+  took to compute. A copy goes into a row of a `TensorBatch`; a full batch is measured in a few
+  calls, and `finish` measures the rest. Until then a reading has no statistics.
+- **Whatever else is measured at once** by `measure`: large tensors, other devices, sparse and
+  nested tensors, subclasses.
+- **Nothing here is noticed.** Samples are taken at positions of our own choice, so the user's
+  random state stays as it is. Callers are in `quietly()` wherever `is_overheard()`: no mode of the
+  user's may be listening.
+
+| reader | used by | reads |
+|---|---|---|
+| `StatisticsReader` | record, inspect | shape, dtype, statistics, if it has a gradient; copies |
+| `HistogramReader` | watch | statistics, a histogram of a sample, zeros, norms of gradients |
+
+    reader = HistogramReader(bins=30, sample_n=100)
+    reading = reader.read(tensor)
+    reader.finish()
+    reading.histogram
+
+The arithmetic is in two siblings: `tensor/moments.py` (range, mean, standard deviation) and
+`tensor/histograms.py` (bins). To read one tensor at rest, such as the one that the explorer shows,
+`measure(tensor)` is enough. On an accelerator every read waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.histograms import Numbers, grids
+from torchglass.capture.tensor.memory_extent import identity_of
+from torchglass.capture.tensor.moments import (
+    Rows,
+    measure,
+    measure_rows,
+    numbers_of,
+    plain_numbers,
+    row_norms,
+)
+from torchglass.capture.torch_internals import is_functorch_wrapped_tensor
+from torchglass.records.calls import CallTensor, Level
+from torchglass.records.tensors import Histogram, Stats, TensorSpec
+
+LARGEST_BYTES: Final = 1 << 16
+"""The largest tensor that is worth a copy."""
+_MOST_ROWS = 1 << 8
+_MOST_BYTES = 1 << 24
+"""The memory of all batches; a model with tensors of many shapes starts over with new ones then."""
+_SAMPLE = 4096
+"""How many values of a tensor the level "cheap" looks at."""
+_MOST_KINDS = 1 << 12
+_STRIDED = torch.strided
+_Tensor = torch.Tensor
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_BATCHED_DTYPES = {
+    *(torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.bool),
+    *(torch.float64, torch.int64, torch.int32, torch.int16, torch.complex64),
+}
+"""The dtypes that can be stacked and whose values fit into a float."""
+
+
+class Reading:
+    """What a tensor was at one time."""
+
+    __slots__ = ("identity", "is_pending", "requires_grad", "stats", "version")
+
+    def __init__(self, *, requires_grad: bool) -> None:
+        self.identity: tuple[Any, ...] = ()
+        """What tells the tensor from others, if it may be met again."""
+        self.version = 0
+        """How often the tensor had been written to."""
+        self.requires_grad = requires_grad
+        self.stats: Stats | None = None
+        self.is_pending = False
+        """Whether the statistics come later, when a batch is measured."""
+
+
+AnyReading = TypeVar("AnyReading", bound=Reading)
+
+
+class TensorBatch(Generic[AnyReading]):
+    """Copies of tensors of one shape and dtype, as rows of a matrix that is used again and again.
+
+    Allocating new memory would take longer than copying the values.
+    """
+
+    def __init__(self, like: torch.Tensor, most_bytes: int) -> None:
+        self._free = max(1, min(_MOST_ROWS, most_bytes // like.nbytes))
+        # A matrix made in inference mode could not be written to outside of it.
+        with torch.inference_mode(False):
+            self._matrix = like.detach().new_empty((self._free, *like.shape))
+            self._rows = self._matrix.unbind(0)
+        self._readings: list[AnyReading] = []
+
+    @property
+    def bytes(self) -> int:
+        """The memory that it takes."""
+        return self._matrix.nbytes
+
+    def put(self, tensor: torch.Tensor, reading: AnyReading) -> bool:
+        """Copy the values of a tensor that has no gradient; whether the batch is full now."""
+        self._rows[-self._free].copy_(tensor)
+        self._readings.append(reading)
+        self._free -= 1
+        return not self._free
+
+    def take(self) -> tuple[torch.Tensor, list[AnyReading]]:
+        """The rows, good until more is put here, and the reading of each of them."""
+        readings, self._readings = self._readings, []
+        self._free = len(self._rows)
+        return self._matrix[: len(readings)], readings
+
+
+class TensorReader(Generic[AnyReading]):
+    """What both readers have in common: known tensors and batches of small ones."""
+
+    def __init__(self, *, batch_bytes: int) -> None:
+        """`batch_bytes` are measured together at most: as much as stays in the caches."""
+        self._batch_bytes = batch_bytes
+        self._known: dict[int, AnyReading] = {}
+        self._batches: dict[tuple[Any, ...], TensorBatch[AnyReading]] = {}
+        self._batched_bytes = 0
+        # The idle thread of a watcher may finish a step.
+        self._lock = threading.RLock()
+
+    def forget(self) -> None:
+        """Read every tensor again: a backward may have given it a gradient."""
+        self._known.clear()
+
+    def _known_reading(self, tensor: torch.Tensor, identity: tuple[Any, ...]) -> AnyReading | None:
+        """The reading of a tensor that has not changed since."""
+        known = self._known.get(id(tensor))
+        if (
+            known is not None
+            and known.identity == identity
+            and known.version == tensor._version
+            and known.requires_grad == tensor.requires_grad
+        ):
+            return known
+        return None
+
+    def _remember(
+        self, tensor: torch.Tensor, identity: tuple[Any, ...], reading: AnyReading
+    ) -> None:
+        try:
+            reading.version = tensor._version
+            reading.identity = identity
+            self._known[id(tensor)] = reading
+        except RuntimeError:
+            # A tensor of inference mode does not tell when it is written to.
+            self._known.pop(id(tensor), None)
+
+    def _put_aside(self, kind: tuple[Any, ...], tensor: torch.Tensor, reading: AnyReading) -> None:
+        """Measure a tensor later, together with others of its kind."""
+        reading.is_pending = True
+        with self._lock:
+            batch = self._batches.get(kind)
+            if batch is None:
+                batch = self._batches[kind] = self._new_batch(tensor)
+            if batch.put(tensor, reading):
+                self._measure(batch)
+
+    def _new_batch(self, like: torch.Tensor) -> TensorBatch[AnyReading]:
+        if self._batched_bytes > _MOST_BYTES:
+            self._measure_batches()
+            self._batches.clear()
+            self._batched_bytes = 0
+        batch: TensorBatch[AnyReading] = TensorBatch(like, self._batch_bytes)
+        self._batched_bytes += batch.bytes
+        return batch
+
+    def _measure_batches(self) -> None:
+        with self._lock:
+            for batch in self._batches.values():
+                self._measure(batch)
+
+    def _measure(self, batch: TensorBatch[AnyReading]) -> None:
+        rows, readings = batch.take()
+        if readings:
+            self._measure_rows(rows, readings)
+            for reading in readings:
+                reading.is_pending = False
+
+    def _measure_rows(self, rows: torch.Tensor, readings: list[AnyReading]) -> None:
+        """Measure stacked tensors, which may be overwritten."""
+        raise NotImplementedError
+
+
+def can_wait(tensor: torch.Tensor) -> bool:
+    """Whether a copy of a tensor can be measured later, together with others."""
+    return (
+        type(tensor) in _PLAIN
+        and not tensor.is_nested
+        and tensor.numel() > 0
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.dtype in _BATCHED_DTYPES
+        and tensor.is_contiguous()
+        # FSDP frees storages between passes, and a freed one must not be read.
+        and tensor.untyped_storage().nbytes() > 0
+        # Inside vmap or grad a tensor exists only until the transform ends.
+        and not is_functorch_wrapped_tensor(tensor)
+    )
+
+
+class StatisticsReading(Reading):
+    """The shape and statistics of a tensor, and a copy if one was wanted."""
+
+    __slots__ = ("copy", "has_grad", "spec")
+
+    def __init__(self, spec: TensorSpec, requires_grad: bool, has_grad: bool) -> None:
+        super().__init__(requires_grad=requires_grad)
+        self.spec = spec
+        self.has_grad = has_grad
+        self.copy: torch.Tensor | None = None
+
+    def record(self, place: str) -> CallTensor:
+        """The same as plain data."""
+        return CallTensor(
+            place=place,
+            spec=self.spec,
+            stats=self.stats,
+            requires_grad=self.requires_grad,
+            has_grad=self.has_grad,
+        )
+
+
+_Kind = tuple[torch.Size, torch.dtype, bool | torch.device, bool, bool]
+"""All there is to say of a dense tensor besides its values; True for the CPU."""
+
+
+class StatisticsReader(TensorReader[StatisticsReading]):
+    """Reads tensors at one level: "full", "cheap" (a sample of large ones) or "shapes"."""
+
+    def __init__(self, level: Level, copy_bytes: int = 0) -> None:
+        super().__init__(batch_bytes=1 << 21)
+        self._level = level
+        self._copies = _TensorCopies(copy_bytes)
+        self._kinds: dict[_Kind, StatisticsReading] = {}
+
+    @property
+    def left_out(self) -> int:
+        """How many tensors the budget had no room for."""
+        return self._copies.left_out
+
+    def read(self, tensor: torch.Tensor) -> StatisticsReading:
+        """What a tensor is right now."""
+        identity = identity_of(tensor)
+        known = self._known_reading(tensor, identity)
+        if known is None:
+            known = self._new(tensor)
+            self._remember(tensor, identity, known)
+        return known
+
+    def read_shape(self, tensor: torch.Tensor) -> StatisticsReading:
+        """The same at level "shapes" without copies: one object for all dense tensors of a kind."""
+        if (
+            type(tensor) is not _Tensor
+            or tensor.is_nested
+            or tensor.layout is not _STRIDED
+            or not tensor.is_contiguous()
+        ):
+            return self._new(tensor)
+        device = tensor.is_cpu or tensor.device
+        key = tensor.shape, tensor.dtype, device, tensor.requires_grad, _has_grad(tensor)
+        reading = self._kinds.get(key)
+        if reading is None:
+            if len(self._kinds) >= _MOST_KINDS:
+                self._kinds.clear()
+            reading = self._kinds[key] = self._new(tensor)
+        return reading
+
+    def finish(self) -> None:
+        """Work out all statistics that were put off."""
+        self._measure_batches()
+
+    def _new(self, tensor: torch.Tensor) -> StatisticsReading:
+        spec = describe(tensor)
+        try:
+            reading = StatisticsReading(spec, tensor.requires_grad, _has_grad(tensor))
+            if self._level != "shapes":
+                self._take_statistics(tensor, reading)
+            self._copies.take(tensor, reading)
+        except Exception:  # noqa: BLE001 - a tensor class is foreign code, and no reading may raise
+            return StatisticsReading(spec, False, False)
+        return reading
+
+    def _take_statistics(self, tensor: torch.Tensor, reading: StatisticsReading) -> None:
+        spec = reading.spec
+        values = _strided_sample(tensor, spec) if self._level == "cheap" else tensor
+        is_small = spec.bytes <= LARGEST_BYTES or values is not tensor
+        if is_small and can_wait(tensor):
+            self._put_aside((values.shape, values.dtype), values.detach(), reading)
+        else:
+            reading.stats = measure(values)
+
+    def _measure_rows(self, rows: torch.Tensor, readings: list[StatisticsReading]) -> None:
+        for reading, stats in zip(readings, measure_rows(rows).stats(), strict=True):
+            reading.stats = stats
+
+
+class _TensorCopies:
+    """Copies of tensors within a budget of bytes; the oldest make room for new ones."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._kept: deque[tuple[StatisticsReading, int]] = deque()
+        self._bytes = 0
+        self.left_out = 0
+
+    def take(self, tensor: torch.Tensor, reading: StatisticsReading) -> None:
+        """Keep a copy with the reading of a tensor, if there is a budget and it has room for it."""
+        if not self._budget:
+            return
+        size = tensor.numel() * tensor.element_size()
+        if size > self._budget:
+            self.left_out += 1
+            return
+        while self._bytes + size > self._budget:
+            oldest, freed = self._kept.popleft()
+            oldest.copy = None
+            self._bytes -= freed
+            self.left_out += 1
+        reading.copy = tensor.detach().clone()
+        self._kept.append((reading, size))
+        self._bytes += size
+
+
+def _has_grad(tensor: torch.Tensor) -> bool:
+    # Asked of any other tensor, torch warns that it never has one.
+    return (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None
+
+
+def _strided_sample(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """Values from all over a large tensor; the tensor itself if it is small or not contiguous."""
+    if spec.layout != "strided" or spec.elements <= _SAMPLE or not tensor.is_contiguous():
+        return tensor
+    return tensor.detach().view(-1)[:: _sample_stride(spec.elements)]
+
+
+@lru_cache(maxsize=1 << 12)
+def _sample_stride(elements: int) -> int:
+    """The distance between the values of a sample, so that no dimension is left out."""
+    stride = -(-elements // _SAMPLE)
+    # If it shared a factor with a dimension, it would always meet the same columns.
+    while math.gcd(stride, elements) > 1:
+        stride += 1
+    return stride
+
+
+class HistogramReading(Reading):
+    """The statistics and histogram of a tensor, which are there once the reader has finished."""
+
+    __slots__ = ("dims", "factor", "histogram", "is_scaled", "norms", "zeros")
+
+    def __init__(self, *, requires_grad: bool = False) -> None:
+        super().__init__(requires_grad=requires_grad)
+        self.norms: HistogramReading | None = None
+        """Of a gradient, the norm of each sample's part of it."""
+        self.zeros: float | None = None
+        """The share of its values that are exactly zero."""
+        self.factor = 1.0
+        """What its values are to be multiplied by."""
+        self.is_scaled = False
+        """Whether it is a gradient that a `GradScaler` has scaled and will check."""
+        self.dims = 2
+        """Of a parameter's gradient: how many dimensions the parameter has."""
+        self.histogram: Histogram | None = None
+
+
+class _SampledRows(NamedTuple):
+    """Readings of tensors that were measured together, and a sample of each in a row.
+
+    Until the reader finishes there are no records of them: every garbage collection would look
+    through thousands of small objects that live through a step.
+    """
+
+    readings: list[HistogramReading]
+    samples: Numbers
+    rows: Rows | None
+    """None if the readings have their statistics."""
+
+
+_NO_VALUES: Numbers = np.empty((1, 0))
+_PORTION_BYTES = 1 << 20
+"""The samples that are binned together: as much as stays in a core's cache."""
+
+
+class HistogramReader(TensorReader[HistogramReading]):
+    """Reads exact statistics, and a histogram of `sample_n` values (None: of all)."""
+
+    def __init__(self, *, bins: int = 30, sample_n: int | None = 100, zeros: bool = False) -> None:
+        super().__init__(batch_bytes=1 << 20)
+        self._bins = bins
+        self._sample_n = sample_n
+        self._count_zeros = zeros
+        self._sampled: list[_SampledRows] = []
+
+    def read(self, tensor: torch.Tensor) -> HistogramReading | None:
+        """What a tensor is right now; None for one without values."""
+        identity = identity_of(tensor)
+        known = self._known_reading(tensor, identity)
+        if known is None:
+            known = self.read_once(tensor)
+            if known is not None:
+                self._remember(tensor, identity, known)
+        return known
+
+    def read_once(self, tensor: torch.Tensor, *, norms: bool = False) -> HistogramReading | None:
+        """The same for a tensor that will not be met again, such as a gradient."""
+        reading = HistogramReading(requires_grad=tensor.requires_grad)
+        if norms and tensor.layout is torch.strided and tensor.dim() and not tensor.is_nested:
+            reading.norms = HistogramReading()
+        # Nearly all are too large, or plain: the other questions are for the rest.
+        if tensor.numel() * tensor.itemsize <= LARGEST_BYTES and can_wait(tensor):
+            values = tensor.detach() if tensor.requires_grad else tensor
+            self._put_aside(
+                (values.shape, values.dtype, reading.norms is not None), values, reading
+            )
+            return reading
+        self._measure_now(tensor, reading)
+        return None if reading.stats is None else reading
+
+    def finish(self) -> None:
+        """Make the statistics and histograms of everything that was read."""
+        self._measure_batches()
+        sampled, self._sampled = self._sampled, []
+        by_length: dict[int, list[_SampledRows]] = {}
+        for block in sampled:
+            if block.rows is not None:
+                for reading, stats in zip(block.readings, block.rows.stats(), strict=True):
+                    reading.stats = stats
+            by_length.setdefault(block.samples.shape[1], []).append(block)
+        for alike in by_length.values():
+            for portion in _portions(alike):
+                _make_histograms(portion, self._bins)
+
+    def _measure_now(self, tensor: torch.Tensor, reading: HistogramReading) -> None:
+        reading.stats = measure(tensor)
+        if reading.stats is None:
+            return
+        sample = _NO_VALUES
+        try:
+            values = numbers_of(tensor)
+            if values is not None:
+                sample = self._sample(values)
+                if self._count_zeros:
+                    reading.zeros = 1 - torch.count_nonzero(values).item() / values.numel()
+                if reading.norms is not None:
+                    lengths = row_norms(values)
+                    reading.norms.stats = measure(lengths)
+                    self._sampled.append(_SampledRows([reading.norms], self._sample(lengths), None))
+        except (RuntimeError, NotImplementedError):
+            # A dtype that torch can only store has no histogram.
+            sample = _NO_VALUES
+        self._sampled.append(_SampledRows([reading], sample, None))
+
+    def _measure_rows(self, rows: torch.Tensor, readings: list[HistogramReading]) -> None:
+        of_norms = [reading.norms for reading in readings if reading.norms is not None]
+        if of_norms:
+            self._sample_rows(row_norms(rows, first=1), of_norms)
+        self._sample_rows(rows, readings)
+
+    def _sample_rows(self, tensors: torch.Tensor, readings: list[HistogramReading]) -> None:
+        rows = plain_numbers(tensors.reshape(len(readings), -1))
+        if self._count_zeros:
+            zeros = (1 - torch.count_nonzero(rows, dim=1) / rows.shape[1]).tolist()
+            for reading, share in zip(readings, zeros, strict=True):
+                reading.zeros = share
+        if self._sample_n is not None and rows.shape[1] > self._sample_n:
+            rows = rows.index_select(1, _sample_positions(rows.shape[1], self._sample_n))
+        samples = rows.to(torch.float64, copy=True).numpy()
+        self._sampled.append(_SampledRows(readings, samples, measure_rows(tensors)))
+
+    def _sample(self, values: torch.Tensor) -> Numbers:
+        count = values.numel()
+        if self._sample_n is not None and count > self._sample_n:
+            values = values.take(_sample_positions(count, self._sample_n).to(values.device))
+        # Always a copy: a numpy array keeps the memory of the tensor that it views.
+        flat = plain_numbers(values.detach().reshape(1, -1)).to("cpu", torch.float64, copy=True)
+        return flat.numpy()
+
+
+def _portions(blocks: Iterable[_SampledRows]) -> Iterator[list[_SampledRows]]:
+    """As many blocks at a time as stay in a core's cache while they are worked on."""
+    portion: list[_SampledRows] = []
+    size = 0
+    for block in blocks:
+        portion.append(block)
+        size += block.samples.nbytes
+        if size >= _PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def _make_histograms(blocks: list[_SampledRows], bins: int) -> None:
+    """Make the histograms of readings whose samples have the same length."""
+    readings = [reading for block in blocks for reading in block.readings]
+    rows = np.concatenate([block.samples for block in blocks])
+    factors = np.array([reading.factor for reading in readings])
+    if (factors != 1).any():
+        rows = rows * factors[:, None]
+    zeros = (np.count_nonzero(rows == 0, axis=1) / max(rows.shape[1], 1)).tolist()
+    for reading, grid, share in zip(readings, grids(rows, bins), zeros, strict=True):
+        stats = reading.stats
+        if stats is None:
+            continue
+        if reading.zeros is None and rows.shape[1]:
+            reading.zeros = share
+        if reading.factor != 1:
+            scaled = {n: getattr(stats, n) * reading.factor for n in ("min", "max", "mean", "std")}
+            stats = replace(stats, **scaled)
+        exponent, first, counts = grid
+        reading.histogram = Histogram(exponent=exponent, first=first, counts=counts, stats=stats)
+
+
+@lru_cache(maxsize=1 << 12)
+def _sample_positions(count: int, wanted: int) -> torch.Tensor:
+    """The positions of a sample: a random one in each of equal stretches, for a size the same."""
+    within = np.random.default_rng(count).random(wanted)
+    places = ((np.arange(wanted) + within) * (count / wanted)).astype(np.int64)
+    return torch.from_numpy(np.minimum(places, count - 1))

@@ -1,0 +1,469 @@
+"""The readers of tensors: each state is read once, small ones together, and no tensor is held."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.moments import measure
+from torchglass.capture.tensor_reader import (
+    HistogramReader,
+    HistogramReading,
+    StatisticsReader,
+    StatisticsReading,
+    can_wait,
+)
+from torchglass.records.calls import Level
+from torchglass.records.tensors import Histogram, Stats
+
+
+def put(reader: StatisticsReader, tensor: torch.Tensor) -> StatisticsReading:
+    """Have a tensor measured with others of its kind, however large it is."""
+    reading = StatisticsReading(describe(tensor), False, False)
+    reader._put_aside((tensor.shape, tensor.dtype), tensor.detach(), reading)
+    return reading
+
+
+def measured(*tensors: torch.Tensor) -> list[Stats | None]:
+    reader = StatisticsReader("full")
+    readings = [put(reader, tensor) for tensor in tensors]
+    reader.finish()
+    return [reading.stats for reading in readings]
+
+
+def expected(tensor: torch.Tensor) -> list[float]:
+    values = tensor.abs() if tensor.is_complex() else tensor
+    numbers = values.double().numpy().ravel()
+    spread = numbers.std(ddof=1) if numbers.size > 1 else 0.0
+    return [numbers.min(), numbers.max(), numbers.mean(), spread]
+
+
+def numbers(stats: Stats | None) -> list[float]:
+    assert isinstance(stats, Stats)
+    return [stats.min, stats.max, stats.mean, stats.std]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(3, 64),
+        torch.randn(1 << 15),
+        torch.randn(5, 7).double(),
+        torch.randn(1000).half(),
+        torch.randn(1000).bfloat16() + 3,
+        torch.randint(-(2**40), 2**40, (100,)),
+        torch.randint(0, 255, (100,), dtype=torch.uint8),
+        torch.rand(100) > 0.3,
+        torch.randn(50, dtype=torch.complex64),
+        torch.zeros(8),
+        torch.tensor(2.5),
+        torch.randn(1 << 14) + 1e5,
+        torch.randn(100) * 1e-20,
+        torch.randn(100) * 1e25,
+    ],
+    ids=lambda tensor: f"{str(tensor.dtype)[6:]} {tuple(tensor.shape)}",
+)
+def test_the_numbers_are_those_of_numpy(tensor: torch.Tensor) -> None:
+    one, other = measured(tensor, tensor.flip(0) if tensor.dim() else tensor)
+
+    # A mean near zero is known as exactly as the numbers that cancel out in it.
+    exactness = 1e-7 * max(map(abs, expected(tensor)))
+    for stats in (one, other):
+        np.testing.assert_allclose(numbers(stats), expected(tensor), rtol=2e-6, atol=exactness)
+
+
+def test_a_mean_far_from_zero_is_exact_to_a_fraction_of_the_spread() -> None:
+    tensors = torch.randn(8, 5000) + 1e5
+
+    found = [numbers(stats) for stats in measured(*tensors)]
+
+    for (_, _, mean, spread), tensor in zip(found, tensors, strict=True):
+        _, _, exact_mean, exact_spread = expected(tensor)
+        assert mean == pytest.approx(exact_mean, abs=1e-6 * exact_spread)
+        assert spread == pytest.approx(exact_spread, rel=1e-4)
+
+
+def test_what_is_not_finite_is_counted_and_spoils_no_other_row() -> None:
+    spoilt = torch.tensor([1.0, float("nan"), float("inf"), 3.0])
+    fine = torch.arange(4.0)
+
+    stats = measured(spoilt, fine, torch.full((4,), float("-inf")))
+
+    assert stats[0] == measure(spoilt)
+    np.testing.assert_allclose(numbers(stats[1]), expected(fine), rtol=1e-6)
+    assert isinstance(stats[0], Stats)
+    assert (stats[0].nan, stats[0].inf, stats[0].mean) == (1, 1, 2.0)
+    assert isinstance(stats[2], Stats)
+    assert stats[2].inf == 4
+
+
+@pytest.mark.parametrize(("shapes", "most_bytes"), [(1, 2 << 20), (2000, 16 << 20)])
+def test_copies_do_not_pile_up(shapes: int, most_bytes: int) -> None:
+    reader = StatisticsReader("full")
+    tensors = [torch.ones((1 << 12) + number % shapes) for number in range(3000)]
+    waiting = []
+
+    most = 0
+    for number, tensor in enumerate(tensors):
+        waiting.append(put(reader, tensor))
+        if number % 10 == 0:
+            most = max(most, sum(other.is_pending for other in waiting))
+
+    assert most * 4 * (1 << 12) <= most_bytes
+
+
+def test_a_batch_takes_tensors_of_all_modes_one_after_the_other() -> None:
+    reader = StatisticsReader("full")
+
+    with torch.inference_mode():
+        waiting = [put(reader, torch.ones(3)) for _ in range(2)]
+    waiting += [put(reader, torch.ones(3, requires_grad=True) * 2) for _ in range(2)]
+    with torch.no_grad():
+        waiting += [put(reader, torch.ones(3)) for _ in range(2)]
+    reader.finish()
+
+    assert [numbers(one.stats)[2] for one in waiting] == [1, 1, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.zeros(0, 3),
+        torch.zeros(3, device="meta"),
+        torch.ones(3).expand(4, 3),
+        torch.eye(3).to_sparse(),
+        torch.ones(3).to(torch.float8_e4m3fn),
+    ],
+    ids=["empty", "meta", "expanded", "sparse", "float8"],
+)
+def test_what_cannot_be_a_row_does_not_wait(tensor: torch.Tensor) -> None:
+    assert not can_wait(tensor)
+
+
+def test_a_tensor_whose_memory_was_given_back_does_not_wait() -> None:
+    tensor = torch.ones(3)
+    tensor.untyped_storage().resize_(0)
+
+    assert not can_wait(tensor)
+
+
+def stats(reading: StatisticsReading) -> Stats:
+    found = reading.record("").stats
+    assert found is not None
+    return found
+
+
+def test_statistics_of_a_tensor_met_again_are_the_same_reading() -> None:
+    reader = StatisticsReader("full")
+    tensor = torch.ones(3)
+
+    assert reader.read(tensor) is reader.read(tensor)
+
+
+def test_a_tensor_that_was_written_to_is_read_again() -> None:
+    reader = StatisticsReader("full")
+    tensor = torch.ones(3)
+    before = reader.read(tensor)
+
+    tensor.view(-1)[0] = 7.0
+    after = reader.read(tensor)
+    reader.finish()
+
+    assert [stats(before).max, stats(before).mean, stats(before).std] == [1.0, 1.0, 0.0]
+    assert [stats(after).max, stats(after).mean] == [7.0, 3.0]
+    assert stats(after).std == pytest.approx(12**0.5)
+
+
+def test_a_tensor_that_does_not_tell_of_writes_is_always_read_again() -> None:
+    reader = StatisticsReader("full")
+
+    with torch.inference_mode():
+        tensor = torch.ones(3)
+        reader.read(tensor)
+        tensor.zero_()
+        after = reader.read(tensor)
+    reader.finish()
+
+    assert stats(after).max == 0.0
+
+
+def test_whether_gradients_are_wanted_is_read_again() -> None:
+    reader = StatisticsReader("shapes")
+    tensor = torch.ones(3)
+
+    assert not reader.read(tensor).requires_grad
+    assert reader.read(tensor.requires_grad_()).requires_grad
+
+
+def test_a_gradient_is_seen_and_asking_for_one_warns_of_nothing() -> None:
+    reader = StatisticsReader("shapes")
+    leaf = torch.ones(3, requires_grad=True)
+    torch.autograd.backward(leaf.sum())
+    result = leaf * 2
+
+    assert reader.read(leaf).has_grad
+    assert not reader.read(result).has_grad
+
+
+@pytest.mark.parametrize("level", ["full", "cheap", "shapes"])
+def test_no_tensor_is_held(level: Level) -> None:
+    reader = StatisticsReader(level)
+    tensor = torch.ones(1 << 20)
+    gone = weakref.ref(tensor)
+
+    reader.read(tensor)
+    del tensor
+
+    assert gone() is None
+
+
+def test_a_cheap_sample_comes_from_all_columns_of_a_tensor() -> None:
+    reader = StatisticsReader("cheap")
+    columns = torch.arange(64.0).expand(8192, 64).contiguous()
+
+    reading = reader.read(columns)
+    reader.finish()
+
+    assert stats(reading).count <= 4096
+    assert (stats(reading).min, stats(reading).max) == (0.0, 63.0)
+    assert stats(reading).mean == pytest.approx(31.5, abs=0.5)
+
+
+def test_the_oldest_copies_give_way_when_the_budget_is_spent() -> None:
+    reader = StatisticsReader("shapes", copy_bytes=1000)
+    tensors = [torch.full((100,), float(number)) for number in range(5)]
+
+    readings = [reader.read(tensor) for tensor in tensors]
+    reader.read(torch.zeros(1000))
+
+    kept = [reading.copy for reading in readings if reading.copy is not None]
+    assert [float(copy[0]) for copy in kept] == [3.0, 4.0]
+    assert reader.left_out == 4
+
+
+def test_a_copy_stays_what_the_tensor_was() -> None:
+    reader = StatisticsReader("full", copy_bytes=1000)
+    tensor = torch.ones(3)
+
+    reading = reader.read(tensor)
+    tensor.zero_()
+
+    assert reading.copy is not None
+    assert reading.copy.tolist() == [1.0, 1.0, 1.0]
+
+
+def read(tensor: torch.Tensor, **options: int | None) -> Histogram:
+    reader = HistogramReader(**options)  # type: ignore[arg-type]
+    reading = reader.read(tensor)
+    reader.finish()
+    assert reading is not None
+    assert reading.histogram is not None
+    return reading.histogram
+
+
+@pytest.mark.parametrize("size", [3, 100, 5_000, 100_000])
+def test_statistics_are_exact_for_small_and_large_tensors(size: int) -> None:
+    tensor = torch.randn(size) + 100
+
+    stats = read(tensor).stats
+
+    exact = tensor.double()
+    assert (stats.count, stats.nan, stats.inf) == (size, 0, 0)
+    assert (stats.min, stats.max) == (exact.min().item(), exact.max().item())
+    assert stats.mean == pytest.approx(exact.mean().item(), rel=1e-6)
+    assert stats.std == pytest.approx(exact.std().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [50, 200, 100_000])
+def test_a_histogram_is_of_a_sample_no_larger_than_asked_for(size: int) -> None:
+    histogram = read(torch.rand(size), sample_n=100)
+
+    assert sum(histogram.counts) == min(size, 100)
+
+
+def test_a_sample_comes_from_everywhere() -> None:
+    rows = torch.arange(64.0).repeat_interleave(64)
+    columns = torch.arange(64.0).repeat(64)
+
+    for tensor in (rows, columns):
+        histogram = read(tensor, sample_n=512, bins=64)
+
+        assert len([count for count in histogram.counts if count]) > 60
+
+
+def test_sampling_leaves_all_random_states_alone() -> None:
+    before = torch.get_rng_state()
+
+    read(torch.rand(100_000, generator=torch.Generator().manual_seed(1)))
+
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_tensor_met_again_has_the_same_reading_until_it_is_written_to() -> None:
+    reader, tensor = HistogramReader(), torch.zeros(3)
+
+    first, again = reader.read(tensor), reader.read(tensor)
+    tensor += 1
+    written = reader.read(tensor)
+
+    assert first is again
+    assert written is not first
+
+
+def test_a_small_tensor_is_read_as_it_was_then() -> None:
+    reader, tensor = HistogramReader(), torch.zeros(3)
+    reading = reader.read(tensor)
+
+    tensor += 1
+    reader.finish()
+
+    assert reading is not None
+    assert reading.stats is not None
+    assert reading.stats.max == 0
+
+
+def test_norms_are_the_lengths_of_the_samples_of_a_batch() -> None:
+    for shape in ((5, 4), (3, 2, 2), (7,), (64, 3, 32, 32)):
+        reader, tensor = HistogramReader(), torch.randn(shape)
+        reading = reader.read_once(tensor, norms=True)
+        reader.finish()
+
+        lengths = tensor.reshape(shape[0], -1).norm(dim=1)
+        norms = norms_of(reading)
+        assert norms.stats.count == shape[0]
+        assert norms.stats.max == pytest.approx(lengths.max().item(), rel=1e-5)
+
+
+def norms_of(reading: HistogramReading | None) -> Histogram:
+    assert reading is not None
+    assert reading.norms is not None
+    assert reading.norms.histogram is not None
+    return reading.norms.histogram
+
+
+def test_a_factor_is_on_the_numbers_and_on_the_bins() -> None:
+    reader = HistogramReader()
+    plain, scaled = (reader.read_once(torch.tensor([1.0, 2.0, 4.0])) for _ in range(2))
+    assert plain is not None
+    assert scaled is not None
+    scaled.factor = 0.25
+
+    reader.finish()
+
+    assert plain.histogram is not None
+    assert scaled.histogram is not None
+    assert scaled.histogram.stats.max == 1.0
+    assert scaled.histogram.counts == plain.histogram.counts
+    assert scaled.histogram.exponent == plain.histogram.exponent - 2
+
+
+def test_many_at_once_are_read_as_one_by_one() -> None:
+    tensors = [torch.randn(4, 4) for _ in range(5)] + [torch.randn(300, 300), torch.empty(0)]
+    reader = HistogramReader()
+
+    together = [reader.read_once(tensor) for tensor in tensors]
+    reader.finish()
+
+    alone = [read(tensor).stats.max for tensor in tensors[:-1]]
+    assert together[-1] is None
+    made = [each.histogram for each in together if each is not None]
+    assert [each.stats.max for each in made if each is not None] == alone
+
+
+HARD: dict[str, Callable[[], torch.Tensor]] = {
+    "int": lambda: torch.arange(10),
+    "bool": lambda: torch.tensor([True, False, True]),
+    "uint16": lambda: torch.tensor([1, 2, 60000], dtype=torch.uint16),
+    "float8": lambda: torch.ones(4).to(torch.float8_e4m3fn),
+    "bfloat16": lambda: torch.randn(500, dtype=torch.bfloat16),
+    "complex": lambda: torch.tensor([3 + 4j, 1j]),
+    "scalar": lambda: torch.tensor(2.0),
+    "sparse": lambda: torch.eye(4).to_sparse(),
+    "csr": lambda: torch.eye(4).to_sparse_csr(),
+    "transposed": lambda: torch.randn(3, 700, 90).transpose(0, 2),
+    "expanded": lambda: torch.randn(3, 1).expand(3, 10**9),
+    "nan and inf": lambda: torch.tensor([math.nan, math.inf, -math.inf, 1.0]),
+    "all nan": lambda: torch.full((70_000,), math.nan),
+    "huge": lambda: torch.tensor([3e38, -3e38]),
+    "tiny": lambda: torch.tensor([1e-45, 0.0]),
+    "outlier": lambda: torch.cat([torch.randn(999), torch.tensor([1e30])]),
+    "quantized": lambda: torch.quantize_per_tensor(torch.rand(5), 0.1, 0, torch.quint8),
+    "jagged": lambda: torch.nested.nested_tensor(
+        [torch.ones(2, 3), torch.zeros(4, 3)], layout=torch.jagged
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*uantize:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*uantize:DeprecationWarning")
+def test_any_tensor_is_read(name: str) -> None:
+    tensor = HARD[name]()
+
+    histogram = read(tensor)
+
+    assert histogram.stats.count > 0
+    assert sum(histogram.counts) <= histogram.stats.count
+
+
+@pytest.mark.parametrize("tensor", [torch.empty(0), torch.empty(3, device="meta")])
+def test_a_tensor_without_numbers_has_no_reading(tensor: torch.Tensor) -> None:
+    reader = HistogramReader()
+
+    assert reader.read(tensor) is None
+    assert reader.read_once(tensor, norms=True) is None
+
+
+def test_zeros_are_counted_exactly_on_request() -> None:
+    tensor = torch.ones(70_000)
+    tensor[:7] = 0
+    reader = HistogramReader(zeros=True)
+
+    large, small = reader.read(tensor), reader.read(tensor[:14].clone())
+    reader.finish()
+
+    assert large is not None
+    assert small is not None
+    assert large.zeros == pytest.approx(1e-4)
+    assert small.zeros == pytest.approx(0.5)
+
+
+def test_more_of_a_kind_than_are_measured_together_are_each_read_for_themselves() -> None:
+    reader = HistogramReader()
+    tensors = [torch.full((2, 3), float(number)) for number in range(1000)]
+
+    readings = [reader.read_once(tensor, norms=True) for tensor in tensors]
+    reader.finish()
+
+    means = [one.stats.mean for one in readings if one is not None and one.stats is not None]
+    assert means == [*map(float, range(1000))]
+
+
+def test_tensors_of_very_many_shapes_are_each_read_for_themselves() -> None:
+    reader = HistogramReader()
+    tensors = [torch.full((size,), float(size)) for size in range(1, 400)]
+
+    readings = [reader.read_once(tensor) for tensor in tensors]
+    reader.finish()
+
+    assert [one.stats.mean for one in readings if one is not None and one.stats is not None] == [
+        *map(float, range(1, 400))
+    ]
+
+
+def test_what_was_first_read_in_inference_mode_is_read_outside_of_it_too() -> None:
+    reader = HistogramReader()
+
+    with torch.inference_mode():
+        inside = reader.read(torch.ones(3))
+    outside = reader.read(torch.ones(3) * 2)
+    reader.finish()
+
+    assert [one.stats.mean for one in (inside, outside) if one and one.stats] == [1.0, 2.0]
