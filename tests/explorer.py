@@ -34,9 +34,9 @@ class Explorer:
         return self.app.screen_stack[-1] is getattr(self.app, "explorer", None)
 
     async def settle(self) -> None:
-        """Wait until everything is shown that there is to read and to count."""
+        """Wait until everything is shown that there is to read and to count, or the app is left."""
         quiet = 0
-        while quiet < _QUIET_ROUNDS:
+        while quiet < _QUIET_ROUNDS and not self.app._exit:
             await self.pilot.pause()
             opened = getattr(self.app, "explorer", None)
             quiet = quiet + 1 if opened is not None and opened.settled else 0
