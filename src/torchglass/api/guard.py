@@ -95,20 +95,20 @@ def _guarding(
     allow: tuple[str, ...],
     folder: Path | None,
 ) -> Iterator[Guard]:
-    from torchglass.capture.guard.finding_report import Desk
+    from torchglass.capture.guard.finding_report import FindingReport
     from torchglass.capture.guard.guard import guarding, rerunning
     from torchglass.capture.guard.op_dump import Dumper
     from torchglass.results.guard import Guard
 
     found = Guard(on)
-    desk = Desk(
+    report = FindingReport(
         model,
         found.report,
         allow=allow,
         dumper=None if folder is None else Dumper(folder),
         repeat=on == "raise",
     )
-    with (rerunning if cheap else guarding)(desk, backward=backward):
+    with (rerunning if cheap else guarding)(report, backward=backward):
         yield found
 
 

@@ -20,9 +20,9 @@ from torchglass.capture.autograd import (
     output_of_node,
     saved_tensors,
 )
-from torchglass.capture.guard.evidence import Exhibit, Held, Spot, arrival, blame
-from torchglass.capture.guard.finding_report import Desk
-from torchglass.capture.guard.op_dump import Kept
+from torchglass.capture.guard.evidence import OpLocation, ShownTensor, TensorNames, arrival, blame
+from torchglass.capture.guard.finding_report import FindingReport
+from torchglass.capture.guard.op_dump import OpArguments
 from torchglass.capture.guard.tensor_health import Health, look, look_again
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.torch_functions import iter_tensors
@@ -36,11 +36,11 @@ from torchglass.records.findings import Finding
 
 
 @dataclasses.dataclass(slots=True)
-class Claim:
+class NodeOwner:
     """Whose backward a node is."""
 
-    spot: Spot
-    kept: Kept | None = None
+    location: OpLocation
+    kept: OpArguments | None = None
     """What the op was given, where it may be wanted again."""
     results: Mapping[tuple[int, int], int] = dataclasses.field(default_factory=dict)
     """The numbers of its results, by their nodes and places there; only where it is kept."""
@@ -48,11 +48,11 @@ class Claim:
     """The gradients of its results that have come so far."""
 
 
-class Backward:
+class BackwardCheck:
     """Claims the nodes that ops make, and judges them when they run."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, report: FindingReport) -> None:
+        self._report = report
         self._made = node_count()
         self._nodes = NewNodes()
         self._task = -1
@@ -74,9 +74,9 @@ class Backward:
         self._made = node_count()
         self._nodes = NewNodes()
 
-    def claim(self, output: Any, spot: Spot, kept: Kept | None = None) -> None:
+    def claim(self, output: Any, location: OpLocation, kept: OpArguments | None = None) -> None:
         """Hook the new nodes that a result goes back to."""
-        claim = Claim(spot, kept)
+        claim = NodeOwner(location, kept)
         if kept is not None:
             claim.results = {
                 source: number
@@ -91,7 +91,7 @@ class Backward:
         """Look at nothing more: the hooks that graphs still have do nothing."""
         self._is_active = False
 
-    def _after(self, claim: Claim, made: Gradients, given: Gradients) -> None:
+    def _after(self, claim: NodeOwner, made: Gradients, given: Gradients) -> None:
         """A node has run."""
         if not self._is_active:
             return
@@ -99,11 +99,11 @@ class Backward:
             with quietly():
                 finding = self._judge(claim, made, given)
             if finding is not None:
-                self._desk.report_gradient(finding)
-        except Exception as problem:  # noqa: BLE001 - see Desk.miss
-            self._desk.miss(problem)
+                self._report.add_gradient(finding)
+        except Exception as problem:  # noqa: BLE001 - see FindingReport.miss
+            self._report.miss(problem)
 
-    def _judge(self, claim: Claim, made: Gradients, given: Gradients) -> Finding | None:
+    def _judge(self, claim: NodeOwner, made: Gradients, given: Gradients) -> Finding | None:
         if claim.kept is not None:
             _take_gradients(claim, given)
         health, culprit = Health.FINE, None
@@ -116,11 +116,11 @@ class Backward:
         before = max((look_again(one) for one in given if one is not None), default=Health.FINE)
         was_spoiled = self._spoil(health)
         is_of_forward = any(look_again(tensor) >= health for _, tensor in _saved(running_node()))
-        if is_of_forward and not self._desk.has_waiting:
+        if is_of_forward and not self._report.has_waiting:
             # The forward had made it so, which was told there.
             return None
         if before < health:
-            is_news = self._desk.is_news(health, claim.spot)
+            is_news = self._report.is_news(health, claim.location)
             return self._blame(claim, health, made, given, culprit) if is_news else None
         return None if was_spoiled or before is Health.NEAR else self._arrival(claim, given, before)
 
@@ -133,48 +133,48 @@ class Backward:
         self._spoiled = before or health > Health.NEAR
         return before
 
-    def _arrival(self, claim: Claim, given: Gradients, health: Health) -> Finding | None:
+    def _arrival(self, claim: NodeOwner, given: Gradients, health: Health) -> Finding | None:
         """A gradient that no node has spoiled: it began so, or several were too large together."""
-        if not self._desk.is_news(health, claim.spot._replace(source=None)):
+        if not self._report.is_news(health, claim.location._replace(source=None)):
             return None
         what = "{count} came with the gradient that backward began with, or from a sum of gradients"
         gradient = next(one for one in given if one is not None and look_again(one) >= health)
-        exhibit = Exhibit("gradient of the result", "gradient", gradient)
-        return arrival(claim.spot, health, what, exhibit, self._desk.held)
+        shown = ShownTensor("gradient of the result", "gradient", gradient)
+        return arrival(claim.location, health, what, shown, self._report.held)
 
     def _blame(
-        self, claim: Claim, health: Health, made: Gradients, given: Gradients, culprit: int
+        self, claim: NodeOwner, health: Health, made: Gradients, given: Gradients, culprit: int
     ) -> Finding:
         node = running_node()
         gradient = made[culprit]
         assert gradient is not None
-        exhibits = [
+        shown = [
             *(
-                Exhibit("gradient of the result", "gradient", one)
+                ShownTensor("gradient of the result", "gradient", one)
                 for one in given
                 if one is not None
             ),
-            *(Exhibit(name, "saved", tensor) for name, tensor in _saved(node)),
+            *(ShownTensor(name, "saved", tensor) for name, tensor in _saved(node)),
         ]
-        held = self._desk.held
-        result = Exhibit(
+        held = self._report.held
+        result = ShownTensor(
             "gradient made", "gradient", gradient, holder=_parameter(node, culprit, held)
         )
         facts = {"node": node.name()} if node is not None else {}
-        finding = blame(claim.spot, health, result, exhibits, held, facts)
-        if self._desk.dumper is None or health is Health.NEAR:
+        finding = blame(claim.location, health, result, shown, held, facts)
+        if self._report.dumper is None or health is Health.NEAR:
             return finding
-        return self._desk.dumper.dump(finding, claim.kept, claim.gradients)
+        return self._report.dumper.dump(finding, claim.kept, claim.gradients)
 
 
-def _own_claim(node: Any, claim: Claim) -> Claim:
+def _own_claim(node: Any, claim: NodeOwner) -> NodeOwner:
     """A user's autograd Function goes by its own name: no op was seen that made its node."""
     if not is_user_function(node):
         return claim
-    return Claim(claim.spot._replace(op=type(node).__name__.removesuffix("Backward")))
+    return NodeOwner(claim.location._replace(op=type(node).__name__.removesuffix("Backward")))
 
 
-def _take_gradients(claim: Claim, given: Gradients) -> None:
+def _take_gradients(claim: NodeOwner, given: Gradients) -> None:
     node = running_node()
     number = -1 if node is None else node_number(node)
     for place, gradient in enumerate(given):
@@ -183,7 +183,7 @@ def _take_gradients(claim: Claim, given: Gradients) -> None:
             claim.gradients[result] = gradient.detach()
 
 
-def _parameter(node: Any, culprit: int, held: Held) -> str:
+def _parameter(node: Any, culprit: int, held: TensorNames) -> str:
     """The name of the parameter that a gradient of a node goes to, if it goes to one."""
     after = node.next_functions[culprit][0] if node is not None else None
     return held.parameters.get(id(getattr(after, "variable", None)), "")

@@ -1,12 +1,14 @@
-"""Builds a finding from an op whose output is not finite."""
+"""Builds a finding from an op whose output is not finite, and knows which ops can be blamed."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +29,7 @@ from torchglass.records.trace import Phase, SourceLine
 KINDS = {Health.NAN: "nan", Health.INF: "inf", Health.NEAR: "near overflow"}
 
 
-class Spot(NamedTuple):
+class OpLocation(NamedTuple):
     """Where an op ran."""
 
     op: str
@@ -62,16 +64,16 @@ def user_source(frame: types.FrameType | None = None) -> SourceLine | None:
     return None
 
 
-class Held(NamedTuple):
+class TensorNames(NamedTuple):
     """Dotted names of the tensors that the model holds, by the id of the tensor."""
 
     parameters: dict[int, str]
     buffers: dict[int, str]
 
 
-def held_by(model: nn.Module) -> Held:
+def tensor_names(model: nn.Module) -> TensorNames:
     """The names of a model's parameters and buffers."""
-    return Held(
+    return TensorNames(
         {id(tensor): name for name, tensor in model.named_parameters(remove_duplicate=True)},
         {id(tensor): name for name, tensor in model.named_buffers(remove_duplicate=True)},
     )
@@ -88,7 +90,7 @@ def input_names(
     return named_tensors(dict(bound.arguments))
 
 
-class Exhibit(NamedTuple):
+class ShownTensor(NamedTuple):
     """A tensor to be shown, before it is described."""
 
     name: str
@@ -102,21 +104,21 @@ class Exhibit(NamedTuple):
     """Whether its numbers have been written over."""
 
 
-def evidence(exhibit: Exhibit, held: Held) -> Evidence:
+def evidence(shown: ShownTensor, held: TensorNames) -> Evidence:
     """What is to be shown of a tensor."""
-    tensor, role, holder = exhibit.tensor, exhibit.role, exhibit.holder
+    tensor, role, holder = shown.tensor, shown.role, shown.holder
     if role == "argument" and id(tensor) in held.parameters:
         role, holder = "parameter", held.parameters[id(tensor)]
     elif role == "argument" and id(tensor) in held.buffers:
         role, holder = "buffer", held.buffers[id(tensor)]
-    seen = exhibit.before if exhibit.is_gone else tensor
+    seen = shown.before if shown.is_gone else tensor
     return Evidence(
-        name=exhibit.name,
+        name=shown.name,
         role=role,
         spec=describe(tensor),
         stats=None if seen is None else measure(seen),
         holder=holder,
-        maker=exhibit.maker,
+        maker=shown.maker,
     )
 
 
@@ -138,11 +140,11 @@ def first_index(tensor: torch.Tensor, health: Health) -> list[int]:
 
 
 def blame(
-    spot: Spot,
+    location: OpLocation,
     health: Health,
-    culprit: Exhibit,
-    others: Sequence[Exhibit],
-    held: Held,
+    culprit: ShownTensor,
+    others: Sequence[ShownTensor],
+    held: TensorNames,
     facts: Mapping[str, Any] | None = None,
 ) -> Finding:
     """The finding that an op made a tensor what it is."""
@@ -151,30 +153,32 @@ def blame(
     return Finding(
         severity=_severity(health),
         kind=KINDS[health],
-        message=_made(spot, health, made),
-        path=spot.path,
-        call=spot.call,
-        op=spot.op,
-        phase=spot.phase,
-        source=spot.source,
+        message=_made(location, health, made),
+        path=location.path,
+        call=location.call,
+        op=location.op,
+        phase=location.phase,
+        source=location.source,
         facts={**_facts(made, culprit.tensor, health), **(facts or {})},
         tensors=shown,
     )
 
 
-def arrival(spot: Spot, health: Health, what: str, culprit: Exhibit, held: Held) -> Finding:
+def arrival(
+    location: OpLocation, health: Health, what: str, culprit: ShownTensor, held: TensorNames
+) -> Finding:
     """The finding that a tensor was not finite when it came; `what` says whence."""
     came = evidence(culprit, held)
     count = counted(came.stats, health)
     return Finding(
         severity=_severity(health),
         kind=KINDS[health],
-        message=f"{what.format(count=count)}, first used by {spot.words}",
-        path=spot.path,
-        call=spot.call,
-        phase=spot.phase,
-        source=spot.source,
-        facts={**_facts(came, culprit.tensor, health), "used_by": spot.op},
+        message=f"{what.format(count=count)}, first used by {location.words}",
+        path=location.path,
+        call=location.call,
+        phase=location.phase,
+        source=location.source,
+        facts={**_facts(came, culprit.tensor, health), "used_by": location.op},
         tensors=(came,),
     )
 
@@ -182,12 +186,12 @@ def arrival(spot: Spot, health: Health, what: str, culprit: Exhibit, held: Held)
 def standing(
     name: str,
     health: Health,
-    culprit: Exhibit,
+    culprit: ShownTensor,
     source: SourceLine | None,
     why: str = "no op was seen to make it",
 ) -> Finding:
     """The finding that a tensor is not finite, whoever made it so; `why` says why that is open."""
-    found = evidence(culprit, Held({}, {}))
+    found = evidence(culprit, TensorNames({}, {}))
     return Finding(
         severity="error",
         kind=KINDS[health],
@@ -216,9 +220,9 @@ def _severity(health: Health) -> Severity:
     return "warning" if health is Health.NEAR else "error"
 
 
-def _made(spot: Spot, health: Health, made: Evidence) -> str:
-    doer = f"the backward of {spot.op}" if spot.phase == "backward" else spot.op
-    where = inside(spot.path, spot.call)
+def _made(location: OpLocation, health: Health, made: Evidence) -> str:
+    doer = f"the backward of {location.op}" if location.phase == "backward" else location.op
+    where = inside(location.path, location.call)
     if health is Health.NEAR and made.stats is not None:
         largest = max(-made.stats.min, made.stats.max)
         share = 100 * share_of_largest(made.spec.dtype, largest)
@@ -234,3 +238,80 @@ def _facts(made: Evidence, tensor: torch.Tensor, health: Health) -> dict[str, An
     if made.stats is not None:
         facts |= {"nan": made.stats.nan, "inf": made.stats.inf, "values": made.stats.count}
     return facts
+
+
+class ResultKind(Enum):
+    """Where the numbers of a function's results come from."""
+
+    COMPUTED = "it computes: what is not finite in them and was so in no input, it has made"
+    MOVED = "they are numbers of its inputs, or bounded whatever those are: it makes no NaN"
+    GIVEN = "the caller wrote them down: an Inf among them is meant, as in a mask"
+    UNDEFINED = "they are what was in memory"
+
+
+def _words(text: str) -> frozenset[str]:
+    """The words of a text, but for the lines that begin with #."""
+    lines = (line for line in text.splitlines() if not line.strip().startswith("#"))
+    return frozenset(" ".join(lines).split())
+
+
+_MOVED = _words(
+    """
+    # Views and copies.
+    view view_as reshape reshape_as flatten unflatten ravel transpose t adjoint permute
+    movedim moveaxis swapaxes swapdims squeeze unsqueeze expand expand_as broadcast_to
+    broadcast_tensors split split_with_sizes tensor_split chunk unbind select narrow diagonal
+    unfold unsafe_chunk unsafe_split __getitem__ index_select gather take take_along_dim
+    embedding cat concat concatenate stack hstack vstack dstack column_stack repeat tile
+    repeat_interleave roll flip fliplr flipud rot90 contiguous clone detach detach_ alias
+    pixel_shuffle pixel_unshuffle channel_shuffle tril triu diag diagonal_scatter
+    masked_select view_as_real view_as_complex real imag __get__ conj resolve_conj resolve_neg
+    double cpu cuda
+    # Choices among the inputs.
+    max min amax amin aminmax maximum minimum fmax fmin sort topk kthvalue median mode cummax
+    cummin max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices
+    max_pool3d_with_indices adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
+    # Bounded, or no further from zero than the input.
+    relu relu_ relu6 hardtanh hardtanh_ sigmoid sigmoid_ tanh tanh_ hardsigmoid hardsigmoid_
+    erf abs abs_ neg neg_ positive sign round floor ceil trunc nan_to_num nan_to_num_
+    # Numbers that are finite by what they are.
+    zeros zeros_like zero_ ones ones_like eye arange linspace rand rand_like randn randn_like
+    randint randint_like randperm bernoulli bernoulli_ uniform_ normal_ multinomial one_hot
+    new_zeros new_ones heaviside
+    """
+)
+_GIVEN = _words(
+    """
+    full full_like new_full fill_ masked_fill masked_fill_ where __setitem__ index_fill
+    index_fill_ scalar_tensor tensor as_tensor new_tensor asarray from_numpy pad
+    constant_pad_nd threshold threshold_ clamp clamp_
+    clamp_min clamp_max clip fill
+    """
+)
+_UNDEFINED = _words(
+    """
+    empty empty_like empty_strided empty_permuted new_empty new_empty_strided new resize_
+    resize_as_ set_
+    """
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def result_kind(function: Any) -> ResultKind:
+    """What is known of a function of torch."""
+    name = op_name(function)
+    if name in _MOVED:
+        return ResultKind.MOVED
+    if name in _GIVEN:
+        return ResultKind.GIVEN
+    return ResultKind.UNDEFINED if name in _UNDEFINED else ResultKind.COMPUTED
+
+
+@functools.lru_cache(maxsize=4096)
+def op_name(function: Any) -> str:
+    """torch's name of a function; of an overload "aten.sqrt.default" it is "sqrt"."""
+    schema = getattr(function, "_schema", None)
+    if schema is not None:
+        return str(schema.name).rpartition("::")[2]
+    name: str = getattr(function, "__name__", "") or type(function).__name__
+    return name

@@ -1,35 +1,42 @@
-"""Collects findings: each position once, allowed ones left out."""
+"""Reports findings, each position once; finds inputs that were NaN or Inf before any op ran."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from torchglass.capture.guard.evidence import Held, Spot, held_by
+from torchglass.capture.guard.evidence import (
+    OpLocation,
+    ShownTensor,
+    TensorNames,
+    arrival,
+    input_names,
+    tensor_names,
+)
 from torchglass.capture.guard.op_dump import Dumper
-from torchglass.capture.guard.tensor_health import Health
+from torchglass.capture.guard.tensor_health import Health, KnownHealth, look_again
 from torchglass.capture.torch_internals import current_backward, current_scale
 from torchglass.capture.watch.optimizers import find_living
 from torchglass.errors import Fence, TorchglassError
 from torchglass.records.findings import Finding
 
-Report = Callable[[Finding], None]
+ReportFinding = Callable[[Finding], None]
 """Is told of each finding, and may raise to stop the run."""
-News = tuple[Health, Spot]
+News = tuple[Health, OpLocation]
 """What is told once."""
 
 
-class Desk:
+class FindingReport:
     """What those who look forward and those who look back have in common."""
 
     def __init__(
         self,
         model: nn.Module,
-        report: Report,
+        on_finding: ReportFinding,
         *,
         allow: Iterable[str] = (),
         dumper: Dumper | None = None,
@@ -40,7 +47,7 @@ class Desk:
         Each place is reported once, or with `repeat` whenever it is met.
         """
         self.model = model
-        self._report = report
+        self._on_finding = on_finding
         self.dumper = dumper
         self._allow = frozenset(allow)
         self._repeat = repeat
@@ -59,27 +66,27 @@ class Desk:
         self._unchecked_task = -1
 
     @property
-    def held(self) -> Held:
+    def held(self) -> TensorNames:
         """The names of the model's parameters and buffers."""
-        return held_by(self.model)
+        return tensor_names(self.model)
 
-    def report(self, finding: Finding) -> None:
+    def add(self, finding: Finding) -> None:
         """Hand on a finding, which may raise."""
         try:
-            self._report(finding)
+            self._on_finding(finding)
         except TorchglassError as error:
             # Not the error itself, which holds the frames of the user that it came through.
             self._raised = id(error)
             raise
 
-    def report_gradient(self, finding: Finding) -> None:
+    def add_gradient(self, finding: Finding) -> None:
         """Hand on a finding of a backward, unless a `GradScaler` is there to check gradients.
 
         Scaled gradients overflow by design: the scaler then skips the step of the optimizer. Where
         an optimizer steps all the same, `gradients_used` reports what was kept back here.
         """
         if not self.scalers():
-            self.report(finding)
+            self.add(finding)
             return
         self.take_back()
         task = current_backward()
@@ -95,7 +102,7 @@ class Desk:
         """An optimizer is about to step with these gradients, so no scaler has held it back."""
         finding, self._unchecked = self._unchecked, None
         if finding is not None and not are_finite:
-            self.report(finding)
+            self.add(finding)
         elif finding is not None:
             discard(finding)
 
@@ -127,12 +134,12 @@ class Desk:
         if news is not None:
             self._told.add(news)
 
-    def is_news(self, health: Health, spot: Spot) -> bool:
+    def is_news(self, health: Health, location: OpLocation) -> bool:
         """Whether something is to be reported, which from then on it has been."""
-        if spot.op in self._allow or (spot.path and spot.path in self._allow):
+        if location.op in self._allow or (location.path and location.path in self._allow):
             return False
         self.met += health is not Health.NEAR
-        key = health, spot._replace(call=0)
+        key = health, location._replace(call=0)
         is_new = key not in self._told
         self._told.add(key)
         self._latest = key if is_new else None
@@ -152,3 +159,83 @@ def discard(finding: Finding) -> None:
     """Delete what was written of a finding that is not told."""
     if "dump" in finding.facts:
         Path(finding.facts["dump"]).unlink(missing_ok=True)
+
+
+ModuleInputs = tuple[nn.Module, tuple[Any, ...], Mapping[str, Any]]
+"""A module, and what it was called with."""
+
+
+class _Source(NamedTuple):
+    """A tensor that was there before, and the words for what it brings along."""
+
+    name: str
+    words: str
+    tensor: torch.Tensor
+
+
+class BadInputs:
+    """Tells of inputs, parameters and buffers, each once."""
+
+    def __init__(self, report: FindingReport, known: KnownHealth) -> None:
+        self._report = report
+        self._known = known
+        self._names: set[str] = set()
+        """Of all that was found."""
+        self.inputs: ModuleInputs | None = None
+        """What the outermost call that is running was called with."""
+
+    def are_behind(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor with Inf was there before, and is not a mask: no op is to blame then."""
+        known = self._known.recall(tensor)
+        if known is not None and self._known.maker(tensor) not in self._names:
+            return False
+        source = self._source_of(tensor, Health.INF)
+        return _is_trained(source.tensor) or not _looks_like_a_mask(source.tensor, Health.INF)
+
+    def find(self, ill: Iterable[torch.Tensor], location: OpLocation) -> Finding | None:
+        """The finding that one of these tensors brought it along, if no op is known to have."""
+        for tensor in ill:
+            if self._known.recall(tensor) is not None:
+                continue
+            health = look_again(tensor)
+            source = self._source_of(tensor, health)
+            self._known.remember(tensor, health, source.name)
+            self._names.add(source.name)
+            if health is Health.NEAR or self._known.is_undefined(tensor):
+                continue
+            if not _is_trained(source.tensor) and _looks_like_a_mask(source.tensor, health):
+                continue
+            if self._report.is_news(health, OpLocation(source.name, "", 0, None)):
+                shown = ShownTensor(source.name, "argument", source.tensor)
+                return arrival(location, health, source.words, shown, self._report.held)
+        return None
+
+    def _source_of(self, tensor: torch.Tensor, health: Health) -> _Source:
+        """The tensor itself, or what it was moved out of by ops that are not looked at."""
+        sources = list(self._sources())
+        for source in sources:
+            if source.tensor is tensor:
+                return source
+        for source in sources:
+            if look_again(source.tensor) >= health:
+                return source
+        return _Source("a tensor", "{count} came with a tensor from before the guard", tensor)
+
+    def _sources(self) -> Iterator[_Source]:
+        if self.inputs is not None:
+            for name, tensor in input_names(*self.inputs):
+                yield _Source(f"input {name}", f"{{count}} came in with input {name}", tensor)
+        for name, parameter in self._report.model.named_parameters():
+            yield _Source(name, f"parameter {name} holds {{count}}", parameter)
+        for name, buffer in self._report.model.named_buffers():
+            yield _Source(name, f"buffer {name} holds {{count}}", buffer)
+
+
+def _is_trained(tensor: torch.Tensor) -> bool:
+    """Whether it is a weight; a parameter that is not trained may be a mask."""
+    return isinstance(tensor, nn.Parameter) and tensor.requires_grad
+
+
+def _looks_like_a_mask(tensor: torch.Tensor, health: Health) -> bool:
+    """Whether there is no NaN, and of Inf only the negative one."""
+    return health is Health.INF and not bool(torch.isposinf(tensor.detach()).any())

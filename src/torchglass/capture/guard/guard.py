@@ -1,4 +1,4 @@
-"""The with-blocks of guard: every op checked, or outputs checked and bad batches rerun.
+"""The with-blocks of guard: every op is checked, or outputs are checked and bad batches rerun.
 
 For that, the random state and the buffers are kept from before each forward, which is run again on
 the very same inputs, and both are put back to where they were after it. A healthy forward costs one
@@ -15,17 +15,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from torchglass.blocks import surely, unbroken
-from torchglass.capture.guard.evidence import Exhibit, Spot, standing, user_source
-from torchglass.capture.guard.finding_report import Desk, Report
+from torchglass.capture.guard.evidence import OpLocation, ShownTensor, blame, standing, user_source
+from torchglass.capture.guard.finding_report import FindingReport, ReportFinding
 from torchglass.capture.guard.op_check import OpCheck
-from torchglass.capture.guard.optimizer_check import (
-    is_held_back,
-    spoiled_gradients,
-    watching_updates,
-)
 from torchglass.capture.guard.tensor_health import Health, look_again
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.module_calls import ModuleStack, observe_calls
@@ -41,21 +40,101 @@ from torchglass.capture.restore_state import (
 from torchglass.capture.tensor.memory_extent import version_of
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on
 from torchglass.capture.trace.op_mode import OpMode
+from torchglass.records.findings import Finding
 
 
 @unbroken
-def guarding(desk: Desk, *, backward: bool) -> Iterator[OpCheck]:
+def checking_updates(op_check: OpCheck, report: FindingReport) -> Iterator[None]:
+    """Look at the parameters of a model after each step that an optimizer takes with them."""
+
+    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if threading.get_ident() != op_check.thread:
+            return
+        try:
+            if report.has_unchecked and not is_held_back(optimizer):
+                with quietly():
+                    are_finite = not any(spoiled_gradients(optimizer, report))
+                report.gradients_used(are_finite=are_finite)
+        except Exception as problem:  # noqa: BLE001 - see FindingReport.miss
+            report.miss(problem)
+        op_check.is_updating = True
+
+    def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if threading.get_ident() != op_check.thread:
+            return
+        op_check.is_updating = False
+        try:
+            with quietly():
+                finding = _judge(optimizer, report)
+            if finding is not None:
+                report.add(finding)
+        except Exception as problem:  # noqa: BLE001 - see FindingReport.miss
+            report.miss(problem)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(register_optimizer_step_pre_hook(before).remove)
+        stack.callback(register_optimizer_step_post_hook(after).remove)
+        yield
+
+
+def trained_by(optimizer: Optimizer, report: FindingReport) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters of the model that an optimizer changes, by name."""
+    names = report.held.parameters
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if id(parameter) in names:
+                yield names[id(parameter)], parameter
+
+
+def spoiled_gradients(
+    optimizer: Optimizer, report: FindingReport
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The gradients with NaN or Inf that an optimizer is about to use, by parameter."""
+    for name, parameter in trained_by(optimizer, report):
+        gradient = parameter.grad
+        if gradient is not None and look_again(gradient) > Health.NEAR:
+            yield name, gradient
+
+
+def is_held_back(optimizer: Optimizer) -> bool:
+    """Whether a `GradScaler` has told an optimizer itself that it is to skip its step."""
+    found: torch.Tensor | None = getattr(optimizer, "found_inf", None)
+    return found is not None and bool(found.item())
+
+
+def _judge(optimizer: Optimizer, report: FindingReport) -> Finding | None:
+    """The first parameter that a step spoiled although its gradient was finite."""
+    for name, parameter in trained_by(optimizer, report):
+        health = look_again(parameter)
+        if health <= Health.NEAR:
+            continue
+        gradient = parameter.grad
+        is_old = gradient is not None and look_again(gradient) > Health.NEAR
+        path = name.rpartition(".")[0]
+        location = OpLocation(
+            f"{type(optimizer).__name__}.step", path, 0, user_source(), "optimizer"
+        )
+        if is_old or not report.is_news(health, location._replace(path=name)):
+            continue
+        shown = [] if gradient is None else [ShownTensor("gradient", "gradient", gradient)]
+        result = ShownTensor(name.rpartition(".")[2], "argument", parameter)
+        return blame(location, health, result, shown, report.held)
+    return None
+
+
+@unbroken
+def guarding(report: FindingReport, *, backward: bool) -> Iterator[OpCheck]:
     """Find the origins of NaN and Inf until the block ends, however it ends.
 
     Compiled modules are run as the Python that they were made of. A backward is looked at if its
     forward ran in the block, and it does, too.
     """
-    op_check = OpCheck(desk, backward=backward)
+    op_check = OpCheck(report, backward=backward)
     with contextlib.ExitStack() as stack:
-        if has_compiled(desk.model.modules()):
+        if has_compiled(report.model.modules()):
             stack.enter_context(running_uncompiled())
         stack.enter_context(observe_calls(op_check))
-        stack.enter_context(watching_updates(op_check, desk))
+        stack.enter_context(checking_updates(op_check, report))
         stack.enter_context(fused_paths_kept())
         stack.callback(surely, op_check.forget_waiting)
         stack.enter_context(mode_on(OpMode(op_check)))
@@ -64,19 +143,19 @@ def guarding(desk: Desk, *, backward: bool) -> Iterator[OpCheck]:
         yield op_check
 
 
-def check(tensor: torch.Tensor, name: str, report: Report, *, is_known: bool) -> bool:
+def check(tensor: torch.Tensor, name: str, report: ReportFinding, *, is_known: bool) -> bool:
     """Whether a tensor is finite; if not, and if no op is known to have made it so, report it."""
     with quietly():
         health = look_again(tensor)
         if health <= Health.NEAR:
             return True
-        finding = standing(name, health, Exhibit(name, "result", tensor), user_source())
+        finding = standing(name, health, ShownTensor(name, "result", tensor), user_source())
     if not is_known:
         report(finding)
     return False
 
 
-class Batch(NamedTuple):
+class ForwardBatch(NamedTuple):
     """A forward that can be run again."""
 
     args: tuple[Any, ...]
@@ -98,18 +177,18 @@ class Batch(NamedTuple):
 class OutputCheck(ModuleStack[nn.Module]):
     """Checks what the outermost calls of one model return, and reruns those with NaN or Inf."""
 
-    def __init__(self, desk: Desk, *, backward: bool) -> None:
+    def __init__(self, report: FindingReport, *, backward: bool) -> None:
         super().__init__((), "the guard could not check everything")
-        self._desk = desk
+        self._report = report
         self._backward = backward
         self._is_rerunning = False
-        self._batch: Batch | None = None
+        self._batch: ForwardBatch | None = None
 
     def begin(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> nn.Module:
         """A call begins: keep what it takes to run it again, if it is the model's."""
-        if module is self._desk.model and not self._is_rerunning:
+        if module is self._report.model and not self._is_rerunning:
             self._batch = None
             self._batch = self._kept(args, kwargs)
         return module
@@ -128,15 +207,15 @@ class OutputCheck(ModuleStack[nn.Module]):
             self._rerun(batch, bad[0], "the output of the model")
 
     def missed(self, problem: Exception) -> None:
-        """An error came out of looking; see `Desk.miss`."""
-        self._desk.miss(problem)
+        """An error came out of looking; see `FindingReport.miss`."""
+        self._report.miss(problem)
 
     def before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """An optimizer is about to use the gradients: look at them."""
         try:
             self._look_at_gradients(optimizer)
-        except Exception as problem:  # noqa: BLE001 - see Desk.miss
-            self._desk.miss(problem)
+        except Exception as problem:  # noqa: BLE001 - see FindingReport.miss
+            self._report.miss(problem)
 
     def _look_at_gradients(self, optimizer: Optimizer) -> None:
         batch = self._batch
@@ -145,17 +224,19 @@ class OutputCheck(ModuleStack[nn.Module]):
         if is_held_back(optimizer):
             return
         with quietly():
-            bad = list(spoiled_gradients(optimizer, self._desk))
+            bad = list(spoiled_gradients(optimizer, self._report))
         for name, gradient in bad[:1]:
             self._rerun(batch, gradient, f"the gradient of {name}", backward=True)
 
-    def _kept(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
-        buffers = {id(buffer): buffer.detach().clone() for buffer in self._desk.model.buffers()}
-        return Batch(args, kwargs, _versions(args, kwargs), random_state(), buffers, {})
+    def _kept(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ForwardBatch:
+        buffers = {id(buffer): buffer.detach().clone() for buffer in self._report.model.buffers()}
+        return ForwardBatch(args, kwargs, _versions(args, kwargs), random_state(), buffers, {})
 
-    def _rerun(self, batch: Batch, bad: torch.Tensor, what: str, *, backward: bool = False) -> None:
+    def _rerun(
+        self, batch: ForwardBatch, bad: torch.Tensor, what: str, *, backward: bool = False
+    ) -> None:
         """Run a batch again, and say so if that does not show where it comes from."""
-        met, source, health = self._desk.met, user_source(), look_again(bad)
+        met, source, health = self._report.met, user_source(), look_again(bad)
         why = "its inputs have been written over since"
         if batch.is_as_it_was:
             why = "running it again does not show where it comes from"
@@ -164,11 +245,13 @@ class OutputCheck(ModuleStack[nn.Module]):
                 self._run(batch, backward)
             finally:
                 self._is_rerunning = False
-        if self._desk.met == met and self._desk.is_news(health, Spot(what, "", 1, source)):
-            self._desk.report(standing(what, health, Exhibit(what, "result", bad), source, why))
+        if self._report.met == met and self._report.is_news(
+            health, OpLocation(what, "", 1, source)
+        ):
+            self._report.add(standing(what, health, ShownTensor(what, "result", bad), source, why))
 
-    def _run(self, batch: Batch, backward: bool) -> None:
-        model = self._desk.model
+    def _run(self, batch: ForwardBatch, backward: bool) -> None:
+        model = self._report.model
 
         def as_before(buffer: torch.Tensor) -> torch.Tensor:
             return batch.buffers.get(id(buffer), buffer).clone()
@@ -176,7 +259,7 @@ class OutputCheck(ModuleStack[nn.Module]):
         with keeping_random_state(), keeping_modules(model.modules(), {"_buffers": as_before}):
             batch.rewind.pop_all().close()
             has_gradients = backward or torch.is_grad_enabled()
-            with gradients_set(has_gradients), guarding(self._desk, backward=backward):
+            with gradients_set(has_gradients), guarding(self._report, backward=backward):
                 outputs = [
                     tensor for _, tensor in named_tensors(model(*batch.args, **batch.kwargs))
                 ]
@@ -185,9 +268,9 @@ class OutputCheck(ModuleStack[nn.Module]):
 
 
 @unbroken
-def rerunning(desk: Desk, *, backward: bool) -> Iterator[None]:
+def rerunning(report: FindingReport, *, backward: bool) -> Iterator[None]:
     """Look at outputs, and before each update at gradients, until the block ends."""
-    output_check = OutputCheck(desk, backward=backward)
+    output_check = OutputCheck(report, backward=backward)
     with contextlib.ExitStack() as stack:
         stack.enter_context(observe_calls(output_check))
         if backward:

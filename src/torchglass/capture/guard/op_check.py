@@ -14,12 +14,19 @@ import torch
 from torch import nn
 
 from torchglass.capture.autograd import phase_of
-from torchglass.capture.guard.backward_check import Backward
-from torchglass.capture.guard.bad_inputs import Arrivals
-from torchglass.capture.guard.evidence import Exhibit, Spot, argument_names, blame, user_source
-from torchglass.capture.guard.finding_report import Desk, News, discard
-from torchglass.capture.guard.op_dump import Kept, keep
-from torchglass.capture.guard.op_kinds import Nature, nature_of, op_name
+from torchglass.capture.guard.backward_check import BackwardCheck
+from torchglass.capture.guard.evidence import (
+    OpLocation,
+    ResultKind,
+    ShownTensor,
+    argument_names,
+    blame,
+    op_name,
+    result_kind,
+    user_source,
+)
+from torchglass.capture.guard.finding_report import BadInputs, FindingReport, News, discard
+from torchglass.capture.guard.op_dump import OpArguments, keep_arguments
 from torchglass.capture.guard.tensor_health import (
     Health,
     KnownHealth,
@@ -38,7 +45,7 @@ from torchglass.records.findings import Finding
 from torchglass.records.trace import Phase
 
 
-class Script(NamedTuple):
+class ScriptCall(NamedTuple):
     """A scripted module, and what it was called with."""
 
     module: nn.Module
@@ -61,10 +68,10 @@ class CheckedCall(NamedTuple):
 
     path: str
     number: int
-    script: Script | None = None
+    script: ScriptCall | None = None
 
 
-class Given(NamedTuple):
+class OpInput(NamedTuple):
     """A tensor that an op took, and how it was then."""
 
     place: str
@@ -72,7 +79,7 @@ class Given(NamedTuple):
     health: Health
 
 
-class Waiting(NamedTuple):
+class PendingFinding(NamedTuple):
     """A finding that is told only if what was found reaches an output."""
 
     finding: Finding
@@ -84,7 +91,7 @@ class Waiting(NamedTuple):
 
 _OUTSIDE = CheckedCall("", 0)
 # Needed for every op or call, and looking into an Enum takes fifteen times as long as a name.
-_MOVED, _UNDEFINED, _FINE = Nature.MOVED, Nature.UNDEFINED, Health.FINE
+_MOVED, _UNDEFINED, _FINE = ResultKind.MOVED, ResultKind.UNDEFINED, Health.FINE
 _ScriptModule = torch.jit.ScriptModule
 _PRODUCTS = frozenset({"mul", "__mul__", "__rmul__", "multiply"})
 _SMALL = 1 << 16
@@ -96,19 +103,19 @@ class OpCheck(ModuleStack[CheckedCall]):
 
     current: CheckedCall
 
-    def __init__(self, desk: Desk, *, backward: bool) -> None:
+    def __init__(self, report: FindingReport, *, backward: bool) -> None:
         super().__init__(
-            desk.model.named_modules(), "the guard could not check everything", _OUTSIDE
+            report.model.named_modules(), "the guard could not check everything", _OUTSIDE
         )
         self.is_updating = False
         """Whether an optimizer takes its step, whose many writes are not looked at one by one."""
-        self.backward = Backward(desk) if backward else None
-        self._desk = desk
-        self._memory = KnownHealth()
-        self._arrivals = Arrivals(desk, self._memory)
+        self.backward = BackwardCheck(report) if backward else None
+        self._report = report
+        self._known = KnownHealth()
+        self._bad_inputs = BadInputs(report, self._known)
         self._before: dict[int, Health] = {}
         self._copies: dict[int, torch.Tensor] = {}
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, PendingFinding] = {}
         """By the words for the op that made them."""
 
     def begin(
@@ -116,13 +123,13 @@ class OpCheck(ModuleStack[CheckedCall]):
     ) -> CheckedCall:
         """A call begins; the outermost one begins a pass."""
         if not self.running:
-            self._arrivals.inputs = module, args, kwargs
-            self._desk.factors.clear()
+            self._bad_inputs.inputs = module, args, kwargs
+            self._report.factors.clear()
             self.is_updating = False
             if self.backward is not None:
                 self.backward.begin()
         path = self.locate(module) or ""
-        script = Script(module, args, kwargs) if isinstance(module, _ScriptModule) else None
+        script = ScriptCall(module, args, kwargs) if isinstance(module, _ScriptModule) else None
         return CheckedCall(path, self.count(path), script)
 
     def end(self, call: CheckedCall, output: Any, error: BaseException | None) -> None:
@@ -135,11 +142,11 @@ class OpCheck(ModuleStack[CheckedCall]):
             if call.script is not None:
                 self.seen(call.script.as_op(call, output))
         if not self.running:
-            self._arrivals.inputs = None
+            self._bad_inputs.inputs = None
 
     def missed(self, problem: Exception) -> None:
-        """An error came out of looking; see `Desk.miss`."""
-        self._desk.miss(problem)
+        """An error came out of looking; see `FindingReport.miss`."""
+        self._report.miss(problem)
 
     def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
         """Take note of what an op is about to write over."""
@@ -147,15 +154,15 @@ class OpCheck(ModuleStack[CheckedCall]):
             return
         try:
             with quietly():
-                self._before = {id(tensor): self._memory.health(tensor) for tensor in written}
-                keeps_all = self._desk.dumper is not None
+                self._before = {id(tensor): self._known.health(tensor) for tensor in written}
+                keeps_all = self._report.dumper is not None
                 self._copies = {
                     id(tensor): tensor.detach().clone()
                     for tensor in written
                     if keeps_all or tensor.numel() <= _SMALL
                 }
-        except Exception as problem:  # noqa: BLE001 - see Desk.miss
-            self._desk.miss(problem)
+        except Exception as problem:  # noqa: BLE001 - see FindingReport.miss
+            self._report.miss(problem)
 
     def seen(self, event: OpEvent) -> Any:
         """An op ran: look at what it made."""
@@ -164,17 +171,17 @@ class OpCheck(ModuleStack[CheckedCall]):
         findings: Sequence[Finding] = ()
         try:
             if not event.call.number and op_name(event.function) in _PRODUCTS:
-                self._desk.factors += filter(_is_single, event.args)
-            nature = nature_of(event.function)
-            if not self._is_fine(event, nature):
+                self._report.factors += filter(_is_single, event.args)
+            kind = result_kind(event.function)
+            if not self._is_fine(event, kind):
                 with quietly():
-                    findings = self._judge(event, nature)
+                    findings = self._judge(event, kind)
             if self.backward is not None and self.backward.has_new:
                 with quietly():
-                    spot = self._spot(event, "backward")
-                    self.backward.claim(event.results, spot, self._keep(event))
-        except Exception as problem:  # noqa: BLE001 - see Desk.miss
-            self._desk.miss(problem)
+                    location = self._spot(event, "backward")
+                    self.backward.claim(event.results, location, self._keep(event))
+        except Exception as problem:  # noqa: BLE001 - see FindingReport.miss
+            self._report.miss(problem)
         if event.written:
             self._before, self._copies = {}, {}
         self._report_all(findings)
@@ -184,19 +191,19 @@ class OpCheck(ModuleStack[CheckedCall]):
         """An op raised, which is no matter of ours."""
         self._before, self._copies = {}, {}
 
-    def _is_fine(self, event: OpEvent, nature: Nature) -> bool:
+    def _is_fine(self, event: OpEvent, kind: ResultKind) -> bool:
         """Whether nothing is to be said of an op, which is so of nearly all, found out quickly."""
-        if nature is _MOVED:
-            return not self._memory.any_bad
+        if kind is _MOVED:
+            return not self._known.any_bad
         output = event.output
-        if nature is _UNDEFINED or is_overheard() or not is_surely_finite(output):
+        if kind is _UNDEFINED or is_overheard() or not is_surely_finite(output):
             return False
-        self._memory.remember(output, _FINE)
+        self._known.remember(output, _FINE)
         return True
 
     def _report_all(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
-            self._desk.report(finding)
+            self._report.add(finding)
 
     def forget_waiting(self) -> None:
         """What has reached no output by now was discarded."""
@@ -204,15 +211,15 @@ class OpCheck(ModuleStack[CheckedCall]):
             discard(waiting.finding)
         self._waiting.clear()
 
-    def _judge(self, event: OpEvent, nature: Nature) -> Sequence[Finding]:
-        if nature is Nature.MOVED:
-            if self._memory.any_bad:
+    def _judge(self, event: OpEvent, kind: ResultKind) -> Sequence[Finding]:
+        if kind is ResultKind.MOVED:
+            if self._known.any_bad:
                 self._pass_on(event)
             return ()
         results = event.results
-        if nature is Nature.UNDEFINED:
+        if kind is ResultKind.UNDEFINED:
             for tensor in results:
-                self._memory.leave_undefined(tensor)
+                self._known.leave_undefined(tensor)
             return ()
         health, culprit = Health.FINE, None
         for tensor in results:
@@ -220,71 +227,71 @@ class OpCheck(ModuleStack[CheckedCall]):
             if found > health:
                 health, culprit = found, tensor
             elif not found:
-                self._memory.remember(tensor, found)
-        return () if culprit is None else self._find_out(event, nature, health, culprit)
+                self._known.remember(tensor, found)
+        return () if culprit is None else self._find_out(event, kind, health, culprit)
 
     def _pass_on(self, event: OpEvent) -> None:
         """What was only moved is as bad as it was, through the fault of the same op."""
         for given in iter_tensors((event.args, dict(event.kwargs))):
-            if self._memory.recall(given):
+            if self._known.recall(given):
                 for tensor in event.results:
-                    self._memory.remember(tensor, look_again(tensor), self._memory.maker(given))
+                    self._known.remember(tensor, look_again(tensor), self._known.maker(given))
                 return
 
     def _find_out(
-        self, event: OpEvent, nature: Nature, health: Health, culprit: torch.Tensor
+        self, event: OpEvent, kind: ResultKind, health: Health, culprit: torch.Tensor
     ) -> Sequence[Finding]:
         """Who is to blame for a result, if that is news."""
         given = self._given(event)
         ill = self._ill(given, health)
-        spot = self._spot(event, phase_of(event.chain))
-        is_meant = _is_asked_for(event, nature, health, culprit)
+        location = self._spot(event, phase_of(event.chain))
+        is_meant = _is_asked_for(event, kind, health, culprit)
         findings: Sequence[Finding] = ()
         if self._is_checked_later(event, given):
             pass
         elif ill:
-            findings = self._brought(ill, spot, event, culprit)
-        elif not is_meant and self._desk.is_news(health, spot):
-            findings = self._made(event, spot, health, culprit, given)
+            findings = self._brought(ill, location, event, culprit)
+        elif not is_meant and self._report.is_news(health, location):
+            findings = self._made(event, location, health, culprit, given)
         # A mask may be put over what was NaN before: its Inf is then its own.
-        alike = (self._memory.maker(one.tensor) for one in ill if one.health == health)
-        maker = next(filter(None, alike), spot.words if is_meant or not ill else "")
+        alike = (self._known.maker(one.tensor) for one in ill if one.health == health)
+        maker = next(filter(None, alike), location.words if is_meant or not ill else "")
         for tensor in event.results:
-            self._memory.remember(tensor, look(tensor), maker)
+            self._known.remember(tensor, look(tensor), maker)
         return findings
 
-    def _ill(self, given: list[Given], health: Health) -> list[Given]:
+    def _ill(self, given: list[OpInput], health: Health) -> list[OpInput]:
         """What was as bad before; or had Inf of which NaN came, and no op had made that."""
         ill = [one for one in given if one.health >= health]
         if ill or health is not Health.NAN:
             return ill
         infinite = [one for one in given if one.health is Health.INF and not self._is_gone(one)]
-        return [one for one in infinite if self._arrivals.are_behind(one.tensor)]
+        return [one for one in infinite if self._bad_inputs.are_behind(one.tensor)]
 
     def _brought(
-        self, ill: list[Given], spot: Spot, event: OpEvent, culprit: torch.Tensor
+        self, ill: list[OpInput], location: OpLocation, event: OpEvent, culprit: torch.Tensor
     ) -> Sequence[Finding]:
         """What came with the inputs of an op, if that is news."""
         findings = []
         for one in ill:
-            waiting = self._waiting.get(self._memory.maker(one.tensor))
+            waiting = self._waiting.get(self._known.maker(one.tensor))
             if waiting is not None and (culprit.requires_grad or waiting.call not in self.running):
-                findings += self._released(self._memory.maker(one.tensor))
+                findings += self._released(self._known.maker(one.tensor))
         remaining = (one.tensor for one in ill if not self._is_gone(one))
-        found = self._arrivals.find(remaining, spot)
+        found = self._bad_inputs.find(remaining, location)
         return findings if found is None else [*findings, found]
 
     def _made(
         self,
         event: OpEvent,
-        spot: Spot,
+        location: OpLocation,
         health: Health,
         culprit: torch.Tensor,
-        given: list[Given],
+        given: list[OpInput],
     ) -> Sequence[Finding]:
         """What an op made; of what needs no gradient only once it reaches an output."""
-        finding = self._blame(event, spot, health, culprit, given)
-        causes = tuple(filter(None, (self._memory.maker(one.tensor) for one in given)))
+        finding = self._blame(event, location, health, culprit, given)
+        causes = tuple(filter(None, (self._known.maker(one.tensor) for one in given)))
         may_be_discarded = (
             health is not Health.NEAR
             and event.call.number > 0
@@ -293,12 +300,12 @@ class OpCheck(ModuleStack[CheckedCall]):
         )
         if not may_be_discarded:
             return [*(each for cause in causes for each in self._released(cause)), finding]
-        waiting = Waiting(finding, event.call, causes, self._desk.take_back())
-        self._desk.has_waiting = True
-        old = self._waiting.get(spot.words)
+        waiting = PendingFinding(finding, event.call, causes, self._report.take_back())
+        self._report.has_waiting = True
+        old = self._waiting.get(location.words)
         if old is not None:
             discard(old.finding)
-        self._waiting[spot.words] = waiting
+        self._waiting[location.words] = waiting
         return ()
 
     def _released(self, maker: str) -> list[Finding]:
@@ -306,7 +313,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         waiting = self._waiting.pop(maker, None)
         if waiting is None:
             return []
-        self._desk.tell(waiting.news)
+        self._report.tell(waiting.news)
         before = [each for cause in waiting.causes for each in self._released(cause)]
         return [*before, waiting.finding]
 
@@ -316,95 +323,95 @@ class OpCheck(ModuleStack[CheckedCall]):
         try:
             with quietly():
                 for tensor in iter_tensors(output):
-                    if self._memory.health(tensor) > Health.NEAR:
-                        maker = self._memory.maker(tensor)
+                    if self._known.health(tensor) > Health.NEAR:
+                        maker = self._known.maker(tensor)
                         # What was written through a view has no known maker.
                         for each in [maker] if maker else list(self._waiting):
                             findings += self._released(each)
-        except Exception as problem:  # noqa: BLE001 - see Desk.miss
-            self._desk.miss(problem)
+        except Exception as problem:  # noqa: BLE001 - see FindingReport.miss
+            self._report.miss(problem)
         return findings
 
     def _is_held(self, tensor: torch.Tensor) -> bool:
         """Whether the model keeps a tensor, so that what is written into it stays."""
-        held = self._desk.held
+        held = self._report.held
         return id(tensor) in held.parameters or id(tensor) in held.buffers
 
-    def _is_checked_later(self, event: OpEvent, given: list[Given]) -> bool:
+    def _is_checked_later(self, event: OpEvent, given: list[OpInput]) -> bool:
         """Whether an op works on scaled gradients outside of the model, as unscaling does."""
-        if event.call.number or not self._desk.scalers():
+        if event.call.number or not self._report.scalers():
             return False
-        scales = {id(current_scale(scaler)) for scaler in self._desk.scalers()}
-        gradients = {id(each.grad) for each in self._desk.model.parameters()}
-        return self._desk.has_unchecked or any(
+        scales = {id(current_scale(scaler)) for scaler in self._report.scalers()}
+        gradients = {id(each.grad) for each in self._report.model.parameters()}
+        return self._report.has_unchecked or any(
             id(one.tensor) in scales or (id(one.tensor) in gradients and one.health > Health.NEAR)
             for one in given
         )
 
-    def _given(self, event: OpEvent) -> list[Given]:
+    def _given(self, event: OpEvent) -> list[OpInput]:
         located = (
             (place, tensor)
             for place, tensor in tensors_of_call(event.args, event.kwargs)
             if tensor.dtype.is_floating_point or tensor.dtype.is_complex
         )
         return [
-            Given(
+            OpInput(
                 place,
                 tensor,
                 self._before[id(tensor)]
                 if id(tensor) in self._before
-                else self._memory.health(tensor),
+                else self._known.health(tensor),
             )
             for place, tensor in located
         ]
 
-    def _is_gone(self, given: Given) -> bool:
+    def _is_gone(self, given: OpInput) -> bool:
         """Whether the op has written over what it was given."""
         return id(given.tensor) in self._before
 
-    def _spot(self, event: OpEvent, phase: Phase) -> Spot:
+    def _spot(self, event: OpEvent, phase: Phase) -> OpLocation:
         call: CheckedCall = event.call
         source = user_source(sys._getframe(1))
-        return Spot(op_name(event.function), call.path, call.number, source, phase)
+        return OpLocation(op_name(event.function), call.path, call.number, source, phase)
 
     def _blame(
         self,
         event: OpEvent,
-        spot: Spot,
+        location: OpLocation,
         health: Health,
         culprit: torch.Tensor,
-        given: list[Given],
+        given: list[OpInput],
     ) -> Finding:
-        names = argument_names(spot.op, [one.place for one in given])
-        exhibits = [
-            Exhibit(
+        names = argument_names(location.op, [one.place for one in given])
+        shown = [
+            ShownTensor(
                 name,
                 "argument",
                 one.tensor,
-                maker=self._memory.maker(one.tensor),
+                maker=self._known.maker(one.tensor),
                 before=self._copies.get(id(one.tensor)),
                 is_gone=self._is_gone(one),
             )
             for name, one in zip(names, given, strict=True)
         ]
-        result = Exhibit("result", "result", culprit)
-        finding = blame(spot, health, result, exhibits, self._desk.held)
-        if self._desk.dumper is None or health is Health.NEAR:
+        result = ShownTensor("result", "result", culprit)
+        finding = blame(location, health, result, shown, self._report.held)
+        if self._report.dumper is None or health is Health.NEAR:
             return finding
-        return self._desk.dumper.dump(finding, self._keep(event), {})
+        return self._report.dumper.dump(finding, self._keep(event), {})
 
-    def _keep(self, event: OpEvent) -> Kept | None:
-        return keep(event, self._copies) if self._desk.dumper is not None else None
+    def _keep(self, event: OpEvent) -> OpArguments | None:
+        return keep_arguments(event, self._copies) if self._report.dumper is not None else None
 
     def _claim_rest(self, call: CheckedCall, output: Any) -> None:
         """Claim what an autograd Function made: it is no op, and was not seen when it ran."""
         try:
             if self.backward is not None and self.backward.is_open(output):
                 source = user_source(sys._getframe(1))
-                spot = Spot("", call.path, call.number, source, "backward")
-                self.backward.claim(output, spot)
-        except Exception as problem:  # noqa: BLE001 - see Desk.miss
-            self._desk.miss(problem)
+                location = OpLocation("", call.path, call.number, source, "backward")
+                self.backward.claim(output, location)
+        except Exception as problem:  # noqa: BLE001 - see FindingReport.miss
+            self._report.miss(problem)
 
 
 def _is_single(argument: object) -> bool:
@@ -417,9 +424,9 @@ def _is_single(argument: object) -> bool:
     )
 
 
-def _is_asked_for(event: OpEvent, nature: Nature, health: Health, culprit: torch.Tensor) -> bool:
+def _is_asked_for(event: OpEvent, kind: ResultKind, health: Health, culprit: torch.Tensor) -> bool:
     """Whether an Inf, or a number near the end of its type, was written down in the call."""
-    if nature is Nature.GIVEN:
+    if kind is ResultKind.GIVEN:
         return health is not Health.NAN
     limit = near_limit(culprit.dtype)
     if health is not Health.NEAR or limit is None:

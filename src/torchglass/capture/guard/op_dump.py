@@ -25,7 +25,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import get_overridable_functions, resolve_name
 
-from torchglass.capture.guard.evidence import KINDS, Exhibit, Held, argument_names, evidence, noted
+from torchglass.capture.guard.evidence import (
+    KINDS,
+    ShownTensor,
+    TensorNames,
+    argument_names,
+    evidence,
+    noted,
+)
 from torchglass.capture.guard.tensor_health import look_again
 from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import gradients_set, keeping_random_state
@@ -61,7 +68,7 @@ class NotWrittenError(CaptureError):
     """The call cannot be written down: says what of it."""
 
 
-class Sheet:
+class ArgumentWriter:
     """Takes down arguments, and apart from them the tensors among them."""
 
     def __init__(self) -> None:
@@ -88,7 +95,7 @@ class Sheet:
 
 
 def read(written: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """The value that `Sheet.write` took down."""
+    """The value that `ArgumentWriter.write` took down."""
     if isinstance(written, list):
         return [read(item, tensors) for item in written]
     if not isinstance(written, Mapping):
@@ -261,7 +268,7 @@ Gradients = Mapping[int, torch.Tensor]
 """The gradients of an op's results, by the number of the result."""
 
 
-class Kept(NamedTuple):
+class OpArguments(NamedTuple):
     """A call whose tensors are held without their graph, so that it can be run again."""
 
     function: Callable[..., Any]
@@ -279,7 +286,7 @@ class Kept(NamedTuple):
         return all(version_of(tensor) == self.versions[id(tensor)] for tensor in held)
 
 
-def keep(event: OpEvent, copies: Mapping[int, torch.Tensor]) -> Kept:
+def keep_arguments(event: OpEvent, copies: Mapping[int, torch.Tensor]) -> OpArguments:
     """Hold the call of an op; `copies` are of what it has written over, by the id of that."""
     trained = set()
     held: dict[int, torch.Tensor] = {}
@@ -293,7 +300,7 @@ def keep(event: OpEvent, copies: Mapping[int, torch.Tensor]) -> Kept:
 
     args, kwargs = tree_map_only(torch.Tensor, hold, (event.args, dict(event.kwargs)))
     versions = {id(tensor): version_of(tensor) for tensor in held.values()}
-    return Kept(event.function, args, kwargs, frozenset(trained), versions, event.autocast)
+    return OpArguments(event.function, args, kwargs, frozenset(trained), versions, event.autocast)
 
 
 class Dumper:
@@ -302,7 +309,7 @@ class Dumper:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def dump(self, finding: Finding, kept: Kept | None, gradients: Gradients) -> Finding:
+    def dump(self, finding: Finding, kept: OpArguments | None, gradients: Gradients) -> Finding:
         """The finding with the file's path, or with the reason why there is none."""
         try:
             if kept is None:
@@ -313,8 +320,8 @@ class Dumper:
         except (NotWrittenError, OSError, RuntimeError, TypeError) as problem:
             return noted(finding, not_dumped=str(problem))
 
-    def _write(self, finding: Finding, kept: Kept, gradients: Gradients) -> Path:
-        sheet = Sheet()
+    def _write(self, finding: Finding, kept: OpArguments, gradients: Gradients) -> Path:
+        sheet = ArgumentWriter()
         call: dict[str, Any] = {
             "function": function_name(kept.function),
             "args": sheet.write(kept.args),
@@ -345,7 +352,7 @@ def _keyed(tensors: Iterable[tuple[int, torch.Tensor]]) -> dict[tuple[OpId, int]
     return {(OpId(number), 0): tensor for number, tensor in tensors}
 
 
-_NOBODYS = Held({}, {})
+_NOBODYS = TensorNames({}, {})
 
 
 def replay(path: Path) -> ReplayRecord:
@@ -377,22 +384,22 @@ def _replayed(path: Path, call: Mapping[str, Any]) -> ReplayRecord:
     names = argument_names(finding.op, [place for place, _ in located])
     shown = [
         *(
-            Exhibit(name, "argument", tensor)
+            ShownTensor(name, "argument", tensor)
             for name, (_, tensor) in zip(names, located, strict=True)
         ),
         *made,
     ]
-    kinds = {KINDS.get(look_again(exhibit.tensor)) for exhibit in made}
+    kinds = {KINDS.get(look_again(shown.tensor)) for shown in made}
     return ReplayRecord(
         finding=finding,
-        tensors=tuple(evidence(exhibit, _NOBODYS) for exhibit in shown),
+        tensors=tuple(evidence(shown, _NOBODYS) for shown in shown),
         reproduced=finding.kind in kinds,
     )
 
 
 def _made(
     call: Mapping[str, Any], leaves: list[torch.Tensor], gradients: Mapping[int, torch.Tensor]
-) -> list[Exhibit]:
+) -> list[ShownTensor]:
     """What an op makes of tensors: its results or, on the way back, their gradients."""
     copies = [leaf.clone() for leaf in leaves]
     args, kwargs = read(call["args"], copies), read(call["kwargs"], copies)
@@ -404,12 +411,14 @@ def _made(
     # What returns nothing, as `x[0] = 1` does, has changed what it was given.
     results = list(iter_tensors(output)) or copies
     if not gradients:
-        return [Exhibit("result", "result", tensor.detach()) for tensor in results]
+        return [ShownTensor("result", "result", tensor.detach()) for tensor in results]
     trained = [leaf for leaf in leaves if leaf.requires_grad]
     pairs = [(results[number], gradient) for number, gradient in gradients.items()]
     tensors, given = zip(*pairs, strict=True)
     back = torch.autograd.grad(tensors, trained, given, allow_unused=True)
-    return [Exhibit("gradient made", "gradient", gradient) for gradient in filter(_is_there, back)]
+    return [
+        ShownTensor("gradient made", "gradient", gradient) for gradient in filter(_is_there, back)
+    ]
 
 
 def _is_there(gradient: torch.Tensor | None) -> bool:

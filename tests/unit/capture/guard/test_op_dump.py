@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional
 
 from torchglass.capture.guard.op_dump import (
+    ArgumentWriter,
     NotWrittenError,
-    Sheet,
     function_name,
     function_of,
     read,
@@ -41,13 +41,13 @@ from torchglass.errors import UnsafeFileError
     ids=repr,
 )
 def test_what_torch_takes_comes_back_as_it_was(value: Any) -> None:
-    written = json.loads(json.dumps(Sheet().write(value)))
+    written = json.loads(json.dumps(ArgumentWriter().write(value)))
 
     assert read(written, []) == value
 
 
 def test_one_tensor_in_two_places_is_one_tensor() -> None:
-    sheet, x = Sheet(), torch.ones(2)
+    sheet, x = ArgumentWriter(), torch.ones(2)
 
     args = read(json.loads(json.dumps(sheet.write((x, [x, 1])))), sheet.tensors)
 
@@ -61,7 +61,7 @@ def test_one_tensor_in_two_places_is_one_tensor() -> None:
 )
 def test_what_cannot_be_written_down_is_refused_by_its_name(value: Any, named: str) -> None:
     with pytest.raises(NotWrittenError, match=named):
-        Sheet().write([value])
+        ArgumentWriter().write([value])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from torchglass.capture.guard.op_kinds import Nature, nature_of, op_name
+from torchglass.capture.guard.evidence import ResultKind, op_name, result_kind
 
 LARGEST = torch.finfo(torch.float32).max
 EXTREMES = torch.tensor([[-LARGEST, LARGEST], [0.0, -0.0], [1e-45, -1e-45], [1.0, -1.0]])
@@ -32,7 +32,7 @@ MOVING = [
 
 @pytest.mark.parametrize("function", MOVING, ids=op_name)
 def test_what_is_said_to_move_numbers_makes_no_nan_and_no_inf(function: object) -> None:
-    assert nature_of(function) is Nature.MOVED
+    assert result_kind(function) is ResultKind.MOVED
     assert callable(function)
 
     made = function(EXTREMES, 0) if op_name(function) == "cummax" else function(EXTREMES)
@@ -42,8 +42,8 @@ def test_what_is_said_to_move_numbers_makes_no_nan_and_no_inf(function: object) 
 
 
 def test_functions_are_known_in_all_their_forms() -> None:
-    assert nature_of(torch.Tensor.masked_fill_) is Nature.GIVEN
-    assert nature_of(torch.Tensor.__setitem__) is Nature.GIVEN
-    assert nature_of(torch.ops.aten.empty_like.default) is Nature.UNDEFINED
-    assert nature_of(torch.Tensor.__truediv__) is Nature.COMPUTED
-    assert nature_of(torch.nn.functional.softmax) is Nature.COMPUTED
+    assert result_kind(torch.Tensor.masked_fill_) is ResultKind.GIVEN
+    assert result_kind(torch.Tensor.__setitem__) is ResultKind.GIVEN
+    assert result_kind(torch.ops.aten.empty_like.default) is ResultKind.UNDEFINED
+    assert result_kind(torch.Tensor.__truediv__) is ResultKind.COMPUTED
+    assert result_kind(torch.nn.functional.softmax) is ResultKind.COMPUTED
