@@ -1,4 +1,4 @@
-"""The one-line bars: title, keys and search."""
+"""The one-line bars: title, status, keys and search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the panels show: a model, its tensors, and what its run has shown so far."""
+"""What the explorer knows of a model and its run; all panels read the same state."""
 
 from __future__ import annotations
 

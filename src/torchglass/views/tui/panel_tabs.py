@@ -1,4 +1,4 @@
-"""The panel area: tabs, the panel in front, and an edge to drag."""
+"""The tree and the panels beside it: tabs, layout, focus, and an edge to drag."""
 
 from __future__ import annotations
 

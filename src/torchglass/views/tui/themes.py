@@ -1,4 +1,4 @@
-"""The themes of the explorer, and the colours of its columns in any other."""
+"""The themes of the explorer, and its column colours in other themes."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ _TICK_SECONDS = 0.2
 class LoadingScreen(Screen[None]):
     """Runs `work` in a thread and shows the time it takes. The user can leave at any time."""
 
-    BINDINGS: ClassVar = [Binding("escape,q", "app.quit", "give up", show=False)]
+    BINDINGS: ClassVar = [Binding("escape,q", "app.quit", "cancel", show=False)]
 
     class Opened(Message):
         """The work is done, or it raised."""

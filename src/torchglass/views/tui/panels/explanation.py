@@ -1,4 +1,4 @@
-"""The panel that tells why the forward raised, and what would fit."""
+"""The panel that explains why a forward failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The panel that lists what is wrong, each with the place where it is."""
+"""The panel that lists the problems that were found."""
 
 from __future__ import annotations
 

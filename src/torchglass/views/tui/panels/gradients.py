@@ -1,4 +1,4 @@
-"""The panel that shows how gradients flow through the layers, and what they change there."""
+"""The panel of gradients and updates, layer by layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all panels share: they follow the tree, and work in the background."""
+"""What all panels share: following the tree, keys, missing data and background jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The panel that tells what a module takes to run, and what each of its calls was given."""
+"""The panel of time, memory and FLOPs of a module, and of its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The panel of what was measured at a module over the steps of a training."""
+"""The panel of values that were recorded over the steps of a training."""
 
 from __future__ import annotations
 

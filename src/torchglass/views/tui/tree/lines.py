@@ -1,7 +1,7 @@
 """Draws the lines of the tree: names, widths, columns and colours.
 
-They are not component classes of the style sheet: applying forty of these to a widget takes longer
-than drawing it.
+Styles are not component classes of the style sheet: applying forty of these to a widget takes
+longer than drawing it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tree widget."""
+"""The tree widget: it draws the rows, moves the cursor and handles the keys of the tree."""
 
 from __future__ import annotations
 
