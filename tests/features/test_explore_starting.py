@@ -179,7 +179,7 @@ class Twice(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("panel", "told"), [("w", "linear_1_1"), ("P", "ran 2 times"), ("i", "last call")]
+    ("panel", "told"), [("w", "linear_1_1"), ("P", "2 calls"), ("i", "last call")]
 )
 def test_a_shared_module_shows_the_calls_under_its_first_name(panel: str, told: str) -> None:
     async def story(explorer: Explorer) -> None:
@@ -366,7 +366,7 @@ def test_arguments_of_a_forward_may_have_the_names_of_options() -> None:
 
 def test_an_option_that_the_forward_takes_too_is_asked_about() -> None:
     with pytest.raises(
-        errors.TargetError, match="'against' is an option of explore, and an argument"
+        errors.TargetError, match="'against' is both an option of explore and an argument"
     ):
         explore(Worded(), torch.ones(2), target=1, against=torch.ones(2))
 
