@@ -12,7 +12,7 @@ from torchglass.records.model import Model
 from torchglass.records.series import Points, Series
 
 GRADIENT, UPDATE = ".grad", ".update"
-"""How the names of series end that are gradients, and those that are ratios of update to weight."""
+"""The suffixes of series that are gradients, and of update-to-weight ratios."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -27,7 +27,7 @@ class Layer:
 
 
 def layers(model: Model, series: Iterable[Series]) -> list[Layer]:
-    """The modules of a model that gradients or updates of parameters were recorded of, in order."""
+    """The modules with recorded gradients or updates of parameters, in order."""
     gradients: dict[str, list[Series]] = {}
     updates: dict[str, list[Series]] = {}
     for one in series:
@@ -48,17 +48,17 @@ def layers(model: Model, series: Iterable[Series]) -> list[Layer]:
 
 
 def gradient_norms(layer: Layer, points: Callable[[Series], Points | None]) -> Numbers:
-    """The L2 norm of the gradients of a layer's parameters taken together, step by step."""
+    """The L2 norm of all parameter gradients of a layer, per step."""
     lengths = [_lengths(one) for one in _read(layer.gradients, points)]
     shortest = min(map(len, lengths), default=0)
-    # The latest steps are those that all have.
+    # All series have the latest steps.
     together = [one[len(one) - shortest :] for one in lengths]
     norms: Numbers = np.hypot.reduce(together) if together else np.empty(0)
     return norms
 
 
 def update_ratios(layer: Layer, points: Callable[[Series], Points | None]) -> Numbers:
-    """The largest ratio of update to weight among a layer's parameters, step by step."""
+    """The largest update-to-weight ratio of a layer's parameters, per step."""
     ratios = [one.column("value") for one in _read(layer.updates, points)]
     shortest = min(map(len, ratios), default=0)
     largest: Numbers = (
@@ -72,9 +72,9 @@ def _read(series: Sequence[Series], points: Callable[[Series], Points | None]) -
 
 
 def _lengths(points: Points) -> Numbers:
-    """The norms, from the moments that are kept; squares would vanish or overflow sooner."""
+    """The norms, from mean and std; squares would underflow or overflow sooner."""
     if points.series.kind == "scalar":
-        # A scalar that is called a gradient is its norm.
+        # A scalar series of a gradient is its norm.
         return np.abs(points.column("value"))
     count, mean, std = (points.column(name) for name in ("count", "mean", "std"))
     spoiled = points.column("nan") + points.column("inf") > 0

@@ -1,4 +1,4 @@
-"""Histograms on dyadic grids: added without loss, laid on a common grid, asked for quantiles.
+"""Histograms on dyadic grids: merging without loss, common grids, quantiles.
 
     edges     0   1   2   3   4
     fine      | 1 | 2 | 3 |           exponent 0
@@ -24,11 +24,11 @@ from torchglass.records.tensors import Histogram
 Numbers = npt.NDArray[np.float64]
 
 MOST_BINS = 256
-"""More than a plot can show apart."""
+"""More bins than a plot can show."""
 
 
 class DyadicGrid(NamedTuple):
-    """A row of bins: bin i reaches from `(first + i) · 2**exponent` to the next edge."""
+    """Bins on a dyadic grid: bin i is from `(first + i) · 2**exponent` to the next edge."""
 
     exponent: int
     first: int
@@ -36,19 +36,19 @@ class DyadicGrid(NamedTuple):
 
     @property
     def edges(self) -> Numbers:
-        """Where its bins begin and end, one more than there are bins."""
+        """The edges of its bins, one more than there are bins."""
         places = np.arange(self.first, self.first + self.length + 1, dtype=np.float64)
         edges: Numbers = np.ldexp(places, self.exponent)
         return edges
 
 
 def grid_of(histogram: Histogram) -> DyadicGrid:
-    """The grid that a histogram has its counts on."""
+    """The grid of a histogram."""
     return DyadicGrid(histogram.exponent, histogram.first, len(histogram.counts))
 
 
 def coarsened(histogram: Histogram, exponent: int) -> Histogram:
-    """The same counts in wider bins, as wide as 2**exponent."""
+    """The same counts in wider bins, of width 2**exponent."""
     if exponent == histogram.exponent or not histogram.counts:
         return histogram
     places = _places(histogram, exponent)
@@ -61,7 +61,7 @@ def coarsened(histogram: Histogram, exponent: int) -> Histogram:
 
 
 def common_grid(histograms: Iterable[Histogram], most_bins: int = MOST_BINS) -> DyadicGrid:
-    """The finest grid that has room for all bins of all histograms."""
+    """The finest grid that covers all bins of all histograms."""
     binned = [histogram for histogram in histograms if histogram.counts]
     exponent = max((histogram.exponent for histogram in binned), default=0)
     while True:
@@ -72,13 +72,13 @@ def common_grid(histograms: Iterable[Histogram], most_bins: int = MOST_BINS) -> 
 
 
 def merged(histograms: Sequence[Histogram], most_bins: int = MOST_BINS) -> Histogram:
-    """The histogram of all numbers together. The order in which parts are merged does not matter.
+    """The histogram of all values together. The order of merging does not matter.
 
     It is as fine as the coarsest part, or so much coarser that all fits into `most_bins`.
     """
     grid = common_grid(histograms, most_bins)
     counts = [0] * grid.length
-    # Bin by bin, as arrays would take five times as long for two histograms of a few bins.
+    # Bin by bin: arrays take five times as long for two histograms of a few bins.
     for histogram in histograms:
         halvings = grid.exponent - histogram.exponent
         for place, count in enumerate(histogram.counts, histogram.first):
@@ -106,7 +106,7 @@ def on_grid(histograms: Sequence[Histogram], grid: DyadicGrid) -> npt.NDArray[np
 
 
 def quantiles(histogram: Histogram, fractions: Sequence[float]) -> Numbers:
-    """Below which values these fractions of the numbers lie, to the width of a bin.
+    """The quantiles for these fractions, to the width of a bin.
 
     NaN where there are no numbers.
     """
@@ -121,7 +121,7 @@ def quantiles(histogram: Histogram, fractions: Sequence[float]) -> Numbers:
 
 
 def display_grid(histograms: Sequence[Histogram], bins: int, *, reject: float = 0.0) -> DyadicGrid:
-    """A grid of at most `bins` bins for all histograms, wide enough for all but the outliers.
+    """A grid of at most `bins` bins for all histograms, which covers all but the outliers.
 
     Of the numbers of all histograms together the fraction `reject` may lie beside it, half of it on
     either side. It may be finer than some of them, so `rebinned` is what fills it: one wild step
@@ -141,7 +141,7 @@ def display_grid(histograms: Sequence[Histogram], bins: int, *, reject: float = 
 
 
 def rebinned(histogram: Histogram, edges: Numbers) -> Numbers:
-    """The counts in bins with any edges, as if the numbers in a bin were spread evenly over it."""
+    """The counts in bins with any edges, assuming values are uniform within a bin."""
     if not histogram.counts:
         return np.zeros(len(edges) - 1)
     below = np.concatenate([[0], np.cumsum(np.asarray(histogram.counts, np.int64))])
@@ -149,7 +149,7 @@ def rebinned(histogram: Histogram, edges: Numbers) -> Numbers:
 
 
 def _bulk(histograms: Sequence[Histogram], reject: float) -> tuple[float, float]:
-    """Between which edges all numbers lie but for a fraction, half of it on either side."""
+    """The edges between which all values lie except a fraction, half of it on each side."""
     edges = [grid_of(histogram).edges for histogram in histograms]
     starts = np.concatenate([each[:-1] for each in edges])
     ends = np.concatenate([each[1:] for each in edges])
@@ -163,7 +163,7 @@ def _bulk(histograms: Sequence[Histogram], reject: float) -> tuple[float, float]
 
 
 def _places(histogram: Histogram, exponent: int) -> npt.NDArray[np.int64]:
-    """Which bin of a coarser grid each bin becomes a part of."""
+    """The bin of a coarser grid that contains each bin."""
     if exponent < histogram.exponent:
         raise ValueError(f"bins of 2**{histogram.exponent} are no multiples of 2**{exponent}")
     halvings = min(exponent - histogram.exponent, 63)
@@ -171,7 +171,7 @@ def _places(histogram: Histogram, exponent: int) -> npt.NDArray[np.int64]:
 
 
 def _ends(histograms: Iterable[Histogram], exponent: int) -> tuple[int, int]:
-    """The first and the last bin that any of the histograms takes at a width of 2**exponent."""
+    """The first and the last bin of all histograms at a width of 2**exponent."""
     first, last = [], []
     for histogram in histograms:
         halvings = exponent - histogram.exponent

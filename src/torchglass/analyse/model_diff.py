@@ -18,48 +18,48 @@ Verdict = Literal["added", "removed", "changed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotChange:
-    """A tensor of a module that is not the same in both models."""
+    """A tensor of a module that differs between the models."""
 
     name: str
     before: TensorSpec | None = None
-    """None where only the new model has it."""
+    """None if only the new model has it."""
     after: TensorSpec | None = None
-    """None where only the old one has it."""
+    """None if only the old model has it."""
     distance: float | None = None
-    """How far the values lie apart, as a share of the old ones; None where shapes differ, or where
-    nobody looked."""
+    """The distance of the values relative to the old ones; None if shapes differ, or if it was
+    not computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleChange:
-    """What became of a module."""
+    """The change of a module."""
 
     path: str
     verdict: Verdict
     class_before: str = ""
-    """Set where the class is another one."""
+    """The old class, if it changed."""
     extra_before: str | None = None
-    """What its `extra_repr` said, where it says something else now."""
+    """The old `extra_repr`, if it changed."""
     slots: tuple[SlotChange, ...] = ()
 
     @property
     def distance(self) -> float | None:
-        """Of its tensors the one that moved most."""
+        """Its tensor that changed most."""
         return max((one.distance for one in self.slots if one.distance is not None), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Both models in one tree, and what differs in it."""
+    """Both models in one tree, and their differences."""
 
     model: Model
-    """The modules of the new model, and those that only the old one has, at their places."""
+    """The modules of the new model, and at their paths those that only the old one has."""
     changes: Mapping[str, ModuleChange] = field(default_factory=dict)
-    """By path; what is the same is not in it."""
+    """By path, without unchanged modules."""
 
     @cached_property
     def below(self) -> Mapping[str, int]:
-        """How many modules changed inside each module that has any such."""
+        """The number of changed modules below each module, if any."""
         counts: dict[ModuleId, int] = {}
         for module in reversed(self.model.modules):
             inside = counts.get(module.id, 0) + (module.path in self.changes)
@@ -71,7 +71,7 @@ class Comparison:
 def compare(
     before: Model, after: Model, distances: Mapping[str, float] | None = None
 ) -> Comparison:
-    """What changed from one model to another.
+    """The differences between two models.
 
     `distances` tells how far the values of tensors lie apart, by their dotted names: the length of
     the difference over that of the old tensor. Without it, values are not compared.
@@ -124,12 +124,12 @@ def _slot_changes(
 
 
 def _alike(before: TensorSpec, after: TensorSpec) -> bool:
-    """Whether two tensors are made alike, on whichever device they are."""
+    """Whether two tensors have the same shape, dtype and layout, on any device."""
     return (before.shape, before.dtype, before.layout) == (after.shape, after.dtype, after.layout)
 
 
 def _joined(before: Model, after: Model) -> Model:
-    """The new model, with what only the old one has behind the children of its place."""
+    """The new model; modules that only the old one has come after the children of their parent."""
     joined: list[Module] = []
     ids: dict[str, ModuleId] = {}
     waiting: list[tuple[Module, ModuleId | None, bool]] = [(after.root, None, True)]
@@ -159,7 +159,7 @@ def _below(
 def _linked(
     joined: Sequence[Module], before: Model, after: Model, ids: Mapping[str, ModuleId]
 ) -> Iterator[Module]:
-    """The modules with their children and aliases as the joined tree numbers them."""
+    """The modules with the ids of the merged tree for their children and aliases."""
     children: dict[ModuleId, list[ModuleId]] = {}
     for module in joined:
         if module.parent is not None:
@@ -179,5 +179,5 @@ def _linked(
 
 
 def _shifted(slot: Slot, by: int) -> Slot:
-    """A slot whose tensor is not taken for one of the other model."""
+    """A slot whose tensor id cannot clash with one of the other model."""
     return replace(slot, tensor=TensorId(slot.tensor + by))

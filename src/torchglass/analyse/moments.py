@@ -1,4 +1,4 @@
-"""Statistics of several tensors, or of the parts of one, taken together."""
+"""Combined statistics of several tensors, or of the parts of one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rows = npt.NDArray[np.float64]
 
 
 def joined(parts: Iterable[Stats]) -> Stats:
-    """The statistics of all numbers of which each part sums up some.
+    """The statistics of all values, from the statistics of the parts.
 
     >>> zero_and_two = Stats(count=2, min=0, max=2, mean=1, std=2**0.5)
     >>> joined([zero_and_two, Stats(count=1, min=4, max=4, mean=4, std=0)])
@@ -26,7 +26,7 @@ def joined(parts: Iterable[Stats]) -> Stats:
     sizes = [part.count - part.nan - part.inf for part in parts]
     finite, total = [pair for pair in zip(parts, sizes, strict=True) if pair[1]], sum(sizes)
     mean = sum(part.mean * (size / total) for part, size in finite) if finite else math.nan
-    # Lengths are added, not squares, which vanish or overflow sooner.
+    # Adds lengths instead of squares, which underflow or overflow sooner.
     lengths = (
         (part.std * math.sqrt(size - 1), (part.mean - mean) * math.sqrt(size))
         for part, size in finite
@@ -45,7 +45,7 @@ def joined(parts: Iterable[Stats]) -> Stats:
 
 
 def joined_rows(rows: Rows, groups: npt.NDArray[np.intp], number: int) -> Rows:
-    """A row for each of a number of groups, which joins the rows that belong to it."""
+    """One row per group, which combines the rows of the group."""
     all_counts, nans, infs = (_sums(rows[:, column], groups, number) for column in (0, 5, 6))
     has_finite = _finite(rows) > 0
     rows, groups = rows[has_finite], groups[has_finite]
@@ -55,7 +55,7 @@ def joined_rows(rows: Rows, groups: npt.NDArray[np.intp], number: int) -> Rows:
         finite_counts = _sums(counts, groups, number)
         mean = _sums(means * (counts / finite_counts[groups]), groups, number)
         away = means - mean[groups]
-        # Relative to the largest of a group, as squares vanish or overflow sooner than lengths.
+        # Relative to the largest of a group: squares underflow or overflow sooner than lengths.
         scale = np.zeros(number)
         np.maximum.at(scale, groups, np.maximum(stds, np.abs(away)))
         scale[~((scale > 0) & np.isfinite(scale))] = 1
@@ -71,7 +71,7 @@ def joined_rows(rows: Rows, groups: npt.NDArray[np.intp], number: int) -> Rows:
 
 
 def _finite(rows: Rows) -> Rows:
-    """How many of the numbers of each row are neither NaN nor infinite."""
+    """The number of finite values of each row."""
     count: Rows = rows[:, 0] - rows[:, 5] - rows[:, 6]
     return count
 

@@ -32,7 +32,7 @@ _LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "fl
 
 
 def cause(finding: Finding) -> str:
-    """The reason in a few words, "" where the ranges do not show one."""
+    """The cause in a few words, "" if the ranges do not show one."""
     rules = _BACKWARD if finding.phase == "backward" else _FORWARD
     name = plain_name(finding.op.rpartition(".")[2])
     for rule in rules:
@@ -44,7 +44,7 @@ def cause(finding: Finding) -> str:
 
 
 def first_nan(calls: Sequence[ForwardStats]) -> Finding | None:
-    """The first NaN that came out of a module, of calls in the order in which they began."""
+    """The first NaN in the output of a module, in the order of calls."""
     spoiled = [call for call in calls if _with_nan(call.outputs)]
     paths = {call.path for call in spoiled}
     inner = [call for call in spoiled if not any(_is_below(path, call.path) for path in paths)]
@@ -80,7 +80,7 @@ def _evidence(side: str, role: EvidenceRole, tensor: CallTensor) -> Evidence:
 
 
 def not_finite_words(stats: Stats, of: str) -> str:
-    """How many values of something are NaN or Inf: "3 of 64 values of `fc.weight` are NaN"."""
+    """The number of NaN or Inf values: "3 of 64 values of `fc.weight` are NaN"."""
     counts = [(stats.nan, "NaN"), (stats.inf, "Inf")]
     bad = stats.nan + stats.inf
     what = " or ".join(word for count, word in counts if count)
@@ -90,7 +90,7 @@ def not_finite_words(stats: Stats, of: str) -> str:
 
 
 def share_of_largest(dtype: str, magnitude: float) -> float:
-    """How much of what a float type can hold a number takes."""
+    """A value as a share of the largest value of a float type."""
     return magnitude / _LARGEST.get(dtype, math.inf)
 
 
@@ -113,7 +113,7 @@ _Given = list[tuple[Evidence, Stats]]
 
 
 def _below(limit: float, told: str, *, at: str = "") -> Callable[[Finding], str]:
-    """A function that ends at a limit: what happens below it and, if told, right there."""
+    """A function with a lower limit: what it returns below the limit and, if set, at it."""
 
     def tell(finding: Finding) -> str:
         for given, stats in _seen(finding)[:1]:

@@ -45,7 +45,7 @@ def passes(ops: Sequence[OpRecord]) -> Iterator[tuple[OpId, ...]]:
 
 
 def longest_loop(ops: Sequence[OpRecord], layers: Collection[Sequence[OpId]]) -> int:
-    """How often the layer ran that ran most often among those to which their results came back.
+    """The most passes of any layer whose own results came back to it.
 
     Of all layers only those with several passes are needed. Passes side by side, as of a module
     that is given two images, are no loop; where nothing comes back the answer is 1.
@@ -66,7 +66,7 @@ def longest_loop(ops: Sequence[OpRecord], layers: Collection[Sequence[OpId]]) ->
 
 
 def _peeled(layers: set[OpId], before: _Links, after: _Links) -> set[OpId]:
-    """The layers without those that have none before them, and so on with what is left."""
+    """The layers that are left after removing, again and again, those without predecessors."""
     waiting = {layer: len(before.get(layer, set()) & layers) for layer in layers}
     free = [layer for layer, count in waiting.items() if not count]
     for layer in free:
@@ -78,8 +78,8 @@ def _peeled(layers: set[OpId], before: _Links, after: _Links) -> set[OpId]:
 
 
 def _repeated(ops: Sequence[OpRecord]) -> dict[_Key, list[OpId]]:
-    """The ops that have a key in common with others, by that key."""
-    # Of a long pass most ops are told apart without keys, which take memory.
+    """The ops that share a key with others, by that key."""
+    # Most ops of a long pass can be told apart without keys, which take memory.
     hints = [_hint(op) for op in ops]
     counts = Counter(hints)
     alike: dict[_Key, list[OpId]] = {}
@@ -90,7 +90,7 @@ def _repeated(ops: Sequence[OpRecord]) -> dict[_Key, list[OpId]]:
 
 
 def _hint(op: OpRecord) -> str | int:
-    """What two ops have in common that have their key in common."""
+    """The key that all passes of one op in a loop share."""
     for operand in op.operands:
         if operand.parameter:
             return operand.parameter
@@ -109,7 +109,7 @@ def _loops(alike: Mapping[_Key, Sequence[OpId]], count: int) -> set[_Key]:
     for key in loops:
         _mark(ran_once, alike[key], False)
     while True:
-        # singles[i] counts the ops before i that ran once, so a difference tells of a whole gap.
+        # singles[i] counts the ops before i that ran once, so a difference covers a whole gap.
         singles = [0, *accumulate(ran_once)]
         gathering = [
             key
@@ -135,21 +135,21 @@ def _has_parameters(key: _Key) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What an op is called."""
+    """The name of an op."""
 
     layer: str
     """"conv2d_3_7"; the same for all passes of a layer."""
     short: str
     """"conv2d_3"."""
     number: int = 1
-    """Which pass of its layer this op is, from 1."""
+    """The pass of its layer, from 1."""
     passes: int = 1
 
     def __str__(self) -> str:
         return f"{self.layer}:{self.number}" if self.passes > 1 else self.layer
 
     def keys(self) -> Iterator[str]:
-        """All names that mean this op alone."""
+        """All names of this op alone."""
         for name in (self.short, self.layer):
             if self.passes == 1:
                 yield name
@@ -157,7 +157,7 @@ class Label:
 
 
 class OpLabels(Sequence[Label]):
-    """The label of each op, in the order of the ops, written out when it is asked for.
+    """The label of each op, in the order of the ops, created on demand.
 
     Of a long pass few are, so only numbers are kept.
     """
@@ -212,12 +212,12 @@ class Layers(Mapping[str, tuple[OpId, ...]]):
         self._nth.append(len(alike))
 
     def names(self, total: int) -> tuple[str, str]:
-        """The long and the short name of the layer of a number among all layers."""
+        """The long and the short name of the layer with an index."""
         short = f"{self._ops[self._first[total]].type}_{self._nth[total]}"
         return f"{short}_{total}", short
 
     def ops(self, total: int) -> tuple[OpId, ...]:
-        """The ops of the layer of a number among all layers."""
+        """The ops of the layer with an index."""
         return self._repeated.get(total) or (OpId(self._first[total]),)
 
     @property
@@ -262,14 +262,14 @@ class Lookup:
         labels: OpLabels,
         listed: Sequence[OpId] | None = None,
     ) -> None:
-        """Only the ops in `listed` are found: all of them, if it is None."""
+        """Finds only the ops in `listed`; all ops if it is None."""
         self._ops = ops
         self._calls = calls
         self._labels = labels
         self._listed = listed
 
     def find(self, key: int | str) -> OpId:
-        """The op of a name; a part of a name will do where only one op has it."""
+        """The op with a name; a part of a name is enough if only one op has it."""
         if isinstance(key, int):
             return self._ordinal(key)
         lower = key.lower()
@@ -287,7 +287,7 @@ class Lookup:
         return op in self._ordinals
 
     def keys(self, op: OpId) -> tuple[int | str, ...]:
-        """All names that mean this op and no other, ordinals first."""
+        """All names of this op alone, ordinals first."""
         names = {name for name in self._names(op) if name not in ("", ":1")}
         own = (name for name in names if all(named == op for named in self._named(name)))
         if op not in self._ordinals:
@@ -312,12 +312,12 @@ class Lookup:
 
     @cached_property
     def _ordinals(self) -> Mapping[OpId, int]:
-        """The place of each listed op among them."""
+        """The index of each listed op among them."""
         listed = (op.id for op in self._ops) if self._listed is None else self._listed
         return {op: place for place, op in enumerate(listed)}
 
     def _left_out(self, key: str, found: Sequence[OpId]) -> str:
-        """Why ops that ran are not found."""
+        """Why an op that ran cannot be found."""
         listed = ", ".join(str(self._labels[op]) for op in list(self._ordinals)[:_MOST_NEAR])
         more = " …" if len(self._ordinals) > _MOST_NEAR else ""
         name = str(self._labels[found[0]]) if len(found) == 1 else key
@@ -328,7 +328,7 @@ class Lookup:
         )
 
     def _named(self, name: str) -> Iterator[OpId]:
-        """The ops that a whole name may mean, some more than once."""
+        """The ops that a full name may mean, possibly with repeats."""
         yield from self.layers.get(name, ())
         yield from self._addresses.get(name, ())
         yield from map(_returned, _equal(self._by_path, name, _PATH))
@@ -338,7 +338,7 @@ class Lookup:
             yield from map(_returned, _equal(self._by_path, (name, int(number)), _PATH_AND_NUMBER))
 
     def _names(self, op: OpId) -> Iterator[str]:
-        """All names of an op, whether or not they mean others too."""
+        """All names of an op, including ambiguous ones."""
         label = self._labels[op]
         for name in (label.short, label.layer):
             yield from (name, f"{name}:{label.number}")
@@ -348,7 +348,7 @@ class Lookup:
 
     @cached_property
     def _addresses(self) -> Mapping[str, list[OpId]]:
-        """The inputs and outputs by what they are called in the model's forward."""
+        """The inputs and outputs by their names in the model's forward."""
         addresses: dict[str, list[OpId]] = {}
         for op in self._ops:
             for address in _addresses(op):
@@ -357,12 +357,12 @@ class Lookup:
 
     @cached_property
     def _by_path(self) -> list[CallRecord]:
-        """The calls that returned what an op made, by path, and at one path by number as ever."""
+        """The calls that returned an op's output, by path, then by call number."""
         return sorted((call for call in self._calls if _returns(call)), key=_PATH)
 
     @cached_property
     def _by_op(self) -> list[CallRecord]:
-        """The same calls in the order of what they returned."""
+        """The same calls, ordered by the op they returned."""
         return sorted(self._by_path, key=_returned)
 
     def _containing(self, part: str) -> tuple[OpId, ...]:
@@ -377,7 +377,7 @@ class Lookup:
     def _unknown(self, key: str) -> str:
         kind = key.lower().partition("_")[0].partition(".")[0]
         names = dict.fromkeys(name for op in self._ops for name in self._names(op.id))
-        # Comparing takes a while, so of a large trace only what begins alike is compared.
+        # Comparing is slow, so in a large trace only names with the same start are compared.
         candidates = [name for name in names if name.startswith(kind)] or list(names)
         near = difflib.get_close_matches(key.lower(), candidates[:_MOST_COMPARED], n=_MOST_NEAR)
         hint = f"; near it are {', '.join(near)}" if near else "; print the trace to see its names"
@@ -398,13 +398,13 @@ def _returns(call: CallRecord) -> bool:
 
 
 def _returned(call: CallRecord) -> Any:
-    """The op that made the first tensor which a call returned."""
+    """The op that produced the first output tensor of a call."""
     return call.outputs[0].op
 
 
 def _equal(
     calls: Sequence[CallRecord], value: Any, key: Callable[[CallRecord], Any]
 ) -> Iterator[CallRecord]:
-    """Of calls in the order of a key those that have it, one by one, as there may be many."""
+    """The calls with a key, of calls sorted by it; one by one, as there may be many."""
     first = bisect_left(calls, value, key=key)
     return map(calls.__getitem__, range(first, bisect_right(calls, value, first, key=key)))

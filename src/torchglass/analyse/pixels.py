@@ -15,34 +15,34 @@ import numpy.typing as npt
 
 Matrix = npt.NDArray[np.floating]
 Picture = npt.NDArray[np.int32]
-"""A colour for each pixel as 0xRRGGBB; NOTHING where there is none."""
+"""A colour per pixel as 0xRRGGBB; NOTHING for an empty pixel."""
 
 NOTHING = -1
 
 _NOT_A_NUMBER = 0xFF00FF
 _RISING = (0x440154, 0x3B528B, 0x21918C, 0x5EC962, 0xFDE725)
-"""From dark to bright, told apart by all who see colours differently, and in grey (viridis)."""
+"""From dark to bright, readable with any colour vision and in greyscale (viridis)."""
 _AROUND_ZERO = (0x2166AC, 0x67A9CF, 0xF7F7F7, 0xEF8A62, 0xB2182B)
-"""From blue over white, which is zero, to red."""
+"""From blue through white (zero) to red."""
 _SHADES = 257
-"""Odd, so that zero is the stop in the middle."""
+"""Odd, so that zero is the middle stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Which numbers the ends of the colours stand for."""
+    """The values at the ends of the colour scale."""
 
     low: float
     high: float
 
     @property
     def is_around_zero(self) -> bool:
-        """Whether zero has a colour of its own."""
+        """Whether the scale is centred on zero."""
         return self.low < 0 < self.high
 
 
 def scale_of(matrices: Sequence[Matrix]) -> Scale:
-    """A scale for matrices that are seen together, even on both sides of a zero within."""
+    """A scale for matrices that are shown together, symmetric if it includes zero."""
     finite = [matrix[np.isfinite(matrix)] for matrix in matrices]
     low = min((float(one.min()) for one in finite if one.size), default=0.0)
     high = max((float(one.max()) for one in finite if one.size), default=0.0)
@@ -53,7 +53,7 @@ def scale_of(matrices: Sequence[Matrix]) -> Scale:
 
 
 def paint(matrix: Matrix, scale: Scale) -> Picture:
-    """A pixel for each number; what is no number stands out."""
+    """One pixel per value; NaN has a colour of its own."""
     shades = _shades(_AROUND_ZERO if scale.is_around_zero else _RISING)
     span = scale.high - scale.low
     with np.errstate(invalid="ignore"):
@@ -65,13 +65,13 @@ def paint(matrix: Matrix, scale: Scale) -> Picture:
 
 
 def enlarge(picture: Picture, height: int, width: int) -> Picture:
-    """The picture with each pixel as large as fits, all of one size."""
+    """The picture, enlarged by the largest whole factor that fits."""
     factor = max(min(height // max(picture.shape[0], 1), width // max(picture.shape[1], 1)), 1)
     return picture.repeat(factor, 0).repeat(factor, 1)
 
 
 def sheet(pictures: Sequence[Picture], width: int, gap: int = 1) -> Picture:
-    """Pictures of one size side by side, in as many rows as they need."""
+    """Pictures of equal size side by side, in as many rows as needed."""
     height, each = pictures[0].shape
     across = max(min((width + gap) // (each + gap), len(pictures)), 1)
     down = math.ceil(len(pictures) / across)
@@ -86,7 +86,7 @@ def sheet(pictures: Sequence[Picture], width: int, gap: int = 1) -> Picture:
 
 
 def half_blocks(picture: Picture) -> list[list[tuple[str, str]]]:
-    """The colours of the upper and lower half of each cell of a terminal, "" for none."""
+    """The colours of the upper and lower half of each terminal cell, "" for none."""
     if len(picture) % 2:
         picture = np.vstack([picture, np.full((1, picture.shape[1]), NOTHING, np.int32)])
     return [
@@ -100,7 +100,7 @@ def _hex(colour: int) -> str:
 
 
 def _shades(stops: Sequence[int]) -> Picture:
-    """Colours evenly between the stops."""
+    """Colours interpolated evenly between the stops."""
     places = np.linspace(0, len(stops) - 1, _SHADES)
     known = range(len(stops))
     parts = (
@@ -119,7 +119,7 @@ Numbers = npt.NDArray[np.float64]
 def draw_bands(
     lines: Sequence[Numbers], colours: Sequence[int], height: int
 ) -> tuple[Picture, float, float]:
-    """Lines from the lowest to the highest, a column of pixels for each step, and their range.
+    """The lines of a percentile plot, one pixel column per step, and their range.
 
     The room between them is filled: there is a colour for each band from the outermost inwards, and
     at last one for the line in the middle; five lines have two bands and a middle. A step that is
@@ -134,14 +134,14 @@ def draw_bands(
         _fill(picture, rows[-1 - number], rows[number], colour)
     middle = rows[len(rows) // 2]
     before = np.where(middle[:-1] < 0, middle[1:], middle[:-1])
-    # A line that jumps is drawn down to where it was, so that it stays one line.
+    # A line that jumps is connected to its previous value.
     was = np.concatenate([middle[:1], before])
     _fill(picture, np.minimum(middle, was), np.maximum(middle, was), colours[-1])
     return picture, low, high
 
 
 def _rows(line: Numbers, low: float, high: float, height: int) -> npt.NDArray[np.int64]:
-    """The row of pixels of each value, -1 for what is not finite."""
+    """The pixel row of each value, -1 for NaN and Inf."""
     share = (line - low) / (high - low) if high > low else np.full(len(line), 0.5)
     share = np.where(np.isfinite(line), share, 0)
     rows = ((1 - share) * (height - 1)).round().astype(np.int64)

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from torchglass.records.findings import Finding
 
 SLOW = 1.3
-"""A rank is slow when it takes so many times what the middle one of the others takes."""
+"""A rank is slow if it takes this many times the median of the others."""
 
 BEHIND = 10
-"""A rank has stopped when so many steps of the others are missing."""
+"""A rank has stopped if it is this many steps behind the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """One rank, as far as it can be compared with the others."""
+    """The values of one rank that can be compared with the others."""
 
     rank: int
     host: str = ""
@@ -26,15 +26,15 @@ class RankFacts:
     finished: bool = False
     dropped: int = 0
     step_seconds: float = math.nan
-    """From one step to the next, as a rule; NaN before the second."""
+    """The median time per step; NaN before the second step."""
     own_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Times that were logged, by name: what a rank waits for the others is not in them."""
+    """Logged times by name, which do not include waiting for other ranks."""
     first_not_finite: tuple[int, str] | None = None
-    """At which step and in which series the first NaN or Inf was seen."""
+    """The step and series of the first NaN or Inf."""
 
 
 def compare(ranks: Sequence[RankFacts]) -> tuple[Finding, ...]:
-    """What is wrong with some ranks and not with all."""
+    """Problems of some ranks, but not of all."""
     return (*_not_finite(ranks), *_stopped(ranks), *_slow(ranks), *_dropped(ranks))
 
 

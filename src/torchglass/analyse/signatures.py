@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torchglass.records.trace import OpRecord
 
 REST = "*"
-"""Ends a signature whose last argument may be spread out: `x.view(2, 3)` is `x.view((2, 3))`."""
+"""Ends a signature whose last argument may be variadic: `x.view(2, 3)` is `x.view((2, 3))`."""
 
 BROADCASTING = (
     "add sub subtract mul multiply div divide true_divide truediv floor_divide floordiv remainder "
@@ -71,19 +71,19 @@ _SIGNATURES = {
 
 
 def signature(function: str) -> Sequence[str]:
-    """The names of a function's arguments in order, as far as they are known here."""
+    """The argument names of a function in order, as far as known."""
     return _SIGNATURES.get(plain_name(function), ())
 
 
 def plain_name(function: str) -> str:
-    """A function's name without what marks it as an operator or as in place."""
+    """A function's name without the underscores of operators and in-place ops."""
     bare = function.strip("_")
     in_place = function.startswith("__i") and bare[1:] in _SIGNATURES
     return bare[1:] if in_place else bare
 
 
 def settings_text(op: OpRecord) -> str:
-    """An op's arguments that are no tensors, as they would be written in a call."""
+    """An op's arguments that are not tensors, as written in a call."""
     names = signature(op.function)
     return ", ".join(_setting(place, text, names) for place, text in op.settings)
 
@@ -96,7 +96,7 @@ def _setting(place: str, text: str, names: Sequence[str]) -> str:
 
 
 def argument_name(place: str, names: Sequence[str] = ()) -> str:
-    """What an argument is called: by the signature where it is known, else by its number."""
+    """The name of an argument, or its number if the signature is not known."""
     head, *inner = place.split(".")
     if head.isdecimal():
         number = int(head)

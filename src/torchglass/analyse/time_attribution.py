@@ -15,16 +15,16 @@ from torchglass.records.timing import ModuleKey, OpKey, RunTimes, Span, Stage, S
 
 _STAGES: tuple[Stage, ...] = ("forward", "loss", "backward")
 _ENOUGH = 8
-"""So many times between nodes tell what is usual."""
+"""The fewest gaps between nodes that define the usual gap."""
 
 
 def charge(spans: Sequence[Span]) -> RunTimes:
-    """What the spans of one run cost each module and op, stage by stage."""
+    """The time of each module and op per stage, from the spans of one run."""
     return _Charging(spans).charges()
 
 
 class _Charging:
-    """The spans of one run, each with what it took itself and whom that is charged to."""
+    """The spans of one run, each with its own time and the span it is attributed to."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = spans
@@ -43,7 +43,7 @@ class _Charging:
                 self._charge_sums(index)
 
     def _charge_sums(self, backward: int) -> None:
-        """Charge the time right after a node to that node, as far as it is more than usual.
+        """Attribute the gap after a node to that node, as far as it is longer than usual.
 
         Autograd adds a node's gradient there to those that others gave the same tensor. The usual
         time between two nodes is autograd's own, and that of the hooks which time the nodes.
@@ -75,7 +75,7 @@ class _Charging:
         return next(stage for stage in _STAGES if stage == span.name)
 
     def _home(self, span: Span) -> str | None:
-        """The path of the module that a span is charged to."""
+        """The path of the module that a span is attributed to."""
         if span.kind == "module":
             return span.name
         if span.kind == "stage":
@@ -94,7 +94,7 @@ class _Charging:
                 key = ModuleKey(path, stage)
                 mine = own.get(key, [])
                 ns, cpu_ns = self._sum(mine)
-                # What no module owns has nothing inside: it is all its own.
+                # Time outside of all modules has nothing inside, so it is all own time.
                 total = ns, cpu_ns
                 if path is not None:
                     parts = [inside[stage][index] for index in outermost[path]]
@@ -110,7 +110,7 @@ class _Charging:
         return costs
 
     def _inside(self) -> dict[Stage, list[tuple[int, int]]]:
-        """What was charged to each span and to all below it, stage by stage."""
+        """The time of each span including all below it, per stage."""
         inside = {stage: [(0, 0)] * len(self._spans) for stage in _STAGES}
         for index in reversed(range(len(self._spans))):
             stage, owner = self._stages[index], self._spans[index].owner
@@ -122,7 +122,7 @@ class _Charging:
         return inside
 
     def _groups(self) -> dict[str, list[int]]:
-        """The spans of each module; of a container that is never called, those of all below it."""
+        """The spans of each module; for a container that is never called, those of all below it."""
         groups: dict[str, list[int]] = {"": []}
         for index, span in enumerate(self._spans):
             if span.kind == "module":
@@ -137,7 +137,7 @@ class _Charging:
         return {**groups, **containers}
 
     def _outermost(self, group: Sequence[int]) -> list[int]:
-        """Those of some spans that are in none of the others: a recursion is one piece of time."""
+        """The spans that are inside none of the others: recursion counts once."""
         if len(group) == 1:
             return list(group)
         members = set(group)
@@ -166,7 +166,7 @@ class _Charging:
         return costs
 
     def _op(self, index: int) -> str:
-        """The op that a span is part of: a node that an op made is the backward of that op."""
+        """The op that a span is part of; an autograd node belongs to its forward op."""
         span = self._spans[index]
         if span.kind == "node" and span.owner is not None:
             return self._op(span.owner) or span.name

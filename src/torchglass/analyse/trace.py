@@ -26,11 +26,11 @@ from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import CallId, CallRecord, OpId, OpRecord, TraceRecord
 
 Distances = tuple[int, int]
-"""The fewest and the most steps from one op to another."""
+"""The fewest and the most edges from one op to another."""
 
 
 class Anatomy:
-    """The record of a pass, and what can be read off it.
+    """The record of a pass, and what can be derived from it.
 
     Only the ops in `listed` can be looked up and are printed: all of them, if it is None.
     """
@@ -43,7 +43,7 @@ class Anatomy:
     @cached_property
     @collector_paused()
     def labels(self) -> OpLabels:
-        """What each op is called."""
+        """The label of each op."""
         return labels(self.record.ops)
 
     @cached_property
@@ -59,7 +59,7 @@ class Anatomy:
 
     @cached_property
     def children(self) -> tuple[tuple[OpId, ...], ...]:
-        """For each op those that used its results, in the order in which they ran."""
+        """For each op the ops that used its results, in the order in which they ran."""
         children: list[list[OpId]] = [[] for _ in self.record.ops]
         for op in self.record.ops:
             for parent in op.parents:
@@ -67,17 +67,17 @@ class Anatomy:
         return tuple(map(tuple, children))
 
     def siblings(self, op: OpId) -> tuple[OpId, ...]:
-        """The other ops that used a result which this one used."""
+        """The other ops that share an input with this one."""
         parents = self.record.ops[op].parents
         return _others(op, (child for parent in parents for child in self.children[parent]))
 
     def spouses(self, op: OpId) -> tuple[OpId, ...]:
-        """The other ops whose results were used together with this one's."""
+        """The other ops whose results are used together with this one's."""
         ops = self.record.ops
         return _others(op, (parent for child in self.children[op] for parent in ops[child].parents))
 
     def modules(self, op: OpId) -> tuple[CallRecord, ...]:
-        """The module calls that an op ran in, outermost first, that of the model left out."""
+        """The module calls that an op ran in, outermost first, without the model's."""
         line = []
         call = self.record.ops[op].call
         while call is not None:
@@ -86,16 +86,16 @@ class Anatomy:
         return tuple(call for call in reversed(line) if call.path)
 
     def output_of(self, op: OpId) -> tuple[CallRecord, ...]:
-        """The module calls that returned an op's result, innermost first, the model's left out."""
+        """The module calls that returned an op's result, innermost first, without the model's."""
         return self._returned_by.get(op, ())
 
     def call_name(self, call: CallRecord) -> str:
-        """A call's name: its module's path, with ":2" where the module ran several times."""
+        """A call's name: its module's path, with ":2" if the module ran several times."""
         return f"{call.path}:{call.number}" if self._calls_at[call.path] > 1 else call.path
 
     @cached_property
     def ops_of_call(self) -> Mapping[CallId, tuple[OpId, ...]]:
-        """The ops that ran in each call, inner calls included."""
+        """The ops that ran in each call, including inner calls."""
         inside: dict[CallId, list[OpId]] = {call.id: [] for call in self.record.calls}
         for op in self.record.ops:
             call = op.call
@@ -106,7 +106,7 @@ class Anatomy:
 
     @cached_property
     def loops(self) -> int:
-        """How many rounds the longest loop has; 1 in a feedforward pass."""
+        """The number of passes of the longest loop; 1 in a feedforward pass."""
         return longest_loop(self.record.ops, self.labels.layers.repeated)
 
     @cached_property
@@ -116,7 +116,7 @@ class Anatomy:
 
     @cached_property
     def distances_from_input(self) -> tuple[Distances | None, ...]:
-        """For each op the fewest and the most steps from an input; None if it depends on none."""
+        """For each op the fewest and the most edges from an input; None if it depends on none."""
         ops = self.record.ops
         return _distances(
             ops, [op.parents for op in ops], {op.id for op in ops if op.kind == "input"}
@@ -124,7 +124,7 @@ class Anatomy:
 
     @cached_property
     def distances_from_output(self) -> tuple[Distances | None, ...]:
-        """For each op the fewest and the most steps to an output; None if none depends on it."""
+        """For each op the fewest and the most edges to an output; None if none depends on it."""
         ops = self.record.ops
         ends = {op.id for op in ops if op.kind == "output"}
         return _distances(tuple(reversed(ops)), self.children, ends)
@@ -137,7 +137,7 @@ class Anatomy:
     @cached_property
     def _returned_by(self) -> Mapping[OpId, tuple[CallRecord, ...]]:
         returned: dict[OpId, dict[CallId, CallRecord]] = {}
-        # In the order in which they ended, which is from the inside out.
+        # In order of their end, which is from the inside out.
         for call in sorted(self.record.calls, key=lambda call: (call.end_ns, -call.id)):
             for value in call.outputs if call.path else ():
                 if value.op is not None:
@@ -157,7 +157,7 @@ def parameters_of(op: OpRecord) -> dict[str, TensorSpec]:
 def _distances(
     ops: Sequence[OpRecord], before: Sequence[Sequence[OpId]], starts: set[OpId]
 ) -> tuple[Distances | None, ...]:
-    """The fewest and the most steps to each op from a start, with the ops in a fitting order."""
+    """The fewest and the most edges to each op from a start; `ops` must be in topological order."""
     distances: list[Distances | None] = [None] * len(ops)
     for op in ops:
         if op.id in starts:
@@ -181,19 +181,19 @@ Selection = Any
 
 
 def at_once(selection: Selection) -> Callable[[OpRecord], bool] | None:
-    """The test to make while the pass runs; None where names must be known, which come after it."""
+    """The test to apply during the pass; None if it needs names, which are known only later."""
     if selection is None or selection == "none" or _is_empty(selection):
         return lambda op: False
     return selection if callable(selection) else None
 
 
 def select(selection: Selection, anatomy: Anatomy) -> frozenset[OpId]:
-    """The ops that a selection means."""
+    """The ops of a selection."""
     return frozenset(_selected(selection, anatomy))
 
 
 def is_everything(selection: Selection) -> bool:
-    """Whether nothing is left out."""
+    """Whether a selection includes all ops."""
     return selection is True or selection == "all"
 
 

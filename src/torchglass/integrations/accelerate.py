@@ -1,4 +1,4 @@
-"""A training with Accelerate, watched: `Accelerator(log_with=TorchglassTracker(model))`."""
+"""Watches a training with Accelerate: `Accelerator(log_with=TorchglassTracker(model))`."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class TorchglassTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has
 
     @property
     def tracker(self) -> Watcher:
-        """What watches the model."""
+        """The watcher of the model."""
         if self._watcher is None:
             raise CaptureError("nothing is watched yet: call accelerator.init_trackers(name) first")
         return self._watcher
 
     def start(self) -> None:
-        """Begin to watch: the trackers of the training begin."""
+        """Start watching, when the trackers of the training start."""
         if self._watcher is None:
             self._watcher = tg.watch(self._model, **self._options)
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """A run has no place for hyperparameters; its command line is in it."""
+        """Does nothing: a run stores its command line, but not hyperparameters."""
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **others: Any) -> None:
-        """Keep what of the values is a number."""
+        """Log the values that are numbers."""
         for name, number in numbers_in(values).items():
             self.tracker.log(name, number)
 

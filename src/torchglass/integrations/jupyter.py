@@ -15,17 +15,17 @@ from torchglass.views.web.saved_page import render_page
 
 
 class Shell(Protocol):
-    """What IPython hands to an extension."""
+    """The IPython shell, as passed to an extension."""
 
     user_ns: dict[str, Any]
 
     def register_magic_function(
         self, function: Callable[[str], Any], *, magic_kind: str, magic_name: str
     ) -> None:
-        """Make a function a magic."""
+        """Register a function as a magic."""
 
     def ev(self, expression: str) -> Any:
-        """What an expression of the user's is."""
+        """The value of a user's expression."""
 
 
 def install(shell: Shell, explore: Callable[..., Any]) -> None:
@@ -50,9 +50,9 @@ def install(shell: Shell, explore: Callable[..., Any]) -> None:
 
 
 def _last(names: Mapping[str, Any]) -> Any:
-    """What to explore where nothing is named; None offers the files of the folder."""
+    """The target to explore if none is named; None offers the files of the folder."""
     last = names.get("_")
-    # By their classes: asking an instance would run properties of the user's.
+    # Checks classes: an instance would run the user's properties.
     is_value = isinstance(last, (int, float)) or hasattr(type(last), "requires_grad")
     if last is not None and not is_value and not (isinstance(last, str) and not last):
         return last
@@ -63,19 +63,19 @@ def _last(names: Mapping[str, Any]) -> Any:
 
 
 def _is_file(expression: str, shell: Shell) -> bool:
-    """Whether a line names a file or a model in one, and nothing of the user's."""
+    """Whether a line names a file or a model in one, and not a user's variable."""
     name = expression.partition(".")[0].partition("(")[0].partition(",")[0].strip()
     return name not in shell.user_ns and any(sign in expression for sign in "./:")
 
 
 HEIGHT = 640
-"""Of the page, in pixels of the browser."""
+"""The height of the page in pixels."""
 
 _STYLE = "border: 1px solid #8884; border-radius: 6px"
 
 
 def live_frame(url: str, *, height: int = HEIGHT) -> str:
-    """The page that a server in this process serves: it follows a training as it runs.
+    """The page of a server in this process, which follows a training live.
 
     A browser on another machine does not reach it; `saved_frame` works anywhere.
     """
@@ -83,7 +83,7 @@ def live_frame(url: str, *, height: int = HEIGHT) -> str:
 
 
 def saved_frame(run: Reader | str | os.PathLike[str], *, height: int = HEIGHT) -> str:
-    """The page with all that a run has now: it needs no server, and stays in a saved notebook."""
+    """The page with the current data of a run: needs no server, and stays in a saved notebook."""
     if isinstance(run, (str, os.PathLike)):
         with FileReader(Path(run)) as reader:
             page = render_page(reader)

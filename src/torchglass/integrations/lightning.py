@@ -1,4 +1,4 @@
-"""A training by Lightning, watched: `Trainer(callbacks=[TorchglassCallback()])`."""
+"""Watches a training with Lightning: `Trainer(callbacks=[TorchglassCallback()])`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchglass.integrations.trainers import Followed
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
 elif "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
-    # The same library under its older name; importing the other one as well would take seconds.
+    # The same library under its older name; importing both would take seconds.
     from pytorch_lightning import Callback
 else:
     from lightning.pytorch import Callback
@@ -33,14 +33,14 @@ class TorchglassCallback(Callback):
         self._seen: dict[str, Any] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to watch."""
+        """Start watching."""
         self._seen = {}
         self._followed.begin(pl_module)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """A step begins; with gradient accumulation, or goes on."""
+        """Start a step, or continue it with gradient accumulation."""
         if trainer.global_step != self._followed.number:
             self._loss = 0.0
         self._followed.begin_step(trainer.global_step)
@@ -53,20 +53,20 @@ class TorchglassCallback(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Keep the loss of the step, and what was logged in it."""
+        """Log the loss of the step, and the values that it logged."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
-            # Lightning has divided each loss by the number of batches in a step.
+            # Lightning divides each loss by the number of batches per step.
             self._loss = loss.detach() + self._loss
             self._followed.log({"loss": self._loss})
         self._log_metrics(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep what was logged of the epoch."""
+        """Log the values of the epoch."""
         self._log_metrics(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep what was logged of the validation."""
+        """Log the values of the validation."""
         if not trainer.sanity_checking:
             self._log_metrics(trainer)
 
@@ -78,11 +78,11 @@ class TorchglassCallback(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Close the run with what it has."""
+        """Close the run after an exception."""
         self._followed.stop()
 
     def _log_metrics(self, trainer: Trainer) -> None:
-        """Keep what is new: Lightning has the last value of everything that was ever logged."""
+        """Log new values: Lightning returns the last value of everything that was ever logged."""
         now = dict(trainer.callback_metrics)
         new = {name: value for name, value in now.items() if value is not self._seen.get(name)}
         self._seen = now

@@ -17,7 +17,7 @@ Edges = npt.NDArray[np.float64]
 
 
 class NamedFrame(NamedTuple):
-    """A frame whose series are known."""
+    """A frame with its series."""
 
     step: int
     time_ns: int
@@ -25,13 +25,13 @@ class NamedFrame(NamedTuple):
 
     @classmethod
     def of(cls, frame: Frame, series: Mapping[SeriesId, Series]) -> NamedFrame:
-        """A frame, with its series looked up."""
+        """A frame with its series looked up."""
         points = [(series[each], point) for each, point in frame.points.items()]
         return cls(frame.step, frame.time_ns, points)
 
 
 class Thinned:
-    """Frames of a training of unknown length, evenly spaced and in bounded memory, and the last."""
+    """Evenly spaced frames of a training of unknown length, in bounded memory, and the last one."""
 
     def __init__(self, most_points: int) -> None:
         self._most_points = most_points
@@ -42,7 +42,7 @@ class Thinned:
         self.seen = 0
 
     def add(self, measured: NamedFrame) -> None:
-        """Keep a frame, or not."""
+        """Add a frame, which may be dropped."""
         if self.seen % self._every == 0:
             self._all.append(measured)
             self._points += len(measured.points)
@@ -60,14 +60,14 @@ class Thinned:
 
 
 def bins_of(histogram: Histogram, most: int) -> tuple[Counts, Edges]:
-    """As `numpy.histogram` gives them: counts, and one edge more; bins are joined to be so few."""
+    """Counts and edges as from `numpy.histogram`; bins are merged to at most this number."""
     if len(histogram.counts) > most:
         histogram = merged([histogram], most)
     return np.array(histogram.counts, np.int64), grid_of(histogram).edges
 
 
 def numbers_of(name: str, point: Point) -> dict[str, float]:
-    """What a point tells in plain numbers, by name: of a histogram, what is in none of its bins.
+    """The values of a point by name; for a histogram, those that its bins do not show.
 
     >>> numbers_of("loss", 0.5)
     {'loss': 0.5}

@@ -1,4 +1,4 @@
-"""A watched training in TensorBoard: `tg.watch(model, backend="tensorboard")`.
+"""Shows a watched training in TensorBoard: `tg.watch(model, backend="tensorboard")`.
 
 Its events lie beside the run file, in a folder of the same name without ".glass".
 """
@@ -20,7 +20,7 @@ from torchglass.tables.files import without_ending
 
 _SECONDS_TO_FLUSH = 10
 _MOST_QUEUED = 10_000
-"""Events that wait for the disk; beyond that the training would."""
+"""The most queued events; above that, the training waits for the disk."""
 
 
 def make_backend() -> TensorBoardBackend:
@@ -29,24 +29,24 @@ def make_backend() -> TensorBoardBackend:
 
 
 class TensorBoardBackend:
-    """Writes each frame as events: histograms with their bins as they are, and scalars."""
+    """Writes each frame as events: scalars, and histograms with their own bins."""
 
     def __init__(self) -> None:
         self._folder = Path()
         self._writer: SummaryWriter | None = None
 
     def follow(self, training: TrainingControl) -> None:
-        """Nothing has to be asked of the training."""
+        """Does nothing: this backend needs nothing from the training."""
 
     def begin(self, reader: Reader) -> None:
-        """The run begins."""
+        """Open the event file."""
         self._folder = _folder_of(reader)
         self._reader = reader
 
     def frame(self, frame: Frame, series: Mapping[SeriesId, Series]) -> None:
-        """A step was measured."""
+        """Write the values of a step."""
         if self._writer is None:
-            # A run that is resumed at an earlier step takes back what came after it.
+            # A run that is resumed at an earlier step replaces what came after it.
             self._writer = SummaryWriter(
                 str(self._folder),
                 purge_step=frame.step,
@@ -56,7 +56,7 @@ class TensorBoardBackend:
         _write(self._writer, NamedFrame.of(frame, series))
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining events."""
         self._reader.close()
         if self._writer is not None:
             self._writer.close()
@@ -100,7 +100,7 @@ def _write_histogram(
 
 
 def _tag(series: Series) -> str:
-    """TensorBoard groups by what stands before the first slash: by module."""
+    """The tag of a series. TensorBoard groups by the part before the first slash: the module."""
     return f"{series.path}/{series.name}" if series.path else series.name
 
 

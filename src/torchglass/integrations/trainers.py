@@ -1,4 +1,4 @@
-"""A training that somebody else's trainer runs, watched under the trainer's own step numbers."""
+"""Watches a training that a library's trainer runs, with the trainer's step numbers."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 
 class Followed:
-    """A training, from its beginning to its end; a trainer's callback says when what happens.
+    """A watched training; a trainer's callback calls its methods.
 
     A step is over when the next one begins, so that a validation between them belongs to it.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.number: int | None = None
-        """That of the step that is going on."""
+        """The number of the current step."""
         self._watcher: Watcher | None = None
         self._options = dict(options)
         self._numbers: dict[str, float | torch.Tensor] = {}
-        """Logged before the first step began."""
+        """Values logged before the first step."""
 
     def begin(self, model: nn.Module) -> None:
-        """A training begins; one that an exception ended before is closed first."""
+        """Start a training; an earlier one that an exception stopped is closed first."""
         self.stop()
         self._watcher = tg.watch(model, **self._options)
 
     def begin_step(self, number: int) -> None:
-        """A step begins, or goes on: its number tells."""
+        """Start the step with a number, or continue it."""
         if number == self.number:
             return
         if self.number is not None:
@@ -46,20 +46,20 @@ class Followed:
             self._log_numbers(self._watcher)
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Keep what of it is a number for the current step."""
+        """Log the values that are numbers for the current step."""
         if self._watcher is not None:
             self._numbers.update(numbers_in(values))
             if self.number is not None:
                 self._log_numbers(self._watcher)
 
     def end(self) -> None:
-        """The training is over; nothing stays on the model."""
+        """End the training; nothing stays on the model."""
         if self.number is not None:
             self._end_step(self.number)
         self.stop()
 
     def stop(self) -> None:
-        """An exception has ended the training in the middle of a step."""
+        """End the training after an exception in the middle of a step."""
         watcher, self._watcher = self._watcher, None
         self.number = None
         self._numbers.clear()
@@ -77,12 +77,12 @@ class Followed:
 
 
 def numbers_in(values: Mapping[str, Any]) -> dict[str, float | torch.Tensor]:
-    """What of some values is one number."""
+    """The values that are single numbers."""
     numbers: dict[str, float | torch.Tensor] = {}
     for name, value in values.items():
         if isinstance(value, torch.Tensor):
             if value.numel() == 1:
-                # The trainer may go on to change it in place.
+                # The trainer may change it in place later.
                 numbers[name] = value.detach().clone()
         elif isinstance(value, Real):
             numbers[name] = float(value)

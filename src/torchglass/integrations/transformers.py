@@ -1,4 +1,4 @@
-"""A training by Hugging Face's Trainer, watched: `Trainer(…, callbacks=[TorchglassCallback()])`."""
+"""Watches a training with Hugging Face's Trainer: `Trainer(callbacks=[TorchglassCallback()])`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class TorchglassCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         model: nn.Module,
         **others: Any,
     ) -> None:
-        """Begin to watch."""
+        """Start watching."""
         self._followed.begin(model)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        """A step begins, which is counted once it is done."""
+        """Start a step, which is counted when it is done."""
         self._followed.begin_step(state.global_step + 1)
 
     def on_log(
@@ -48,7 +48,7 @@ class TorchglassCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         logs: dict[str, Any] | None = None,
         **others: Any,
     ) -> None:
-        """Keep what the trainer logs: of training, as of evaluation."""
+        """Log what the trainer logs, in training and in evaluation."""
         self._followed.log(logs or {})
 
     def on_train_end(
@@ -58,5 +58,5 @@ class TorchglassCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         self._followed.end()
 
     def close(self) -> None:
-        """Stop watching a training that an exception has ended."""
+        """Stop watching after an exception."""
         self._followed.stop()

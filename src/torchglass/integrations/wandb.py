@@ -1,4 +1,4 @@
-"""A watched training in Weights & Biases: `wandb.init()`, then `tg.watch(model, backend="wandb")`.
+"""Shows a watched training in Weights & Biases: `tg.watch(model, backend="wandb")`.
 
 wandb keeps one row of values for each step of its own, and refuses a step lower than the last. So
 that steps stay those of the program, what was measured goes into the row of the program's next
@@ -31,20 +31,20 @@ from torchglass.records.tensors import Histogram
 from torchglass.views.web.saved_page import render_page
 
 FIRST_PAGE_SECONDS = 60.0
-"""When the page is put into the run first; then after twice as long, and so on, and at the end."""
+"""When the page is first uploaded; then after twice that time, and so on, and at the end."""
 
 MOST_POINTS = 20_000
-"""So many points are kept, evenly over the training, for a program that logs nothing itself."""
+"""The number of points, evenly spaced, for a program that logs nothing itself."""
 
 _PUBLISH = "_partial_history_callback"
 _OPEN_ROW = -1
-"""Stands for the row that wandb has open, whatever its number."""
+"""Stands for the row that wandb has open, with any number."""
 
 _backends: Counter[str] = Counter()
-"""How many there have been in each wandb run: models that are watched side by side."""
+"""The number of watched models in each wandb run."""
 
 _rows: Counter[str] = Counter()
-"""How many rows of each wandb run were made by us."""
+"""The number of our rows in each wandb run."""
 
 
 def make_backend() -> WandbBackend:
@@ -53,7 +53,7 @@ def make_backend() -> WandbBackend:
 
 
 class WandbBackend:
-    """Puts frames and, now and then, the page into the wandb run that is active."""
+    """Logs frames and, from time to time, the page to the active wandb run."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -64,19 +64,19 @@ class WandbBackend:
         self._reader: Reader | None = None
         self._is_open = False
         self._is_in_step = True
-        """Whether rows get the step that they are logged in; if not, the step before."""
+        """Whether rows get the step in which they are logged; if not, the previous step."""
         self._shown_step = -1
-        """The last step that a row of the program was given."""
+        """The last step that was added to a row of the program."""
         self._own_calls = threading.local()
         self._undo = contextlib.ExitStack()
         self._page: threading.Thread | None = None
 
     def follow(self, training: TrainingControl) -> None:
-        """The training that will be shown, before it begins."""
+        """Receive the training before it starts."""
         self._training = training
 
     def begin(self, reader: Reader) -> None:
-        """The run begins; so must have one of wandb's."""
+        """Start; a wandb run must be active."""
         self._reader = reader
         if wandb.run is None:
             raise ViewError(
@@ -91,11 +91,11 @@ class WandbBackend:
         number = _backends[self._run.id]
         self._prefix = "torchglass" if number == 1 else f"torchglass-{number}"
         self._run.define_metric(f"{self._prefix}/step", hidden=True)
-        # Each row of ours says its step, and that of the page alone has none.
+        # Each of our rows has its step; the row of the page has none.
         self._run.define_metric(
             f"{self._prefix}/*", step_metric=f"{self._prefix}/step", step_sync=False
         )
-        # A run that is finished before the watcher is closed takes nothing any more.
+        # A wandb run that is finished before the watcher is closed accepts nothing more.
         hook = TeardownHook(self._end_with_run, TeardownStage.EARLY)
         self._run._teardown_hooks.append(hook)
         self._undo.callback(_remove, self._run, hook)
@@ -105,7 +105,7 @@ class WandbBackend:
         self._is_open = True
 
     def frame(self, frame: Frame, series: Mapping[SeriesId, Series]) -> None:
-        """A step was measured."""
+        """Log the values of a step."""
         if not self._is_open:
             return
         self._put(NamedFrame.of(frame, series))
@@ -116,7 +116,7 @@ class WandbBackend:
             self._page.start()
 
     def close(self) -> None:
-        """Put in what is left, and the page with all of it."""
+        """Log the rest, and the complete page."""
         if self._reader is None:
             return
         reader, self._reader = self._reader, None
@@ -137,8 +137,8 @@ class WandbBackend:
         self._put_page(reader)
 
     def _join_rows(self) -> None:
-        """Be asked for the current step whenever the program logs a row, until the end."""
-        # What `run.log` and `wandb.log`, however it was imported, both call.
+        """Add the current step to each row that the program logs, until the end."""
+        # `run.log` and `wandb.log` both call this, however it was imported.
         publish = getattr(self._run, _PUBLISH, None)
         if publish is None:
             return
@@ -163,7 +163,7 @@ class WandbBackend:
         return getattr(self._own_calls, "row", None) is not None
 
     def _show_step(self, step: int | None, commit: bool | None) -> None:
-        """Put the current step into the row that the program is about to write to."""
+        """Add the current step to the row that the program is about to write."""
         if step is None and commit is False:
             # The row stays open, and more of the step may come.
             return
@@ -189,12 +189,12 @@ class WandbBackend:
         self._log(row, step=None if asked_in == _OPEN_ROW else asked_in)
         if self._kept is not None:
             self._kept.add(measured)
-            # Ever more rarely, as wandb is asked and waited for.
+            # Less and less often, because this waits for wandb.
             if self._kept.seen.bit_count() == 1:
                 self._forget_if_logged()
 
     def _log(self, row: dict[str, Any], *, step: int | None = None) -> None:
-        """Put values into an open row of wandb's."""
+        """Add values to the open row of wandb."""
         before = getattr(self._own_calls, "row", None)
         self._own_calls.row = _OPEN_ROW
         try:
@@ -207,8 +207,8 @@ class WandbBackend:
             self._kept = None
 
     def _put_rows(self, kept: Thinned) -> None:
-        """A row for each step that was kept: nobody but us has made any."""
-        # The row that is open has the latest of everything, and becomes that of the first step.
+        """Log a row per kept step, if the program logged none."""
+        # The open row has the latest values, and becomes the row of the first step.
         row: dict[str, Any] = dict.fromkeys(self._names)
         for measured in kept:
             row.update(self._row(measured))
@@ -238,7 +238,7 @@ class WandbBackend:
             warn(f"the page was not added to wandb: {type(error).__name__}: {error}")
 
     def _end_with_run(self) -> None:
-        """wandb's run ends first: it has the training up to now, and the watcher goes on."""
+        """Finish if the wandb run ends first; the watcher continues."""
         try:
             if self._is_open and self._reader is not None:
                 self._training.catch_up()
@@ -248,7 +248,7 @@ class WandbBackend:
 
 
 class _FinishedReader:
-    """What a reader has, of a run that is over as far as wandb is concerned."""
+    """A reader of a run that is finished for wandb."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -257,27 +257,27 @@ class _FinishedReader:
         return getattr(self._reader, name)
 
     def finished(self) -> bool:
-        """There will be no more steps of it in wandb."""
+        """True: wandb gets no more steps."""
         return True
 
     def status(self) -> RunStatus:
-        """As far as wandb is concerned, it came to its own end."""
+        """Finished, as far as wandb is concerned."""
         return RunStatus("finished")
 
 
 def _is_logged(series: Series) -> bool:
-    """Whether a series holds what the program logs by itself, such as the loss."""
+    """Whether a series has values that the program logs itself, such as the loss."""
     return not series.path and series.kind == "scalar"
 
 
 def _take_back(run: wandb.Run, publish: object) -> None:
-    """Take ours off a run again, unless someone else has put theirs over it."""
+    """Remove our function from a run, unless it was wrapped by someone else."""
     if vars(run).get(_PUBLISH) is publish:
         delattr(run, _PUBLISH)
 
 
 def _remove(run: wandb.Run, hook: TeardownHook) -> None:
-    # A new list, as wandb may be going through the old one.
+    # A new list, because wandb may be iterating over the old one.
     run._teardown_hooks = [each for each in run._teardown_hooks if each is not hook]
 
 

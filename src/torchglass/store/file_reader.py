@@ -37,7 +37,7 @@ _FRAMES = """frames WHERE step > :after AND session <= :session AND NOT EXISTS (
     SELECT 1 FROM sessions AS later
     WHERE later.id > frames.session AND later.id <= :session AND later.first_step <= frames.step
 )"""
-"""The frames of a session and those before it that it has not taken back by beginning earlier."""
+"""The frames of a session, and earlier frames that no later session has replaced."""
 
 _SESSIONS = """SELECT
     id, run, first_step,
@@ -51,16 +51,16 @@ FROM sessions WHERE id <= :session ORDER BY id"""
 _LATEST = 1 << 62
 
 LOST_SECONDS = 30.0
-"""A writer on another machine that says nothing for so long is gone."""
+"""A writer on another machine without a heartbeat for this long has ended."""
 STALLED_SECONDS = 30.0
-"""A run stalls when no step comes for so long, and for much longer than one took before."""
+"""A run stalls if no step comes for this long, and for much longer than earlier steps took."""
 _STALLED_STEPS = 5
 
 _UNREADABLE = (
     *(sqlite3.Error, zlib.error, ValueError, LookupError, TypeError, ArithmeticError),
     *(AttributeError, RecursionError, MemoryError),
 )
-"""What comes of bytes that no writer of ours has written."""
+"""The exceptions that a corrupt file raises."""
 
 
 class StepTimes(NamedTuple):
@@ -82,13 +82,13 @@ class FileReader:
         self.path = Path(path)
         self._session = session
         self._connection = schema.open_read_only(self.path)
-        # Who only asks for a curve (`tg.open(path)["loss"]`) closes nothing.
+        # Users who only read a curve (`tg.open(path)["loss"]`) close nothing.
         self._let_go = weakref.finalize(self, _let_go, self._connection, self.path.absolute())
         self._lock = threading.Lock()
         self._decoded: dict[str, tuple[int, Any]] = {}
 
     def run(self) -> RunRecord:
-        """Who recorded this, where and when."""
+        """The record of the run: name, host, time, versions."""
         with self._reading() as connection:
             return from_json_data(RunRecord, read_meta(connection, "run"))
 
@@ -100,11 +100,11 @@ class FileReader:
         return model
 
     def document(self, kind: type[D]) -> D | None:
-        """The record of this class that the run keeps, if there is one."""
+        """The run's record of this class, if there is one."""
         return self._document(kind, DOCUMENT_NAMES[kind])
 
     def revision(self) -> int:
-        """A number that goes up when the model or a document changes, or the run is resumed."""
+        """A number that increases when the model or a document changes, or the run is resumed."""
         with self._reading() as connection:
             ((documents, sessions),) = connection.execute(
                 "SELECT (SELECT ifnull(max(id), 0) FROM documents), "
@@ -113,7 +113,7 @@ class FileReader:
         return int(documents + sessions)
 
     def series(self) -> Sequence[Series]:
-        """What was measured, in the order in which it was first seen."""
+        """All series, in the order in which they were first seen."""
         with self._reading() as connection:
             return read_series(connection)
 
@@ -123,7 +123,7 @@ class FileReader:
         return points
 
     def points_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]:
-        """The points of several series, for the price of reading the file once."""
+        """The points of several series, read in one pass."""
         if not ids:
             return []
         with self._reading() as connection:
@@ -134,12 +134,12 @@ class FileReader:
             return unpack(frames, wanted, known)
 
     def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
-        """The bins of one series of histograms at steps above `after`; none of any other kind."""
+        """The histograms of one series at steps above `after`; empty for other kinds."""
         (histograms,) = self.histograms_of([series], after=after)
         return histograms
 
     def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]:
-        """The bins of several series, for the price of reading the file once."""
+        """The histograms of several series, read in one pass."""
         with self._reading() as connection:
             wanted, known = self._find(connection, ids)
             frames = connection.execute(
@@ -149,7 +149,7 @@ class FileReader:
             return unpack_histograms(frames, wanted, known)
 
     def last_step(self) -> int:
-        """The latest step there is, -1 before the first."""
+        """The latest step, -1 before the first."""
         with self._reading() as connection:
             row = connection.execute(
                 f"SELECT step FROM {_FRAMES} ORDER BY step DESC LIMIT 1", self._line(-1)
@@ -174,7 +174,7 @@ class FileReader:
         return StepTimes(steps, times)
 
     def sessions(self) -> tuple[Session, ...]:
-        """The processes that wrote to the run, one after the other."""
+        """The processes that wrote to the run, in order."""
         with self._reading() as connection:
             rows = connection.execute(_SESSIONS, {"session": self._session}).fetchall()
             return tuple(
@@ -189,7 +189,7 @@ class FileReader:
             )
 
     def is_empty(self) -> bool:
-        """Whether its writer has put nothing into it, as ranks do whose numbers go to the first."""
+        """Whether it has no content, as for ranks whose values are reduced on rank 0."""
         with self._reading() as connection:
             ((any_there,),) = connection.execute(
                 "SELECT EXISTS (SELECT 1 FROM documents) OR EXISTS (SELECT 1 FROM frames)"
@@ -197,11 +197,11 @@ class FileReader:
         return not any_there
 
     def finished(self) -> bool:
-        """Whether the writer closed the run; False while it goes on, or if it was killed."""
+        """Whether the writer closed the run; False while it runs, or if it was killed."""
         return self._meta("finished_ns") is not None
 
     def status(self) -> RunStatus:
-        """How the run is doing, or how it ended."""
+        """Whether the run is running, and how it ended."""
         ending, step = self.document(Ending), self.last_step()
         if ending is not None:
             return status_of_ending(ending)
@@ -210,17 +210,17 @@ class FileReader:
         now, writer, (last_ns, interval) = time.time(), self._meta("writer"), self._pace()
         silent = now - last_ns if last_ns else 0.0
         if writer is None:
-            # Older versions did not say who writes.
+            # Older versions did not record the writer.
             return _alive(step, silent, interval)
         said = max(now - writer["time_ns"] / 1e9, 0.0)
         exists = is_there(writer)
         if exists is False or (exists is None and said > LOST_SECONDS):
             return RunStatus("killed", step=step)
-        # A process that is held says nothing.
+        # A suspended process has no heartbeat.
         return _alive(step, max(silent, said), interval)
 
     def _pace(self) -> tuple[float, float]:
-        """When the last step was measured, since the epoch, and how long one takes; 0 before."""
+        """The time of the last step since the epoch, and the duration of a step; 0 if not known."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT time_ns FROM frames ORDER BY id DESC LIMIT 10"
@@ -230,24 +230,24 @@ class FileReader:
         return (times[0] if times else 0.0), max(between, default=0.0)
 
     def dropped(self) -> int:
-        """How many frames the writer could not keep up with, or found no room for."""
+        """The number of frames that were not written, for lack of time or space."""
         return self._meta("dropped") or 0
 
     def thinned(self) -> int:
-        """How many frames were taken out again, because the file was not to grow further."""
+        """The number of frames that were removed to limit the size of the file."""
         return self._meta("thinned") or 0
 
     def random_seed(self) -> int | None:
-        """That of the trace, if the run holds one and its seed is known."""
+        """The random seed of the trace, if the run has one and it is known."""
         seed: int | None = self._meta("random_seed")
         return seed
 
     def lists_saved_only(self) -> bool:
-        """Whether the trace, if the run holds one, lists only ops whose tensors were saved."""
+        """Whether the trace, if any, lists only ops whose tensors were saved."""
         return bool(self._meta("saved_only"))
 
     def close(self) -> None:
-        """Let go of the file; the last reader of a finished run removes its write-ahead log."""
+        """Close the file; the last reader of a finished run removes its write-ahead log."""
         with self._lock:
             self._let_go()
 
@@ -274,7 +274,7 @@ class FileReader:
     def _find(
         self, connection: sqlite3.Connection, ids: Sequence[SeriesId]
     ) -> tuple[list[Series], list[Series]]:
-        """The series with these ids, and all there are."""
+        """The series with these ids, and all series."""
         known = read_series(connection)
         by_id = {series.id: series for series in known}
         if missing := [each for each in ids if each not in by_id]:
@@ -290,7 +290,7 @@ class FileReader:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """The connection for one caller, who sees the file as it is at the first query."""
+        """The connection in a read transaction, so that one caller sees one state of the file."""
         with self._lock:
             try:
                 self._connection.execute("BEGIN")

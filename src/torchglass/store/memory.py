@@ -1,4 +1,4 @@
-"""A run that is kept in memory, for views of something that is happening in this process."""
+"""A run in memory, for views of this process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torchglass.store.run_file import Catalog
 
 
 class MemoryStore:
-    """A sink and its reader in one."""
+    """A sink and a reader in one."""
 
     def __init__(self, run: RunRecord) -> None:
         self._run = run
@@ -42,17 +42,17 @@ class MemoryStore:
         self._lock = threading.Lock()
 
     def put_model(self, model: Model) -> None:
-        """Keep the structure; a later one replaces it."""
+        """Store the structure; a later one replaces it."""
         self._model = model
         self._revision += 1
 
     def put_document(self, document: Document) -> None:
-        """Keep a record of the whole run; a later one of its class replaces it."""
+        """Store a record of the whole run; a later one of its class replaces it."""
         self._documents[type(document)] = document
         self._revision += 1
 
     def put_frame(self, frame: Frame) -> None:
-        """Keep what was measured at one step."""
+        """Store the measurements of one step."""
         with self._lock:
             for series, point in frame.points.items():
                 self._rows[series].append((frame.step, point_values(point)))
@@ -69,13 +69,13 @@ class MemoryStore:
     def series(
         self, path: str | None = None, name: str = "", kind: SeriesKind = "scalar"
     ) -> Sequence[Series] | SeriesId:
-        """All series there are; or, for a place and a name, the id of that one."""
+        """All series; or, for a path and a name, the id of that series."""
         if path is None:
             return tuple(self._catalog.all)
         return self._catalog.id_of(path, name, kind)
 
     def run(self) -> RunRecord:
-        """Who recorded this, where and when."""
+        """The record of the run."""
         return self._run
 
     def model(self) -> Model:
@@ -85,11 +85,11 @@ class MemoryStore:
         return self._model
 
     def document(self, kind: type[D]) -> D | None:
-        """The record of this class that the run keeps, if there is one."""
+        """The run's record of this class, if there is one."""
         return cast(D | None, self._documents.get(kind))
 
     def revision(self) -> int:
-        """A number that goes up whenever the model or a document changes."""
+        """A number that increases whenever the model or a document changes."""
         return self._revision
 
     def points(self, series: SeriesId, *, after: int = -1) -> Points:
@@ -110,7 +110,7 @@ class MemoryStore:
         return [self.points(series, after=after) for series in ids]
 
     def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
-        """The bins of one series of histograms at steps above `after`; none of any other kind."""
+        """The histograms of one series at steps above `after`; empty for other kinds."""
         known = self._known(series)
         with self._lock:
             kept = [row for row in self._bins.get(series, ()) if row[0] > after]
@@ -121,11 +121,11 @@ class MemoryStore:
         )
 
     def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]:
-        """The bins of several series."""
+        """The histograms of several series."""
         return [self.histograms(series, after=after) for series in ids]
 
     def last_step(self) -> int:
-        """The latest step there is, -1 before the first."""
+        """The latest step, -1 before the first."""
         return self._last_step
 
     def finished(self) -> bool:
@@ -133,14 +133,14 @@ class MemoryStore:
         return self._finished
 
     def status(self) -> RunStatus:
-        """How the run is doing, or how it ended."""
+        """Whether the run is running, and how it ended."""
         ending = self.document(Ending)
         if ending is None:
             return RunStatus("finished" if self._finished else "running", step=self._last_step)
         return status_of_ending(ending)
 
     def close(self) -> None:
-        """End the run; what it holds can still be read."""
+        """End the run; it can still be read."""
         self._finished = True
 
     def _known(self, series: SeriesId) -> Series:

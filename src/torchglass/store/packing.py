@@ -1,14 +1,14 @@
 """The points and histograms of one step as blobs.
 
 Little-endian: the number of histograms n (uint32), their exponents (n × int16), their first bins
-(n × int64), how many bins each has (n × uint32); then all counts one after the other, each as one
+(n × int64), their numbers of bins (n × uint32); then all counts one after the other, each as one
 byte, where 255 stands for a count in a list of uint16 that follows, in which 65535 stands for a
 count in a list of int64 that follows. Most counts are small: compression would make the blob a
-third smaller, but take twice the time of all the rest.
+third smaller, but take twice the time of everything else.
 
 The numbers of a step are, little-endian: the number of series n (uint32), their ids (n × uint32),
-then the numbers of each (float64), as many as `FIELDS` names for its kind. Its bins, which are a
-blob of their own so that curves are read without them, are described in `store.bins`.
+then the values of each (float64), one per field of its kind in `FIELDS`. The bins, as described
+above, are a separate blob, so that curves can be read without them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class HistogramBins(NamedTuple):
 
 
 def pack_bins(histograms: Sequence[Histogram]) -> bytes:
-    """The bins of all histograms of a step. Raises struct.error for what no grid should hold."""
+    """The bins of all histograms of a step. Raises struct.error for values out of range."""
     number = len(histograms)
     head = struct.pack(
         f"<I{number}h{number}q{number}I",
@@ -56,12 +56,12 @@ def pack_bins(histograms: Sequence[Histogram]) -> bytes:
 
 
 def _in_bytes(histograms: Sequence[Histogram]) -> bytearray | None:
-    """The counts of all histograms if all of them are small, as those of a sample are."""
+    """The counts of all histograms if all of them fit in a byte, as those of a sample do."""
     counts: list[int] = []
     for histogram in histograms:
         counts += histogram.counts
     try:
-        # A bytearray takes in a list twice as fast as bytes do.
+        # Creating a bytearray from a list is twice as fast as bytes.
         packed = bytearray(counts)
     except ValueError:
         return None
@@ -69,7 +69,7 @@ def _in_bytes(histograms: Sequence[Histogram]) -> bytearray | None:
 
 
 def _in_lists(histograms: Sequence[Histogram]) -> bytes:
-    # An array takes in a tuple much faster than numpy does.
+    # Creating an array from a tuple is much faster than with numpy.
     counts = np.frombuffer(b"".join([array("q", each.counts) for each in histograms]), np.int64)
     middle = counts[counts >= _NOT_SMALL]
     large = middle[middle >= _NOT_MIDDLE]
@@ -99,7 +99,7 @@ def unpack_bins(blob: bytes, index: int) -> HistogramBins:
 
 
 def _counts(small: npt.NDArray[np.uint8], rest: bytes, part: slice) -> npt.NDArray[np.int64]:
-    """Some of the counts of a step; `rest` are the lists of those that are larger than a byte."""
+    """Some of the counts of a step; `rest` has the counts that do not fit in a byte."""
     counts = small[part].astype(np.int64)
     is_middle = small == _NOT_SMALL
     if not is_middle[part].any():
@@ -119,7 +119,7 @@ def _counts(small: npt.NDArray[np.uint8], rest: bytes, part: slice) -> npt.NDArr
 R = TypeVar("R")
 
 _MOST_GROWTH = 200
-"""How many times larger than packed a document may be; ours are up to 60 times larger."""
+"""The largest accepted ratio of unpacked to packed size; ours are up to 60."""
 _SMALL_DOCUMENT = 32 << 20
 
 _ID = np.dtype("<u4")
@@ -133,11 +133,11 @@ class Blobs(NamedTuple):
 
     numbers: bytes
     bins: bytes | None
-    """None where nothing is a histogram."""
+    """None if there is no histogram."""
 
 
 class _BlobSlice(NamedTuple):
-    """Where the numbers of a wanted series stand in blobs that begin alike."""
+    """The position of a wanted series in blobs with the same head."""
 
     wanted: int
     start: int
@@ -145,7 +145,7 @@ class _BlobSlice(NamedTuple):
 
 
 def pack(frame: Frame) -> Blobs:
-    """The points of one step as blobs. Raises struct.error for what no step should hold."""
+    """The points of one step as blobs. Raises struct.error for values out of range."""
     points = frame.points
     head = struct.pack(f"<I{len(points)}I", len(points), *points)
     histograms = [point for point in points.values() if isinstance(point, Histogram)]
@@ -156,7 +156,7 @@ def pack(frame: Frame) -> Blobs:
 
 
 def _numbers(point: Point) -> bytes:
-    """What `records.series.numbers` gives, packed. Names one by one are twice as fast as a list."""
+    """`records.series.point_values`, packed. Naming each field is twice as fast as a list."""
     stats = point.stats if isinstance(point, Histogram) else point
     if not isinstance(stats, Stats):
         return _pack_number(stats)
@@ -166,12 +166,12 @@ def _numbers(point: Point) -> bytes:
 
 
 def pack_document(record: object) -> bytes:
-    """A record of the whole run. Raises TypeError or ValueError for one that is not plain data."""
+    """A record of the whole run. Raises TypeError or ValueError if it is not plain data."""
     return zlib.compress(json.dumps(to_json_data(record)).encode())
 
 
 def unpack_document(cls: type[R], packed: bytes) -> R:
-    """The record of a class that was packed. Raises ValueError for one that grows without end."""
+    """The record of a class that was packed. Raises ValueError if it unpacks to far too much."""
     unpacker = zlib.decompressobj()
     text = unpacker.decompress(packed, _MOST_GROWTH * len(packed) + _SMALL_DOCUMENT)
     if unpacker.unconsumed_tail:
@@ -182,13 +182,13 @@ def unpack_document(cls: type[R], packed: bytes) -> R:
 def unpack(
     frames: Iterable[tuple[int, bytes]], wanted: Sequence[Series], known: Sequence[Series]
 ) -> list[Points]:
-    """The points of each wanted series, from the steps and numbers of frames.
+    """The points of each wanted series, from the steps and values of frames.
 
     `known` are all the series that may be in the blobs.
     """
     order = {series.id: index for index, series in enumerate(wanted)}
     widths = _widths(known)
-    # Most steps measure the same series: where those stand is worked out once for each head.
+    # Most steps measure the same series, so positions are computed once per head.
     places: dict[bytes, list[_BlobSlice]] = {}
     steps: list[list[int]] = [[] for _ in wanted]
     pieces: list[list[bytes]] = [[] for _ in wanted]
@@ -214,7 +214,7 @@ def unpack(
 def unpack_histograms(
     frames: Iterable[tuple[int, bytes, bytes]], wanted: Sequence[Series], known: Sequence[Series]
 ) -> list[Histograms]:
-    """The histograms of each wanted series, from the steps, numbers and bins of frames."""
+    """The histograms of each wanted series, from the steps, values and bins of frames."""
     found: list[list[tuple[int, Histogram]]] = [[] for _ in wanted]
     order = {series.id: at for at, series in enumerate(wanted) if series.kind == "histogram"}
     widths = _widths(known)

@@ -1,7 +1,7 @@
-"""A run file as its one writer sees it: new steps are written whole or not at all.
+"""The writer's side of a run file: each step is written completely or not at all.
 
-The newest quarter of the frames stays whole. Before it, frames go where they stand closest, so that
-what remains is spread evenly over the run, however long it lasts; the first one always stays.
+If the file may not grow, old frames are removed. The newest quarter of the frames stays complete.
+Before it, the most densely spaced frames are removed first; the first frame always stays.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from torchglass.records.series import Series, SeriesId, SeriesKind
 from torchglass.store.packing import Blobs
 
 FEWEST_FRAMES = 16
-"""A file with no more than these is not thinned any further."""
+"""A file with no more frames than this is not thinned further."""
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
-    """What the file holds, without the room that it can fill again before it grows."""
+    """The size of the file without free pages."""
     ((pages,),) = connection.execute("PRAGMA page_count")
     ((free,),) = connection.execute("PRAGMA freelist_count")
     ((size,),) = connection.execute("PRAGMA page_size")
@@ -40,8 +40,8 @@ def used_bytes(connection: sqlite3.Connection) -> int:
 
 
 def thin(connection: sqlite3.Connection) -> int:
-    """Take out some of the frames, a quarter at most; how many that were."""
-    # Sorted here, because in the order of the index nothing but the index is read.
+    """Remove at most a quarter of the frames; returns the number of removed frames."""
+    # Sorted here: without ORDER BY, SQLite reads only the index.
     rows = sorted(connection.execute("SELECT id, step FROM frames INDEXED BY frames_by_step"))
     if len(rows) <= FEWEST_FRAMES:
         return 0
@@ -52,8 +52,8 @@ def thin(connection: sqlite3.Connection) -> int:
 
 
 def choose(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The places of the frames that are missed least, a quarter of them at most, in order."""
-    # Every second one, so that no two neighbours go at once and a gap at most doubles.
+    """The indices of the frames to remove, at most a quarter of them, in order."""
+    # Every second one, so that no two neighbours are removed and a gap at most doubles.
     candidates = np.arange(1, len(steps) * 3 // 4, 2)
     gaps = np.abs(steps[candidates + 1] - steps[candidates - 1])
     close = max(2 * gaps.min(), np.quantile(gaps, 1 / 4))
@@ -62,12 +62,12 @@ def choose(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 HEARTBEAT_SECONDS = 5.0
-"""So often a writer says that it is there."""
+"""How often a writer updates its heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedFrame:
-    """All that was measured at one step, ready to be written."""
+    """The measurements of one step, packed for writing."""
 
     step: int
     time_ns: int
@@ -75,27 +75,27 @@ class PackedFrame:
 
     @property
     def bytes(self) -> int:
-        """How large it is."""
+        """Its size."""
         return len(self.blobs.numbers) + len(self.blobs.bins or b"")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PendingWrites:
-    """What is to be written in one transaction."""
+    """The contents of one transaction."""
 
     documents: Mapping[str, bytes] = field(default_factory=dict)
     """By their kind in the file, packed."""
     frames: Sequence[PackedFrame] = ()
     dropped: int = 0
-    """How many frames could not be kept until now."""
+    """The number of frames dropped so far."""
     series: Sequence[Series] = ()
-    """All there are until now."""
+    """All series so far."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """About the run, by their keys in the table "meta"."""
+    """Facts about the run, by their keys in the table "meta"."""
 
 
 class RunFile:
-    """A run file that is open for writing, and the session that writes to it."""
+    """A run file open for writing, and the session that writes to it."""
 
     def __init__(self, connection: sqlite3.Connection, run: RunRecord) -> None:
         self._connection = connection
@@ -116,7 +116,7 @@ class RunFile:
         self._dropped_written = 0
 
     def write(self, news: PendingWrites, *, max_bytes: int | None = None) -> None:
-        """Write what is new, after making room for it where the file may not grow further."""
+        """Write one transaction, after making room for it if the file may not grow."""
         new_series = news.series[self._series_written :]
         if not (news.documents or news.frames or new_series) and (
             news.dropped == self._dropped_written
@@ -149,7 +149,7 @@ class RunFile:
         return time.monotonic() - self._said_alive >= HEARTBEAT_SECONDS
 
     def _stay_alive(self) -> None:
-        """Let readers know that the process is there, although there is nothing to write."""
+        """Update the heartbeat, although there is nothing to write."""
         if self._is_silent():
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -161,9 +161,9 @@ class RunFile:
         self._said_alive = time.monotonic()
 
     def close(self, *, dropped: int = 0) -> None:
-        """Mark the run as finished and fold the journal in, so that one file remains."""
-        # On a full disk the journal is the only room that can be had for the last words. Where
-        # there is none, what was written before stays as it is.
+        """Mark the run as finished and remove the journal, so that one file remains."""
+        # On a full disk the journal is the only space left for this last write. Without it,
+        # everything written before stays valid.
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.Error, StoreError), self._connection:
@@ -173,8 +173,8 @@ class RunFile:
                 self._put_meta("dropped", self._dropped_before + dropped)
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            # Without a journal the file can also be read where nothing can be written. A reader
-            # that has it open is in the way of this, and there is no waiting for that one.
+            # Without a journal the file can also be read in a read-only folder. This fails if a
+            # reader has the file open; do not wait for it.
             self._connection.execute("PRAGMA busy_timeout = 0")
             self._connection.execute("PRAGMA journal_mode = DELETE")
         self._connection.close()
@@ -226,7 +226,7 @@ class RunFile:
 
 
 def read_meta(connection: sqlite3.Connection, key: str) -> Any:
-    """One fact about the run, None if it is not known."""
+    """A value of the table "meta", None if absent."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", [key]).fetchone()
     return None if row is None else json.loads(row[0])
 
@@ -243,17 +243,17 @@ def _this_process() -> dict[str, Any]:
 
 
 def is_there(writer: Mapping[str, Any]) -> bool | None:
-    """Whether the process that writes a run still exists; None where that cannot be seen."""
+    """Whether the process that writes a run still exists; None if that cannot be known."""
     pid: object = writer.get("pid")
     began: int | None = writer.get("began")
     if began is None or not isinstance(pid, int) or writer.get("machine") != _machine():
         return None
-    # Another process may have got the number of one that is gone.
+    # Another process may have got the id of one that has ended.
     return _began(pid) == began
 
 
 def _machine() -> str:
-    """What numbers of processes are only good for: a machine since it started, or a container."""
+    """The scope of process ids: a machine since it booted, or a container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -262,17 +262,17 @@ def _machine() -> str:
 
 
 def _began(pid: int) -> int | None:
-    """When a process began, as its system counts; None if it is gone or that is not known."""
+    """The start time of a process in system ticks; None if it has ended, or if not known."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
-    # One that was killed keeps its number until its parent has heard of it.
+    # A killed process keeps its id until its parent has waited for it.
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 class Catalog:
-    """The series of one run in the order in which they were first asked for, from any thread."""
+    """The series of one run in order of creation; thread-safe."""
 
     def __init__(self, known: Iterable[Series] = ()) -> None:
         self.all = list(known)
@@ -280,7 +280,7 @@ class Catalog:
         self._lock = threading.Lock()
 
     def id_of(self, path: str, name: str, kind: SeriesKind) -> SeriesId:
-        """The id of a series, made on first use."""
+        """The id of a series, created on first use."""
         key = (path, name, kind)
         if key not in self._ids:
             with self._lock:
@@ -299,5 +299,5 @@ class Catalog:
 
 
 def _writable(name: str) -> str:
-    """A name as UTF-8 can hold it: a lone surrogate, as in a file's name, is spelled out."""
+    """A name as valid UTF-8: a lone surrogate, as in some file names, is escaped."""
     return str(name).encode("utf-8", "backslashreplace").decode()

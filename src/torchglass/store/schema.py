@@ -25,7 +25,7 @@ VIEWS = {
         SELECT id, step, time_ns, 1 AS session, blob, NULL AS bins FROM main.frames;
     """,
 }
-"""What makes a file of an earlier version look like one of today, without writing to it."""
+"""Views that make a file of an earlier version look current, without writing to it."""
 
 UPGRADES = {
     1: """
@@ -44,7 +44,7 @@ UPGRADES = {
     PRAGMA user_version = 2;
     """,
 }
-"""What turns a file of an earlier version into one of today, when a run is resumed."""
+"""Statements that upgrade a file of an earlier version when a run is resumed."""
 
 SCHEMA_VERSION = 2
 # 1: meta, model, series, frames, trace.
@@ -52,7 +52,7 @@ SCHEMA_VERSION = 2
 #    them, so that a run can be resumed.
 
 APPLICATION_ID = 0x74676C73
-"""Marks an SQLite file as a Torchglass run ("tgls"), so that no other database is taken for one."""
+"""Marks an SQLite file as a Torchglass run ("tgls")."""
 
 SCHEMA = f"""
 PRAGMA page_size = 8192;        -- steps are large: a third less work than with 4096
@@ -108,28 +108,28 @@ COMMIT;
 """
 
 Journal = Literal["WAL", "TRUNCATE"]
-"""How a file that is being written can be taken back to its last commit."""
+"""The SQLite journal mode of a file that is being written."""
 
 _MOST_JOURNAL_BYTES = 16 << 20
-"""To this size a journal is cut back once it was needed to be larger."""
+"""A larger journal is truncated to this size."""
 
 _STRANGE = """SELECT count(*) FROM main.sqlite_master
 WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"""
 
 _DAMAGED = (sqlite3.DatabaseError, UnicodeDecodeError, KeyError)
-"""What comes of bytes that no writer of ours has written; messages that quote them may be bytes."""
+"""The exceptions that a corrupt file raises; the messages may not be valid UTF-8."""
 
 
 _NOT_OPENED = (OSError, ValueError, sqlite3.Error)
-"""What opening a file can raise: a path with a NUL in it is a ValueError."""
+"""The exceptions of opening a file; a path with a NUL raises ValueError."""
 
 
 _LOCK_SECONDS = 60
-"""How long a reader waits for a lock: without a write-ahead log a busy writer holds it often."""
+"""How long a reader waits for a lock, which a writer without a write-ahead log often holds."""
 
 
 def has_begun(path: Path) -> bool:
-    """Whether a writer has put anything into a file."""
+    """Whether a file has content."""
     try:
         return path.is_file() and path.stat().st_size > 0
     except (OSError, ValueError) as error:
@@ -137,15 +137,15 @@ def has_begun(path: Path) -> bool:
 
 
 def reserve(path: Path) -> bool:
-    """Make an empty file for a run; False if the name is taken, also by another process just now.
+    """Create an empty file for a run; False if the name is taken.
 
-    Only one of all processes that ask for a name gets it.
+    Only one of several processes that ask for the same name gets it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(exist_ok=False)
     except (OSError, ValueError) as error:
-        # A folder that is a file has the same error as a name that is taken.
+        # If the folder is a file, the error is the same as for a name that is taken.
         if isinstance(error, FileExistsError) and path.parent.is_dir():
             return False
         raise _not_written(path, error) from error
@@ -155,9 +155,9 @@ def reserve(path: Path) -> bool:
 def create(
     path: Path, journal: Journal = "WAL", *, is_reserved: bool = False
 ) -> sqlite3.Connection:
-    """A new, empty run file, open for writing. What is already there is never overwritten.
+    """A new, empty run file, open for writing. An existing file is never overwritten.
 
-    An empty file may be there if it `is_reserved`.
+    With `is_reserved` an empty file may exist.
     """
     try:
         if not (is_reserved and path.exists()) and not reserve(path):
@@ -184,7 +184,7 @@ def _not_written(path: Path, error: Exception) -> StoreError:
 
 
 def open_to_append(path: Path, journal: Journal = "WAL") -> sqlite3.Connection:
-    """A run file that is there, of today's version or brought to it, open for writing."""
+    """An existing run file, upgraded to the current version, open for writing."""
     with contextlib.closing(open_read_only(path)) as connection:
         version = _check(path, connection)
     upgrade = f"BEGIN; {UPGRADES[version]} COMMIT;" if version < SCHEMA_VERSION else ""
@@ -195,7 +195,7 @@ def open_to_append(path: Path, journal: Journal = "WAL") -> sqlite3.Connection:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """A run file open for reading from any thread, whether or not it is still being written."""
+    """A run file open for reading from any thread, also while it is being written."""
     if not has_begun(path):
         if not path.is_file():
             raise StoreError(f"there is no run file {path}")
@@ -227,9 +227,9 @@ def _refuse_locked(path: Path, error: Exception) -> None:
 
 
 def remove_log(path: Path) -> None:
-    """Move what is in the write-ahead log of a finished run into its file, if nobody has it open.
+    """Move the write-ahead log of a finished run into its file, if nobody has it open.
 
-    SQLite does this when the last connection closes, but not if that one could only read.
+    SQLite does this when the last connection closes, but not if that one is read-only.
     """
     if path.with_name(f"{path.name}-wal").exists():
         with contextlib.suppress(sqlite3.Error):
@@ -263,7 +263,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _recovered(path: Path) -> sqlite3.Connection | None:
-    """Open a file whose writer was killed within a commit and had no write-ahead log."""
+    """Open a file whose writer was killed during a commit and had no write-ahead log."""
     try:
         _connect(path, "mode=rw").close()
         return _connect(path, "mode=ro")
@@ -272,7 +272,7 @@ def _recovered(path: Path) -> sqlite3.Connection | None:
 
 
 def _connect_in_read_only_directory(path: Path, error: sqlite3.Error) -> sqlite3.Connection:
-    """Open a file beside which SQLite may not put the index of its journal."""
+    """Open a file in a folder where SQLite cannot create the index of its journal."""
     for journal in (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")):
         if journal.exists() and journal.stat().st_size:
             raise StoreError(
@@ -286,7 +286,7 @@ def _connect_in_read_only_directory(path: Path, error: sqlite3.Error) -> sqlite3
 
 
 def _check(path: Path, connection: sqlite3.Connection) -> int:
-    """The version of a file, if it is a run and not of a later version than ours."""
+    """The format version of a file; raises if it is not a run, or of a newer version."""
     ((application,),) = connection.execute("PRAGMA application_id")
     ((version,),) = connection.execute("PRAGMA user_version")
     if application != APPLICATION_ID:
@@ -317,7 +317,7 @@ _OVER_A_NETWORK = frozenset((
 
 
 def file_system_of(path: Path) -> str:
-    """The name of the file system that a path is on, "" where the machine does not tell."""
+    """The name of the file system of a path, "" if not known."""
     try:
         lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -326,24 +326,24 @@ def file_system_of(path: Path) -> str:
 
 
 def deepest(path: Path, mounts: Iterable[str]) -> str:
-    """The file system of the mount that holds a path, from lines as in /proc/self/mounts."""
+    """The file system of the mount of a path, from lines as in /proc/self/mounts."""
     best, name = -1, ""
     for line in mounts:
         _, place, kind, *_ = line.split(" ")
         folder = Path(_unescaped(place))
-        # Of two mounts at one place the later one covers the other.
+        # The later of two mounts at one path covers the other.
         if len(folder.parts) >= best and path.is_relative_to(folder):
             best, name = len(folder.parts), kind
     return name
 
 
 def is_over_a_network(file_system: str) -> bool:
-    """Whether other machines may have the same files open, which a write-ahead log cannot bear."""
+    """Whether other machines may open the same files, which a write-ahead log does not support."""
     return file_system.removeprefix("fuse.") in _OVER_A_NETWORK
 
 
 def journal_for(path: Path, file_system: Callable[[Path], str]) -> Journal:
-    """The journal that a run file at this path can have; says so if it is not the usual one."""
+    """The journal mode for a path; warns if it is not the usual one."""
     kind = file_system(path)
     if not is_over_a_network(kind):
         return "WAL"
@@ -355,7 +355,7 @@ def journal_for(path: Path, file_system: Callable[[Path], str]) -> Journal:
 
 
 def _unescaped(place: str) -> str:
-    """A path as it is, where spaces and such stand as octal numbers."""
+    """A path in which spaces and other characters are octal escapes, unescaped."""
     return (
         place.encode("utf-8", "surrogateescape")
         .decode("unicode_escape")

@@ -1,4 +1,4 @@
-"""A traced pass in a run file, and the name of the file beside it that holds its tensors."""
+"""Reads and writes a traced pass in a run file; its tensors are in a file beside it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from torchglass.store.run_file import PendingWrites, RunFile
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTrace:
-    """What a file tells of a pass."""
+    """A traced pass as stored in a file."""
 
     model: Model
     trace: TraceRecord
     random_seed: int | None = None
     saved_only: bool = False
-    """Whether ops whose tensors were not saved are left out of the listing."""
+    """Whether the trace lists only ops whose tensors were saved."""
 
 
 def tensors_file(path: Path) -> Path:
-    """Where the tensors of the trace in a run file are. No model's weights are called like that."""
+    """The path of the tensors of a trace, a name that model weights do not have."""
     return path.with_name(f"{path.name}.safetensors")
 
 
@@ -52,7 +52,7 @@ def write_trace(path: Path, run: RunRecord, stored: StoredTrace) -> None:
 
 
 def read_trace(path: Path) -> StoredTrace:
-    """The pass that a run file holds."""
+    """The traced pass in a run file."""
     with FileReader(path) as reader:
         model, trace, seed = reader.model(), reader.document(TraceRecord), reader.random_seed()
         saved_only = reader.lists_saved_only()

@@ -1,4 +1,4 @@
-"""The writing side of a run file: the training hands over, a thread of its own writes."""
+"""Writes a run file: the training hands over steps, and a background thread writes them."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from torchglass.store.run_file import Catalog, PackedFrame, PendingWrites, RunFi
 from torchglass.store.schema import file_system_of, journal_for
 
 FLUSH_SECONDS = 0.5
-"""What a killed process loses is at most this long ago, and the time of one commit."""
+"""A killed process loses at most this time, plus the time of one commit."""
 
 FLUSH_BYTES = 4 << 20
-"""So much that is waiting is written without waiting for the time to be up."""
+"""This much pending data is written at once."""
 
 FLUSH_FRAMES = 1_000
-"""At most so many frames are one transaction, so that a disk that fills up keeps those before."""
+"""The most frames per transaction, so that earlier ones are safe when a disk fills up."""
 
 PORTIONS = 16
-"""A file that may not grow is written in so many parts of it at least."""
+"""A file that may not grow is written in at least this many parts."""
 
 MOST_WAITING_BYTES = 128 << 20
-"""Beyond these frames are dropped and counted."""
+"""Above this, frames are dropped and counted."""
 
 CLOSE_SECONDS = 10.0
-"""How long `close` waits for a disk that does not answer."""
+"""How long `close` waits for a slow disk."""
 
 _WHOLE = struct.Struct("<qq")
 _NOT_PLAIN = (struct.error, TypeError, ValueError, OverflowError, RecursionError)
-"""What packing says of something that no record should hold."""
+"""The exceptions of packing invalid data."""
 _NEVER_WRITTEN = (
     sqlite3.DataError,
     sqlite3.IntegrityError,
     sqlite3.InterfaceError,
     sqlite3.ProgrammingError,
 )
-"""What SQLite says of values that it cannot hold; its other errors are those of disks."""
+"""SQLite's errors for values that it cannot store; its other errors concern the disk."""
 
 
 class FileSink:
-    """Writes a run to a new file, as `records.flow.Sink` promises: no waiting, no raising.
+    """Writes a run to a new file, as `records.reader.Sink` requires: no waiting, no raising.
 
     With `resume` it goes on with the file that is there, if there is one: steps continue, and where
     they begin again at an earlier step, what was written from there on becomes a branch that was
@@ -77,10 +77,10 @@ class FileSink:
     ) -> None:
         self.path = Path(path)
         self._place = self.path.absolute()
-        """Where the file is, whatever folder the training goes to."""
+        """Absolute, in case the training changes the working directory."""
         self._resume = resume
         self._is_reserved = is_reserved
-        """Whether an empty file was made for it before."""
+        """Whether an empty file was created for it before."""
         self._max_bytes = max_bytes
         self._journal = journal_for(self.path, file_system)
         self._owner = os.getpid()
@@ -94,7 +94,7 @@ class FileSink:
         """Whether the file was deleted."""
         self._lock = threading.Lock()
         self._awaited: list[threading.Event] = []
-        """Set once all that was waiting before is written."""
+        """Set when everything that was pending before is written."""
         self._wake = threading.Event()
         self._closing = False
         opened: Future[Catalog] = Future()
@@ -111,19 +111,19 @@ class FileSink:
         atexit.register(self.close)
 
     def put_model(self, model: Model) -> None:
-        """Keep the structure; a later one replaces it."""
+        """Store the structure; a later one replaces it."""
         self._put("model", model)
 
     def put_document(self, document: Document) -> None:
-        """Keep a record of the whole run; a later one of its class replaces it."""
+        """Store a record of the whole run; a later one of its class replaces it."""
         self._put(DOCUMENT_NAMES[type(document)], document)
 
     def series(self, path: str, name: str, kind: SeriesKind = "scalar") -> SeriesId:
-        """The id of the series with this place and name, made on first use."""
+        """The id of the series with this path and name, created on first use."""
         return self._catalog.id_of(path, name, kind)
 
     def put_frame(self, frame: Frame) -> None:
-        """Keep what was measured at one step, or count it as dropped when too much is waiting.
+        """Store the measurements of one step, or count it as dropped if too much is pending.
 
         It is packed at once: thousands of small objects that wait would be looked through by every
         garbage collection meanwhile.
@@ -145,7 +145,7 @@ class FileSink:
             self._wake.set()
 
     def flush(self) -> None:
-        """Wait until all that was put until now is in the file, or the disk does not answer."""
+        """Wait until everything so far is in the file, or the disk does not respond."""
         if self._is_open() and threading.current_thread() is not self._thread:
             written = threading.Event()
             with self._lock:
@@ -154,11 +154,11 @@ class FileSink:
             written.wait(CLOSE_SECONDS)
 
     def close(self) -> None:
-        """Write what is still waiting, mark the run as finished, and let go of the file."""
+        """Write what is pending, mark the run as finished, and close the file."""
         if self._is_open():
             self._closing = True
             atexit.unregister(self.close)
-            # The garbage collector may close a run that nobody has any more in any thread.
+            # The garbage collector may close an unreferenced run in any thread.
             if threading.current_thread() is not self._thread:
                 self._wake.set()
                 self._thread.join(CLOSE_SECONDS)
@@ -206,7 +206,7 @@ class FileSink:
             raise
 
     def _flush(self, file: RunFile, catalog: Catalog) -> None:
-        """Write what is waiting; what cannot be written now waits for the next time."""
+        """Write what is pending; what cannot be written now is tried again next time."""
         with self._lock:
             awaited, self._awaited = self._awaited, []
         try:
@@ -226,7 +226,7 @@ class FileSink:
                 written.set()
 
     def _look_for_file(self) -> None:
-        """Say it once when the file was deleted: the system lets us write on, to nowhere."""
+        """Warn once if the file was deleted, because the system lets us continue to write."""
         if not self._is_lost and not os.path.lexists(self._place):
             self._is_lost = True
             warn(
@@ -235,7 +235,7 @@ class FileSink:
             )
 
     def _write_some(self, file: RunFile, catalog: Catalog) -> bool:
-        """Write one transaction; True if more is waiting."""
+        """Write one transaction; True if more is pending."""
         with self._lock:
             documents = dict(self._documents)
             frames = self._next_frames()
@@ -246,7 +246,7 @@ class FileSink:
                 raise
             self._fence.caught(problem)
             self._dropped += len(frames)
-            # A document is given up only if it fails alone: the next try is without these frames.
+            # A document is dropped only if it fails alone: the next try is without these frames.
             self._forget({} if frames else documents, frames)
         return bool(self._frames)
 
@@ -261,14 +261,14 @@ class FileSink:
             documents=self._packed_documents(documents),
             frames=frames,
             dropped=self._dropped,
-            # Taken last, so that all that the frames speak of are among them.
+            # Read last, so that it includes all series of the frames.
             series=catalog.all,
         )
         file.write(news, max_bytes=self._max_bytes)
         self._forget(documents, frames)
 
     def _next_frames(self) -> tuple[PackedFrame, ...]:
-        """Those of one transaction: few enough that the past can make room for them."""
+        """The frames of one transaction: few enough that old frames can make room for them."""
         first = tuple(islice(self._frames, FLUSH_FRAMES))
         if self._max_bytes is None:
             return first
@@ -296,7 +296,7 @@ class FileSink:
     def _forget(
         self, documents: Mapping[str, Document | Model], frames: Sequence[PackedFrame]
     ) -> None:
-        """Let go of what was written."""
+        """Remove what was written from the queue."""
         with self._lock:
             for frame in frames:
                 self._frames.popleft()
@@ -306,7 +306,7 @@ class FileSink:
                     del self._documents[kind]
 
     def _warn(self, message: str) -> None:
-        """Warn of the first trouble; what follows from it is counted and can be read."""
+        """Warn about the first problem; later ones are only counted."""
         if not self._warned:
             self._warned = True
             warn(message)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def hold(model: Model, *documents: Document) -> Reader:
-    """A model and what is known of it, as a run that is over: a view need not wait for more."""
+    """A model and its documents as a finished run, so that a view does not wait for more."""
     from torchglass.store.memory import MemoryStore
 
     store = MemoryStore(RunRecord(name=model.name, created_ns=time.time_ns()))
@@ -29,7 +29,7 @@ def hold(model: Model, *documents: Document) -> Reader:
 
 
 def reader_of_result(target: object) -> Reader | None:
-    """A reader of what another verb gave back; None for anything else."""
+    """A reader of the result of another verb; None for anything else."""
     from torchglass.results.memory import Memory
     from torchglass.results.profile import Profile
     from torchglass.results.run import SavedRun
@@ -50,7 +50,7 @@ def reader_of_result(target: object) -> Reader | None:
 
 
 def _values_of(trace: Trace) -> list[Statistics]:
-    """The values of a trace's tensors summed up, where it kept any.
+    """The statistics of a trace's saved tensors, if it has any.
 
     A part for each module that ran, and one for each op, whose path is "op:" and its number.
     """
@@ -60,7 +60,7 @@ def _values_of(trace: Trace) -> list[Statistics]:
         return []
 
     def measured(value: Value) -> CallTensor:
-        # Of an op with several outputs only the first is summed up.
+        # Only the first output of an op is measured.
         op = None if value.output else value.op
         stats = trace.stats(op) if op in kept and op is not None else None
         return CallTensor(place=value.place, spec=value.spec, stats=stats)

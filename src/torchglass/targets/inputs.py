@@ -1,4 +1,4 @@
-"""Inputs as they are written on a command line.
+"""Model inputs as written on the command line.
 
 1x3x224x224         random numbers of that shape, where the model is and in its dtype
 2x16:long           zeros, which every embedding has a row for
@@ -43,9 +43,9 @@ class InputSpec:
 
     shape: tuple[int, ...]
     dtype: str = ""
-    """torch's name of it; "" for the one that the model computes in."""
+    """torch's dtype name; "" for the dtype of the model."""
     name: str = ""
-    """The argument of forward that it is for; "" for the next one in order."""
+    """The name of the forward argument; "" for the next positional one."""
 
 
 def parse_input(text: str) -> InputSpec:
@@ -64,7 +64,7 @@ def parse_input(text: str) -> InputSpec:
 def ready_to_run(
     target: object, texts: Iterable[str], *, fake: bool = False
 ) -> tuple[object, list[Any], dict[str, Any]]:
-    """The live model that a target names, and the arguments of its forward."""
+    """The live model of a target, and the arguments of its forward."""
     model = resolve(target)
     if isinstance(model, Path):
         raise TargetError(
@@ -116,7 +116,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _home(model: object) -> tuple[torch.device, torch.dtype]:
-    """Where a model is, and the dtype it computes in."""
+    """The device and dtype of a model."""
     import torch
 
     tensors = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
@@ -136,7 +136,7 @@ def _shape(sizes: str, text: str) -> tuple[int, ...]:
 
 
 def _dtype(name: str, text: str) -> str:
-    """torch's own name of a dtype: "long" is "int64"."""
+    """torch's name of a dtype: "long" is "int64"."""
     import torch
 
     name = name.removeprefix("torch.")

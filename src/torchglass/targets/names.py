@@ -1,4 +1,4 @@
-"""What the name of a target stands for: a file, a folder, a module or an object.
+"""Resolves the name of a target: a file, a folder, a module or an object.
 
 net.py:Net                    a class, function or instance in a file
     torchvision.models:resnet18   … or in a module
@@ -36,7 +36,7 @@ _NO_MODEL = "no nn.Module, no class of one, and no function without arguments"
 
 
 def resolve(target: object) -> object:
-    """The thing that a target names: a live object, or the path of a checkpoint or a run.
+    """The object that a target names: a live object, or the path of a checkpoint or a run.
 
     A class or function is called with no arguments; what is not a name is given back as it is.
     """
@@ -54,19 +54,19 @@ def resolve(target: object) -> object:
 
 
 def near(name: str, names: Iterable[str]) -> str:
-    """A question that offers the names most like one that is not there; "" without any."""
+    """A "did you mean" question with similar names; "" if there are none."""
     close = difflib.get_close_matches(name, list(names), n=3)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def near_or_all(name: str, names: Iterable[str]) -> str:
-    """The names most like one that is not there; without any, those that there are."""
+    """The names similar to a missing one, or else all names."""
     every = [known for known in names if known]
     return near(name, every) or (_listed(every) if every else "")
 
 
 def _incomplete(text: str) -> TargetError:
-    """Why a text without a name in it is no target."""
+    """Why a text without an object name is not a target."""
     if not text:
         return TargetError(f"no target given: name {_KINDS}")
     path = Path(text).expanduser()
@@ -96,7 +96,7 @@ def _staying_alive(place: str) -> Iterator[None]:
 
 
 def _import(place: str) -> ModuleType:
-    """The module of a Python file or with a dotted name."""
+    """The module of a Python file or dotted name."""
     if place.endswith(".py"):
         path = Path(place).expanduser()
         if not path.is_file():
@@ -115,11 +115,11 @@ def _import(place: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """The module of a file, by its dotted name where it is part of a package."""
+    """The module of a file, under its dotted name if it is part of a package."""
     root, parts = path.parent, [path.stem]
     while (root / "__init__.py").is_file():
         root, parts = root.parent, [root.name, *parts]
-    # It stays there, as when Python runs the file: a factory or forward may import late.
+    # The folder stays in sys.path, as when Python runs the file: code may import later.
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     if len(parts) > 1:
@@ -129,7 +129,7 @@ def _import_file(path: Path) -> ModuleType:
         return _run_file(path, path.stem)
     if getattr(loaded, "__file__", None) == str(path):
         return loaded
-    # Another module has the name already: a types.py must not take the place of Python's own.
+    # The name is taken by another module: a types.py must not replace Python's own.
     return _run_file(path, f"_torchglass_{path.stem}")
 
 
@@ -149,7 +149,7 @@ def _run_file(path: Path, name: str) -> ModuleType:
 
 
 def _attribute(module: ModuleType, name: str, place: str) -> Any:
-    """What stands at a dotted name in a module."""
+    """The object with a dotted name in a module."""
     value: Any = module
     owner = place
     for part in name.split("."):
@@ -176,7 +176,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _made(value: Any, text: str) -> object:
-    """What a class or function gives when it is called; anything else as it is."""
+    """The result of calling a class or function; any other object unchanged."""
     from torch import nn
 
     # An instance may be callable and still be the target: a diffusers pipeline is.
@@ -201,7 +201,7 @@ def _is_recipe(value: Any) -> bool:
 
 
 def _required(recipe: Any) -> list[str]:
-    """The names of the arguments that a call cannot do without."""
+    """The names of the required arguments."""
     try:
         parameters = inspect.signature(recipe).parameters.values()
     except (TypeError, ValueError):
@@ -215,7 +215,7 @@ def _required(recipe: Any) -> list[str]:
 
 
 def _models_in(module: ModuleType) -> list[str]:
-    """The names in a module that stand for models: instances, classes, and functions to call."""
+    """The names of models in a module: instances, classes, and functions that create one."""
     from torch import nn
 
     def offers(name: str, value: Any) -> bool:
@@ -238,12 +238,12 @@ _MOST = 200
 
 
 def find_targets(folder: Path) -> list[Path]:
-    """What can be looked at in a folder and the ones in it, the latest first."""
+    """The files that can be opened in a folder and its subfolders, latest first."""
     return find_files(folder, lambda path: path.suffix in _TARGETS)
 
 
 def find_files(folder: Path, is_wanted: Callable[[Path], bool]) -> list[Path]:
-    """Some files in a folder and the ones in it, the latest first."""
+    """Some files in a folder and its subfolders, latest first."""
     found = filter(is_wanted, _files(folder, _DEPTH))
     return sorted(found, key=_changed, reverse=True)[:_MOST]
 

@@ -1,4 +1,4 @@
-"""Any target as the record of a model, or as a reader."""
+"""Opens any target as the record of a model, or as a reader."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _DATABASE = b"SQLite format 3\0"
 
 
 def is_reader(target: object) -> TypeGuard[Reader]:
-    """Whether a target can be looked through as it is."""
-    # By its class: asking the instance would run the properties of a user's module.
+    """Whether a target is already a reader."""
+    # Checks the class: the instance would run the properties of a user's module.
     return issubclass(type(target), Reader)
 
 
 def is_live(target: object) -> bool:
-    """Whether a target is an object of the user's, and not a file, a record or a reader."""
+    """Whether a target is a user's object, not a file, a record or a reader."""
     kept = isinstance(target, (str, PathLike, Model)) or is_reader(target)
     return not (kept or is_state(target))
 
 
 def is_state(target: object) -> TypeGuard[Mapping[object, object]]:
-    """Whether a target is what was saved of a model, such as a dict of tensors."""
+    """Whether a target is saved state of a model, such as a dict of tensors."""
     if not isinstance(target, Mapping):
         return False
     from torchglass.capture.model.live_modules import module_parts
@@ -38,14 +38,14 @@ def is_state(target: object) -> TypeGuard[Mapping[object, object]]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a path is a run file, or a folder with those of all ranks of a run."""
+    """Whether a path is a run file, or a folder with the run files of all ranks."""
     if path.is_dir():
         return any(path.glob(f"*{RUN_SUFFIX}"))
     return path.suffix == RUN_SUFFIX or _is_database(path)
 
 
 def _is_database(path: Path) -> bool:
-    """Whether a file is one of SQLite's, as runs are under any name."""
+    """Whether a file is an SQLite database, as all runs are."""
     try:
         with path.open("rb") as file:
             return file.read(len(_DATABASE)) == _DATABASE
@@ -78,7 +78,7 @@ def read(target: object, *, unsafe: bool = False) -> Model:
 
 
 def open_reader(target: object, *, unsafe: bool = False) -> Reader:
-    """A reader of any target; a model that no run was made of is read into memory."""
+    """A reader of any target; a model is read into memory."""
     target = resolve(target)
     if is_reader(target):
         return target

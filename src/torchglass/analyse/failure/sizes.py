@@ -22,12 +22,12 @@ SAME_SHAPE = frozenset(
         *("sqrt", "square", "sub", "tanh", "to", "truediv", "type", "type_as"),
     )
 )
-"""What gives each number a new value and leaves it at its place."""
+"""Functions that compute element by element."""
 _PLACES = re.compile(r"pool([123])d$")
 
 
 def set_by(ops: Sequence[OpRecord], operand: Operand, dim: int) -> OpId | None:
-    """The op that gave a tensor its size in a dimension; None for what no op made."""
+    """The op that set the size of a dimension; None if no op did."""
     while operand.op is not None:
         op = ops[operand.op]
         shape = op.outputs[operand.output].spec.shape or ()
@@ -40,21 +40,21 @@ def set_by(ops: Sequence[OpRecord], operand: Operand, dim: int) -> OpId | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A parameter or buffer that was too short for the slice that was taken of it."""
+    """A parameter or buffer that was too short for a slice of it."""
 
     held: Operand
     dim: int
     asked: int
-    """Where the slice was to end."""
+    """The end of the slice."""
 
     @property
     def size(self) -> int:
-        """What there is of it."""
+        """Its actual length."""
         return (self.held.spec.shape or ())[self.dim]
 
 
 def limit_behind(ops: Sequence[OpRecord], operand: Operand) -> Limit | None:
-    """The held tensor that ran out where a tensor came from: `positions[:, :600]` of 512."""
+    """The parameter or buffer that a tensor is a too long slice of: `positions[:, :600]` of 512."""
     waiting, seen = [operand.op], set[OpId]()
     while waiting:
         number = waiting.pop()
@@ -71,7 +71,7 @@ def limit_behind(ops: Sequence[OpRecord], operand: Operand) -> Limit | None:
 
 
 def depends_on_inputs(ops: Sequence[OpRecord], operand: Operand) -> bool:
-    """Whether the values of a tensor come from an input of the model."""
+    """Whether the values of a tensor depend on an input of the model."""
     waiting, seen = [operand.op], set[OpId]()
     while waiting:
         number = waiting.pop()
@@ -85,7 +85,7 @@ def depends_on_inputs(ops: Sequence[OpRecord], operand: Operand) -> bool:
 
 
 def input_of_size(ops: Sequence[OpRecord], size: int) -> tuple[OpRecord, int] | None:
-    """The input of the model that has a size, and in which dimension; that of indices first."""
+    """The input of the model with a size, and the dimension; integer inputs first."""
     found = [
         (op, dim)
         for op in ops
@@ -117,7 +117,7 @@ def _short_slices(op: OpRecord) -> Iterator[Limit]:
 
 
 def _handed_on(op: OpRecord, shape: tuple[int, ...], dim: int) -> tuple[Operand, int] | None:
-    """The operand and its dimension whose size an op passes on as a dimension of its result."""
+    """The operand and dimension from which a dimension of the result gets its size."""
     function = plain_name(op.function)
     if not op.operands:
         return None
@@ -133,7 +133,7 @@ def _handed_on(op: OpRecord, shape: tuple[int, ...], dim: int) -> tuple[Operand,
 
 
 def _untouched(function: str, op: OpRecord, rank: int) -> int:
-    """How many of the first dimensions an op leaves as they are in its first operand."""
+    """The number of leading dimensions that an op keeps from its first operand."""
     if function in ("linear", "embedding"):
         return rank - 1
     if function.startswith("conv"):
@@ -144,7 +144,7 @@ def _untouched(function: str, op: OpRecord, rank: int) -> int:
 
 
 def _moved_from(op: OpRecord, function: str, dim: int) -> int | None:
-    """The dimension of the operand that stands at `dim` in the result."""
+    """The dimension of the operand that becomes `dim` of the result."""
     rank = len(op.operands[0].spec.shape or ())
     _, settings = arguments(op)
     asked = settings.get("dims", (settings.get("dim0"), settings.get("dim1")))
@@ -160,21 +160,21 @@ def _moved_from(op: OpRecord, function: str, dim: int) -> int | None:
 _LARGEST = 1024
 
 Step = Callable[[int], int]
-"""The height and width of a square image, to that of what an op makes of it."""
+"""From the side of a square image to the side of an op's result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """An input of the model, and the square sizes with which it would fit."""
+    """An input of the model, and the square image sizes that would fit."""
 
     input: OpRecord
     least: int
     most: int
-    """No larger one was looked at where it is the largest there is."""
+    """The largest one; if it is the search limit, larger ones were not tried."""
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The smallest and, if it is known, the largest one."""
+        """The smallest and, if known, the largest one."""
         before = (self.input.outputs[0].spec.shape or ())[:-2]
         ends = (self.least,) if self.most in (self.least, _LARGEST) else (self.least, self.most)
         return tuple((*before, size, size) for size in ends)
@@ -183,7 +183,7 @@ class Images:
 def fitting_images(
     ops: Sequence[OpRecord], operand: Operand, fits: Callable[[int], bool]
 ) -> Images | None:
-    """The inputs for which a tensor N×C×H×W would have a height and width that fit.
+    """The inputs for which a tensor N×C×H×W would have a fitting height and width.
 
     None where the way from the input is not a line of ops whose sizes are known, or no size fits.
     """
@@ -207,7 +207,7 @@ def _fits(side: int | None, fits: Callable[[int], bool]) -> bool:
 
 
 def _side(operand: Operand) -> int | None:
-    """The height of a square image; None for all else."""
+    """The height of a square image; None for other tensors."""
     shape = operand.spec.shape or ()
     return shape[-1] if len(shape) == 4 and shape[-1] == shape[-2] else None
 
@@ -221,7 +221,7 @@ def _through(steps: Sequence[Step], side: int | None) -> int | None:
 
 
 def _step(op: OpRecord) -> Step | None:
-    """What an op does to the size of an image; None where that is not known."""
+    """How an op changes the size of an image; None if not known."""
     function = plain_name(op.function)
     if sum(operand.op is not None for operand in op.operands) != 1 or op.operands[0].op is None:
         return None
@@ -233,7 +233,7 @@ def _step(op: OpRecord) -> Step | None:
     if settings.get("ceil_mode", False):
         return None
     kernel = tensors[1].shape[2:] if function == "conv2d" else settings.get("kernel_size")
-    # A pool moves by its own size unless it is told otherwise.
+    # The stride of a pool defaults to its kernel size.
     stride = settings.get("stride") or (1 if function == "conv2d" else kernel)
     window = _one(kernel), _one(stride), _one(settings.get("padding", 0))
     return _window(*window, _one(settings.get("dilation", 1)))
@@ -252,7 +252,7 @@ def _window(
 
 
 def _one(setting: object) -> int | None:
-    """A setting that is one number for height and width."""
+    """A setting with the same value for height and width."""
     values = set(setting) if isinstance(setting, tuple) else {setting}
     value = values.pop()
     return value if not values and isinstance(value, int) else None
