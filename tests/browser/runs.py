@@ -186,7 +186,7 @@ def findings() -> Findings:
             Finding(
                 severity="error",
                 kind="nan",
-                message="softmax made 3 NaN out of finite numbers",
+                message="softmax produced 3 NaN out of finite numbers",
                 path="blocks.2.attention",
                 op="softmax",
                 step=12,

@@ -129,7 +129,7 @@ def test_a_nan_that_the_forward_makes_is_an_error_where_it_is_made() -> None:
     text = shown(model, torch.tensor([-1.0, 4.0]), press=("exclamation_mark",))
 
     assert "1 error" in text
-    assert "sqrt made 1 NaN" in text
+    assert "sqrt produced 1 NaN" in text
     assert "1 ✗" in text
     assert "2 ✗" not in text
 

@@ -108,7 +108,7 @@ def test_an_error_is_raised_at_the_users_line_and_tells_the_story() -> None:
     lines = [frame.line for frame in traceback.extract_tb(raised.tb) if HERE in frame.filename]
     assert lines[-1] == "mixed = torch.sqrt(mixed - 0.5)"
     story = str(raised.value)
-    assert "sqrt made 48 NaN among 48 values in module 0" in story
+    assert "sqrt produced 48 NaN among 48 values in module 0" in story
     assert "mixed = torch.sqrt(mixed - 0.5)" in story
     assert "input   1×3×16 float32  -0.5 … -0.5" in story
     assert "48 NaN, the first at [0, 0, 0]" in story
@@ -324,7 +324,7 @@ def test_a_function_of_the_users_own_is_found_by_its_name() -> None:
 
     messages = [finding.message for finding in found(model, torch.ones(1, 2), train=True)]
 
-    assert "the backward of Spoils made 2 NaN among 2 values in module 1" in messages
+    assert "the backward of Spoils produced 2 NaN among 2 values in module 1" in messages
 
 
 def test_a_gradient_that_was_bad_from_the_start_is_told_as_such() -> None:
@@ -353,7 +353,7 @@ def test_a_warning_comes_once_for_each_place() -> None:
             model(-torch.ones(2))
 
     assert len(caught) == 1
-    assert "log made 2 NaN" in str(caught[0].message)
+    assert "log produced 2 NaN" in str(caught[0].message)
     assert len(guarded.findings) == 1
 
 
@@ -385,7 +385,7 @@ def test_a_step_of_an_optimizer_that_spoils_a_parameter_is_found() -> None:
 
     finding = only(guarded.findings)
     assert (finding.phase, finding.op) == ("optimizer", "SGD.step")
-    assert "made 2 Inf among 2 values" in finding.message
+    assert "produced 2 Inf among 2 values" in finding.message
 
 
 def test_an_op_in_place_is_shown_with_what_it_wrote_over() -> None:
@@ -467,7 +467,7 @@ def test_a_backward_can_be_run_again_alone(forward: Any, tmp_path: Path) -> None
     again = replay(finding.facts["dump"])
     assert finding.phase == "backward"
     assert again.reproduced
-    assert "gradient made" in str(again)
+    assert "gradient produced" in str(again)
 
 
 def test_an_op_that_cannot_be_written_down_is_refused_with_the_reason(tmp_path: Path) -> None:

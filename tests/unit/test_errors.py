@@ -27,7 +27,7 @@ def test_the_warning_of_a_guard_points_to_the_user_s_code(cheap: bool) -> None:
     model = nn.Sequential(Log())
 
     with (
-        pytest.warns(TorchglassWarning, match="log made 2 NaN") as told,
+        pytest.warns(TorchglassWarning, match="log produced 2 NaN") as told,
         tg.guard(model, on="warn", cheap=cheap),
     ):
         model(-torch.ones(2))

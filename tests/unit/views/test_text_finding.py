@@ -23,7 +23,7 @@ MADE = Evidence(
 FOUND = Finding(
     severity="error",
     kind="nan",
-    message="sqrt made 4 NaN among 6 values in blocks.1",
+    message="sqrt produced 4 NaN among 6 values in blocks.1",
     path="blocks.1",
     call=2,
     op="sqrt",
@@ -35,7 +35,7 @@ FOUND = Finding(
 
 def test_it_tells_where_on_what_and_why() -> None:
     assert finding_text(FOUND).splitlines() == [
-        "sqrt made 4 NaN among 6 values in blocks.1",
+        "sqrt produced 4 NaN among 6 values in blocks.1",
         '  File "nowhere.py", line 12, in forward',
         "  in call 2 of that module",
         "  input   2×3 float32  -5 … 1.5",

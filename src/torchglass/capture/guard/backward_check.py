@@ -158,7 +158,7 @@ class BackwardCheck:
         ]
         held = self._report.held
         result = ShownTensor(
-            "gradient made", "gradient", gradient, holder=_parameter(node, culprit, held)
+            "gradient produced", "gradient", gradient, holder=_parameter(node, culprit, held)
         )
         facts = {"node": node.name()} if node is not None else {}
         finding = blame(claim.location, health, result, shown, held, facts)

@@ -188,9 +188,9 @@ def standing(
     health: Health,
     culprit: ShownTensor,
     source: SourceLine | None,
-    why: str = "no op was seen to make it",
+    why: str = "no op was seen to produce it",
 ) -> Finding:
-    """The finding that a tensor is not finite, whoever made it so; `why` says why that is open."""
+    """The finding that a tensor is not finite; `why` says why no op is named."""
     found = evidence(culprit, TensorNames({}, {}))
     return Finding(
         severity="error",
@@ -230,7 +230,7 @@ def _made(location: OpLocation, health: Health, made: Evidence) -> str:
         return f"{doer} reaches {largest:.5g}{where}, {share:.0f}% of what {dtype} can hold"
     among = f" among {made.stats.count:,} values" if made.stats is not None else ""
     of = f" of the gradient of {made.holder}" if made.role == "gradient" and made.holder else ""
-    return f"{doer} made {counted(made.stats, health)}{among}{of}{where}"
+    return f"{doer} produced {counted(made.stats, health)}{among}{of}{where}"
 
 
 def _facts(made: Evidence, tensor: torch.Tensor, health: Health) -> dict[str, Any]:

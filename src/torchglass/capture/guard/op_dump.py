@@ -417,7 +417,8 @@ def _made(
     tensors, given = zip(*pairs, strict=True)
     back = torch.autograd.grad(tensors, trained, given, allow_unused=True)
     return [
-        ShownTensor("gradient made", "gradient", gradient) for gradient in filter(_is_there, back)
+        ShownTensor("gradient produced", "gradient", gradient)
+        for gradient in filter(_is_there, back)
     ]
 
 

@@ -101,7 +101,7 @@ def _kind(one: Evidence) -> str:
 def _numbers(one: Evidence) -> str:
     if one.stats is None:
         return "overwritten since"
-    made = f" (made by {one.maker})" if one.maker else ""
+    made = f" (produced by {one.maker})" if one.maker else ""
     return _range(one.stats) + made
 
 

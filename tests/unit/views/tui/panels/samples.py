@@ -244,7 +244,7 @@ def findings(file: str = "net.py") -> Findings:
             Finding(
                 severity="error",
                 kind="nan",
-                message="sqrt made 3 NaN [/red]",
+                message="sqrt produced 3 NaN [/red]",
                 path="blocks.0.fc",
                 op="sqrt",
                 call=2,

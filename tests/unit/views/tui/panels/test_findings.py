@@ -29,7 +29,7 @@ def test_each_problem_is_a_sentence_and_a_place() -> None:
 
     shown = seen(panel)
 
-    assert "✗ sqrt made 3 NaN [/red]" in shown
+    assert "✗ sqrt produced 3 NaN [/red]" in shown
     assert "blocks.0.fc · call 2 · sqrt · step 7" in shown
     assert "! half of the units are dead" in shown
     assert "the model itself · backward" in shown
@@ -40,7 +40,7 @@ def test_those_inside_the_module_come_first() -> None:
     shown = seen(panel_of(samples.findings()), "blocks.1")
 
     assert shown.splitlines()[0].startswith("▌! half of the units")
-    assert shown.index("in other modules") < shown.index("sqrt made")
+    assert shown.index("in other modules") < shown.index("sqrt produced")
 
 
 def test_the_cursor_goes_from_problem_to_problem_and_to_the_place() -> None:
