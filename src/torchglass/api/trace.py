@@ -198,8 +198,7 @@ def pluck(model: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def explain(model: nn.Module, /, *args: Any, **kwargs: Any) -> Explanation:
-    """Run one forward and explain why it fails: the op, the shapes, where they come from, what
-    fits.
+    """Run one forward and explain why it fails: the op, its shapes, and what would fit.
 
     The exception of the forward is not raised; it is in `.error`. Buffers and random state are
     unchanged afterwards.

@@ -247,8 +247,7 @@ def analyze_memory_usage(model: object) -> dict[str, int]:
 
 
 def select_torch_device() -> torch.device:
-    """The best available device: the GPU with the most free memory, another accelerator, or the
-    CPU.
+    """The best available device: the GPU with most free memory, another accelerator, or the CPU.
 
     Returns:
         The device.
