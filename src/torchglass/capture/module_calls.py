@@ -67,12 +67,12 @@ import torch
 from torch import nn
 
 from torchglass.blocks import surely, unbroken
+from torchglass.capture.autograd import is_in_backward
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.tensor.description import describe
 from torchglass.capture.torch_internals import (
     DYNAMO_COPIES_OF_CALL,
     DisableTorchFunction,
-    current_backward,
     tracing_state,
 )
 from torchglass.errors import Fence
@@ -84,7 +84,6 @@ OpenCall = TypeVar("OpenCall")
 """What a kind of observer remembers of a running call; its `path` names stray modules below it."""
 
 _clock = time.perf_counter_ns
-_NO_BACKWARD = -1
 
 
 class Observer(Protocol):
@@ -155,7 +154,7 @@ class ModuleStack(Generic[OpenCall]):
 
     def is_recomputation(self) -> bool:
         """Whether autograd runs what runs now, as it does when a checkpoint runs a part again."""
-        return current_backward() != _NO_BACKWARD
+        return is_in_backward()
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """A call begins. Returns its depth, which `leave` is given."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -20,10 +19,14 @@ from torchglass.blocks import surely
 from torchglass.capture.autograd import (
     NO_BACKWARD,
     GradientReceiver,
-    is_in_backward,
 )
 from torchglass.capture.hidden_from_modes import is_overheard, quietly
-from torchglass.capture.module_calls import add_observer, intercept_calls, remove_observer
+from torchglass.capture.module_calls import (
+    ModuleStack,
+    add_observer,
+    intercept_calls,
+    remove_observer,
+)
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import (
@@ -106,19 +109,23 @@ MOST_CALLS = 16
 _ONE_ARGUMENT = ("0",)
 
 
-class _Open:
-    """A call that has not returned yet."""
+class WatchedCall:
+    """A running call, and what stands before the names of its series."""
 
     __slots__ = ("inner_depth", "path", "prefix")
 
-    def __init__(self, path: str, prefix: str, inner_depth: int) -> None:
+    def __init__(self, path: str, prefix: str) -> None:
         self.path = path
         self.prefix = prefix
-        self.inner_depth = inner_depth
+        self.inner_depth = 0
 
 
-class Flow:
-    """An observer of calls (`capture.calls`) that keeps what it sees in the ledger of the step."""
+_UNRECORDED = WatchedCall("", "")
+"""Every call outside of a recorded pass."""
+
+
+class Flow(ModuleStack[WatchedCall]):
+    """Observes module calls, and keeps what it sees in the ledger of the step."""
 
     def __init__(
         self,
@@ -128,7 +135,8 @@ class Flow:
         log: frozenset[str],
         inner: Inner,
     ) -> None:
-        self.thread = threading.get_ident()
+        # The model may be freed while it is watched, so its modules are not kept here.
+        super().__init__((), "some passes were not recorded")
         self._staying = contextlib.ExitStack()
         self._is_away = False
         """Whether nothing is shown until the pass is over that is going on."""
@@ -144,7 +152,6 @@ class Flow:
         self._logs_pictures = "activations" in log
         self._inner = inner
         self._shows_inner = False
-        self._depth = 0
         self._start: int | None = None
         """How deep the outermost call of the pass is that is going on."""
         self._ledger: Ledger | None = None
@@ -152,8 +159,6 @@ class Flow:
         self._is_again = False
         """Whether the pass only runs again, in a backward, what ran before."""
         self._training = True
-        self._numbers: Counter[str] = Counter()
-        self._open: list[_Open] = []
         self._shape: list[tuple[int, str, tuple[str, ...]]] = []
         self._spots: dict[tuple[str, str], GradientSource] = {}
         self._hooks: dict[int, TensorGradientHook] = {}
@@ -180,38 +185,39 @@ class Flow:
         self._inner.stop()
         self._staying.close()
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-        """A call begins; how deep it is."""
-        depth = self._depth
-        self._depth = depth + 1
+    def begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> WatchedCall:
+        """A call begins, and with it a pass if it is the outermost one of the model."""
+        call = _UNRECORDED
+        # The call goes on the stack in any case: the end of the outermost one ends the pass.
         try:
-            if self._start is None and self._path(module) is not None:
-                self._begin(module, depth, args, kwargs)
+            if self._start is None and self._known_path(module) is not None:
+                self._begin_pass(module, args, kwargs)
             if self._ledger is not None:
-                self._enter(module, args, kwargs)
-        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
-            self._passes.miss(problem)
-        return depth
+                path = self.locate(module) or ""
+                call = WatchedCall(path, _prefix(self.count(path), self._training))
+                self._take_inputs(call, module, args, kwargs)
+        except Exception as problem:  # noqa: BLE001 - see missed
+            self.missed(problem)
+        return call
 
-    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
-        """The call at a depth returned or raised."""
-        self._depth = depth
+    def end(self, call: WatchedCall, output: Any, error: BaseException | None) -> None:
+        """A call returned or raised."""
         start = self._start
         if start is None:
             return
         try:
-            if self._ledger is not None:
-                self._leave(depth - start, output, error)
-        except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
-            self._passes.miss(problem)
-        if depth <= start:
+            if call is not _UNRECORDED and self._ledger is not None:
+                self._take_outputs(call, output, error)
+        except Exception as problem:  # noqa: BLE001 - see missed
+            self.missed(problem)
+        if len(self.running) <= start:
             self._end_of_pass(output, error)
 
     def missed(self, problem: Exception) -> None:
-        """An error of ours at a call, which is shown to us no more."""
+        """No error of ours may stop a forward."""
         self._passes.miss(problem)
-        self._start = self._ledger = None
-        self._inner.stop()
 
     def let_go(self) -> None:
         """Forget the tensors of a step that is over, and take hooks off those that stay."""
@@ -241,17 +247,16 @@ class Flow:
         path = self._paths.get(id(module))
         if path is None or self._ledger is None or self.thread != threading.get_ident():
             return None
-        prefix = next((call.prefix for call in reversed(self._open) if call.path == path), "")
+        prefix = next((call.prefix for call in reversed(self.running) if call.path == path), "")
         return self._spot(path, f"{prefix}{name!s}")
 
-    def _begin(
-        self, module: nn.Module, depth: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    def _begin_pass(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
-        self._start = depth
+        self._start = len(self.running)
         self._numbers.clear()
-        self._open.clear()
         self._shape.clear()
-        self._is_again = is_in_backward()
+        self._is_again = self.is_recomputation()
         self._shows_inner = False
         if self._is_again:
             last = self._last
@@ -303,17 +308,17 @@ class Flow:
             with quietly():
                 self._notice_backward_of(output)
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        path = self._path(module)
-        if path is None:
-            above = self._open[-1].path if self._open else ""
-            path = join_path(above, f"<{type(module).__name__}>")
+    def _take_inputs(
+        self,
+        call: WatchedCall,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        path = call.path
         if is_compiled(module):
             self.compiled.setdefault(path)
-        self._numbers[path] += 1
-        depth = len(self._open)
-        call = _Open(path, _prefix(self._numbers[path], self._training), 0)
-        self._open.append(call)
+        depth = len(self.running) - (self._start or 0)
         if len(args) == 1 and not kwargs and type(args[0]) is Tensor and not is_overheard():
             self._shape.append((depth, path, _ONE_ARGUMENT))
             self._take(self._spot(path, f"{call.prefix}input.0"), args[0])
@@ -326,12 +331,7 @@ class Flow:
         if self._shows_inner:
             call.inner_depth = self._inner.enter(module, args, kwargs)
 
-    def _leave(self, index: int, output: Any, error: BaseException | None) -> None:
-        if index >= len(self._open):
-            return
-        call = self._open[index]
-        # Whatever is deeper never got to its own end, as when an interrupt came in between.
-        del self._open[index:]
+    def _take_outputs(self, call: WatchedCall, output: Any, error: BaseException | None) -> None:
         if self._shows_inner:
             self._inner.leave(call.inner_depth, output, error)
         if error is not None:
@@ -415,7 +415,12 @@ class Flow:
             self._is_scaled = self._passes.are_gradients_scaled()
             self._passes.backward_begun()
 
-    def _path(self, module: nn.Module) -> str | None:
+    def locate(self, module: nn.Module) -> str | None:
+        """The path of a module; of one that is not in the model it is below its caller's."""
+        path = self._known_path(module)
+        return super().locate(module) if path is None else path
+
+    def _known_path(self, module: nn.Module) -> str | None:
         path = self._paths.get(id(module))
         if path is None and type(module).__name__ == "OptimizedModule":
             # What `torch.compile` returns is a module around the one that was compiled.
