@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from rich.cells import cell_len
 from textual import events
@@ -14,8 +16,9 @@ from torchglass.records.findings import Finding, Findings
 from torchglass.records.reader import Document
 from torchglass.records.run import Ending, RunRecord
 from torchglass.store.memory import MemoryStore
-from torchglass.views.tui.app import ExplorerApp, draw_explorer, settle
+from torchglass.views.tui.app import ExplorerApp, ExplorerSource, draw_explorer, settle
 from torchglass.views.tui.panel_tabs import TabBar
+from torchglass.views.tui.windows import LoadingScreen
 
 HOSTILE = (
     "[red]markup[/]",
@@ -45,6 +48,21 @@ def test_the_tree_shows_names_classes_numbers_and_marks() -> None:
         assert "804" not in rows["embed"]
 
     drive(app, story)
+
+
+def test_the_loading_screen_draws_nothing_once_the_model_is_there() -> None:
+    app = ExplorerApp(lambda: ExplorerSource(reader=still(tiny())))
+
+    async def story() -> None:
+        async with app.run_test(size=(80, 24)) as pilot:
+            while not hasattr(app, "explorer") or app.screen is not app.explorer:
+                await pilot.pause()
+            loading = app.screen_stack[0]
+            assert isinstance(loading, LoadingScreen)
+            while loading.query("#opening"):
+                await pilot.pause()
+
+    asyncio.run(asyncio.wait_for(story(), timeout=60))
 
 
 def test_a_training_that_goes_on_moves_on_the_screen() -> None:
