@@ -4,7 +4,7 @@ import { readGraph } from "../src/graph/calls";
 import { type Boxes, place } from "../src/graph/layout";
 import { Levels } from "../src/graph/levels";
 import { boxesOf, drawScene, pathOf } from "../src/graph/scene";
-import { nearest } from "../src/graph/walking";
+import { nearest } from "../src/graph/arrow-keys";
 import { makeGraph } from "./make";
 
 const box = { w: 100, h: 40 };

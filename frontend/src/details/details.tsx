@@ -5,7 +5,7 @@ import type { Node } from "../graph/calls";
 import { findingBelow, formatTime } from "../graph/colours";
 import { graph } from "../graph/state";
 import { rowsFor } from "../graph/words";
-import { nodeOf, pinKeyOf } from "../panels/of-module";
+import { nodeOf, pinKeyOf } from "../panels/node-of-module";
 import { pins, togglePin } from "../panels/state";
 import { model, selected, shown } from "../state/state";
 import { Maps } from "../training/activations";
@@ -13,7 +13,7 @@ import { FindingPlace } from "../training/findings";
 import { Calls } from "./calls";
 import { Code } from "./code";
 import { Jump } from "./jump";
-import { Since } from "./since";
+import { Since } from "./change-since";
 import { Tensors } from "./tensors";
 
 /** All that is known of the selected module. */

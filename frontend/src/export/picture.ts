@@ -2,7 +2,7 @@
 
 import { resolve } from "../frame/theme";
 import type { Model } from "../data/model";
-import { cut } from "../graph/lettering";
+import { cut } from "../graph/text-width";
 import { paint } from "../graph/colours";
 import { type DrawnBox, pathOf, type Scene } from "../graph/scene";
 import { FONT } from "../graph/sizes";

@@ -8,7 +8,7 @@ import type { Finding, FlowPayload, Measure } from "../data/records";
 import { compared, distances, model, shown } from "../state/state";
 import { referenceStep, step } from "../state/time";
 import type { Item } from "./levels";
-import { addUpwards, isOf, type Sized, type Squares, squaresMarked, squaresNow } from "./sizes-at";
+import { addUpwards, isOf, type Sized, type Squares, squaresMarked, squaresNow } from "./sizes-by-step";
 import { scene, sides } from "./state";
 import { classOf } from "./words";
 

@@ -5,9 +5,9 @@ import type { Model } from "../data/model";
 import { togglePin } from "../panels/state";
 import { lookFor, model, query, selected } from "../state/state";
 import { camera } from "./camera";
-import { dragToColumns } from "./dragging";
+import { dragToColumns } from "./drag-to-column";
 import { Drawing } from "./drawing";
-import { nearest } from "./walking";
+import { nearest } from "./arrow-keys";
 import { Minimap } from "./minimap";
 import { boxAround, type DrawnBox, type Scene } from "./scene";
 import {

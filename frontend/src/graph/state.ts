@@ -9,8 +9,8 @@ import { failure } from "../state/live";
 import { compared, comparedRuns, model, reveal, select, shown, shownRun, series } from "../state/state";
 import type { CallGraph, Node } from "./calls";
 import { type Item, Levels } from "./levels";
-import { widthOf } from "./lettering";
-import { placeBoxes } from "./placing";
+import { widthOf } from "./text-width";
+import { placeBoxes } from "./layout-client";
 import { boxesOf, drawScene, EMPTY, type Scene } from "./scene";
 import { isSymbol, moduleOf, wordsFor } from "./words";
 

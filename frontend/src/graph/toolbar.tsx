@@ -2,7 +2,7 @@ import { camera } from "./camera";
 import { colouring, legend, offered, type Colouring } from "./colours";
 import { chosenOps, enter, folds, graph, opened, openTo, scene, showsOps, thick, way } from "./state";
 import { shown } from "../state/state";
-import { FlowWanted, SizesWanted } from "./wanted";
+import { FlowWanted, SizesWanted } from "./colour-data";
 
 const NAMES: Record<Colouring, string> = {
   class: "class",

@@ -9,12 +9,12 @@ import type { Node } from "../graph/calls";
 import { graph, showNode } from "../graph/state";
 import { moduleOf, wordsFor } from "../graph/words";
 import { model, nameOfRun, series, shown, twinsOf } from "../state/state";
+import { LogScale, Slider } from "./controls";
 import { Plot } from "./plot";
 import { keyOf, sectionsOf, seriesOf } from "./series";
 import {
   chosenRejection,
   columns,
-  logarithmic,
   MODES,
   mode,
   moveColumn,
@@ -76,26 +76,16 @@ function Controls() {
           </button>
         ))}
       </span>
-      <label>
-        <input
-          type="checkbox"
-          checked={logarithmic.value}
-          onChange={(event) => (logarithmic.value = event.currentTarget.checked)}
-        />{" "}
-        Log scale
-      </label>
-      <label class="slider" title="Share of extreme values left out of the axis">
-        <span>Hide outliers {formatShare(rejected.value, 1) || "0%"}</span>
-        <input
-          type="range"
-          min="0"
-          max="0.3"
-          step="0.01"
-          aria-label="Share of outliers left out"
-          value={rejected.value}
-          onInput={(event) => (chosenRejection.value = Number(event.currentTarget.value))}
-        />
-      </label>
+      <LogScale />
+      <Slider
+        label="Share of outliers left out"
+        title="Share of extreme values left out of the axis"
+        value={rejected.value}
+        max={0.3}
+        onChange={(value) => (chosenRejection.value = value)}
+      >
+        Hide outliers {formatShare(rejected.value, 1) || "0%"}
+      </Slider>
     </div>
   );
 }

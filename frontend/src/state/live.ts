@@ -7,7 +7,7 @@ import { extend, MANY_POINTS, type Points, readPoints } from "../data/points";
 import type { Run, Status } from "../data/records";
 import type { Source } from "../data/source";
 import { RunStore } from "../data/store";
-import { oneAtATime } from "./once";
+import { oneAtATime } from "./one-at-a-time";
 
 export const source = signal<Source | null>(null);
 export const stores = signal<readonly RunStore[]>([]);

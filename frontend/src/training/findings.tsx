@@ -3,8 +3,8 @@ import { titleOf } from "../data/names";
 import type { Finding } from "../data/records";
 import { graph } from "../graph/state";
 import { model, series, shown } from "../state/state";
-import { follow } from "./follow";
-import { leadOf, together } from "./leads";
+import { follow } from "./show-finding";
+import { leadOf, together } from "./finding-groups";
 
 /** The problems that were found, the worst first; each leads to its place. */
 export function Findings() {

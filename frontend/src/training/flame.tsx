@@ -6,7 +6,7 @@ import { kindOf } from "../data/model";
 import type { Span } from "../data/records";
 import { isDark, resolve } from "../frame/theme";
 import { classColour, formatTime } from "../graph/colours";
-import { cut } from "../graph/lettering";
+import { cut } from "../graph/text-width";
 import { jumpToGraph } from "../state/places";
 import { model, shown } from "../state/state";
 

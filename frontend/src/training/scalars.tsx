@@ -2,9 +2,10 @@ import { signal } from "@preact/signals";
 import { push } from "../graph/calls";
 import { rankOfScalar, titleOf, titleOfRun } from "../data/names";
 import type { Series } from "../data/records";
+import { LogScale, Slider } from "../panels/controls";
 import { Plot } from "../panels/plot";
 import { keyOf } from "../panels/series";
-import { logarithmic, smoothing } from "../panels/state";
+import { smoothing } from "../panels/state";
 import { series, shown, twinsOf } from "../state/state";
 
 /** Scalars of more modules than this are left to the columns. */
@@ -34,26 +35,10 @@ export function Scalars() {
           value={filter.value}
           onInput={(event) => (filter.value = event.currentTarget.value)}
         />
-        <label>
-          <input
-            type="checkbox"
-            checked={logarithmic.value}
-            onChange={(event) => (logarithmic.value = event.currentTarget.checked)}
-          />{" "}
-          Log scale
-        </label>
-        <label class="slider">
+        <LogScale />
+        <Slider label="Smoothing" value={smoothing.value} max={0.99} onChange={(value) => (smoothing.value = value)}>
           Smoothing {smoothing.value}
-          <input
-            type="range"
-            min="0"
-            max="0.99"
-            step="0.01"
-            aria-label="Smoothing"
-            value={smoothing.value}
-            onInput={(event) => (smoothing.value = Number(event.currentTarget.value))}
-          />
-        </label>
+        </Slider>
       </div>
       {shownGroups.map(([prefix, all]) => (
         <div key={prefix}>

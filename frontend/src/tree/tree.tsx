@@ -3,7 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { formatBytes, formatCount, formatExact, formatShare } from "../data/formats";
 import { kindOf, type Model } from "../data/model";
 import { kindSpan, nameSpan, type Row, type Span } from "./rows";
-import { pinKeyOf } from "../panels/of-module";
+import { pinKeyOf } from "../panels/node-of-module";
 import { togglePin } from "../panels/state";
 import { jump } from "../state/places";
 import { awaitsRuns, failure } from "../state/live";

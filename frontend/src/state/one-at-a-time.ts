@@ -1,4 +1,4 @@
-/** Runs a task once more after the current time if it was asked for meanwhile, never side by side. */
+/** Runs a task again after the current run if it was requested meanwhile, never in parallel. */
 export function oneAtATime(task: () => Promise<void>): () => Promise<void> {
   let busy = false;
   let again = false;

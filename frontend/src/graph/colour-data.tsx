@@ -1,9 +1,9 @@
-/** Components that show nothing, but have something read for as long as boxes are coloured by it. */
+/** Components without output that load data for as long as boxes are coloured by it. */
 
 import { useEffect } from "preact/hooks";
 import type { RunStore } from "../data/store";
 import { useFlow } from "../state/live";
-import { type Sized, sized } from "./sizes-at";
+import { type Sized, sized } from "./sizes-by-step";
 
 /** The gradient norms of a run. */
 export function FlowWanted({ of }: { of: RunStore }) {

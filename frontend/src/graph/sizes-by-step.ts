@@ -1,14 +1,14 @@
-/** How large the weights or outputs of modules are at the step that is shown and at the marked one. */
+/** The size of the weights or outputs of modules at the shown step and at the compared one. */
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import type { Column } from "../data/histograms";
 import type { Model } from "../data/model";
 import { isFlow, readName } from "../data/names";
 import type { Series } from "../data/records";
-import { oneAtATime } from "../state/once";
+import { oneAtATime } from "../state/one-at-a-time";
 import { model, series } from "../state/state";
 import { referenceStep, step } from "../state/time";
-import { columnsAt } from "./glances";
+import { columnsAt } from "./latest-histograms";
 
 export type Sized = "weights" | "outputs";
 

@@ -1,10 +1,10 @@
-/** The little histograms in the boxes: how the output of each was spread at the step that is shown. */
+/** The small histograms in the boxes: the distribution of each output at the shown step. */
 
 import { computed, effect, signal } from "@preact/signals";
 import { type Column, intoRows, type Range, readColumn } from "../data/histograms";
 import { callName, readName, type SeriesName } from "../data/names";
 import { source } from "../state/live";
-import { oneAtATime } from "../state/once";
+import { oneAtATime } from "../state/one-at-a-time";
 import { series, shown } from "../state/state";
 import { referenceStep, step } from "../state/time";
 import { camera, isIn } from "./camera";

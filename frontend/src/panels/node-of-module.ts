@@ -1,4 +1,4 @@
-/** Which node of the graph stands for a module that was selected outside of it. */
+/** The node of the graph for a module that was selected elsewhere. */
 
 import type { Module } from "../data/records";
 import type { Node } from "../graph/calls";

@@ -1,4 +1,4 @@
-/** Asks for layouts: a worker where the browser has one, the page's own thread elsewhere. */
+/** Requests layouts from a worker, or from the page's own thread if there is no worker. */
 
 import type { Boxes, Placed } from "./layout";
 import type { Answer, Question } from "./layout.worker";

@@ -1,4 +1,4 @@
-/** Boxes dragged out of the graph and dropped on a column. */
+/** Drags boxes from the graph to a column. */
 
 import { pin } from "../panels/state";
 import { CLICK_DISTANCE, ignoreClick } from "./camera";

@@ -1,4 +1,4 @@
-/** Goes where a finding leads: to its call or op, at its step, with its series in a column. */
+/** Shows a finding: its call or op, at its step, with its series in a column. */
 
 import { batch } from "@preact/signals";
 import type { Finding } from "../data/records";
@@ -7,7 +7,7 @@ import { pin, pins, sought } from "../panels/state";
 import { keepWayBack, revealModule, revealNode } from "../state/places";
 import { model, series, view } from "../state/state";
 import { goToStep } from "../state/time";
-import { leadOf } from "./leads";
+import { leadOf } from "./finding-groups";
 
 export function follow(finding: Finding): void {
   const lead = leadOf(finding, series.value, graph.value);

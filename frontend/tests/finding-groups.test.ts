@@ -3,7 +3,7 @@ import test from "node:test";
 import { rankOfScalar, titleOfRun } from "../src/data/names";
 import type { Finding } from "../src/data/records";
 import { readGraph } from "../src/graph/calls";
-import { leadOf, together } from "../src/training/leads";
+import { leadOf, together } from "../src/training/finding-groups";
 
 const graph = readGraph({
   passes: 1,

@@ -1,4 +1,4 @@
-/** Which box the arrow keys lead to. */
+/** The box that an arrow key selects. */
 
 import type { DrawnBox, Scene } from "./scene";
 import { TITLE } from "./sizes";

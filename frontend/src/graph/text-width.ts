@@ -1,4 +1,4 @@
-/** How wide the words in boxes are drawn, each measured once. */
+/** The width of the text in boxes, each measured once. */
 
 import { FONT } from "./sizes";
 
