@@ -97,6 +97,9 @@ class Observer(Protocol):
     def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
         """The call at a depth returned or raised."""
 
+    def missed(self, problem: Exception) -> None:
+        """An error came out of it; what it raised on purpose it raises again."""
+
 
 class ModuleStack(Generic[OpenCall]):
     """The base of all observers of module calls; see the top of this file."""
@@ -409,8 +412,7 @@ def _give_up(observer: Observer, problem: Exception) -> None:
 
     What an observer raises on purpose, its `missed` raises again.
     """
-    missed = getattr(observer, "missed", _fence.caught)
-    missed(problem)
+    observer.missed(problem)
     with _fence:
         remove_observer(observer)
 
