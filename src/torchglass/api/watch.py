@@ -295,9 +295,9 @@ def _started(
 
     sink: Sink = BackendSink(opened.sink, backends) if backends else opened.sink
     if reduce is not None:
-        from torchglass.capture.watch.rank_reduce import reducing
+        from torchglass.capture.watch.ranks import reduce_ranks
 
-        sink = reducing(sink, reduce, bins=options.bins)
+        sink = reduce_ranks(sink, reduce, bins=options.bins)
     try:
         watcher = Watcher(
             model,

@@ -20,7 +20,7 @@ from torchglass.capture.guard.evidence import (
 from torchglass.capture.guard.op_dump import Dumper
 from torchglass.capture.guard.tensor_health import Health, KnownHealth, look_again
 from torchglass.capture.torch_internals import current_backward, current_scale
-from torchglass.capture.watch.optimizers import find_living
+from torchglass.capture.watch.optimizers import find_optimizers
 from torchglass.errors import Fence, TorchglassError
 from torchglass.records.findings import Finding
 
@@ -112,7 +112,7 @@ class FindingReport:
             return []
         found = [scaler for scaler in self._scalers if self._has_scaled(scaler)]
         if not found:
-            self._scalers = find_living(lambda _: False).scalers
+            self._scalers = find_optimizers(lambda _: False).scalers
             found = [scaler for scaler in self._scalers if self._has_scaled(scaler)]
         return found
 

@@ -10,16 +10,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from torchglass.blocks import surely
-from torchglass.capture.autograd import (
-    NO_BACKWARD,
-    GradientReceiver,
-)
+from torchglass.capture.autograd import NO_BACKWARD, GradientHook, GradientReceiver
 from torchglass.capture.hidden_from_modes import is_overheard, quietly
 from torchglass.capture.module_calls import (
     ModuleStack,
@@ -35,72 +32,66 @@ from torchglass.capture.torch_internals import (
     is_functorch_wrapped_tensor,
 )
 from torchglass.capture.watch.activations import has_view, own_way
-from torchglass.capture.watch.gradient_hooks import (
-    GradientSource,
-    TensorGradientHook,
-    on_backward,
-)
-from torchglass.capture.watch.step_values import Ledger, Place
+from torchglass.capture.watch.step_values import SeriesName, StepValues
 from torchglass.records.model import join_path
 
-
-class Passes(Protocol):
-    """Who knows of the steps, and is told of passes through the model."""
-
-    def begin(self, *, training: bool) -> Ledger | None:
-        """A pass begins: where it is to be recorded, None if it is not."""
-
-    def end(self) -> None:
-        """The pass that began last is over."""
-
-    def gradient_factor(self) -> float:
-        """What gradients of the running backward are to be multiplied with."""
-
-    def are_gradients_scaled(self) -> bool:
-        """Whether a `GradScaler` has scaled the gradients of the running backward."""
-
-    def backward_begun(self) -> None:
-        """The first gradient of a backward has come."""
-
-    def ledger_of_gradient(self, ledger: Ledger) -> Ledger | None:
-        """Where a gradient of a pass is to be recorded, that once was recorded in a ledger."""
-
-    def wants_backward(self) -> bool:
-        """Whether to be told of a backward even if nothing else is wanted of the pass."""
-
-    def changed(self, model: nn.Module) -> None:
-        """The model has other modules than before."""
-
-    def picture(self, place: Place, output: Tensor) -> None:
-        """A module of a recorded pass put out a tensor."""
-
-    def miss(self, problem: Exception) -> None:
-        """Something could not be recorded."""
+if TYPE_CHECKING:
+    from torchglass.capture.watch.pass_graphs import PassGraphs
+    from torchglass.capture.watch.watcher import Watcher
 
 
-class Inner(Protocol):
-    """Who else looks at the calls of a recorded pass."""
+class TensorSeries:
+    """The names of the series of a tensor at a call."""
 
-    def begin(self, *, training: bool, arguments: tuple[str, ...] = ()) -> bool:
-        """A pass begins with tensors at these places; whether its calls are to be shown."""
+    __slots__ = ("gradient", "norms", "value")
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-        """A call begins."""
+    def __init__(self, path: str, name: str) -> None:
+        self.value = SeriesName(path, name)
+        self.gradient = SeriesName(path, f"{name}.grad")
+        self.norms = SeriesName(path, f"{name}.grad_norm")
 
-    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
-        """The call at a depth ended."""
 
-    def end(self, shape: tuple[tuple[int, str, tuple[str, ...]], ...] | None) -> None:
-        """The pass ended; its shape is the depth, path and arguments of its calls.
+class SeriesGradientHook(GradientHook):
+    """The gradient of a tensor of one step, and every series that it belongs to."""
 
-        None if it raised.
-        """
+    __slots__ = ("_others", "_series", "values")
 
-    def stop(self) -> None:
-        """Look at no more of the pass."""
+    def __init__(
+        self,
+        receiver: weakref.ref[GradientReceiver],
+        values: StepValues,
+        series: TensorSeries,
+        tensor: Tensor,
+        version: int,
+    ) -> None:
+        super().__init__(receiver, tensor, version)
+        self.values = values
+        self._series = series
+        self._others: tuple[TensorSeries, ...] = ()
 
-    def attached(self, name: str) -> None:
-        """The tensor that was made last was given a name."""
+    @property
+    def every_series(self) -> tuple[TensorSeries, ...]:
+        """Where the tensor was seen."""
+        return (self._series, *self._others)
+
+    def add(self, series: TensorSeries) -> None:
+        """The tensor was seen at another place, or at the same one again."""
+        if series is not self._series and series not in self._others:
+            self._others += (series,)
+
+
+def on_backward(receiver: weakref.ref[GradientReceiver]) -> Callable[[Tensor | None], None]:
+    """What torch calls when the gradient of a pass's output is there."""
+
+    def notice(gradient: Tensor | None) -> None:
+        here = receiver()
+        if here is not None:
+            try:
+                here.notice_backward()
+            except Exception as problem:  # noqa: BLE001 - no error of ours may stop a backward
+                here.gradient_missed(problem)
+
+    return notice
 
 
 MOST_CALLS = 16
@@ -110,7 +101,7 @@ _ONE_ARGUMENT = ("0",)
 
 
 class WatchedCall:
-    """A running call, and what stands before the names of its series."""
+    """A running call, and the prefix of the names of its series."""
 
     __slots__ = ("inner_depth", "path", "prefix")
 
@@ -124,16 +115,16 @@ _UNRECORDED = WatchedCall("", "")
 """Every call outside of a recorded pass."""
 
 
-class Flow(ModuleStack[WatchedCall]):
-    """Observes module calls, and keeps what it sees in the ledger of the step."""
+class FlowRecorder(ModuleStack[WatchedCall]):
+    """Observes the module calls of a training, and records them in the values of their step."""
 
     def __init__(
         self,
         model: nn.Module,
-        passes: Passes,
+        watcher: Watcher,
         reader: HistogramReader,
         log: frozenset[str],
-        inner: Inner,
+        graphs: PassGraphs,
     ) -> None:
         # The model may be freed while it is watched, so its modules are not kept here.
         super().__init__((), "some passes were not recorded")
@@ -145,23 +136,23 @@ class Flow(ModuleStack[WatchedCall]):
         self._here: weakref.ref[GradientReceiver] = weakref.ref(self)
         self._model = weakref.ref(model)
         self._paths = _paths(model)
-        self._passes = passes
+        self._watcher = watcher
         self._reader = reader
         self._logs_values = "io" in log
         self._logs_gradients = "io_grad" in log
         self._logs_pictures = "activations" in log
-        self._inner = inner
-        self._shows_inner = False
+        self._graphs = graphs
+        self._is_traced = False
         self._start: int | None = None
         """How deep the outermost call of the pass is that is going on."""
-        self._ledger: Ledger | None = None
-        self._last: Ledger | None = None
+        self._values: StepValues | None = None
+        self._last: StepValues | None = None
         self._is_again = False
         """Whether the pass only runs again, in a backward, what ran before."""
         self._training = True
         self._shape: list[tuple[int, str, tuple[str, ...]]] = []
-        self._spots: dict[tuple[str, str], GradientSource] = {}
-        self._hooks: dict[int, TensorGradientHook] = {}
+        self._series: dict[tuple[str, str], TensorSeries] = {}
+        self._hooks: dict[int, SeriesGradientHook] = {}
         self._handles: list[Any] = []
         self._backward = NO_BACKWARD
         self._factor = 1.0
@@ -182,7 +173,7 @@ class Flow(ModuleStack[WatchedCall]):
         """Be shown no more calls."""
         self._is_away = False
         surely(remove_observer, self)
-        self._inner.stop()
+        self._graphs.stop()
         self._staying.close()
 
     def begin(
@@ -194,7 +185,7 @@ class Flow(ModuleStack[WatchedCall]):
         try:
             if self._start is None and self._known_path(module) is not None:
                 self._begin_pass(module, args, kwargs)
-            if self._ledger is not None:
+            if self._values is not None:
                 path = self.locate(module) or ""
                 call = WatchedCall(path, _prefix(self.count(path), self._training))
                 self._take_inputs(call, module, args, kwargs)
@@ -208,7 +199,7 @@ class Flow(ModuleStack[WatchedCall]):
         if start is None:
             return
         try:
-            if call is not _UNRECORDED and self._ledger is not None:
+            if call is not _UNRECORDED and self._values is not None:
                 self._take_outputs(call, output, error)
         except Exception as problem:  # noqa: BLE001 - see missed
             self.missed(problem)
@@ -217,7 +208,7 @@ class Flow(ModuleStack[WatchedCall]):
 
     def missed(self, problem: Exception) -> None:
         """No error of ours may stop a forward."""
-        self._passes.miss(problem)
+        self._watcher.miss(problem)
 
     def let_go(self) -> None:
         """Forget the tensors of a step that is over, and take hooks off those that stay."""
@@ -230,25 +221,25 @@ class Flow(ModuleStack[WatchedCall]):
     def attach(self, tensor: Tensor, module: nn.Module, name: str) -> Tensor:
         """Take a tensor down at a place of its own in a module, if its pass is recorded."""
         try:
-            spot = self._attached_spot(module, name)
-            if spot is None:
+            series = self._attached_series(module, name)
+            if series is None:
                 return tensor
             way = own_way(tensor)
-            if self._shows_inner and (way is not tensor or has_view(tensor)):
-                self._inner.attached(spot.value.name)
+            if self._is_traced and (way is not tensor or has_view(tensor)):
+                self._graphs.attached(series.value.name)
             with quietly():
-                self._take(spot, way)
+                self._take(series, way)
         except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
-            self._passes.miss(problem)
+            self._watcher.miss(problem)
             return tensor
         return way
 
-    def _attached_spot(self, module: nn.Module, name: str) -> GradientSource | None:
+    def _attached_series(self, module: nn.Module, name: str) -> TensorSeries | None:
         path = self._paths.get(id(module))
-        if path is None or self._ledger is None or self.thread != threading.get_ident():
+        if path is None or self._values is None or self.thread != threading.get_ident():
             return None
         prefix = next((call.prefix for call in reversed(self.running) if call.path == path), "")
-        return self._spot(path, f"{prefix}{name!s}")
+        return self._series_at(path, f"{prefix}{name!s}")
 
     def _begin_pass(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -257,19 +248,19 @@ class Flow(ModuleStack[WatchedCall]):
         self._numbers.clear()
         self._shape.clear()
         self._is_again = self.is_recomputation()
-        self._shows_inner = False
+        self._is_traced = False
         if self._is_again:
             last = self._last
-            self._ledger = last if last is not None and last.is_open else None
+            self._values = last if last is not None and last.is_open else None
             return
         self._training = module.training
-        self._ledger = self._passes.begin(training=module.training)
-        if self._ledger is not None:
-            self._last = self._ledger
+        self._values = self._watcher.begin(training=module.training)
+        if self._values is not None:
+            self._last = self._values
             self._learn_modules()
             with quietly():
                 arguments = tuple(place for place, _ in tensors_of_call(args, kwargs))
-            self._shows_inner = self._inner.begin(training=module.training, arguments=arguments)
+            self._is_traced = self._graphs.begin(training=module.training, arguments=arguments)
         elif module is self._model():
             self._is_away = True
             remove_observer(self)
@@ -281,7 +272,7 @@ class Flow(ModuleStack[WatchedCall]):
         if paths != self._paths:
             self._paths = paths
             if model is not None:
-                self._passes.changed(model)
+                self._watcher.changed(model)
 
     def _end_of_pass(self, output: Any, error: BaseException | None) -> None:
         try:
@@ -291,20 +282,20 @@ class Flow(ModuleStack[WatchedCall]):
             if not self._is_again:
                 self._end(output, error)
         except Exception as problem:  # noqa: BLE001 - no error of ours may stop a forward
-            self._passes.miss(problem)
+            self._watcher.miss(problem)
         finally:
             if self._is_away:
                 self._is_away = False
                 surely(add_observer, self)
             self._start = None
-            self._ledger = None
-            self._inner.stop()
+            self._values = None
+            self._graphs.stop()
 
     def _end(self, output: Any, error: BaseException | None) -> None:
-        self._passes.end()
-        if self._ledger is not None:
-            self._inner.end(tuple(self._shape) if error is None else None)
-        if self._training and self._passes.wants_backward():
+        self._watcher.end()
+        if self._values is not None:
+            self._graphs.end(tuple(self._shape) if error is None else None)
+        if self._training and self._watcher.wants_backward():
             with quietly():
                 self._notice_backward_of(output)
 
@@ -321,61 +312,61 @@ class Flow(ModuleStack[WatchedCall]):
         depth = len(self.running) - (self._start or 0)
         if len(args) == 1 and not kwargs and type(args[0]) is Tensor and not is_overheard():
             self._shape.append((depth, path, _ONE_ARGUMENT))
-            self._take(self._spot(path, f"{call.prefix}input.0"), args[0])
+            self._take(self._series_at(path, f"{call.prefix}input.0"), args[0])
         else:
             with quietly():
                 inputs = list(tensors_of_call(args, kwargs))
                 self._shape.append((depth, path, tuple(place for place, _ in inputs)))
                 for place, tensor in inputs:
-                    self._take(self._spot(path, f"{call.prefix}input.{place}"), tensor)
-        if self._shows_inner:
-            call.inner_depth = self._inner.enter(module, args, kwargs)
+                    self._take(self._series_at(path, f"{call.prefix}input.{place}"), tensor)
+        if self._is_traced:
+            call.inner_depth = self._graphs.enter(module, args, kwargs)
 
     def _take_outputs(self, call: WatchedCall, output: Any, error: BaseException | None) -> None:
-        if self._shows_inner:
-            self._inner.leave(call.inner_depth, output, error)
+        if self._is_traced:
+            self._graphs.leave(call.inner_depth, output, error)
         if error is not None:
             return
         if type(output) is Tensor and not is_overheard():
-            self._take_output(self._spot(call.path, f"{call.prefix}output"), output)
+            self._take_output(self._series_at(call.path, f"{call.prefix}output"), output)
         else:
             with quietly():
                 for place, tensor in named_tensors(output):
                     name = join_path(f"{call.prefix}output", place)
-                    self._take_output(self._spot(call.path, name), tensor)
+                    self._take_output(self._series_at(call.path, name), tensor)
 
-    def _take_output(self, spot: GradientSource, tensor: Tensor) -> None:
-        self._take(spot, tensor)
+    def _take_output(self, series: TensorSeries, tensor: Tensor) -> None:
+        self._take(series, tensor)
         if self._logs_pictures and not self._is_again and not is_functorch_wrapped_tensor(tensor):
-            self._passes.picture(spot.value, tensor)
+            self._watcher.picture(series.value, tensor)
 
-    def _take(self, spot: GradientSource, tensor: Tensor) -> None:
-        if self._ledger is None or is_functorch_wrapped_tensor(tensor):
+    def _take(self, series: TensorSeries, tensor: Tensor) -> None:
+        if self._values is None or is_functorch_wrapped_tensor(tensor):
             # Inside vmap or grad a tensor is not what it seems, and only there for a moment.
             return
         if self._logs_values and not self._is_again:
-            self._ledger.put(spot.value, self._reader.read(tensor))
+            self._values.put(series.value, self._reader.read(tensor))
         if self._logs_gradients and tensor.requires_grad:
-            self._ask_for_gradient(spot, tensor, self._ledger)
+            self._ask_for_gradient(series, tensor, self._values)
 
-    def _ask_for_gradient(self, spot: GradientSource, tensor: Tensor, ledger: Ledger) -> None:
+    def _ask_for_gradient(self, series: TensorSeries, tensor: Tensor, values: StepValues) -> None:
         """Have the gradient taken down when it comes, once for all the places of a tensor."""
         known = self._hooks.get(id(tensor))
         version = tensor._version
         if known is not None and known.is_of(tensor, version):
-            known.add(spot)
+            known.add(series)
             return
-        hook = TensorGradientHook(self._here, ledger, spot, tensor, version)
+        hook = SeriesGradientHook(self._here, values, series, tensor, version)
         handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
         if tensor.is_leaf:
             # A leaf keeps its hooks for good; what was computed goes with its graph.
             self._handles.append(handle)
         self._hooks[id(tensor)] = hook
 
-    def take_gradient(self, hook: TensorGradientHook, gradient: Tensor) -> None:
+    def take_gradient(self, hook: SeriesGradientHook, gradient: Tensor) -> None:
         """Take down the gradient of what was at some places."""
         self._begin_backward()
-        where = self._passes.ledger_of_gradient(hook.ledger)
+        where = self._watcher.values_of_gradient(hook.values)
         if where is None or is_functorch_wrapped_tensor(gradient):
             return
         if type(gradient) is Tensor and not is_overheard():
@@ -386,12 +377,12 @@ class Flow(ModuleStack[WatchedCall]):
         if reading is None:
             return
         reading.factor, reading.is_scaled = self._factor, self._is_scaled
-        for spot in hook.spots:
-            where.put(spot.gradient, reading)
+        for series in hook.every_series:
+            where.put(series.gradient, reading)
             if reading.norms is not None:
                 reading.norms.factor = reading.factor
                 reading.norms.is_scaled = reading.is_scaled
-                where.put(spot.norms, reading.norms)
+                where.put(series.norms, reading.norms)
 
     def notice_backward(self) -> None:
         """A gradient of what a pass put out has come."""
@@ -399,7 +390,7 @@ class Flow(ModuleStack[WatchedCall]):
 
     def gradient_missed(self, problem: Exception) -> None:
         """A gradient could not be recorded."""
-        self._passes.miss(problem)
+        self._watcher.miss(problem)
 
     def _notice_backward_of(self, output: Any) -> None:
         """Hear of the backward of what a pass put out."""
@@ -411,9 +402,9 @@ class Flow(ModuleStack[WatchedCall]):
         backward = current_backward()
         if backward != self._backward:
             self._backward = backward
-            self._factor = self._passes.gradient_factor()
-            self._is_scaled = self._passes.are_gradients_scaled()
-            self._passes.backward_begun()
+            self._factor = self._watcher.gradient_factor()
+            self._is_scaled = self._watcher.are_gradients_scaled()
+            self._watcher.backward_begun()
 
     def locate(self, module: nn.Module) -> str | None:
         """The path of a module; of one that is not in the model it is below its caller's."""
@@ -427,11 +418,11 @@ class Flow(ModuleStack[WatchedCall]):
             path = self._paths.get(id(module.__dict__["_modules"].get("_orig_mod")))
         return path
 
-    def _spot(self, path: str, name: str) -> GradientSource:
-        spot = self._spots.get((path, name))
-        if spot is None:
-            spot = self._spots[path, name] = GradientSource(path, name)
-        return spot
+    def _series_at(self, path: str, name: str) -> TensorSeries:
+        series = self._series.get((path, name))
+        if series is None:
+            series = self._series[path, name] = TensorSeries(path, name)
+        return series
 
 
 def _paths(model: nn.Module) -> dict[int, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,19 +16,19 @@ from torch.optim import Optimizer
 
 from torchglass.capture.autograd import OPTIMIZER_STEP
 from torchglass.capture.torch_internals import current_scale, has_served
-from torchglass.capture.watch.step_values import Ledger
+from torchglass.capture.watch.step_values import StepValues
 
 
-class Living(NamedTuple):
+class FoundOptimizers(NamedTuple):
     """What of a training was found in memory."""
 
     optimizers: set[Optimizer]
     scalers: list[torch.amp.GradScaler]
 
 
-def find_living(is_ours: Callable[[Optimizer], bool]) -> Living:
+def find_optimizers(is_ours: Callable[[Optimizer], bool]) -> FoundOptimizers:
     """All optimizers that are ours, and all gradient scalers that scale."""
-    found = Living(set(), [])
+    found = FoundOptimizers(set(), [])
     for thing in gc.get_objects():
         # Asked of its type: a thing may lie about its class, or compute it.
         kind = type(thing)
@@ -40,7 +40,7 @@ def find_living(is_ours: Callable[[Optimizer], bool]) -> Living:
     return found
 
 
-class Scaling:
+class GradientScale:
     """Tells what undoes the scale on gradients.
 
     Without a scaler that was given, one that lives in the process is supposed to be that of the
@@ -67,13 +67,13 @@ class Scaling:
         """Whether gradients of a backward that is under way are scaled, and checked afterwards."""
         return self._scaler is not None and current_scale(self._scaler) is not None
 
-    def settle(self, optimizer: Optimizer, ledger: Ledger) -> None:
+    def settle(self, optimizer: Optimizer, values: StepValues) -> None:
         """An optimizer is about to step: correct what was supposed of the gradients before it."""
         own = next((each for each in self._living if has_served(each, optimizer)), None)
         # One that has not scaled anything yet may still turn out to be that of the training.
         supposed = own or next((each for each in self._living if current_scale(each) is None), None)
         if not self._is_given and supposed is not self._scaler:
-            ledger.correct_scale(_factor(own), is_scaled=own is not None)
+            values.correct_scale(_factor(own), is_scaled=own is not None)
             self._scaler = supposed
 
 
@@ -101,3 +101,15 @@ def _under_way() -> Iterator[Optimizer]:
         frame = frame.f_back
         if frame.f_code is OPTIMIZER_STEP:
             yield frame.f_locals["args"][0]
+
+
+def computes_gradients(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether `optimizer.step(closure)` was called: its gradients are there only afterwards."""
+    return callable(kwargs.get("closure", args[1] if len(args) > 1 else None))
+
+
+def is_still(optimizer: Optimizer) -> bool:
+    """Whether an optimizer steps at a learning rate of 0, so that nothing moves."""
+    rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
+    # A rate that is a tensor may lie on a device, which is not waited for.
+    return bool(rates) and all(isinstance(rate, float | int) and not rate for rate in rates)

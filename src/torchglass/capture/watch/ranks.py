@@ -1,18 +1,41 @@
-"""Which process of a distributed training this is."""
+"""The ranks of a distributed training: which process this is, and adding up their steps on rank 0.
+
+A rank sends what it has to the one that is half as far away, a quarter as far, and so on: with a
+thousand ranks none of them adds up more than ten messages a step, and each message is as large
+as what one rank measures.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import pickle
+import queue
 import secrets
+import threading
 import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import count
 from typing import NamedTuple
 
 import torch
 from torch import distributed
 
+from torchglass.analyse.histograms import merged
+from torchglass.analyse.moments import joined
+from torchglass.analyse.training_health import is_loss
+from torchglass.analyse.training_rules import has_bad_values
+from torchglass.capture.tensor.histograms import ROOM
 from torchglass.capture.torch_internals import default_store
+from torchglass.errors import TargetError, warn
+from torchglass.records.findings import Finding, Findings
+from torchglass.records.model import Model, join_path
+from torchglass.records.reader import Document, Sink
+from torchglass.records.series import Frame, Point, SeriesId, SeriesKind
+from torchglass.records.tensors import Histogram, Stats
 
 _numbers = count()
 _UNKNOWN_JOB = "none"
@@ -75,3 +98,299 @@ def speaks_for(tensor: torch.Tensor) -> bool:
         return False
     copies = zip(placements, coordinate, strict=True)
     return all(place == 0 for placement, place in copies if not placement.is_shard())
+
+
+Label = tuple[str, str, SeriesKind]
+"""A series by its path, its name and its kind: ids differ from rank to rank."""
+_SCALE: Label = ("", "grad_scale", "scalar")
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A number of which every rank has its own."""
+
+    total: float
+    count: int
+
+    def __add__(self, other: Mean) -> Mean:
+        return Mean(self.total + other.total, self.count + other.count)
+
+
+Part = Mean | Stats | Histogram
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankValues:
+    """The points of one or several ranks at one step."""
+
+    parts: Mapping[Label, Part]
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    """How long each rank took for the step."""
+    spoiled: Mapping[Label, tuple[int, ...]] = field(default_factory=dict)
+    """For series with numbers that are not finite, the ranks that had them."""
+
+    @classmethod
+    def of(cls, rank: int, points: Mapping[Label, Point], seconds: float) -> RankValues:
+        """What a rank has measured."""
+        parts = {label: _part(point) for label, point in points.items()}
+        spoiled = {label: (rank,) for label in parts if _has_bad_values(label, parts)}
+        return cls(parts=parts, seconds={rank: seconds}, spoiled=spoiled)
+
+    def plus(self, other: RankValues, bins: int) -> RankValues:
+        """Both together: histograms, extremes and moments as if all numbers were in one place."""
+        parts = dict(self.parts)
+        for label, part in other.parts.items():
+            parts[label] = _sum(parts[label], part, bins) if label in parts else part
+        spoiled = dict(self.spoiled)
+        for label, ranks in other.spoiled.items():
+            spoiled[label] = (*spoiled.get(label, ()), *ranks)
+        return RankValues(parts=parts, seconds={**self.seconds, **other.seconds}, spoiled=spoiled)
+
+    def points(self) -> dict[Label, Point]:
+        """The parts as points again, numbers by their mean."""
+        return {label: _point(part) for label, part in self.parts.items()}
+
+    def about_ranks(self) -> dict[Label, Point]:
+        """How the ranks differ: which was the slowest, and how long it and the fastest took."""
+        if not self.seconds:
+            return {}
+        slowest = max(self.seconds, key=lambda rank: self.seconds[rank])
+        return {
+            ("", "ranks.slowest", "scalar"): float(slowest),
+            ("", "ranks.longest_seconds", "scalar"): self.seconds[slowest],
+            ("", "ranks.shortest_seconds", "scalar"): min(self.seconds.values()),
+        }
+
+
+def total(every_rank: Iterable[RankValues], bins: int) -> RankValues:
+    """The values of several ranks together."""
+    whole = RankValues(parts={})
+    for values in every_rank:
+        whole = whole.plus(values, bins)
+    return whole
+
+
+def _part(point: Point) -> Part:
+    return point if isinstance(point, (Stats, Histogram)) else Mean(point, 1)
+
+
+def _point(part: Part) -> Point:
+    return part.total / part.count if isinstance(part, Mean) else part
+
+
+def _sum(one: Part, other: Part, bins: int) -> Part:
+    if isinstance(one, Histogram) and isinstance(other, Histogram):
+        return merged([one, other], bins * ROOM)
+    if isinstance(one, Stats) and isinstance(other, Stats):
+        return joined([one, other])
+    if isinstance(one, Mean) and isinstance(other, Mean):
+        return one + other
+    return one
+
+
+def _has_bad_values(label: Label, parts: Mapping[Label, Part]) -> bool:
+    path, name, kind = label
+    part = parts[label]
+    if isinstance(part, Mean):
+        return not math.isfinite(part.total) and (bool(path) or is_loss(name))
+    if name.endswith(".grad") and _SCALE in parts:
+        # The scaler skips a step in which scaled gradients overflow.
+        return False
+    stats = part.stats if isinstance(part, Histogram) else part
+    return has_bad_values(name, stats, is_trained=(path, f"{name}.grad", kind) in parts)
+
+
+_PATIENCE = timedelta(seconds=60)
+"""How long a rank waits for another before it goes on alone."""
+_CLOSE_SECONDS = 90.0
+_MOST_WAITING = 1 << 19
+"""So many points may wait to be added up; those beyond are lost."""
+_END = math.inf
+"""The step that comes after all others of a rank."""
+
+
+def reduce_ranks(sink: Sink, reduce: str, *, bins: int = 30) -> Sink:
+    """A sink that adds up the frames of all ranks; all of them have to call this.
+
+    Only the first rank's own sink is written to. With one process it is the sink itself.
+    """
+    if reduce != "all":
+        raise TargetError(f'reduce is "all" or None, not {reduce!r}')
+    return RankReducer(sink, bins) if is_among_many() else sink
+
+
+class _StepMessage(NamedTuple):
+    """What one rank sends to another."""
+
+    step: float
+    values: RankValues
+
+
+class RankReducer:
+    """Adds up the frames of ranks that are of the same step, which come in the same order.
+
+    A step may have frames on some ranks only, where not all of them log their numbers.
+    """
+
+    def __init__(self, sink: Sink, bins: int) -> None:
+        self._sink = sink
+        self._bins = bins
+        self._rank = distributed.get_rank()
+        self._size = distributed.get_world_size()
+        # Its own group: the training's may be busy, and may not carry what lies on the CPU.
+        self._group = distributed.new_group(backend="gloo", timeout=_PATIENCE)
+        self._labels: dict[SeriesId, Label] = {}
+        self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._ahead: dict[int, _StepMessage] = {}
+        """What has come from other ranks of steps that are yet to come here."""
+        self._last_ns = time.time_ns()
+        self._is_alone = False
+        self._found: dict[Label, Finding] = {}
+        self._findings = Findings()
+        self._thread = threading.Thread(target=self._work, name="torchglass ranks", daemon=True)
+        self._thread.start()
+
+    def put_model(self, model: Model) -> None:
+        """Keep the structure; a later one replaces it."""
+        if self._rank == 0:
+            self._sink.put_model(model)
+
+    def put_document(self, document: Document) -> None:
+        """Keep a record of the whole run; a later one of its class replaces it."""
+        if self._rank == 0:
+            if isinstance(document, Findings):
+                self._findings = document
+                document = self._all_findings()
+            self._sink.put_document(document)
+
+    def series(self, path: str, name: str, kind: SeriesKind = "scalar") -> SeriesId:
+        """The id of the series with this place and name, made on first use."""
+        series = self._sink.series(path, name, kind)
+        self._labels[series] = (path, name, kind)
+        return series
+
+    def put_frame(self, frame: Frame) -> None:
+        """Have what was measured at one step added to that of the other ranks."""
+        with self._lock:
+            has_room = not self._waiting or self._waiting + len(frame.points) <= _MOST_WAITING
+            self._waiting += len(frame.points) * has_room
+        if has_room:
+            self._frames.put(frame)
+        else:
+            self._go_alone("the other ranks do not keep up")
+
+    def close(self) -> None:
+        """Add up what is still waiting, then let go of the store."""
+        self._frames.put(None)
+        # The garbage collector may close a run that nobody has any more in any thread.
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_SECONDS)
+        self._sink.close()
+
+    def _work(self) -> None:
+        while (frame := self._frames.get()) is not None:
+            with self._lock:
+                self._waiting -= len(frame.points)
+            values = self._with_others(frame.step, self._values_of(frame))
+            if self._rank == 0:
+                self._write(frame, values)
+        if not self._is_alone:
+            # Those who still wait for a step of ours shall know that none comes any more.
+            with contextlib.suppress(Exception):
+                self._added_up(_END, RankValues(parts={}))
+
+    def _with_others(self, step: int, values: RankValues) -> RankValues:
+        if self._is_alone:
+            return values
+        try:
+            return self._added_up(step, values)
+        except Exception as error:  # noqa: BLE001 - whatever a lost rank leads to
+            self._go_alone(f"{type(error).__name__}: {error}".partition("\n")[0])
+            return values
+
+    def _added_up(self, step: float, values: RankValues) -> RankValues:
+        """The values of a step with those that other ranks send here; they are sent on."""
+        for other in _partners(self._rank, self._size):
+            if other < self._rank:
+                self._send(_StepMessage(step, values), other)
+            else:
+                theirs = self._received(step, other)
+                values = values.plus(theirs, self._bins) if theirs is not None else values
+        return values
+
+    def _received(self, step: float, source: int) -> RankValues | None:
+        """What another rank has of a step, None if nothing; what it had before that is left out."""
+        there = self._ahead.pop(source, None) or self._receive(source)
+        while there.step < step:
+            there = self._receive(source)
+        if there.step > step:
+            self._ahead[source] = there
+            return None
+        return there.values
+
+    def _values_of(self, frame: Frame) -> RankValues:
+        seconds = (frame.time_ns - self._last_ns) / 1e9
+        self._last_ns = frame.time_ns
+        points = {self._labels[series]: point for series, point in frame.points.items()}
+        return RankValues.of(self._rank, points, seconds)
+
+    def _write(self, frame: Frame, values: RankValues) -> None:
+        points = {**values.points(), **values.about_ranks()}
+        by_id = {self.series(*label): point for label, point in points.items()}
+        self._sink.put_frame(Frame(step=frame.step, time_ns=frame.time_ns, points=by_id))
+        new = [label for label in values.spoiled if label not in self._found]
+        for label in new:
+            self._found[label] = _finding(label, values.spoiled[label], self._size, frame.step)
+        if new:
+            self._sink.put_document(self._all_findings())
+
+    def _all_findings(self) -> Findings:
+        return Findings(findings=(*self._findings.findings, *self._found.values()))
+
+    def _send(self, message: _StepMessage, to: int) -> None:
+        data = torch.frombuffer(bytearray(pickle.dumps(message)), dtype=torch.uint8)
+        distributed.send(torch.tensor([data.numel()]), to, group=self._group)
+        distributed.send(data, to, group=self._group)
+
+    def _receive(self, source: int) -> _StepMessage:
+        size = torch.zeros(1, dtype=torch.int64)
+        distributed.recv(size, source, group=self._group)
+        data = torch.empty(int(size.item()), dtype=torch.uint8)
+        distributed.recv(data, source, group=self._group)
+        # It comes from a process of the same training, which runs the same code anyway.
+        message: _StepMessage = pickle.loads(data.numpy().tobytes())
+        return message
+
+    def _go_alone(self, why: str) -> None:
+        if not self._is_alone:
+            self._is_alone = True
+            left = "its own numbers only" if self._rank == 0 else "nothing"
+            warn(f"rank {self._rank} records {left} from now on: {why}")
+
+
+def _partners(rank: int, size: int) -> Iterator[int]:
+    """Whom a rank hears from, in order, and last of all whom it sends to; none for the first."""
+    distance = 1
+    while distance < size:
+        if rank & distance:
+            yield rank - distance
+            return
+        if rank + distance < size:
+            yield rank + distance
+        distance *= 2
+
+
+def _finding(label: Label, ranks: tuple[int, ...], size: int, step: int) -> Finding:
+    path, name, _ = label
+    shown = ", ".join(map(str, sorted(ranks)[:8])) + (" …" if len(ranks) > 8 else "")
+    where = f"on rank {shown} of {size}" if len(ranks) < size else "on all ranks"
+    return Finding(
+        severity="error",
+        kind="nan",
+        message=f"`{join_path(path, name)}` has NaN or Inf {where} (since step {step})",
+        path=path,
+        step=step,
+        facts={"series": join_path(path, name), "ranks": sorted(ranks)},
+    )

@@ -1,4 +1,4 @@
-"""How a training ended; writes what is left when it goes idle."""
+"""How a training ended, what is written when it is idle, and the fence around errors of ours."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType, TracebackType
+from typing import TYPE_CHECKING
 
 from torchglass.errors import Fence
 from torchglass.records.run import Ending, State
+
+if TYPE_CHECKING:
+    from torchglass.capture.watch.watcher import Watcher
 
 _NORMAL = (StopIteration, StopAsyncIteration, GeneratorExit)
 """What leaves a block without anything being wrong."""
@@ -32,7 +36,7 @@ def ending_of(error: BaseException | None, step: int) -> Ending:
     return Ending(state=state, step=step, error=type(error).__name__, message=message)
 
 
-class Errors:
+class ErrorsSinceStart:
     """The exceptions that were there before a training began, which did not end it."""
 
     def __init__(self) -> None:
@@ -104,7 +108,7 @@ _MOST_FAILURES = 8
 """After so many errors of ours nothing more is done."""
 
 
-class Idleness:
+class IdleFlush:
     """Calls a function in a thread of its own, unless it is stopped or begun anew before.
 
     The thread sleeps until the time is up, however often that is put off meanwhile: beginning anew
@@ -162,3 +166,28 @@ class Idleness:
                 self._change.wait(None if self._waits_for_start else left)
                 self._waits_for_start = False
         return False
+
+
+class LockedFence:
+    """A with-block of one thread at a time, in which an error of ours becomes a warning."""
+
+    __slots__ = ("_watcher", "lock")
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self.lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self.lock.release()
+        if not isinstance(error, Exception):
+            return False
+        self._watcher.miss(error)
+        return True

@@ -26,43 +26,43 @@ from torchglass.records.tensors import Histogram, Stats
 Number = float | torch.Tensor
 
 
-class Place(NamedTuple):
+class SeriesName(NamedTuple):
     """Where a series belongs: the module's path, and what is measured there."""
 
     path: str
     name: str
 
 
-class Ledger:
+class StepValues:
     """The readings of one step. What is read several times in it becomes one histogram."""
 
     def __init__(self) -> None:
         self.is_open = True
-        self.numbers: dict[Place, Number] = {}
+        self.numbers: dict[SeriesName, Number] = {}
         self.is_still: bool | None = None
         """Whether all that stepped did so at a learning rate of 0; None before one did."""
         self.rates: dict[int, list[float]] = {}
         """The learning rates of each optimizer that stepped, by its id."""
-        self._readings: dict[Place, HistogramReading] = {}
-        self._more: list[tuple[Place, HistogramReading]] = []
+        self._readings: dict[SeriesName, HistogramReading] = {}
+        self._more: list[tuple[SeriesName, HistogramReading]] = []
         """What was read at a place that had been read before."""
 
-    def put(self, place: Place, reading: HistogramReading | None) -> None:
+    def put(self, place: SeriesName, reading: HistogramReading | None) -> None:
         """Add what was read at a place."""
         if reading is None:
             return
         if self._readings.setdefault(place, reading) is not reading:
             self._more.append((place, reading))
 
-    def take_over(self, later: Ledger) -> None:
-        """Add all of a ledger that turned out to be of the same step."""
+    def take_over(self, later: StepValues) -> None:
+        """Add the values of what turned out to be the same step."""
         later.is_open = False
         self.numbers.update(later.numbers)
         self.rates.update(later.rates)
         for place, reading in later.readings():
             self.put(place, reading)
 
-    def readings(self) -> Iterator[tuple[Place, HistogramReading]]:
+    def readings(self) -> Iterator[tuple[SeriesName, HistogramReading]]:
         """All that was read, by its place."""
         return chain(self._readings.items(), self._more)
 
@@ -102,9 +102,9 @@ class Ledger:
                 there.setdefault(place, []).append(stats)
         return there
 
-    def zeros(self) -> Iterator[tuple[Place, float]]:
+    def zeros(self) -> Iterator[tuple[SeriesName, float]]:
         """The share of zeros at each place, in all that was read there."""
-        found: dict[Place, tuple[float, int]] = {}
+        found: dict[SeriesName, tuple[float, int]] = {}
         for place, reading in self.readings():
             if reading.zeros is not None and reading.stats is not None:
                 zeros, count = found.get(place, (0.0, 0))
@@ -112,8 +112,17 @@ class Ledger:
                 found[place] = zeros + reading.zeros * more, count + more
         return ((place, zeros / count) for place, (zeros, count) in found.items() if count)
 
+    def add_derived(self, *, zeros: bool) -> None:
+        """Add what follows from the readings: the scale of gradients, and the shares of zeros."""
+        for _, reading in self.readings():
+            if reading.factor != 1:
+                self.numbers[SeriesName("", "grad_scale")] = 1 / reading.factor
+        if zeros:
+            for (path, name), share in self.zeros():
+                self.numbers[SeriesName(path, f"{name}.zeros")] = share
+
     def clear(self) -> None:
-        """Let go of all that was read; the ledger has ended."""
+        """Let go of everything that was read."""
         self._readings.clear()
         self._more.clear()
         self.numbers.clear()
@@ -123,7 +132,7 @@ class Ledger:
         return bool(self.numbers or self._readings or self.rates)
 
     def points(self, sink: Sink, bins: int) -> dict[SeriesId, Point]:
-        """All of it as points of series, which ends the ledger; the reader has finished."""
+        """Everything as points of series, once the reader has finished; it ends the step."""
         self.is_open = False
         points: dict[SeriesId, Point] = {}
         for place, reading in self._readings.items():
@@ -137,16 +146,16 @@ class Ledger:
         points.update((sink.series(*place), float(value)) for place, value in numbers)
         return points
 
-    def _named_rates(self) -> Iterator[tuple[Place, float]]:
+    def _named_rates(self) -> Iterator[tuple[SeriesName, float]]:
         """One rate is the rate; more of them are numbered, on through all optimizers."""
         sizes = [len(rates) for rates in self.rates.values() if rates]
         for number, rate in enumerate(chain.from_iterable(self.rates.values())):
             is_alone = number == 0 and sizes[0] == 1
-            yield Place("", "lr" if is_alone else f"lr.{number}"), rate
+            yield SeriesName("", "lr" if is_alone else f"lr.{number}"), rate
 
-    def _repeated(self) -> dict[Place, list[Histogram]]:
+    def _repeated(self) -> dict[SeriesName, list[Histogram]]:
         """All that was read at places that were read more than once."""
-        parts: dict[Place, list[Histogram]] = {}
+        parts: dict[SeriesName, list[Histogram]] = {}
         for place, reading in self._more:
             if place not in parts:
                 first = self._readings[place].histogram
@@ -164,7 +173,7 @@ def _stats(reading: HistogramReading) -> Stats | None:
     return reading.stats if reading.histogram is None else reading.histogram.stats
 
 
-class Problems:
+class StepProblems:
     """Looks for problems in each step, and keeps those of the run."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which step it is, and which of them are looked at.
+"""Which step it is, which steps are recorded, and how long each takes.
 
 A step of the training is one round of the model's optimizers, however many passes and backwards
 come before it: a pass after the optimizers have stepped belongs to the next step. Where there is
@@ -7,19 +7,22 @@ no optimizer, each backward ends a step. Passes in eval mode belong to the step 
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterable
+from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 
 from torchglass.capture.watch.options import Unit
-from torchglass.capture.watch.step_values import Ledger, Number, Place
+from torchglass.capture.watch.step_values import Number, SeriesName, StepValues
 
-Finish = Callable[[int, Ledger], None]
+Finish = Callable[[int, StepValues], None]
 
 
 class Steps:
-    """Counts steps, and gives each its ledger; `finish` is told of each with anything in it."""
+    """Counts steps, and gives each its values; `finish` is told of each with anything in it."""
 
     def __init__(self, every: int, unit: Unit | None, finish: Finish, *, start: int = 0) -> None:
         self.number = start
@@ -31,8 +34,8 @@ class Steps:
         """Whether an optimizer is in its step, where its closure may run the model."""
         self._every = every
         self._finish = finish
-        self._now = Ledger()
-        self._next: Ledger | None = None
+        self._now = StepValues()
+        self._next: StepValues | None = None
         """Of the passes since an optimizer stepped: of this step still, or of the next one."""
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._partners: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -71,8 +74,8 @@ class Steps:
         return has_ended and self._next is None
 
     @property
-    def of_pass(self) -> Ledger:
-        """The ledger of the step that the latest pass belongs to, which may be empty yet."""
+    def of_pass(self) -> StepValues:
+        """The values of the step that the latest pass belongs to, which may be empty yet."""
         return self._now if self._next is None else self._next
 
     @property
@@ -92,7 +95,7 @@ class Steps:
         stepped = set(map(_groups, self._stepped))
         return all(_groups(optimizer) in stepped for optimizer in self._partners)
 
-    def begin_pass(self, *, training: bool) -> Ledger | None:
+    def begin_pass(self, *, training: bool) -> StepValues | None:
         """Where a pass that begins is to be recorded; None if it is not."""
         if self.is_paused:
             if training and self._backward_over:
@@ -116,8 +119,8 @@ class Steps:
         if self.unit is None:
             self.unit = "optimizer" if self._optimizers else "backward"
 
-    def before_update(self, optimizer: Optimizer) -> Ledger:
-        """An optimizer of the model is about to step: the ledger of the step that it is part of."""
+    def before_update(self, optimizer: Optimizer) -> StepValues:
+        """An optimizer of the model is about to step: the values of the step that it is part of."""
         if self.unit != "optimizer":
             self.unit = "optimizer"
             self._backward_over = False
@@ -132,8 +135,8 @@ class Steps:
         self.is_updating = True
         return self._now
 
-    def after_update(self, optimizer: Optimizer) -> Ledger | None:
-        """It has stepped: the ledger of that step; None if nothing of it is recorded."""
+    def after_update(self, optimizer: Optimizer) -> StepValues | None:
+        """It has stepped: the values of that step; None if nothing of it is recorded."""
         self.is_updating = False
         return self._now if optimizer in self._stepped and self.is_recorded else None
 
@@ -142,14 +145,14 @@ class Steps:
         if self.unit == "backward" and self._backward_over and not self.by_hand:
             self.advance()
 
-    def ledger_of_gradient(self, ledger: Ledger) -> Ledger | None:
+    def values_of_gradient(self, values: StepValues) -> StepValues | None:
         """Where the gradient of a pass belongs, which may have run in an earlier step."""
-        if ledger.is_open:
-            return ledger
+        if values.is_open:
+            return values
         return self._now if self.unit == "backward" and self.is_recorded else None
 
-    def backward_ended(self) -> Ledger | None:
-        """A backward is over; the ledger of the step that it is, where it is one by itself."""
+    def backward_ended(self) -> StepValues | None:
+        """A backward is over; the values of the step that it is, where it is one by itself."""
         if self.unit != "backward" or self.by_hand:
             return None
         self._backward_over = True
@@ -157,13 +160,13 @@ class Steps:
 
     def write(self) -> None:
         """Hand over what the current step has shown so far; more of it may come."""
-        ledger, self._now = self._now, Ledger()
-        if ledger or (self.is_recorded and not self._has_written):
-            self._finish(self.number, ledger)
-        ledger.is_open = False
+        values, self._now = self._now, StepValues()
+        if values or (self.is_recorded and not self._has_written):
+            self._finish(self.number, values)
+        values.is_open = False
         self._has_written = True
 
-    def log(self, place: Place, value: Number) -> None:
+    def log(self, place: SeriesName, value: Number) -> None:
         """Keep a number of the step that it belongs to.
 
         That is the step whose pass has begun; before one has, the next step, if the first number
@@ -181,8 +184,8 @@ class Steps:
         self.by_hand = True
         self.number = number
 
-    def end_by_hand(self, number: int | None) -> Ledger:
-        """The user says that a step is over: its ledger, which `advance` then ends."""
+    def end_by_hand(self, number: int | None) -> StepValues:
+        """The user says that a step is over: its values, which `advance` then ends."""
         self.by_hand = True
         if number is not None:
             self._is_named_late = self._is_named_late or number != self.number
@@ -224,9 +227,9 @@ class Steps:
             self._now.take_over(self._next)
             self._next = None
 
-    def _begin_after_step(self) -> Ledger | None:
+    def _begin_after_step(self) -> StepValues | None:
         if self._next is None:
-            self._next = Ledger()
+            self._next = StepValues()
         is_of_this = not self.have_all_stepped and self.is_recorded
         wanted = is_of_this or self._is_recorded(self.taken + 1)
         return self._next if wanted else None
@@ -238,3 +241,56 @@ class Steps:
 def _groups(optimizer: Optimizer) -> int:
     """Which parameter groups an optimizer has: the same ones as those that it is wrapped in."""
     return id(getattr(optimizer, "param_groups", optimizer))
+
+
+_FORWARD, _STEP = SeriesName("", "time.forward"), SeriesName("", "time.step")
+
+
+class StepClock:
+    """Puts seconds into the values of recorded steps."""
+
+    def __init__(self) -> None:
+        self._began_ns = 0
+        self._values: StepValues | None = None
+        self._ended_ns = time.perf_counter_ns()
+
+    def begin_pass(self, values: StepValues | None) -> None:
+        """A forward begins, of a step with these values."""
+        self._values = values
+        self._began_ns = time.perf_counter_ns()
+
+    def end_pass(self) -> None:
+        """It is over; several of one step are added up."""
+        values, self._values = self._values, None
+        if values is not None:
+            seconds = (time.perf_counter_ns() - self._began_ns) / 1e9
+            values.numbers[_FORWARD] = values.numbers.get(_FORWARD, 0.0) + seconds
+
+    def end_step(self, values: StepValues | None) -> None:
+        """An optimizer has stepped: that is how far a step reaches."""
+        now = time.perf_counter_ns()
+        if values is not None:
+            values.numbers[_STEP] = (now - self._ended_ns) / 1e9
+        self._ended_ns = now
+
+
+class UserClock:
+    """A function of the user's that tells the time beside the steps, asked once a step."""
+
+    def __init__(self, name: str, ask: Callable[[Any, int], float]) -> None:
+        self.is_asked = False
+        """Whether it runs right now: what it runs of the model is no pass of the training."""
+        self._place = SeriesName("", name)
+        self._ask = ask
+        self._step: int | None = None
+
+    def tell(self, model: nn.Module, step: int, values: StepValues) -> None:
+        """Put the time of a step into its values."""
+        if step == self._step:
+            return
+        self._step = step
+        self.is_asked = True
+        try:
+            values.numbers[self._place] = float(self._ask(model, step))
+        finally:
+            self.is_asked = False

@@ -41,14 +41,25 @@ from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import current_backward, queue_callback
 from torchglass.capture.watch import activations, optimizers
 from torchglass.capture.watch.activations import Pictures
-from torchglass.capture.watch.module_flow import Flow
-from torchglass.capture.watch.optimizers import Scaling, find_living
+from torchglass.capture.watch.module_flow import FlowRecorder
+from torchglass.capture.watch.optimizers import GradientScale, find_optimizers
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.pass_graphs import PassGraphs
-from torchglass.capture.watch.run_end import Errors, Idleness, LastUpdate, ending_of
-from torchglass.capture.watch.step_clock import StepClock, UsersClock
-from torchglass.capture.watch.step_values import Ledger, Place, Problems, logged_number, step_number
-from torchglass.capture.watch.steps import Steps
+from torchglass.capture.watch.run_end import (
+    ErrorsSinceStart,
+    IdleFlush,
+    LastUpdate,
+    LockedFence,
+    ending_of,
+)
+from torchglass.capture.watch.step_values import (
+    SeriesName,
+    StepProblems,
+    StepValues,
+    logged_number,
+    step_number,
+)
+from torchglass.capture.watch.steps import StepClock, Steps, UserClock
 from torchglass.capture.watch.weights import Weights
 from torchglass.errors import Fence
 from torchglass.records.findings import Finding
@@ -93,10 +104,10 @@ class Watcher:
         """The run file; None for a run in memory."""
         self._page = page
         self._listener = listener
-        self._errors = Errors()
+        self._errors = ErrorsSinceStart()
         self._last_update = LastUpdate()
         self._clock = StepClock() if options.logs_times else None
-        self._users_clock = UsersClock(*options.time_log) if options.time_log else None
+        self._users_clock = UserClock(*options.time_log) if options.time_log else None
         self._sink = sink
         self._options = options
         self._model = weakref.ref(model)
@@ -107,17 +118,17 @@ class Watcher:
         self._steps = Steps(options.log_freq, options.unit, self._put_frame, start=start)
         record = read_model(model)
         self._graphs = PassGraphs(model, record, sink.put_document)
-        self._flow = Flow(model, self, self._reader, options.log, self._graphs)
-        self._scaling = Scaling(options.scaler)
+        self._flow = FlowRecorder(model, self, self._reader, options.log, self._graphs)
+        self._scaling = GradientScale(options.scaler)
         self._has_looked = False
         self._running: set[int] = set()
         """The backwards that have begun and not ended."""
         self._pictures = Pictures()
-        self._problems = Problems()
-        self._lock = threading.RLock()
+        self._problems = StepProblems()
         self._fence = Fence("some values were not recorded")
-        self._idle = Idleness(self._write_if_idle)
-        self._strangers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._safely = LockedFence(self)
+        self._idle = IdleFlush(self._write_if_idle)
+        self._other_optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         """Optimizers that train none of the weights."""
         self._undo = contextlib.ExitStack()
         # Who keeps neither watcher nor model has nobody else to close the file.
@@ -139,10 +150,10 @@ class Watcher:
         belongs to the step that follows, if the first number was logged before the first step of an
         optimizer, and otherwise to the step before.
         """
-        with _Harmless(self):
+        with self._safely:
             number = logged_number(name, value)
             if not self._steps.is_paused:
-                self._steps.log(Place("", str(name)), number)
+                self._steps.log(SeriesName("", str(name)), number)
 
     def step(self, number: SupportsIndex | None = None) -> None:
         """End the current step, in loops that know better when that is; `number` is the step's own.
@@ -150,21 +161,21 @@ class Watcher:
         From then on neither optimizers nor backwards end steps. Without an optimizer, this is when
         weights are measured.
         """
-        with _Harmless(self):
-            ledger = self._steps.end_by_hand(None if number is None else step_number(number))
+        with self._safely:
+            values = self._steps.end_by_hand(None if number is None else step_number(number))
             if self._steps.is_recorded and not self._steps.has_measured:
-                self._read_all_gradients(ledger)
-                self._weights.read_values(self._weights.all, ledger)
+                self._read_all_gradients(values)
+                self._weights.read_values(self._weights.all, values)
             self._steps.advance()
 
     def begin_step(self, number: int) -> None:
         """Say which step begins, in loops that also call `step(number)` when it ends."""
-        with _Harmless(self):
+        with self._safely:
             self._steps.begin_by_hand(number)
 
     def write_step(self, *, incomplete: bool = False) -> None:
         """Write the current step now if its update is over, or however far it is."""
-        with _Harmless(self):
+        with self._safely:
             # The frames of ranks are added up in the order in which they come: each step has one.
             if self._options.adds_up_ranks or self._flow.is_in_pass:
                 return
@@ -213,22 +224,22 @@ class Watcher:
         """The page of the run, as a notebook shows it."""
         return self._page() if self._page is not None else None
 
-    def begin(self, *, training: bool) -> Ledger | None:
+    def begin(self, *, training: bool) -> StepValues | None:
         """A pass through the model begins: where it is to be recorded, None if it is not."""
         self._idle.stop()
-        with self._lock:
+        with self._safely.lock:
             if self._users_clock is not None and self._users_clock.is_asked:
                 return None
             self._running.clear()
             if self._steps.is_updating:
                 # One that raised has not told that it is over.
                 self._steps.is_updating = optimizers.is_any_under_way()
-            ledger = self._steps.begin_pass(training=training)
-            if ledger is not None:
+            values = self._steps.begin_pass(training=training)
+            if values is not None:
                 self._learn_weights()
         if self._clock is not None:
-            self._clock.begin_pass(ledger if training else None)
-        return ledger
+            self._clock.begin_pass(values if training else None)
+        return values
 
     def end(self) -> None:
         """A pass through the model is over."""
@@ -250,9 +261,9 @@ class Watcher:
         self._look_around()
         return self._scaling.is_on
 
-    def ledger_of_gradient(self, ledger: Ledger) -> Ledger | None:
-        """Where a gradient of a pass is to be recorded, that once was recorded in a ledger."""
-        return self._steps.ledger_of_gradient(ledger)
+    def values_of_gradient(self, values: StepValues) -> StepValues | None:
+        """Where the gradient of a pass is recorded, whose own values are these."""
+        return self._steps.values_of_gradient(values)
 
     def backward_begun(self) -> None:
         """The first gradient of a backward has come: be told when the last one has."""
@@ -265,10 +276,10 @@ class Watcher:
     def changed(self, model: nn.Module) -> None:
         """The model has other modules or parameters than before."""
         self._weights.refresh(model)
-        self._strangers.clear()
+        self._other_optimizers.clear()
         self._sink.put_model(read_model(model))
 
-    def picture(self, place: Place, output: Tensor) -> None:
+    def picture(self, place: SeriesName, output: Tensor) -> None:
         """A module of a recorded pass put out a tensor."""
         self._pictures.take(place.path, place.name, self._steps.number_of_pass, output)
 
@@ -278,15 +289,15 @@ class Watcher:
 
     def _close(self, error: BaseException | None) -> None:
         ending = Ending()
-        with _Harmless(self):
+        with self._safely:
             ending = self._ending(error)
         with uninterrupted():
             surely(self._detach)
         if self._close_sink.alive:
-            with _Harmless(self):
+            with self._safely:
                 self._sink.put_document(ending)
             self._close_sink()
-            with _Harmless(self):
+            with self._safely:
                 if self._listener is not None:
                     self._listener.ended(ending, self._steps.taken, self._problems.findings)
 
@@ -301,9 +312,9 @@ class Watcher:
 
         A lock that another thread of the parent held when it forked is never released here.
         """
-        self._lock = threading.RLock()
-        self._idle = Idleness(_nothing)
-        self._steps = Steps(1, None, _drop)
+        self._safely = LockedFence(self)
+        self._idle = IdleFlush(lambda: None)
+        self._steps = Steps(1, None, lambda number, values: None)
         self._steps.is_paused = True
         self._listener = None
 
@@ -323,12 +334,12 @@ class Watcher:
 
     def _detach(self) -> None:
         surely(self._idle.close)
-        with _Harmless(self):
+        with self._safely:
             if self._steps.has_begun():
                 self._steps.advance()
             if self._steps.has_begun():
                 self._steps.advance()
-        with _Harmless(self):
+        with self._safely:
             self._graphs.close()
             self._put_pictures()
         surely(self._flow.let_go)
@@ -339,7 +350,7 @@ class Watcher:
     ) -> None:
         if torch.compiler.is_compiling():
             return
-        with _Harmless(self), collector_paused():
+        with self._safely, collector_paused():
             if optimizers.is_within_own(optimizer) or not self._trains_ours(optimizer):
                 return
             self._idle.stop()
@@ -347,61 +358,61 @@ class Watcher:
             self._look_around()
             # Beforehand, as the histograms of all that was read are made when a step ends.
             self._scaling.settle(optimizer, self._steps.of_pass)
-            ledger = self._steps.before_update(optimizer)
+            values = self._steps.before_update(optimizer)
             if self._steps.is_recorded:
                 if not self._weights.are_all_of(optimizer):
                     self._learn_weights()
                 trained = self._weights.of(optimizer)
                 self._weights.before_update(trained)
-                if not _computes_gradients(args, kwargs):
+                if not optimizers.computes_gradients(args, kwargs):
                     # Some optimizers are handed the scale, and undo it as they step.
                     is_scaled = getattr(optimizer, "grad_scale", None) is not None
                     factor = self.gradient_factor() if is_scaled else 1.0
-                    self._weights.read_gradients(trained, ledger, factor, is_scaled=is_scaled)
+                    self._weights.read_gradients(trained, values, factor, is_scaled=is_scaled)
 
     def _after_update(
         self, optimizer: Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         if torch.compiler.is_compiling():
             return
-        with _Harmless(self), collector_paused():
+        with self._safely, collector_paused():
             if optimizers.is_within_own(optimizer) or not self._weights.are_in(optimizer):
                 return
-            ledger = self._steps.after_update(optimizer)
+            values = self._steps.after_update(optimizer)
             self._last_update.note()
             if self._clock is not None:
-                self._clock.end_step(ledger)
+                self._clock.end_step(values)
             if self._steps.have_all_stepped and not self._steps.by_hand:
                 self._rest()
-            if ledger is None:
+            if values is None:
                 return
-            ledger.is_still = ledger.is_still is not False and _is_still(optimizer)
+            values.is_still = values.is_still is not False and optimizers.is_still(optimizer)
             trained = self._weights.of(optimizer)
-            if _computes_gradients(args, kwargs):
-                self._weights.read_gradients(trained, ledger)
-            self._weights.after_update(trained, ledger)
-            self._weights.read_values(trained, ledger)
-            self._weights.read_still(self._steps.optimizers, ledger)
-            self._weights.read_state(optimizer, ledger)
+            if optimizers.computes_gradients(args, kwargs):
+                self._weights.read_gradients(trained, values)
+            self._weights.after_update(trained, values)
+            self._weights.read_values(trained, values)
+            self._weights.read_still(self._steps.optimizers, values)
+            self._weights.read_state(optimizer, values)
 
-    def _read_all_gradients(self, ledger: Ledger) -> None:
+    def _read_all_gradients(self, values: StepValues) -> None:
         factor, is_scaled = self.gradient_factor(), self.are_gradients_scaled()
-        self._weights.read_gradients(self._weights.all, ledger, factor, is_scaled=is_scaled)
+        self._weights.read_gradients(self._weights.all, values, factor, is_scaled=is_scaled)
 
     def _backward_ended(self, backward: int) -> None:
         self._running.discard(backward)
         # A backward inside of another, as a checkpoint makes one, ends nothing.
         if self._running:
             return
-        with _Harmless(self):
+        with self._safely:
             self._look_around()
-            ledger = self._steps.backward_ended()
-            if ledger is None:
+            values = self._steps.backward_ended()
+            if values is None:
                 return
             self._last_update.note()
             if self._steps.is_recorded:
-                self._read_all_gradients(ledger)
-                self._weights.read_values(self._weights.all, ledger)
+                self._read_all_gradients(values)
+                self._weights.read_values(self._weights.all, values)
             self._rest()
 
     def _rest(self) -> None:
@@ -412,7 +423,7 @@ class Watcher:
 
     def _write_if_idle(self) -> None:
         """Show a step to whoever looks, although nothing has come yet that ends it."""
-        with _Harmless(self):
+        with self._safely:
             if not self._flow.is_in_pass:
                 self._steps.write()
 
@@ -420,7 +431,7 @@ class Watcher:
         """Find the optimizers and the gradient scaler of the training, once."""
         if not self._has_looked:
             self._has_looked = True
-            living = find_living(self._weights.are_in)
+            living = find_optimizers(self._weights.are_in)
             self._steps.learn(living.optimizers)
             self._scaling.learn(living.scalers)
 
@@ -428,11 +439,11 @@ class Watcher:
         """Whether an optimizer trains weights of the model, which may be new ones."""
         if self._weights.are_in(optimizer):
             return True
-        if optimizer not in self._strangers:
+        if optimizer not in self._other_optimizers:
             self._learn_weights()
             if self._weights.are_in(optimizer):
                 return True
-            self._strangers.add(optimizer)
+            self._other_optimizers.add(optimizer)
         return False
 
     def _learn_weights(self) -> None:
@@ -448,26 +459,26 @@ class Watcher:
             self._flow.open()
 
     @collector_paused()
-    def _put_frame(self, number: int, ledger: Ledger) -> None:
+    def _put_frame(self, number: int, values: StepValues) -> None:
         self._flow.let_go()
         model = self._model()
         if self._users_clock is not None and model is not None:
-            with _Harmless(self):
-                self._users_clock.tell(model, number, ledger)
+            with self._safely:
+                self._users_clock.tell(model, number, values)
         with quietly():
             self._reader.finish()
-            self._add_numbers(ledger)
-            points = ledger.points(self._sink, self._options.bins)
+            values.add_derived(zeros="stats" in self._options.log)
+            points = values.points(self._sink, self._options.bins)
         if points:
             self._sink.put_frame(Frame(step=number, time_ns=time.time_ns(), points=points))
         found = self._problems.look(
             number,
-            ledger.observations(),
+            values.observations(),
             self._flow.compiled,
-            measured=ledger.measured,
-            is_still=bool(ledger.is_still),
+            measured=values.measured,
+            is_still=bool(values.is_still),
         )
-        ledger.clear()
+        values.clear()
         if found is not None:
             self._sink.put_document(found)
         self._put_pictures()
@@ -478,59 +489,6 @@ class Watcher:
         document = self._pictures.document()
         if document is not None:
             self._sink.put_document(document)
-
-    def _add_numbers(self, ledger: Ledger) -> None:
-        """What follows from the readings of a step."""
-        for _, reading in ledger.readings():
-            if reading.factor != 1:
-                ledger.numbers[Place("", "grad_scale")] = 1 / reading.factor
-        if "stats" in self._options.log:
-            for (path, name), share in ledger.zeros():
-                ledger.numbers[Place(path, f"{name}.zeros")] = share
-
-
-class _Harmless:
-    """A with-block of one thread at a time, in which an error of ours becomes a warning."""
-
-    __slots__ = ("_watcher",)
-
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
-
-    def __enter__(self) -> None:
-        self._watcher._lock.acquire()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        self._watcher._lock.release()
-        if not isinstance(error, Exception):
-            return False
-        self._watcher.miss(error)
-        return True
-
-
-def _computes_gradients(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether `optimizer.step(closure)` was called: its gradients are there only afterwards."""
-    return callable(kwargs.get("closure", args[1] if len(args) > 1 else None))
-
-
-def _is_still(optimizer: Optimizer) -> bool:
-    """Whether an optimizer steps at a learning rate of 0, so that nothing moves."""
-    rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
-    # A rate that is a tensor may lie on a device, which is not waited for.
-    return bool(rates) and all(isinstance(rate, float | int) and not rate for rate in rates)
-
-
-def _nothing() -> None:
-    """What a forked child does when nothing has happened for a while."""
-
-
-def _drop(number: int, ledger: Ledger) -> None:
-    """What a forked child does with a step."""
 
 
 def _go_quiet_in_child() -> None:

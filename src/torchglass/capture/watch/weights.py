@@ -16,20 +16,20 @@ from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import foreach_norm, foreach_sub
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.ranks import speaks_for
-from torchglass.capture.watch.step_values import Ledger, Place
+from torchglass.capture.watch.step_values import SeriesName, StepValues
 
 
 class Weight(NamedTuple):
     """A parameter, at the first place where the model holds it."""
 
     parameter: nn.Parameter
-    place: Place
-    gradient: Place
-    update: Place
+    place: SeriesName
+    gradient: SeriesName
+    update: SeriesName
 
 
 class Weights:
-    """Reads parameters into ledgers; all that it holds of them goes with `clear`."""
+    """Reads parameters into step values; all that it holds of them goes with `clear`."""
 
     def __init__(self, model: nn.Module, reader: HistogramReader, options: Options) -> None:
         self._reader = reader
@@ -84,7 +84,7 @@ class Weights:
     def read_gradients(
         self,
         weights: Iterable[Weight],
-        ledger: Ledger,
+        values: StepValues,
         factor: float = 1,
         *,
         is_scaled: bool = False,
@@ -102,23 +102,23 @@ class Weights:
             if reading is not None:
                 reading.factor, reading.is_scaled = factor, is_scaled
                 reading.dims = weight.parameter.dim()
-            ledger.put(weight.gradient, reading)
+            values.put(weight.gradient, reading)
 
-    def read_still(self, optimizers: Iterable[Optimizer], ledger: Ledger) -> None:
+    def read_still(self, optimizers: Iterable[Optimizer], values: StepValues) -> None:
         """Those that none of the optimizers trains, which do not change: once."""
         if not self._are_still_read:
             self._are_still_read = True
             trained = {id(one.parameter) for optimizer in optimizers for one in self.of(optimizer)}
             still = [one for key, one in self._by_id.items() if key not in trained]
-            self.read_values(still, ledger)
+            self.read_values(still, values)
 
-    def read_values(self, weights: Iterable[Weight], ledger: Ledger) -> None:
+    def read_values(self, weights: Iterable[Weight], values: StepValues) -> None:
         """The parameters as they are now."""
         if "params" not in self._log:
             return
         weights = [weight for weight in weights if self._is_ours(weight.parameter)]
         for weight in weights:
-            ledger.put(weight.place, self._reader.read_once(weight.parameter))
+            values.put(weight.place, self._reader.read_once(weight.parameter))
 
     def before_update(self, weights: Iterable[Weight]) -> None:
         """Remember the parameters that are about to change."""
@@ -128,7 +128,7 @@ class Weights:
                 if numbers is not None:
                     self._before[id(weight.parameter)] = numbers.detach().clone()
 
-    def after_update(self, weights: Iterable[Weight], ledger: Ledger) -> None:
+    def after_update(self, weights: Iterable[Weight], values: StepValues) -> None:
         """How far each parameter went, as a share of its length before."""
         pairs = [(weight, *both) for weight in weights if (both := self._moved(weight))]
         self._before.clear()
@@ -140,9 +140,9 @@ class Weights:
         for (weight, _, _), (far, long) in zip(pairs, lengths, strict=True):
             share = _share(far, long)
             if share is not None:
-                ledger.numbers[weight.update] = share
+                values.numbers[weight.update] = share
 
-    def read_state(self, optimizer: Optimizer, ledger: Ledger) -> None:
+    def read_state(self, optimizer: Optimizer, values: StepValues) -> None:
         """What an optimizer remembers of each parameter, and its learning rates."""
         if "optimizer" not in self._log:
             return
@@ -151,9 +151,9 @@ class Weights:
                 continue
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor) and value.numel() == parameter.numel() > 1:
-                    ledger.put(Place(path, f"{name}.{key}"), self._reader.read_once(value))
+                    values.put(SeriesName(path, f"{name}.{key}"), self._reader.read_once(value))
         groups = optimizer.param_groups
-        ledger.rates[id(optimizer)] = [float(group["lr"]) for group in groups if "lr" in group]
+        values.rates[id(optimizer)] = [float(group["lr"]) for group in groups if "lr" in group]
 
     def _moved(self, weight: Weight) -> tuple[torch.Tensor, torch.Tensor] | None:
         before = self._before.get(id(weight.parameter))
@@ -192,5 +192,5 @@ def _weights(model: nn.Module) -> Iterator[Weight]:
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) not in seen:
                 seen.add(id(parameter))
-                places = (Place(path, name + of) for of in ("", ".grad", ".update"))
+                places = (SeriesName(path, name + of) for of in ("", ".grad", ".update"))
                 yield Weight(parameter, *places)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from torchglass.capture.watch.run_end import Idleness
+from torchglass.capture.watch.run_end import IdleFlush
 
 
 def test_it_is_done_when_the_time_is_up_and_again_after_the_next_start() -> None:
     done = threading.Semaphore(0)
-    idleness = Idleness(done.release, seconds=0.01)
+    idleness = IdleFlush(done.release, seconds=0.01)
 
     for _ in range(3):
         idleness.start()
@@ -20,7 +20,7 @@ def test_it_is_done_when_the_time_is_up_and_again_after_the_next_start() -> None
 
 def test_however_often_it_begins_anew_there_is_one_thread_which_ends() -> None:
     before = set(threading.enumerate())
-    idleness = Idleness(lambda: None, seconds=600)
+    idleness = IdleFlush(lambda: None, seconds=600)
 
     for _ in range(100):
         idleness.stop()
@@ -35,7 +35,7 @@ def test_however_often_it_begins_anew_there_is_one_thread_which_ends() -> None:
 
 def test_what_was_stopped_is_not_done() -> None:
     done = threading.Event()
-    idleness = Idleness(done.set, seconds=1.0)
+    idleness = IdleFlush(done.set, seconds=1.0)
 
     idleness.start()
     idleness.stop()

@@ -8,10 +8,10 @@ from torch.optim import SGD, Optimizer
 
 from torchglass.capture.tensor_reader import HistogramReading
 from torchglass.capture.watch.options import Unit
-from torchglass.capture.watch.step_values import Ledger, Place
+from torchglass.capture.watch.step_values import SeriesName, StepValues
 from torchglass.capture.watch.steps import Steps
 
-LOSS = Place("", "loss")
+LOSS = SeriesName("", "loss")
 
 
 class Finished:
@@ -20,8 +20,8 @@ class Finished:
     def __init__(self) -> None:
         self.steps: list[tuple[int, dict[str, float]]] = []
 
-    def __call__(self, number: int, ledger: Ledger) -> None:
-        logged = {place.name: float(value) for place, value in ledger.numbers.items()}
+    def __call__(self, number: int, values: StepValues) -> None:
+        logged = {place.name: float(value) for place, value in values.numbers.items()}
         self.steps.append((number, logged))
 
 
@@ -57,9 +57,9 @@ def test_a_step_goes_on_until_the_optimizer_has_stepped_again() -> None:
 def test_passes_before_one_update_belong_to_one_step() -> None:
     steps, _ = make_steps()
 
-    ledgers = [steps.begin_pass(training=True) for _ in range(3)]
+    of_passes = [steps.begin_pass(training=True) for _ in range(3)]
 
-    assert ledgers[0] is ledgers[1] is ledgers[2] is not None
+    assert of_passes[0] is of_passes[1] is of_passes[2] is not None
 
 
 def test_two_optimizers_that_take_turns_share_a_step() -> None:
@@ -122,9 +122,9 @@ def test_what_a_second_optimizer_finds_of_a_step_that_is_not_recorded_is_dropped
 
     for _ in range(3):
         for optimizer in optimizers:
-            ledger = steps.begin_pass(training=True)
-            if ledger is not None:
-                ledger.put(Place("", "output"), HistogramReading())
+            values = steps.begin_pass(training=True)
+            if values is not None:
+                values.put(SeriesName("", "output"), HistogramReading())
             update(steps, optimizer)
 
     assert [number for number, _ in finished.steps] == [0]

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchglass.capture.tensor.histograms import grids
-from torchglass.capture.watch.rank_reduce import Label, Parcel, _partners, total
+from torchglass.capture.watch.ranks import Label, RankValues, _partners, total
 from torchglass.records.tensors import Histogram, Stats
 
 OUTPUT: Label = ("fc", "output", "histogram")
 LOSS: Label = ("", "loss", "scalar")
 
 
-def parcel(rank: int, values: list[float], loss: float = 0.0) -> Parcel:
+def of_rank(rank: int, values: list[float], loss: float = 0.0) -> RankValues:
     numbers = np.array(values)
     (grid,) = grids(numbers[None], 30)
     stats = Stats(
@@ -24,12 +24,12 @@ def parcel(rank: int, values: list[float], loss: float = 0.0) -> Parcel:
         std=float(numbers.std(ddof=1)),
     )
     histogram = Histogram(**grid._asdict(), stats=stats)
-    return Parcel.of(rank, {OUTPUT: histogram, LOSS: loss}, seconds=1.0 + rank)
+    return RankValues.of(rank, {OUTPUT: histogram, LOSS: loss}, seconds=1.0 + rank)
 
 
 @given(st.lists(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=20), min_size=2, max_size=6))
 def test_ranks_add_up_to_all_their_numbers(parts: list[list[float]]) -> None:
-    whole = total((parcel(rank, part, rank) for rank, part in enumerate(parts)), 30)
+    whole = total((of_rank(rank, part, rank) for rank, part in enumerate(parts)), 30)
 
     numbers = np.concatenate(parts)
     point = whole.points()[OUTPUT]
@@ -42,7 +42,7 @@ def test_ranks_add_up_to_all_their_numbers(parts: list[list[float]]) -> None:
 
 
 def test_the_slowest_rank_is_known() -> None:
-    whole = total((parcel(rank, [0.0, 1.0]) for rank in range(3)), 30)
+    whole = total((of_rank(rank, [0.0, 1.0]) for rank in range(3)), 30)
 
     assert whole.about_ranks() == {
         ("", "ranks.slowest", "scalar"): 2.0,
@@ -52,9 +52,9 @@ def test_the_slowest_rank_is_known() -> None:
 
 
 def test_the_ranks_with_numbers_that_are_not_finite_are_known() -> None:
-    spoiled = Parcel.of(3, {LOSS: float("nan")}, seconds=0.0)
+    spoiled = RankValues.of(3, {LOSS: float("nan")}, seconds=0.0)
 
-    whole = parcel(0, [1.0, 2.0]).plus(spoiled, 30)
+    whole = of_rank(0, [1.0, 2.0]).plus(spoiled, 30)
 
     assert whole.spoiled == {LOSS: (3,)}
 
