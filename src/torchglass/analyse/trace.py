@@ -29,7 +29,7 @@ Distances = tuple[int, int]
 """The fewest and the most edges from one op to another."""
 
 
-class Anatomy:
+class TraceStructure:
     """The record of a pass, and what can be derived from it.
 
     Only the ops in `listed` can be looked up and are printed: all of them, if it is None.
@@ -187,7 +187,7 @@ def at_once(selection: Selection) -> Callable[[OpRecord], bool] | None:
     return selection if callable(selection) else None
 
 
-def select(selection: Selection, anatomy: Anatomy) -> frozenset[OpId]:
+def select(selection: Selection, anatomy: TraceStructure) -> frozenset[OpId]:
     """The ops of a selection."""
     return frozenset(_selected(selection, anatomy))
 
@@ -197,7 +197,7 @@ def is_everything(selection: Selection) -> bool:
     return selection is True or selection == "all"
 
 
-def _selected(selection: Selection, anatomy: Anatomy) -> Iterable[OpId]:
+def _selected(selection: Selection, anatomy: TraceStructure) -> Iterable[OpId]:
     if is_everything(selection):
         return [op.id for op in anatomy.record.ops]
     if selection is None or selection == "none":
@@ -211,7 +211,7 @@ def _selected(selection: Selection, anatomy: Anatomy) -> Iterable[OpId]:
     return [op for part in selection for op in _selected(part, anatomy)]
 
 
-def _named(name: str, anatomy: Anatomy) -> tuple[OpId, ...]:
+def _named(name: str, anatomy: TraceStructure) -> tuple[OpId, ...]:
     if name in anatomy.layers:
         return anatomy.layers[name]
     returned = tuple(dict.fromkeys(_returned_by(name, anatomy)))
@@ -227,7 +227,7 @@ def _named(name: str, anatomy: Anatomy) -> tuple[OpId, ...]:
         raise
 
 
-def _returned_by(name: str, anatomy: Anatomy) -> Iterator[OpId]:
+def _returned_by(name: str, anatomy: TraceStructure) -> Iterator[OpId]:
     for call in anatomy.record.calls:
         if name in (call.path.lower(), f"{call.path}:{call.number}".lower()):
             yield from (value.op for value in call.outputs if value.op is not None)

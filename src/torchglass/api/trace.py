@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchglass.capture.trace.pass_recorder import Edit, Level
-    from torchglass.capture.trace.selection import Key, Tape
+    from torchglass.capture.trace.selection import Key, PassCapture
     from torchglass.results.explanation import Explanation
     from torchglass.results.trace import Trace
 
@@ -89,14 +89,14 @@ def trace_forward(
     **options: Any,
 ) -> Trace:
     """`trace`, with the arguments of the forward passed separately from the options."""
-    from torchglass.capture.trace.selection import numbered
+    from torchglass.capture.trace.selection import op_numbers
     from torchglass.results.trace import Trace
 
     expect_module(model, "trace")
     _expect_level(level)
     edits = edit or {}
     keys = [*edits] if stop_after is None else [*edits, stop_after]
-    numbers = numbered(model, args, kwargs, keys, level)
+    numbers = op_numbers(model, args, kwargs, keys, level)
     options["edits"] = {numbers[key]: change for key, change in edits.items()}
     options["stop_after"] = None if stop_after is None else numbers[stop_after]
     output = None
@@ -250,13 +250,13 @@ def load(path: str | PathLike[str]) -> Trace:
 
 
 @contextlib.contextmanager
-def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[Tape]:
+def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[PassCapture]:
     """Record a pass; add where it failed to an exception that leaves it."""
-    from torchglass.capture.trace.selection import taping
+    from torchglass.capture.trace.selection import capturing
     from torchglass.results.trace import Trace
 
     try:
-        with taping(model, **options) as tape:
+        with capturing(model, **options) as tape:
             yield tape
     except Exception as error:
         with contextlib.suppress(Exception):

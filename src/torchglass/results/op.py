@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from weakref import WeakValueDictionary
 
 from torchglass.analyse.flop_formulas import flops_of_op
-from torchglass.analyse.trace import Anatomy, parameters_of
+from torchglass.analyse.trace import TraceStructure, parameters_of
 from torchglass.records.model import Module, Slot
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine, Value
@@ -256,7 +256,7 @@ class Op:
         return self.record.id
 
     @property
-    def _anatomy(self) -> Anatomy:
+    def _anatomy(self) -> TraceStructure:
         return self.trace.anatomy
 
     @property

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 from weakref import WeakValueDictionary
 
 from torchglass.analyse.flop_formulas import flops_of_op
-from torchglass.analyse.trace import Anatomy
+from torchglass.analyse.trace import TraceStructure
 from torchglass.errors import CaptureError, LookupFailedError, ViewError
 from torchglass.records.model import Model, Module, Slot, SlotRole, join_path
 from torchglass.records.tensors import Stats
@@ -115,12 +115,12 @@ class Trace(Sequence[Op]):
         return self._pass.trace
 
     @cached_property
-    def anatomy(self) -> Anatomy:
+    def anatomy(self) -> TraceStructure:
         """The names and relations of its ops."""
         if not self._saved_only:
-            return Anatomy(self.record)
+            return TraceStructure(self.record)
         saved = {op for op, _ in self.saved_tensors}
-        return Anatomy(self.record, [op.id for op in self.record.ops if op.id in saved])
+        return TraceStructure(self.record, [op.id for op in self.record.ops if op.id in saved])
 
     @property
     def saved_tensors(self) -> Tensors:
@@ -242,10 +242,10 @@ class Trace(Sequence[Op]):
 
         With `perturb` each parent's result is also changed, to prove that the edge is real.
         """
-        from torchglass.capture.trace.assemble import Captured
+        from torchglass.capture.trace.assemble import CapturedPass
         from torchglass.capture.trace.replay import validate
 
-        if not isinstance(self._pass, Captured):
+        if not isinstance(self._pass, CapturedPass):
             raise CaptureError("a loaded trace cannot be replayed: functions are not saved")
         validation = validate(self._pass, perturb=perturb)
         return replace(
@@ -372,9 +372,9 @@ class Trace(Sequence[Op]):
 
     def held_tensor(self, name: str) -> torch.Tensor | None:
         """A parameter or buffer that an op used, as it was when the pass began."""
-        from torchglass.capture.trace.assemble import Captured
+        from torchglass.capture.trace.assemble import CapturedPass
 
-        return self._pass.held(name) if isinstance(self._pass, Captured) else None
+        return self._pass.held(name) if isinstance(self._pass, CapturedPass) else None
 
     def __contains__(self, key: object) -> bool:
         """Whether an op, or a key of one, is in the trace."""

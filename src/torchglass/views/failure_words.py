@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from torchglass.analyse.failure.failure import Failure, SizeOrigin, code_at
 from torchglass.analyse.failure.operands import TensorArgument, module_name
-from torchglass.analyse.trace import Anatomy
+from torchglass.analyse.trace import TraceStructure
 from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine
 from torchglass.views.formats import format_shape, format_time, harmless, shape_text, shorten
 from torchglass.views.module_signature import brief, forward_signature, misled_class
@@ -49,7 +49,7 @@ def parts(failure: Failure) -> tuple[Part, ...]:
     return tuple(part for part in every if part.rows)
 
 
-def digest(anatomy: Anatomy) -> tuple[str, str]:
+def digest(anatomy: TraceStructure) -> tuple[str, str]:
     """Two lines about a pass that completed."""
     record = anatomy.record
     ops = _count(sum(op.kind == "op" for op in record.ops), "op")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchglass.analyse.failure.failure import Failure
-from torchglass.analyse.trace import Anatomy, parameters_of
+from torchglass.analyse.trace import TraceStructure, parameters_of
 from torchglass.records.model import Model
 from torchglass.records.trace import OpRecord
 from torchglass.tables.html import style, text
@@ -61,7 +61,7 @@ _HEADINGS = (
 )
 
 
-def trace_fragment(anatomy: Anatomy, model: Model, saved: Saved) -> str:
+def trace_fragment(anatomy: TraceStructure, model: Model, saved: Saved) -> str:
     """What the pass was, and a row for each of its ops."""
     record = anatomy.record
     facts = (
@@ -87,7 +87,7 @@ def trace_fragment(anatomy: Anatomy, model: Model, saved: Saved) -> str:
     )
 
 
-def _trace_rows(anatomy: Anatomy) -> Iterator[str]:
+def _trace_rows(anatomy: TraceStructure) -> Iterator[str]:
     longest = max((op.end_ns - op.start_ns for op in anatomy.record.ops), default=0)
     listed = [(place, anatomy.record.ops[op]) for place, op in enumerate(anatomy.listed)]
     first, left_out, last = ends(listed, _MOST_ROWS)
@@ -99,7 +99,7 @@ def _trace_rows(anatomy: Anatomy) -> Iterator[str]:
         yield _trace_row(anatomy, place, op, longest)
 
 
-def _trace_row(anatomy: Anatomy, place: int, op: OpRecord, longest: int) -> str:
+def _trace_row(anatomy: TraceStructure, place: int, op: OpRecord, longest: int) -> str:
     spec = op.outputs[0].spec if op.outputs else None
     calls = anatomy.modules(op.id)
     used = sum(parameter.elements for parameter in parameters_of(op).values())

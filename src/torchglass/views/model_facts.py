@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from torchglass.analyse.summary import SummaryReport
-from torchglass.analyse.trace import Anatomy, parameters_of
+from torchglass.analyse.trace import TraceStructure, parameters_of
 from torchglass.records.model import FilePart, Model
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import OpId
@@ -149,7 +149,7 @@ Saved = Collection[tuple[OpId, int]]
 """The tensors that were saved, by number of the op and of its output."""
 
 
-def structure(anatomy: Anatomy, model: Model) -> str:
+def structure(anatomy: TraceStructure, model: Model) -> str:
     """The shape of the graph, and how many modules the model has."""
     loops = anatomy.loops
     kind = f"recurrent (at most {loops} loops)" if loops > 1 else "purely feedforward"
@@ -158,7 +158,7 @@ def structure(anatomy: Anatomy, model: Model) -> str:
     return f"{kind}, {branching}; {modules} total modules"
 
 
-def tensors(anatomy: Anatomy, saved: Saved) -> str:
+def tensors(anatomy: TraceStructure, saved: Saved) -> str:
     """How many tensors the pass made, and how many of them are here."""
     specs = {
         (op.id, index): value.spec
@@ -169,7 +169,7 @@ def tensors(anatomy: Anatomy, saved: Saved) -> str:
     return f"{_sum(specs.values())} computed in forward pass; {_sum(kept)} saved"
 
 
-def parameters(anatomy: Anatomy) -> str:
+def parameters(anatomy: TraceStructure) -> str:
     """How many ops used parameters, and how much those are, each counted once."""
     operations = sum(bool(parameters_of(op)) for op in anatomy.record.ops)
     specs = anatomy.parameters.values()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests import make
-from torchglass.analyse.trace import Anatomy
+from torchglass.analyse.trace import TraceStructure
 from torchglass.records.trace import OpId
 
 BRANCHING = (
@@ -14,7 +14,7 @@ BRANCHING = (
 
 
 def test_relatives_are_told_apart() -> None:
-    anatomy = Anatomy(make.trace(BRANCHING))
+    anatomy = TraceStructure(make.trace(BRANCHING))
 
     assert anatomy.children == ((1, 2), (3,), (3,), (4,), ())
     assert anatomy.siblings(OpId(1)) == (2,)
@@ -23,7 +23,7 @@ def test_relatives_are_told_apart() -> None:
 
 
 def test_an_op_that_uses_one_result_twice_is_one_child_and_no_sibling_of_itself() -> None:
-    anatomy = Anatomy(make.trace([make.op(0, "x", kind="input"), make.op(1, "mul", 0, 0)]))
+    anatomy = TraceStructure(make.trace([make.op(0, "x", kind="input"), make.op(1, "mul", 0, 0)]))
 
     assert anatomy.children == ((1,), ())
     assert anatomy.siblings(OpId(1)) == ()
@@ -33,7 +33,7 @@ def test_an_op_that_uses_one_result_twice_is_one_child_and_no_sibling_of_itself(
 def test_a_chain_is_feedforward_without_branching() -> None:
     chain = [make.op(0, "x", kind="input"), make.op(1, "relu", 0), make.op(2, "tanh", 1)]
 
-    anatomy = Anatomy(make.trace(chain))
+    anatomy = TraceStructure(make.trace(chain))
 
     assert (anatomy.loops, anatomy.is_branching) == (1, False)
 
@@ -41,7 +41,7 @@ def test_a_chain_is_feedforward_without_branching() -> None:
 def test_loops_and_branches_are_seen() -> None:
     steps = [make.op(step, "relu", *range(max(0, step - 2), step), site=7) for step in range(5)]
 
-    anatomy = Anatomy(make.trace(steps))
+    anatomy = TraceStructure(make.trace(steps))
 
     assert (anatomy.loops, anatomy.is_branching) == (5, True)
     assert anatomy.layers["relu_1_0"] == anatomy.layers["relu_1"] == (0, 1, 2, 3, 4)
@@ -54,7 +54,7 @@ def test_the_modules_of_an_op_are_outermost_first_and_its_outputs_innermost_firs
         make.call(1, "block", parent=0, outputs=made),
         make.call(2, "block.fc", parent=1, outputs=made),
     ]
-    anatomy = Anatomy(
+    anatomy = TraceStructure(
         make.trace([make.op(0, "x", kind="input"), make.op(1, "linear", 0, call=2)], calls)
     )
 
@@ -67,7 +67,7 @@ def test_the_modules_of_an_op_are_outermost_first_and_its_outputs_innermost_firs
 def test_a_call_is_numbered_where_its_module_ran_several_times() -> None:
     calls = [make.call(0), make.call(1, "a", parent=0), make.call(2, "b", parent=0)]
     calls.append(make.call(3, "b", parent=0, number=2))
-    anatomy = Anatomy(make.trace((), calls))
+    anatomy = TraceStructure(make.trace((), calls))
 
     assert [anatomy.call_name(call) for call in calls] == ["", "a", "b:1", "b:2"]
 
@@ -76,13 +76,13 @@ def test_a_parameter_that_several_ops_use_is_there_once() -> None:
     weight = {"fc.weight": (3, 4)}
     ops = [make.op(0, "linear", parameters=weight), make.op(1, "linear", 0, parameters=weight)]
 
-    anatomy = Anatomy(make.trace(ops))
+    anatomy = TraceStructure(make.trace(ops))
 
     assert {name: spec.shape for name, spec in anatomy.parameters.items()} == {"fc.weight": (3, 4)}
 
 
 def test_distances_count_the_shortest_and_the_longest_way() -> None:
-    anatomy = Anatomy(
+    anatomy = TraceStructure(
         make.trace(
             [
                 make.op(0, "x", kind="input"),

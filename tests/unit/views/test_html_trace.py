@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests import make
-from torchglass.analyse.trace import Anatomy
+from torchglass.analyse.trace import TraceStructure
 from torchglass.views.html import trace_fragment
 
 MODEL = make.model()
@@ -14,7 +14,7 @@ def test_each_op_is_a_row_with_its_parents_and_its_share_of_the_time() -> None:
         make.op(2, "tanh", 1, end_ns=1_000_000),
     ]
 
-    html = trace_fragment(Anatomy(make.trace(ops)), MODEL, frozenset())
+    html = trace_fragment(TraceStructure(make.trace(ops)), MODEL, frozenset())
 
     assert html.count("<tr>") == 1 + len(ops)
     assert '<td>tanh_1_2</td><td>2×3</td><td class="quiet">float32</td>' in html
@@ -25,7 +25,7 @@ def test_each_op_is_a_row_with_its_parents_and_its_share_of_the_time() -> None:
 def test_what_stopped_the_pass_stands_above_its_rows_as_text() -> None:
     record = make.trace([make.op(0, "x", kind="input")], error="ValueError: <b>no</b>")
 
-    html = trace_fragment(Anatomy(record), MODEL, frozenset())
+    html = trace_fragment(TraceStructure(record), MODEL, frozenset())
 
     assert '<p class="error">ValueError: &lt;b&gt;no&lt;/b&gt;</p>' in html
 
@@ -33,7 +33,7 @@ def test_what_stopped_the_pass_stands_above_its_rows_as_text() -> None:
 def test_the_middle_of_very_many_rows_is_left_out() -> None:
     ops = [make.op(number, "relu") for number in range(3_000)]
 
-    html = trace_fragment(Anatomy(make.trace(ops)), MODEL, frozenset())
+    html = trace_fragment(TraceStructure(make.trace(ops)), MODEL, frozenset())
 
     assert "… 2000 more …" in html
     assert html.count("<tr>") == 1 + 1_000 + 1

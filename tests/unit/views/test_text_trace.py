@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests import make
-from torchglass.analyse.trace import Anatomy
+from torchglass.analyse.trace import TraceStructure
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import OpId, SourceLine
 from torchglass.views.text.trace import TensorPreview, log_text, op_line, op_text
@@ -26,11 +26,11 @@ ALL = frozenset((op.id, 0) for op in OPS)
 
 
 @pytest.fixture
-def anatomy() -> Anatomy:
-    return Anatomy(make.trace(OPS, CALLS, start_ns=1_000_000_000, end_ns=1_250_400_000))
+def anatomy() -> TraceStructure:
+    return TraceStructure(make.trace(OPS, CALLS, start_ns=1_000_000_000, end_ns=1_250_400_000))
 
 
-def test_a_recurrent_pass_says_how_often_it_loops(anatomy: Anatomy) -> None:
+def test_a_recurrent_pass_says_how_often_it_loops(anatomy: TraceStructure) -> None:
     assert log_text(anatomy, MODEL, ALL).splitlines() == [
         "Log of Net forward pass:",
         "\tModel structure: recurrent (at most 2 loops), without branching; 1 total modules.",
@@ -51,18 +51,18 @@ def test_a_recurrent_pass_says_how_often_it_loops(anatomy: Anatomy) -> None:
 def test_a_branching_pass_says_so() -> None:
     ops = [make.op(0, "x", kind="input"), make.op(1, "relu", 0), make.op(2, "add", 0, 1)]
 
-    text = log_text(Anatomy(make.trace(ops)), MODEL, frozenset())
+    text = log_text(TraceStructure(make.trace(ops)), MODEL, frozenset())
 
     assert "purely feedforward, with branching; 1 total modules." in text
 
 
-def test_a_known_random_seed_is_shown(anatomy: Anatomy) -> None:
+def test_a_known_random_seed_is_shown(anatomy: TraceStructure) -> None:
     lines = log_text(anatomy, MODEL, ALL, random_seed=3210097511).splitlines()
 
     assert lines[4:6] == ["\tRandom seed: 3210097511", "\tTime elapsed: 0.250s"]
 
 
-def test_saved_layers_are_marked_where_some_are_not(anatomy: Anatomy) -> None:
+def test_saved_layers_are_marked_where_some_are_not(anatomy: TraceStructure) -> None:
     text = log_text(anatomy, MODEL, frozenset({(OpId(2), 0)}))
 
     assert "computed in forward pass; 1 tensor (24 B) saved." in text
@@ -70,10 +70,10 @@ def test_saved_layers_are_marked_where_some_are_not(anatomy: Anatomy) -> None:
     assert "\n\t\t2: relu_1_2 *\n" in text
 
 
-def test_a_pass_that_raised_says_what(anatomy: Anatomy) -> None:
+def test_a_pass_that_raised_says_what(anatomy: TraceStructure) -> None:
     record = make.trace(OPS, CALLS, error="RuntimeError: shapes\ndo not fit")
 
-    second = log_text(Anatomy(record), MODEL, ALL).splitlines()[1]
+    second = log_text(TraceStructure(record), MODEL, ALL).splitlines()[1]
 
     assert second == "\tStopped by an error: RuntimeError: shapes\\ndo not fit"
 
@@ -81,7 +81,7 @@ def test_a_pass_that_raised_says_what(anatomy: Anatomy) -> None:
 def test_a_long_list_of_layers_is_cut_in_the_middle() -> None:
     ops = [make.op(number, "relu") for number in range(1_000)]
 
-    lines = log_text(Anatomy(make.trace(ops)), MODEL, frozenset()).splitlines()
+    lines = log_text(TraceStructure(make.trace(ops)), MODEL, frozenset()).splitlines()
 
     layers = lines[lines.index("\tLayers:") + 1 :]
     assert len(layers) == 201
@@ -98,7 +98,7 @@ def test_modules_are_indented_below_theirs_and_leaves_share_lines() -> None:
     many = {"children": {str(number): leaf for number in range(9)}}
     model = make.model({"children": {"stem": leaf, "block": block, "many": many}})
 
-    text = log_text(Anatomy(make.trace(())), model, frozenset())
+    text = log_text(TraceStructure(make.trace(())), model, frozenset())
 
     assert text.partition("\tModule Hierarchy:\n")[2].partition("\tLayers:")[0].splitlines() == [
         "\t\tstem",
@@ -112,7 +112,7 @@ def test_modules_are_indented_below_theirs_and_leaves_share_lines() -> None:
     ]
 
 
-def test_an_op_tells_its_pass_and_the_calls_it_ran_in(anatomy: Anatomy) -> None:
+def test_an_op_tells_its_pass_and_the_calls_it_ran_in(anatomy: TraceStructure) -> None:
     assert op_text(anatomy, OpId(3), {0: TensorPreview(corner="tensor([1.])")}).splitlines() == [
         "Layer linear_1_1 (pass 2/2), operation 4/5:",
         "\tOutput tensor: shape=(2, 3), dtype=torch.float32, size=24 B",
@@ -129,7 +129,7 @@ def test_an_op_tells_its_pass_and_the_calls_it_ran_in(anatomy: Anatomy) -> None:
     ]
 
 
-def test_an_op_outside_of_modules_that_writes_in_place_says_so(anatomy: Anatomy) -> None:
+def test_an_op_outside_of_modules_that_writes_in_place_says_so(anatomy: TraceStructure) -> None:
     text = op_text(anatomy, OpId(2), {})
 
     assert "size=24 B (not saved)\n\tParams: no params used\n" in text
@@ -138,11 +138,11 @@ def test_an_op_outside_of_modules_that_writes_in_place_says_so(anatomy: Anatomy)
     assert "\tOutput of modules: none\n\tLookup keys: " in text
 
 
-def test_arguments_cannot_write_to_the_screen_what_it_would_obey(anatomy: Anatomy) -> None:
+def test_arguments_cannot_write_to_the_screen_what_it_would_obey(anatomy: TraceStructure) -> None:
     assert op_text(anatomy, OpId(2), {}).endswith("\tArguments: alpha=1, name='\\x1b[31m'")
 
 
-def test_values_are_summed_up_and_drawn(anatomy: Anatomy) -> None:
+def test_values_are_summed_up_and_drawn(anatomy: TraceStructure) -> None:
     stats = Stats(count=6, min=-1, max=2.5, mean=0.123456, std=1, nan=2)
     look = TensorPreview(corner="", stats=stats, histogram=(0, 4, 8, 8))
 
@@ -153,7 +153,7 @@ def test_values_are_summed_up_and_drawn(anatomy: Anatomy) -> None:
     assert line == "\tValues: min -1, mean 0.1235, max 2.5, std 1, 2 NaN  ▁▅██"
 
 
-def test_a_gradient_is_shown_below_the_values(anatomy: Anatomy) -> None:
+def test_a_gradient_is_shown_below_the_values(anatomy: TraceStructure) -> None:
     gradient = TensorPreview(corner="", stats=Stats(count=2, min=0, max=1, mean=0.5, std=0.5))
 
     text = op_text(anatomy, OpId(1), {}, gradient=gradient)
@@ -161,7 +161,7 @@ def test_a_gradient_is_shown_below_the_values(anatomy: Anatomy) -> None:
     assert text.endswith("\tGradient: min 0, mean 0.5, max 1, std 0.5")
 
 
-def test_equal_bars_are_all_full_rather_than_all_empty(anatomy: Anatomy) -> None:
+def test_equal_bars_are_all_full_rather_than_all_empty(anatomy: TraceStructure) -> None:
     stats = Stats(count=4, min=0, max=1, mean=0.5, std=0.5)
 
     text = op_text(anatomy, OpId(1), {0: TensorPreview(corner="", stats=stats, histogram=(2, 2))})
@@ -169,7 +169,7 @@ def test_equal_bars_are_all_full_rather_than_all_empty(anatomy: Anatomy) -> None
     assert text.endswith("██")
 
 
-def test_an_input_is_no_function(anatomy: Anatomy) -> None:
+def test_an_input_is_no_function(anatomy: TraceStructure) -> None:
     text = op_text(anatomy, OpId(0), {})
 
     assert "\tInput of the model: x\n" in text
@@ -186,7 +186,7 @@ def test_relatives_and_source_are_told_where_there_are_any() -> None:
         make.op(3, "add", 1, 2),
     ]
 
-    text = op_text(Anatomy(make.trace(ops)), OpId(1), {}, code="y = relu(x)")
+    text = op_text(TraceStructure(make.trace(ops)), OpId(1), {}, code="y = relu(x)")
 
     assert text.endswith(
         "\tShares parents with: tanh_1_2\n"
@@ -197,7 +197,7 @@ def test_relatives_and_source_are_told_where_there_are_any() -> None:
 
 def test_several_outputs_are_numbered_and_many_of_them_cut() -> None:
     outputs = tuple(make.value(2) for _ in range(6))
-    anatomy = Anatomy(make.trace([make.op(0, "unbind", outputs=outputs)]))
+    anatomy = TraceStructure(make.trace([make.op(0, "unbind", outputs=outputs)]))
 
     lines = op_text(anatomy, OpId(0), {1: TensorPreview(corner="tensor([0.])")}).splitlines()
 
@@ -211,6 +211,6 @@ def test_several_outputs_are_numbered_and_many_of_them_cut() -> None:
     assert lines[6] == "\t… and 2 more output tensors"
 
 
-def test_an_op_in_a_line(anatomy: Anatomy) -> None:
+def test_an_op_in_a_line(anatomy: TraceStructure) -> None:
     assert op_line(anatomy, OpId(3)) == "<linear_1_1:2: 2×3 float32 in fc:2>"
     assert op_line(anatomy, OpId(0)) == "<input_1_0: 2×3 float32>"

@@ -31,7 +31,7 @@ from torchglass.analyse.failure.sizes import (
     set_by,
 )
 from torchglass.analyse.signatures import argument_name, plain_name
-from torchglass.analyse.trace import Anatomy, parameters_of
+from torchglass.analyse.trace import TraceStructure, parameters_of
 from torchglass.records.model import Model, Module
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import (
@@ -80,7 +80,7 @@ class Failure:
         self.record = record
         self.model = model
         self.clues = clues or ExceptionContext()
-        self.anatomy = Anatomy(record)
+        self.anatomy = TraceStructure(record)
 
     @property
     def error(self) -> str:

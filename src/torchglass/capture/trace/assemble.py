@@ -15,9 +15,17 @@ from torch import nn
 from torchglass.analyse.gc_pause import collector_paused
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.trace.op_mode import OpEvent
-from torchglass.capture.trace.pass_recorder import Ended, Event, PassRecorder, TracedCall
-from torchglass.capture.trace.producers import Linker, Located
-from torchglass.capture.trace.saved_tensors import ByOp, Key, Output, Ran, Rerun, Reruns, Saved
+from torchglass.capture.trace.pass_recorder import CallEnd, Event, PassRecorder, TracedCall
+from torchglass.capture.trace.producers import Located, OpLinker
+from torchglass.capture.trace.saved_tensors import (
+    ByOp,
+    Key,
+    OpEventNumbers,
+    Output,
+    Rerun,
+    RerunBuilder,
+    SavedOutputs,
+)
 from torchglass.records.model import join_path
 from torchglass.records.trace import (
     CallId,
@@ -32,7 +40,7 @@ from torchglass.records.trace import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Captured:
+class CapturedPass:
     """A pass: the record of it, and the tensors that flowed."""
 
     trace: TraceRecord
@@ -84,7 +92,7 @@ _OUTSIDE = _Place(CallId(-1), "", CallId(-1), None)
 
 
 @collector_paused()
-def assemble(recorder: PassRecorder) -> Captured:
+def assemble(recorder: PassRecorder) -> CapturedPass:
     """The records of all that a recorder took down, and no longer has then: most is in both."""
     assembly = Assembly(recorder.model)
     events = recorder.events
@@ -94,7 +102,7 @@ def assemble(recorder: PassRecorder) -> Captured:
     return finish(assembly, recorder)
 
 
-def finish(assembly: Assembly, recorder: PassRecorder) -> Captured:
+def finish(assembly: Assembly, recorder: PassRecorder) -> CapturedPass:
     """What an assembly has made of the events of a recorder."""
     failed = assembly.failed(recorder.failure) if recorder.failure else None
     calls, ops = assembly.end()
@@ -109,9 +117,9 @@ def finish(assembly: Assembly, recorder: PassRecorder) -> Captured:
         failed=failed,
     )
     copies = recorder.snapshots.overwritten
-    return Captured(
+    return CapturedPass(
         trace=trace,
-        tensors=Saved(
+        tensors=SavedOutputs(
             trace.ops,
             assembly.events,
             {output: copies.get(key, tensor) for output, (key, tensor) in assembly.given.items()},
@@ -142,11 +150,11 @@ class Assembly:
         self.events: list[Rerun | None] = []
         self.given: dict[Output, tuple[Key, torch.Tensor]] = {}
         """The tensors of the ops that have no event, and by what the recorder knows them."""
-        self.ran = Ran()
+        self.ran = OpEventNumbers()
         self.sources: dict[OpId, tuple[torch.Tensor, ...]] = {}
         self.held_tensors: dict[str, torch.Tensor] = {}
         self._wanted = wanted
-        self._reruns = Reruns()
+        self._reruns = RerunBuilder()
         self._known: dict[int, str | CallId] = {}
         """The paths of the model's modules by id, which give way to the last call of each."""
         self._unknown: Counter[str] = Counter()
@@ -160,7 +168,7 @@ class Assembly:
             return self._add_op(number, event)
         if isinstance(event, TracedCall):
             return self._begin(number, event)
-        return isinstance(event, Ended) and self._end(number, event.call)
+        return isinstance(event, CallEnd) and self._end(number, event.call)
 
     def _add_op(self, number: int, event: OpEvent) -> bool:
         op = self._record(event)
@@ -275,7 +283,7 @@ class Assembly:
     def _place(self, call: TracedCall | None) -> _Place:
         return call.place if call is not None else _OUTSIDE
 
-    def _linker_for(self, model: nn.Module, *, all_kept: bool) -> Linker:
+    def _linker_for(self, model: nn.Module, *, all_kept: bool) -> OpLinker:
         """One that knows the names of all that a model holds, each by the first of its names."""
         parameters: dict[int, str | Operand] = {}
         buffers: dict[int, str] = {}
@@ -283,7 +291,7 @@ class Assembly:
             self._known[id(module)] = path
             self._learn(parameters, path, module._parameters)
             self._learn(buffers, path, module._buffers)
-        return Linker(parameters, buffers, all_kept=all_kept)
+        return OpLinker(parameters, buffers, all_kept=all_kept)
 
     def _learn(
         self, names: dict[int, Any], path: str, tensors: Mapping[str, torch.Tensor | None]

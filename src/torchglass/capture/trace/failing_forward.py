@@ -15,37 +15,37 @@ from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import leave_unchanged, telling_of_changes
 from torchglass.capture.tensor.moments import measure
 from torchglass.capture.torch_internals import FORWARD_CODE
-from torchglass.capture.trace.assemble import Captured
+from torchglass.capture.trace.assemble import CapturedPass
 from torchglass.capture.trace.op_mode import OpEvent, user_code
-from torchglass.capture.trace.selection import taping
+from torchglass.capture.trace.selection import capturing
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import SourceLine
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
-class Attempt(NamedTuple):
+class ForwardAttempt(NamedTuple):
     """One forward, and the exception that ended it, if one did."""
 
-    captured: Captured
+    captured: CapturedPass
     output: Any
     error: Exception | None
     clues: ExceptionContext
 
 
-def attempt(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Attempt:
+def attempt(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ForwardAttempt:
     """Run a forward; the model's buffers and the random state are afterwards what they were."""
     output, error = None, None
     with leave_unchanged(model.modules()), telling_of_changes(model.modules()):
         try:
-            with taping(model) as tape:
+            with capturing(model) as capture:
                 output = model(*args, **kwargs)
         except Exception as raised:  # noqa: BLE001 - whatever the user's forward raises is the story
             error = raised
         # Buffers are known by name only as long as their stand-ins are in the model.
-        captured = tape.captured
-    return Attempt(
-        captured, output, error, clues(error, tape.failure) if error else ExceptionContext()
+        captured = capture.captured
+    return ForwardAttempt(
+        captured, output, error, clues(error, capture.failure) if error else ExceptionContext()
     )
 
 

@@ -1,7 +1,7 @@
 """Records every torch operation in a with-block, at the cost of one tuple each.
 
 The mode stands between the caller and torch. It appends what it saw and works nothing out: names,
-parents, shapes and source lines are read off the events after the pass, by `capture.trace.linking`.
+parents, shapes and source lines are read off the events after the pass, in `trace.producers`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 with tracing(model) as recorder:
         model(x)
-    captured = assemble(recorder)       # in capture.trace.assembling
+    captured = assemble(recorder)       # in capture.trace.assemble
 
 While the pass runs, calls and ops are only taken down, in one stream.
 """
@@ -82,7 +82,7 @@ class TracedCall:
         self.chain = chain
         self.output: Any = None
         self.place: Any = None
-        """Where it stands, which `assembling` finds and keeps here, to be freed with the call."""
+        """Where it stands, which `assemble` finds and keeps here, to be freed with the call."""
         self.end_ns = 0
         self.start_ns = _clock()
 
@@ -98,13 +98,13 @@ class TracedCall:
         return [tensor for _, tensor in tensors_of_call(self.args, self.kwargs)]
 
 
-class Dropped:
+class DroppedEvent:
     """An event of which nothing is kept."""
 
     results: tuple[torch.Tensor, ...] = ()
 
 
-class Ended:
+class CallEnd:
     """The event that a call returned."""
 
     __slots__ = ("call",)
@@ -120,11 +120,11 @@ class Ended:
         return [tensor for _, tensor in named_tensors(self.call.output)]
 
 
-Event = OpEvent | TracedCall | Ended | Dropped
+Event = OpEvent | TracedCall | CallEnd | DroppedEvent
 """A call that is running is also the event that it began."""
 
 
-_DROPPED = Dropped()
+_DROPPED = DroppedEvent()
 
 
 class Gradients(dict[Key, torch.Tensor]):
@@ -273,7 +273,7 @@ class PassRecorder(ModuleStack[TracedCall]):
             if peek_interpreter_stack() is not None:
                 output = unwrapped(output) if self.running else returned(output)
             call.output = output if type(output) is torch.Tensor else unchanging(output)
-            self._take_down(Ended(call))
+            self._take_down(CallEnd(call))
 
     def abandon(self, call: TracedCall) -> None:
         """A call that was interrupted ends with its caller."""
@@ -325,7 +325,7 @@ def _take_down_or_drop(
         is_kept = keep(len(events) - 1, event)
     if not is_kept:
         events[-1] = _DROPPED
-        if isinstance(event, Ended):
+        if isinstance(event, CallEnd):
             event.call.let_go()
 
 

@@ -29,7 +29,7 @@ _Made = tuple[OpId, int, torch.Tensor | View]
 """An op, the number of an output, and the output, or what it showed."""
 
 
-class Origins:
+class Producers:
     """Follows tensors through a pass, in order."""
 
     def __init__(self, *, hold: bool) -> None:
@@ -125,7 +125,7 @@ Settings = tuple[tuple[str, str], ...]
 Said = TypeVar("Said", str, Settings)
 
 
-class Way(NamedTuple):
+class CodePath(NamedTuple):
     """What the chain of code that led to an op or a call tells."""
 
     number: int
@@ -135,7 +135,7 @@ class Way(NamedTuple):
     phase: Phase
 
 
-class Linker:
+class OpLinker:
     """Turns the events of a pass, one by one and in order, into ops that know their parents.
 
     A pass says many things again and again, so what is equal is made once.
@@ -150,9 +150,9 @@ class Linker:
         """
         self._parameters = parameters
         self._buffers = buffers
-        self._origins = Origins(hold=all_kept)
+        self._producers = Producers(hold=all_kept)
         self._locations: dict[tuple[CallId, int], dict[str, CallId]] = {}
-        self._ways: dict[Chain, Way] = {}
+        self._ways: dict[Chain, CodePath] = {}
         self._alone: dict[TensorSpec, tuple[Value]] = {}
         self._said: dict[Any, Any] = {}
         self._inputs: set[OpId] = set()
@@ -203,7 +203,7 @@ class Linker:
         )
         if event.written and event.function != SETS_DATA:
             for tensor in event.written:
-                self._origins.wrote(id, tensor)
+                self._producers.wrote(id, tensor)
         return record
 
     def opaque_op(
@@ -222,18 +222,18 @@ class Linker:
         """
         return self._locations.setdefault((around, way), {}).setdefault(path, call)
 
-    def way(self, chain: Chain) -> Way:
+    def way(self, chain: Chain) -> CodePath:
         """What a chain of code tells."""
         way = self._ways.get(chain)
         if way is None:
-            way = Way(len(self._ways), _source(user_code(chain)), phase_of(chain))
+            way = CodePath(len(self._ways), _source(user_code(chain)), phase_of(chain))
             self._ways[chain] = way
         return way
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was made in the pass, or is held by the model."""
         held = id(tensor) in self._parameters or id(tensor) in self._buffers
-        return held or self._origins.find(tensor) is not None
+        return held or self._producers.find(tensor) is not None
 
     def is_input(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor that the outermost call was given is new, though it may be a view.
@@ -242,15 +242,15 @@ class Linker:
         """
         if not self.knows(tensor):
             return True
-        return self._origins.own(tensor) is None and self._maker(tensor) in self._inputs
+        return self._producers.own(tensor) is None and self._maker(tensor) in self._inputs
 
     def _maker(self, tensor: torch.Tensor) -> OpId | None:
-        found = self._origins.find(tensor)
+        found = self._producers.find(tensor)
         return None if found is None else found[0]
 
     def value(self, place: str, tensor: torch.Tensor, name: str = "") -> Value:
         """A tensor at a place of a call, which calls it by a name."""
-        op, output = self._origins.find(tensor) or (None, 0)
+        op, output = self._producers.find(tensor) or (None, 0)
         return Value(
             place=self._once(place),
             spec=describe(tensor),
@@ -276,14 +276,14 @@ class Linker:
     ) -> Operand:
         if id(tensor) in self._parameters:
             return self._parameter(place, tensor)
-        op, output = self._origins.find(tensor) or (None, 0)
+        op, output = self._producers.find(tensor) or (None, 0)
         since = OpId(-1) if op is None else op
         return Operand(
             place=self._once(place),
             spec=describe(tensor),
             op=op,
             output=output,
-            writers=self._origins.writers_since(since, tensor, views),
+            writers=self._producers.writers_since(since, tensor, views),
             buffer=self._buffers.get(id(tensor), ""),
         )
 
@@ -302,7 +302,7 @@ class Linker:
 
     def _made(self, id: OpId, tensors: Sequence[torch.Tensor]) -> tuple[Value, ...]:
         """The outputs of an op, which from now on is known to have made them."""
-        self._origins.made(id, tensors)
+        self._producers.made(id, tensors)
         return self._values([describe(tensor) for tensor in tensors])
 
     def _values(self, specs: Sequence[TensorSpec]) -> tuple[Value, ...]:

@@ -24,7 +24,7 @@ from torchglass.capture.tensor.memory_extent import (
     repeated_memory,
 )
 from torchglass.capture.torch_internals import tree_map_only
-from torchglass.capture.trace.assemble import Captured
+from torchglass.capture.trace.assemble import CapturedPass
 from torchglass.capture.trace.saved_tensors import Rerun
 from torchglass.errors import CaptureError
 from torchglass.records.trace import OpRecord, UnconfirmedOp, Validation
@@ -45,7 +45,7 @@ _OTHER_SHAPE = "a later op gave its result another shape"
 _OTHER_RANDOM_STATE = "it draws random values, and the random state was changed outside the trace"
 
 
-def validate(captured: Captured, *, perturb: bool = True) -> Validation:
+def validate(captured: CapturedPass, *, perturb: bool = True) -> Validation:
     """Replay a pass and say where the record and the replay disagree, if they do."""
     with keeping_random_state(), gradients_set(False):
         torch.set_rng_state(captured.random_state)
@@ -63,7 +63,7 @@ def validate(captured: Captured, *, perturb: bool = True) -> Validation:
 class _Replay:
     """What the replay has made so far, by the tensors of the pass that it stands for."""
 
-    def __init__(self, captured: Captured, perturb: bool) -> None:
+    def __init__(self, captured: CapturedPass, perturb: bool) -> None:
         self._captured = captured
         self._perturb = perturb
         self._made: dict[int, torch.Tensor] = {}

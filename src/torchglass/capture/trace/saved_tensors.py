@@ -45,7 +45,7 @@ class Rerun(NamedTuple):
         return results_of(self.output, self.written)
 
 
-class Reruns:
+class RerunBuilder:
     """Makes them of events. What many say, such as `inplace=False`, is kept once."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ Key = tuple[int, int]
 """The number of an event, and which of its results."""
 
 
-class Ran:
+class OpEventNumbers:
     """The ops that ran, and the numbers of their events. Both rise, so either finds the other."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Ran:
 class ByOp(Mapping[Output, torch.Tensor]):
     """What a recorder has by event, and may still be given, by op."""
 
-    def __init__(self, by_event: Mapping[Key, torch.Tensor], ran: Ran) -> None:
+    def __init__(self, by_event: Mapping[Key, torch.Tensor], ran: OpEventNumbers) -> None:
         self._by_event = by_event
         self._ran = ran
 
@@ -139,7 +139,7 @@ class ByOp(Mapping[Output, torch.Tensor]):
         return len(self._by_event)
 
 
-class Saved(Mapping[Output, torch.Tensor]):
+class SavedOutputs(Mapping[Output, torch.Tensor]):
     """The tensors that ops made, where the events hold them; copies of those written over later.
 
     One whose memory the model has freed meanwhile is none of them.
@@ -199,7 +199,7 @@ class _Kept(NamedTuple):
     tensor: torch.Tensor
 
 
-class Makes(Protocol):
+class ProducesTensors(Protocol):
     """An event that made tensors."""
 
     @property
@@ -225,7 +225,7 @@ class Snapshots:
 
     def __init__(
         self,
-        events: Sequence[Makes],
+        events: Sequence[ProducesTensors],
         held: Callable[[], Iterable[torch.Tensor]] = tuple,
     ) -> None:
         self._events = events

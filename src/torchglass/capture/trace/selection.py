@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchglass.analyse.trace import Anatomy, Selection, at_once, is_everything, select
+from torchglass.analyse.trace import Selection, TraceStructure, at_once, is_everything, select
 from torchglass.blocks import together
 from torchglass.capture.restore_state import (
     has_compiled,
@@ -19,7 +19,7 @@ from torchglass.capture.restore_state import (
     keeping_random_state,
     running_uncompiled,
 )
-from torchglass.capture.trace.assemble import Assembly, Captured, assemble, finish
+from torchglass.capture.trace.assemble import Assembly, CapturedPass, assemble, finish
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.capture.trace.pass_recorder import Level, PassRecorder, tracing
 from torchglass.errors import CaptureError
@@ -31,7 +31,7 @@ Key = int | str
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Tape:
+class PassCapture:
     """A pass that is being taken down, and can be read when it has ended."""
 
     def __init__(self, model: nn.Module, save: Selection, change: Change | None) -> None:
@@ -49,7 +49,7 @@ class Tape:
         return self._assembly.add if self._assembly is not None else None
 
     @cached_property
-    def captured(self) -> Captured:
+    def captured(self) -> CapturedPass:
         """The records and the tensors that were asked for."""
         if not self.ended or self.recorder is None:
             raise CaptureError("the trace can be read when its with-block has ended")
@@ -80,28 +80,28 @@ def _wanted_by(
 
 
 @contextlib.contextmanager
-def taping(
+def capturing(
     model: nn.Module, *, save: Selection = "all", change: Change | None = None, **options: Any
-) -> Iterator[Tape]:
+) -> Iterator[PassCapture]:
     """Take down what runs until the block ends; the other options are those of `PassRecorder`.
 
     `change` makes what is kept out of each tensor that `save` selects.
     """
-    tape = Tape(model, save, change)
+    capture = PassCapture(model, save, change)
     compiled = has_compiled(model.modules())
     try:
         with (
             running_uncompiled() if compiled else contextlib.nullcontext(),
-            tracing(model, keep=tape.keep, **options) as tape.recorder,
+            tracing(model, keep=capture.keep, **options) as capture.recorder,
         ):
             if compiled:
-                tape.recorder.notes.append(_UNCOMPILED)
-            yield tape
+                capture.recorder.notes.append(_UNCOMPILED)
+            yield capture
     finally:
-        tape.end()
+        capture.end()
 
 
-def numbered(
+def op_numbers(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -117,21 +117,21 @@ def numbered(
     with together(
         keeping_random_state(),
         keeping_modules(model.modules(), {"_buffers": _clone}),
-        taping(model, save=None, level=level),
-    ) as (_, _, tape):
+        capturing(model, save=None, level=level),
+    ) as (_, _, capture):
         model(*args, **kwargs)
-    lookup = Anatomy(tape.captured.trace).lookup
-    return {key: _number(tape.captured, lookup.find(key), key) for key in keys}
+    lookup = TraceStructure(capture.captured.trace).lookup
+    return {key: _number(capture.captured, lookup.find(key), key) for key in keys}
 
 
-def _number(captured: Captured, op: OpId, key: Key) -> int:
+def _number(captured: CapturedPass, op: OpId, key: Key) -> int:
     if op not in captured.ordinals:
         raise CaptureError(f"{key!r} is an input or output of the pass, not an op that ran in it")
     return captured.ordinals[op]
 
 
-def _only(save: Selection, captured: Captured) -> Captured:
-    chosen = select(save, Anatomy(captured.trace))
+def _only(save: Selection, captured: CapturedPass) -> CapturedPass:
+    chosen = select(save, TraceStructure(captured.trace))
     return dataclasses.replace(
         captured,
         tensors={at: captured.tensors[at] for at in captured.tensors if at[0] in chosen},
@@ -140,7 +140,7 @@ def _only(save: Selection, captured: Captured) -> Captured:
     )
 
 
-def _changed(change: Change, captured: Captured) -> Captured:
+def _changed(change: Change, captured: CapturedPass) -> CapturedPass:
     tensors = {output: change(tensor) for output, tensor in captured.tensors.items()}
     return dataclasses.replace(captured, tensors=tensors)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from torchglass.analyse.signatures import settings_text
-from torchglass.analyse.trace import Anatomy, parameters_of
+from torchglass.analyse.trace import TraceStructure, parameters_of
 from torchglass.records.model import Model, Module
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord
@@ -23,7 +23,9 @@ _MOST_LINES = 200
 """Longer lists are cut in the middle."""
 
 
-def trace_text(anatomy: Anatomy, model: Model, saved: Saved, random_seed: int | None = None) -> str:
+def trace_text(
+    anatomy: TraceStructure, model: Model, saved: Saved, random_seed: int | None = None
+) -> str:
     """The structure of a pass, its tensors, parameters, and each op with its shape and module."""
     marked = bool(saved) and any((op, 0) not in saved for op in anatomy.listed)
     return "\n".join(
@@ -35,7 +37,9 @@ def trace_text(anatomy: Anatomy, model: Model, saved: Saved, random_seed: int | 
     )
 
 
-def log_text(anatomy: Anatomy, model: Model, saved: Saved, random_seed: int | None = None) -> str:
+def log_text(
+    anatomy: TraceStructure, model: Model, saved: Saved, random_seed: int | None = None
+) -> str:
     """The same as TorchLens prints it: the modules, then the layers by their labels alone."""
     marked = bool(saved) and any((op, 0) not in saved for op in anatomy.listed)
     return "\n".join(
@@ -50,7 +54,7 @@ def log_text(anatomy: Anatomy, model: Model, saved: Saved, random_seed: int | No
 
 
 def _beginning(
-    anatomy: Anatomy, model: Model, saved: Saved, random_seed: int | None
+    anatomy: TraceStructure, model: Model, saved: Saved, random_seed: int | None
 ) -> Iterator[str]:
     record = anatomy.record
     yield f"Log of {harmless(record.model)} forward pass:"
@@ -66,14 +70,14 @@ def _beginning(
         yield f"\tNote: {note}."
 
 
-def _heading(anatomy: Anatomy, marked: bool, what: str) -> str:
+def _heading(anatomy: TraceStructure, marked: bool, what: str) -> str:
     if marked:
         return f"\t{what} (* where the tensor is saved):"
     left_out = len(anatomy.record.ops) - len(anatomy.listed)
     return f"\t{what} ({left_out} without a saved tensor left out):" if left_out else f"\t{what}:"
 
 
-def _operations(anatomy: Anatomy, marked: Saved) -> list[str]:
+def _operations(anatomy: TraceStructure, marked: Saved) -> list[str]:
     """A line for each op: its index, its label, the shape of its output, the module it ran in."""
     places = list(enumerate(anatomy.listed))
     first, left_out, last = ends(places, _MOST_OPERATIONS)
@@ -99,7 +103,7 @@ def _operations(anatomy: Anatomy, marked: Saved) -> list[str]:
     return lines
 
 
-def _module(anatomy: Anatomy, op: OpId) -> str:
+def _module(anatomy: TraceStructure, op: OpId) -> str:
     calls = anatomy.modules(op)
     return harmless(anatomy.call_name(calls[-1])) if calls and calls[-1].path else ""
 
@@ -129,7 +133,7 @@ def _wrapped(paths: Sequence[str], indent: str) -> Iterator[str]:
         yield indent + ", ".join(paths[start : start + _PATHS_A_LINE]) + after
 
 
-def _layers(anatomy: Anatomy, marked: Saved) -> Iterator[str]:
+def _layers(anatomy: TraceStructure, marked: Saved) -> Iterator[str]:
     starred = {op for op, _ in marked}
     for place, op in enumerate(anatomy.listed):
         yield f"\t\t{place}: {anatomy.labels[op]} {'*' if op in starred else ''}"
@@ -149,7 +153,7 @@ class TensorPreview:
     histogram: Sequence[float] = ()
 
 
-def op_line(anatomy: Anatomy, id: OpId) -> str:
+def op_line(anatomy: TraceStructure, id: OpId) -> str:
     """An op's label, its outputs and its module."""
     op = anatomy.record.ops[id]
     made = ", ".join(_brief(value.spec) for value in op.outputs[:_MOST_OUTPUTS])
@@ -159,7 +163,7 @@ def op_line(anatomy: Anatomy, id: OpId) -> str:
 
 
 def op_text(
-    anatomy: Anatomy,
+    anatomy: TraceStructure,
     id: OpId,
     looks: Mapping[int, TensorPreview],
     *,
@@ -224,7 +228,7 @@ def _parameters(op: OpRecord) -> str:
     return f"Computed from params with shape {shapes}; {elements} params total ({size})"
 
 
-def _function(anatomy: Anatomy, op: OpRecord) -> Iterator[str]:
+def _function(anatomy: TraceStructure, op: OpRecord) -> Iterator[str]:
     if op.kind != "op":
         yield f"\t{op.kind.capitalize()} of the model: {harmless(op.function) or 'all of it'}"
         return
@@ -236,14 +240,14 @@ def _function(anatomy: Anatomy, op: OpRecord) -> Iterator[str]:
     yield f"\tTime elapsed: {(op.end_ns - op.start_ns) / 1e9: .3E}s"
 
 
-def _output_of(anatomy: Anatomy, id: OpId) -> Iterator[str]:
+def _output_of(anatomy: TraceStructure, id: OpId) -> Iterator[str]:
     calls = anatomy.output_of(id)
     yield f"\tOutput of modules: {_call_names(anatomy, calls) or 'none'}"
     if calls:
         yield f"\tOutput of bottom-level module: {_call_names(anatomy, calls[:1])}"
 
 
-def _keys(anatomy: Anatomy, id: OpId) -> Iterator[int | str]:
+def _keys(anatomy: TraceStructure, id: OpId) -> Iterator[int | str]:
     """The keys of an op, without those that only drop the second number of its label."""
     label = anatomy.labels[id]
     for key in anatomy.lookup.keys(id):
@@ -279,7 +283,7 @@ def _arguments(op: OpRecord) -> Iterator[str]:
         yield f"\tArguments: {harmless(settings_text(op))}"
 
 
-def _relatives(anatomy: Anatomy, id: OpId) -> Iterator[str]:
+def _relatives(anatomy: TraceStructure, id: OpId) -> Iterator[str]:
     for title, relatives in (
         ("Shares parents with", anatomy.siblings(id)),
         ("Shares children with", anatomy.spouses(id)),
@@ -294,11 +298,11 @@ def _source(op: OpRecord, code: str) -> Iterator[str]:
         yield f"\tSource: {harmless(place)}" + (f": {harmless(code)}" if code else "")
 
 
-def _names(anatomy: Anatomy, ops: Sequence[OpId]) -> str:
+def _names(anatomy: TraceStructure, ops: Sequence[OpId]) -> str:
     names = [str(anatomy.labels[op]) for op in ops[:_MOST_NAMES]]
     more = [f"… and {len(ops) - _MOST_NAMES} more"] if len(ops) > _MOST_NAMES else []
     return ", ".join([*names, *more]) or "none"
 
 
-def _call_names(anatomy: Anatomy, calls: Sequence[CallRecord]) -> str:
+def _call_names(anatomy: TraceStructure, calls: Sequence[CallRecord]) -> str:
     return ", ".join(harmless(anatomy.call_name(call)) for call in calls)

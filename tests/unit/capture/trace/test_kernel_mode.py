@@ -14,32 +14,32 @@ from torch.nn import functional
 
 from tests.unit.capture.trace.test_tracing import Written, flow, values
 from tests.versions import needs_torch
-from torchglass.capture.trace.assemble import Captured, assemble
+from torchglass.capture.trace.assemble import CapturedPass, assemble
 from torchglass.capture.trace.pass_recorder import tracing
 from torchglass.capture.trace.replay import validate
-from torchglass.capture.trace.selection import taping
+from torchglass.capture.trace.selection import capturing
 from torchglass.errors import TorchglassError
 from torchglass.records.trace import OpRecord
 
 
-def forward_of(model: nn.Module, *args: Any) -> Captured:
+def forward_of(model: nn.Module, *args: Any) -> CapturedPass:
     with torch.no_grad(), tracing(model, level="aten") as recorder:
         model(*args)
     return assemble(recorder)
 
 
-def step_of(model: nn.Module, *args: Any) -> Captured:
+def step_of(model: nn.Module, *args: Any) -> CapturedPass:
     with tracing(model, level="aten") as recorder:
         model(*args).sum().backward()
     return assemble(recorder)
 
 
-def kernels(captured: Captured, phase: str = "forward") -> list[str]:
+def kernels(captured: CapturedPass, phase: str = "forward") -> list[str]:
     ops = captured.trace.ops
     return [op.function for op in ops if op.kind == "op" and op.phase == phase]
 
 
-def path(captured: Captured, op: OpRecord) -> str | None:
+def path(captured: CapturedPass, op: OpRecord) -> str | None:
     return None if op.call is None else captured.trace.calls[op.call].path
 
 
@@ -263,7 +263,7 @@ def test_only_what_is_wanted_is_kept_and_the_parents_are_known_all_the_same() ->
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     x = torch.randn(2, 4)
 
-    with taping(model, save=None, level="aten") as tape:
+    with capturing(model, save=None, level="aten") as tape:
         model(x).sum().backward()
 
     assert not tape.captured.tensors

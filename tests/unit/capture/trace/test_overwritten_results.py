@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from torchglass.capture.trace.assemble import Captured, assemble
+from torchglass.capture.trace.assemble import CapturedPass, assemble
 from torchglass.capture.trace.pass_recorder import PassRecorder, tracing
 
 X = torch.randn(4, 8, 64, 64, generator=torch.Generator().manual_seed(0))
@@ -63,7 +63,7 @@ def recorded(run: Callable[[torch.Tensor], object], x: torch.Tensor = X) -> Pass
     return recorder
 
 
-def values(captured: Captured) -> list[torch.Tensor]:
+def values(captured: CapturedPass) -> list[torch.Tensor]:
     return [captured.tensors[op.id, 0] for op in captured.trace.ops if op.kind == "op"]
 
 

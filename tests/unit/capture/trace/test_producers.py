@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchglass.capture.trace.producers import Origins
+from torchglass.capture.trace.producers import Producers
 from torchglass.records.trace import OpId
 
 both_ways = pytest.mark.parametrize("hold", [True, False], ids=["held", "watched"])
@@ -14,7 +14,7 @@ both_ways = pytest.mark.parametrize("hold", [True, False], ids=["held", "watched
 @both_ways
 def test_each_output_of_an_op_has_its_number(hold: bool) -> None:
     first, second = torch.ones(4).chunk(2)
-    origins = Origins(hold=hold)
+    origins = Producers(hold=hold)
 
     origins.made(OpId(3), (first, second))
 
@@ -25,7 +25,7 @@ def test_each_output_of_an_op_has_its_number(hold: bool) -> None:
 @both_ways
 def test_the_op_that_wrote_a_tensor_last_is_its_origin(hold: bool) -> None:
     first, second = torch.ones(4).chunk(2)
-    origins = Origins(hold=hold)
+    origins = Producers(hold=hold)
     origins.made(OpId(3), (first, second))
 
     origins.made(OpId(4), (second,))
@@ -36,7 +36,7 @@ def test_the_op_that_wrote_a_tensor_last_is_its_origin(hold: bool) -> None:
 @both_ways
 def test_a_view_made_out_of_sight_is_known_by_its_memory(hold: bool) -> None:
     tensor = torch.ones(4)
-    origins = Origins(hold=hold)
+    origins = Producers(hold=hold)
     origins.made(OpId(3), (tensor,))
 
     assert origins.find(tensor[1:]) == (3, 0)
@@ -44,7 +44,7 @@ def test_a_view_made_out_of_sight_is_known_by_its_memory(hold: bool) -> None:
 
 
 def test_a_tensor_with_the_id_or_memory_of_a_freed_one_comes_from_nowhere() -> None:
-    origins = Origins(hold=False)
+    origins = Producers(hold=False)
     for op in range(50):
         origins.made(OpId(op), (torch.ones(4),))
 

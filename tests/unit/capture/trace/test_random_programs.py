@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchglass.capture.torch_functions import iter_tensors
-from torchglass.capture.trace.assemble import Captured, assemble
+from torchglass.capture.trace.assemble import CapturedPass, assemble
 from torchglass.capture.trace.pass_recorder import tracing
 from torchglass.capture.trace.replay import validate
 from torchglass.capture.trace.saved_tensors import Rerun
@@ -87,13 +87,13 @@ class Program(nn.Module):
         return made[-1]
 
 
-def capture(program: Program, x: torch.Tensor) -> Captured:
+def capture(program: Program, x: torch.Tensor) -> CapturedPass:
     with tracing(program) as recorder:
         program(x)
     return assemble(recorder)
 
 
-def last_results(captured: Captured) -> list[torch.Tensor]:
+def last_results(captured: CapturedPass) -> list[torch.Tensor]:
     return [captured.tensors[op.id, 0] for op in captured.trace.ops if op.kind == "op"]
 
 

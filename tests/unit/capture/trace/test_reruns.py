@@ -14,7 +14,7 @@ import torchglass as tg
 from torchglass.capture.trace import op_mode
 from torchglass.capture.trace import saved_tensors as reruns_module
 from torchglass.capture.trace.op_mode import OpEvent
-from torchglass.capture.trace.saved_tensors import Reruns
+from torchglass.capture.trace.saved_tensors import RerunBuilder
 
 
 def event(kwargs: Mapping[str, Any], **facts: Any) -> OpEvent:
@@ -23,7 +23,7 @@ def event(kwargs: Mapping[str, Any], **facts: Any) -> OpEvent:
 
 
 def test_equal_settings_are_kept_once() -> None:
-    reruns = Reruns()
+    reruns = RerunBuilder()
 
     first, second = (reruns.of(event({"inplace": False})) for _ in range(2))
 
@@ -35,7 +35,7 @@ def test_equal_settings_are_kept_once() -> None:
     [(0.0, -0.0), (1, True), (1, 1.0), (None, "None"), (0, False)],
 )
 def test_settings_that_are_merely_equal_are_told_apart(one: Any, other: Any) -> None:
-    reruns = Reruns()
+    reruns = RerunBuilder()
     reruns.of(event({"value": one}))
 
     kept = reruns.of(event({"value": other})).kwargs["value"]
@@ -44,7 +44,7 @@ def test_settings_that_are_merely_equal_are_told_apart(one: Any, other: Any) -> 
 
 
 def test_settings_that_hold_a_tensor_are_each_kept() -> None:
-    reruns = Reruns()
+    reruns = RerunBuilder()
     given = [{"weight": torch.ones(2)}, {"weight": torch.ones(2)}]
 
     kept = [reruns.of(event(kwargs)).kwargs for kwargs in given]
@@ -56,7 +56,7 @@ def test_an_op_runs_again_under_the_autocast_that_it_ran_under() -> None:
     x = torch.ones(2, 2)
     given = event({}, autocast=(("cpu", torch.bfloat16),))._replace(function=torch.mm)
 
-    rerun = Reruns().of(given)
+    rerun = RerunBuilder().of(given)
 
     assert rerun.function(x, x).dtype is torch.bfloat16
     assert not torch.is_autocast_enabled("cpu")

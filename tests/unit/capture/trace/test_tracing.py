@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchglass as tg
 from torchglass.analyse.op_names import labels
-from torchglass.capture.trace.assemble import Captured, assemble
+from torchglass.capture.trace.assemble import CapturedPass, assemble
 from torchglass.capture.trace.pass_recorder import tracing
 from torchglass.capture.trace.replay import validate
 
@@ -33,13 +33,13 @@ class Written(nn.Module):
         return self._forward(self, *args, **kwargs)
 
 
-def capture(model: nn.Module, *args: Any, **kwargs: Any) -> Captured:
+def capture(model: nn.Module, *args: Any, **kwargs: Any) -> CapturedPass:
     with tracing(model) as recorder:
         model(*args, **kwargs)
     return assemble(recorder)
 
 
-def flow(captured: Captured) -> list[str]:
+def flow(captured: CapturedPass) -> list[str]:
     """Each op with its parents: "add_1_2 < mul_1_1, input_1_0"."""
     ops = captured.trace.ops
     names = [str(label) for label in labels(ops)]
@@ -49,7 +49,7 @@ def flow(captured: Captured) -> list[str]:
     ]
 
 
-def values(captured: Captured) -> dict[str, torch.Tensor]:
+def values(captured: CapturedPass) -> dict[str, torch.Tensor]:
     names = [str(label) for label in labels(captured.trace.ops)]
     return {names[op]: tensor for (op, output), tensor in captured.tensors.items() if not output}
 

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from torchglass.analyse.failure.failure import code_at
 from torchglass.analyse.signatures import argument_name, settings_text, signature
-from torchglass.analyse.trace import Anatomy
+from torchglass.analyse.trace import TraceStructure
 from torchglass.records.model import Module
 from torchglass.records.trace import CallRecord, Operand, OpId, OpRecord, TraceRecord, Value
 from torchglass.views.formats import format_bytes, format_time, harmless, shape_text
@@ -35,7 +35,7 @@ class TracedForward:
     """A traced forward, with its ops by module."""
 
     def __init__(self, trace: TraceRecord) -> None:
-        self.anatomy = Anatomy(trace)
+        self.anatomy = TraceStructure(trace)
 
     @property
     def trace(self) -> TraceRecord:
