@@ -310,6 +310,8 @@ def test_a_page_whose_server_ends_says_how_to_open_the_file_again(
     server = serving(tmp_path / "run.glass")
     page = open_page(server.url, loses_its_server=True)
     expect(page.get_by_test_id("step")).to_have_text("step 2")
+    # What is asked for while the server ends cannot be read: everything is there before.
+    expect(page.get_by_test_id("box")).to_have_count(3)
 
     server.close()
 
@@ -357,6 +359,7 @@ def test_a_page_whose_server_ends_says_so_and_goes_on_showing(
     server = serving(store)
     page = open_page(server.url, loses_its_server=True)
     page.get_by_role("treeitem").first.wait_for()
+    expect(page.get_by_test_id("box")).to_have_count(3)
 
     server.close()
 
