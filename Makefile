@@ -7,7 +7,7 @@ PAGE := src/torchglass/views/web/page/.stamp
 FRONTEND := $(shell find frontend -type f -not -path '*/node_modules/*' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check compat lint types imports bench docs site format clean
+.PHONY: help demo test check compat lint types imports shape bench docs site format clean
 
 help: ## Show what can be made.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -41,7 +41,7 @@ test: developing ## Run the everyday tests, browser tests included; `make check`
 	@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
 
-check: developing lint types imports site ## Everything that must hold before a commit.
+check: developing lint types imports shape site ## Everything that must hold before a commit.
 	@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term $(ARGS)
 
@@ -69,6 +69,9 @@ types: developing
 
 imports: developing
 	$(BIN)/lint-imports
+
+shape: developing
+	@$(BIN)/python -m tools.shape --check
 
 format: developing ## Rewrite the code in our format.
 	$(BIN)/ruff check --fix .

@@ -31,8 +31,10 @@ _DEEPEST = 2
 """Levels of folders below torchglass/ that need no excuse."""
 _DEEP_ON_PURPOSE = ("views/tui/panels",)
 _VERBLIKE = re.compile(r"(ing|ings|ed)$")
-_DOMAIN_WORDS = frozenset({"timing", "pruning", "embedding", "padding", "training", "shared"})
-"""Words of the field that only look like a gerund or a participle."""
+_DOMAIN_WORDS = frozenset(
+    {"timing", "pruning", "embedding", "padding", "training", "shared", "findings", "lightning"}
+)
+"""Nouns of the field and names of products that only look like a gerund or a participle."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 OURS = str(Path(torchglass.__file__).parent)
 _IN_BETWEEN = {"contextlib.py", "functools.py", "weakref.py", "threading.py", "_weakrefset.py"}
-_FENCES = {"Fence", "_Harmless", "surely", "warn", "_where_ours", "_level_of_user"}
+_FENCES = {"Fence", "LockedFence", "surely", "warn", "_where_ours", "_level_of_user"}
 """What turns an error into a warning is itself not expected to fail."""
 
 _CHECKS = {"argument_checks.py", "blocks.py", "_expect_level", "attach"}
@@ -32,12 +33,14 @@ _CHECKS |= {"InspectorGadgets._running"}
 BLOCK_FILES = (
     *("torchglass/blocks.py", "capture/module_calls.py", "analyse/gc_pause.py"),
     *("capture/torch_modes.py", "capture/restore_state.py", "capture/isolated_run.py"),
-    *("guard/guard.py", "guard/optimizer_check.py", "observe/recorder.py"),
+    *("guard/guard.py", "observe/recorder.py"),
     *("watch/activations.py", "trace/selection.py", "measure/flops.py"),
     *("classic/inspector_gadgets.py", "watch/watcher.py"),
     *("watch/module_flow.py", "api/trace.py", "contextlib.py"),
 )
 """Where our blocks begin and end: everything else of ours changes nothing that must be put back."""
+_SOURCES = [path.as_posix() for path in Path(OURS).rglob("*.py")] + [contextlib.__file__]
+assert all(any(path.endswith(name) for path in _SOURCES) for name in BLOCK_FILES), "a file moved"
 
 Training = Callable[[], Any]
 

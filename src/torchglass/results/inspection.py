@@ -92,9 +92,12 @@ class InspectionRow(NamedTuple):
 
 
 class Inspection(Report, Mapping[str, ModuleInspection]):
-    """The modules of a model by path; print it for a table.
+    """The inspected modules of a model by path. Print it for a table.
 
-    The model itself is "", and also has its class name, as in the file.
+    The model itself is "", or its class name, as in the file.
+
+    Args:
+        record: What was recorded of the model.
     """
 
     def __init__(self, record: InspectedModel) -> None:
