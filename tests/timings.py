@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torchglass.analyse.time_attribution import charge
+from torchglass.analyse.latency import charge
 from torchglass.records.timing import Span, SpanKind, Timing
 
 

@@ -31,7 +31,7 @@ _CHECKS |= {"InspectorGadgets._running"}
 """What runs when a verb is called with wrong arguments, before anything is changed, may raise."""
 
 BLOCK_FILES = (
-    *("torchglass/blocks.py", "capture/module_calls.py", "analyse/gc_pause.py"),
+    *("torchglass/blocks.py", "capture/module_calls.py"),
     *("capture/torch_modes.py", "capture/restore_state.py", "capture/isolated_run.py"),
     *("guard/guard.py", "observe/recorder.py"),
     *("watch/activations.py", "trace/selection.py", "measure/flops.py"),

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from torchglass.analyse.gc_pause import collector_paused
 from torchglass.analyse.op_names import Lookup, OpLabels, labels, longest_loop
+from torchglass.blocks import collector_paused
 from torchglass.errors import LookupFailedError
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import CallId, CallRecord, OpId, OpRecord, TraceRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from torchglass.analyse.model_diff import Comparison, compare
-from torchglass.analyse.module_measures import measures
+from torchglass.analyse.module_rows import measures
 from torchglass.analyse.nonfinite_cause import first_nan
 from torchglass.errors import CaptureError, TargetError
 from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
@@ -17,9 +17,16 @@ from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model, join_path
 from torchglass.records.reader import Document
 from torchglass.records.trace import TraceRecord
-from torchglass.targets.in_memory import hold, reader_of_result
 from torchglass.targets.names import resolve
-from torchglass.targets.readers import is_live, is_run, is_state, open_reader, read
+from torchglass.targets.readers import (
+    hold,
+    is_live,
+    is_run,
+    is_state,
+    open_reader,
+    read,
+    reader_of_result,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -100,14 +107,14 @@ def _opened(target: object, unsafe: bool, tensors: Tensors | None = None) -> Ope
 
     result = reader_of_result(target)
     if isinstance(target, TraceResult) and result is not None:
-        from torchglass.capture.live.stored_object import StoredObject, recorded_tensors
+        from torchglass.capture.live.live_object import StoredObject, recorded_tensors
 
         seen = recorded_tensors(target.record, target.saved_tensors)
         return Opened(result, StoredObject(target.model, {}, seen))
     if result is not None:
         return Opened(result)
     if is_state(target):
-        from torchglass.capture.live.stored_object import StoredObject
+        from torchglass.capture.live.live_object import StoredObject
 
         model = read(target)
         return Opened(hold(model), StoredObject(model, tensors_of_target(target, unsafe)))
@@ -121,7 +128,7 @@ def _opened(target: object, unsafe: bool, tensors: Tensors | None = None) -> Ope
     reader = open_reader(target, unsafe=unsafe)
     if not _is_checkpoint(target):
         return Opened(reader)
-    from torchglass.capture.live.stored_object import StoredObject
+    from torchglass.capture.live.live_object import StoredObject
     from torchglass.capture.model.checkpoints import StoredTensors
 
     stored = StoredTensors(target, unsafe=unsafe)

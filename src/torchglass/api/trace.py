@@ -265,7 +265,7 @@ def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[PassCapture
             # Python 3.10 has no notes.
             if hasattr(error, "add_note"):
                 from torchglass.capture.trace.failing_forward import clues
-                from torchglass.views.text.findings import failure_note
+                from torchglass.views.failure_text import failure_note
 
                 known = clues(error, tape.failure)
                 error.add_note(failure_note(failed.record, failed.model, known))

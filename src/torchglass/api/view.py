@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, cast, over
 
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.records.reader import Reader
-from torchglass.targets.in_memory import reader_of_result
 from torchglass.targets.names import RUN_SUFFIX, find_targets, resolve
-from torchglass.targets.readers import is_live, open_reader
+from torchglass.targets.readers import is_live, open_reader, reader_of_result
 
 if TYPE_CHECKING:
     from torch import nn

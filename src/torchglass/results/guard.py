@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torchglass.errors import TorchglassError, warn
 from torchglass.records.findings import Finding, ReplayRecord
-from torchglass.views.text.findings import finding_text, findings_text, replay_text
+from torchglass.views.failure_text import finding_text, findings_text, replay_text
 
 if TYPE_CHECKING:
     import torch

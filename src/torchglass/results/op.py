@@ -18,7 +18,7 @@ from torchglass.records.model import Module, Slot
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine, Value
 from torchglass.views.formats import format_shape, harmless
-from torchglass.views.text.trace import TensorPreview, op_line, op_text
+from torchglass.views.trace_text import TensorPreview, op_line, op_text
 
 if TYPE_CHECKING:
     import torch

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, final
 
 import numpy as np
 
-from torchglass.analyse import histograms, moments
-from torchglass.analyse.ranks import RankFacts, compare
+from torchglass.analyse import histograms
 from torchglass.analyse.training_health import is_loss
 from torchglass.errors import StoreError, TorchglassError
 from torchglass.records.findings import Finding, Findings
@@ -24,6 +25,96 @@ from torchglass.store.file_reader import FileReader
 from torchglass.store.run_file import Catalog
 from torchglass.tables.text import aligned_rows
 from torchglass.views.formats import format_time, harmless
+
+SLOW = 1.3
+"""A rank is slow if it takes this many times the median of the others."""
+
+BEHIND = 10
+"""A rank has stopped if it is this many steps behind the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """The values of one rank that can be compared with the others."""
+
+    rank: int
+    host: str = ""
+    last_step: int = -1
+    finished: bool = False
+    dropped: int = 0
+    step_seconds: float = math.nan
+    """The median time per step; NaN before the second step."""
+    own_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Logged times by name, which do not include waiting for other ranks."""
+    first_not_finite: tuple[int, str] | None = None
+    """The step and series of the first NaN or Inf."""
+
+
+def compare(ranks: Sequence[RankFacts]) -> tuple[Finding, ...]:
+    """Problems of some ranks, but not of all."""
+    return (*_nonfinite_ranks(ranks), *_stopped(ranks), *_slow(ranks), *_dropped(ranks))
+
+
+def _nonfinite_ranks(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    hit = {each.rank: each.first_not_finite for each in ranks if each.first_not_finite}
+    for rank, (step, label) in sorted(hit.items(), key=lambda item: item[1]):
+        others = len(hit) - 1
+        elsewhere = f"so have {others} others" if others else "no other rank has"
+        yield Finding(
+            severity="error",
+            kind="not finite",
+            message=f"rank {rank} has NaN or Inf since step {step}, first in {label}; {elsewhere}",
+            step=step,
+            facts={"rank": rank, "series": label},
+        )
+
+
+def _stopped(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    furthest = max((each.last_step for each in ranks), default=-1)
+    for each in ranks:
+        if furthest - each.last_step >= BEHIND:
+            how = "ended" if each.finished else "stopped"
+            where = f"at step {each.last_step}" if each.last_step >= 0 else "before its first step"
+            yield Finding(
+                severity="error",
+                kind="behind",
+                message=f"rank {each.rank} {how} {where}, while others went on to {furthest}",
+                step=each.last_step,
+                facts={"rank": each.rank},
+            )
+
+
+def _slow(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    names = {name for each in ranks for name in each.own_seconds}
+    for name in sorted(names):
+        times = {each.rank: each.own_seconds.get(name, math.nan) for each in ranks}
+        yield from _stragglers(times, f"in {name}")
+    yield from _stragglers({each.rank: each.step_seconds for each in ranks}, "from step to step")
+
+
+def _stragglers(seconds: Mapping[int, float], what: str) -> Iterator[Finding]:
+    for rank, own in seconds.items():
+        others = [each for other, each in seconds.items() if other != rank and not math.isnan(each)]
+        if others and own > SLOW * statistics.median(others):
+            ratio = own / statistics.median(others)
+            yield Finding(
+                severity="warning",
+                kind="straggler",
+                message=f"rank {rank} takes {ratio:.1f} times as long as the others {what}",
+                facts={"rank": rank, "ratio": ratio},
+            )
+
+
+def _dropped(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    for each in ranks:
+        if each.dropped:
+            yield Finding(
+                severity="note",
+                kind="dropped",
+                message=f"rank {each.rank} left out {each.dropped} steps: its disk was too slow",
+                facts={"rank": each.rank, "steps": each.dropped},
+            )
+
 
 LOST_NS = 60_000_000_000
 """A rank is not waited for when its latest step is this much older than that of the others."""
@@ -196,7 +287,7 @@ def _joined(series: Series, parts: Sequence[Points], last: int) -> Points:
         sums = np.bincount(groups, values[:, 0], len(distinct))
         joined = (sums / np.bincount(groups, minlength=len(distinct)))[:, None]
     else:
-        joined = moments.joined_rows(values, groups, len(distinct))
+        joined = histograms.joined_rows(values, groups, len(distinct))
     return Points(series=series, steps=distinct, values=joined)
 
 

@@ -18,7 +18,7 @@ from torchglass.tables.html import HtmlRow, tree_fragment
 from torchglass.tables.text import TextColumn, column_texts, framed, wrapped
 from torchglass.targets.names import near
 from torchglass.views.formats import first_shape, format_share, format_time, harmless, shorten
-from torchglass.views.model_facts import ends
+from torchglass.views.model_text import ends
 
 if TYPE_CHECKING:
     import torch

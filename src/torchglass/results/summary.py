@@ -28,16 +28,17 @@ from torchglass.views.formats import (
     harmless,
     shape_text,
 )
-from torchglass.views.model_facts import facts, notes
-from torchglass.views.module_signature import kernel_size
-from torchglass.views.text.model_tree import (
+from torchglass.views.model_text import (
     NO_TENSOR,
+    facts,
+    notes,
     output_text,
     row_name,
     same_as,
     tree_text,
     unseen_text,
 )
+from torchglass.views.module_signature import kernel_size
 
 _TORCHINFO = {"num_params": "parameters", "params_percent": "share"}
 

@@ -397,7 +397,7 @@ class Trace(Sequence[Op]):
         return ops if not self._saved_only else tuple(ops[op] for op in self.anatomy.listed)
 
     def __str__(self) -> str:
-        from torchglass.views.text.trace import log_text, trace_text
+        from torchglass.views.trace_text import log_text, trace_text
 
         # Only `log_forward_pass` seeds the pass, and what it prints is TorchLens's log.
         text = trace_text if self.random_seed is None else log_text

@@ -1,4 +1,4 @@
-"""Reads a run file while it is being written."""
+"""Reads a run file while it is being written, and the traced pass in it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast, final
@@ -24,9 +25,10 @@ from torchglass.records.reader import DOCUMENT_NAMES, D
 from torchglass.records.run import Ending, RunRecord, RunStatus, Session, status_of_ending
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.tensors import Histograms
+from torchglass.records.trace import TraceRecord
 from torchglass.store import schema
-from torchglass.store.packing import unpack, unpack_document, unpack_histograms
-from torchglass.store.run_file import is_there, read_meta, read_series
+from torchglass.store.packing import pack_document, unpack, unpack_document, unpack_histograms
+from torchglass.store.run_file import PendingWrites, RunFile, is_there, read_meta, read_series
 from torchglass.store.writer import FileSink
 
 __all__ = ["FileReader", "FileSink"]
@@ -316,3 +318,52 @@ def _alive(step: int, silent: float, interval: float) -> RunStatus:
     if silent > max(STALLED_SECONDS, _STALLED_STEPS * interval):
         return RunStatus("stalled", step=step, seconds=silent)
     return RunStatus("running", step=step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTrace:
+    """A traced pass as stored in a file."""
+
+    model: Model
+    trace: TraceRecord
+    random_seed: int | None = None
+    saved_only: bool = False
+    """Whether the trace lists only ops whose tensors were saved."""
+
+
+def tensors_file(path: Path) -> Path:
+    """The path of the tensors of a trace, a name that model weights do not have."""
+    return path.with_name(f"{path.name}.safetensors")
+
+
+def write_trace(path: Path, run: RunRecord, stored: StoredTrace) -> None:
+    """Write a pass and its model to a new, finished run file."""
+    try:
+        file = RunFile(schema.create(path), run)
+        file.write(
+            PendingWrites(
+                documents={
+                    "model": pack_document(stored.model),
+                    DOCUMENT_NAMES[TraceRecord]: pack_document(stored.trace),
+                },
+                facts=_facts(stored),
+            )
+        )
+        file.close()
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot write the trace to {path}: {error}") from error
+
+
+def read_trace(path: Path) -> StoredTrace:
+    """The traced pass in a run file."""
+    with FileReader(path) as reader:
+        model, trace, seed = reader.model(), reader.document(TraceRecord), reader.random_seed()
+        saved_only = reader.lists_saved_only()
+    if trace is None:
+        raise StoreError(f"{path} contains a run but no trace; open it with tg.open")
+    return StoredTrace(model=model, trace=trace, random_seed=seed, saved_only=saved_only)
+
+
+def _facts(stored: StoredTrace) -> dict[str, int]:
+    facts = {"saved_only": 1} if stored.saved_only else {}
+    return facts if stored.random_seed is None else {**facts, "random_seed": stored.random_seed}

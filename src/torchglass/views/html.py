@@ -9,9 +9,9 @@ from torchglass.analyse.trace import TraceStructure, parameters_of
 from torchglass.records.model import Model
 from torchglass.records.trace import OpRecord
 from torchglass.tables.html import style, text
-from torchglass.views.failure_words import Part, PartRow, digest, headline, parts
+from torchglass.views.failure_text import Part, PartRow, digest, headline, parts
 from torchglass.views.formats import format_bytes, format_count, format_shape, format_time
-from torchglass.views.model_facts import Saved, ends, parameters, structure, tensors
+from torchglass.views.model_text import Saved, ends, parameters, structure, tensors
 
 
 def failure_fragment(failure: Failure) -> str:

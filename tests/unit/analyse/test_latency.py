@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from tests.timings import run, timing
-from torchglass.analyse.latency import Latency, latency, middle_half
-from torchglass.analyse.time_attribution import charge
+from torchglass.analyse.latency import Latency, charge, latency, middle_half
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchglass.analyse.ranks import RankFacts, compare
+from torchglass.results.ranks import RankFacts, compare
 
 
 def healthy(rank: int, **facts: object) -> RankFacts:

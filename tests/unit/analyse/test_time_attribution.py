@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.timings import run, span
-from torchglass.analyse.time_attribution import charge
+from torchglass.analyse.latency import charge
 from torchglass.records.timing import ModuleKey, OpKey, RunTimes, Span, Stage, StageTime
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests import make
 from tests.timings import run, timing
-from torchglass.analyse.time_attribution import charge
+from torchglass.analyse.latency import charge
 from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.timing import Timing
 from torchglass.results.profile import Profile

@@ -19,8 +19,7 @@ from torchglass.records.run import Session
 from torchglass.records.series import Frame, point_values
 from torchglass.records.trace import TraceRecord
 from torchglass.store import schema
-from torchglass.store.file_reader import FileReader, FileSink
-from torchglass.store.traces import read_trace
+from torchglass.store.file_reader import FileReader, FileSink, read_trace
 
 VERSION_1 = """
 PRAGMA application_id = 0x74676C73;

@@ -14,7 +14,7 @@ from torchglass.records.calls import Statistics
 from torchglass.records.measures import Footprint, Measures
 from torchglass.records.reader import Document
 from torchglass.records.trace import TraceRecord
-from torchglass.targets.in_memory import reader_of_result
+from torchglass.targets.readers import reader_of_result
 
 VERBS: dict[str, tuple[Callable[..., Any], type[Document] | None]] = {
     "summary": (tg.summary, None),

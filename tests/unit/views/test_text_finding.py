@@ -6,7 +6,7 @@ from tests import make
 from torchglass.records.findings import Evidence, Finding, ReplayRecord
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import SourceLine
-from torchglass.views.text.findings import finding_text, findings_text, replay_text
+from torchglass.views.failure_text import finding_text, findings_text, replay_text
 
 GIVEN = Evidence(
     name="input",

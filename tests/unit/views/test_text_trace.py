@@ -6,7 +6,7 @@ from tests import make
 from torchglass.analyse.trace import TraceStructure
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import OpId, SourceLine
-from torchglass.views.text.trace import TensorPreview, log_text, op_line, op_text
+from torchglass.views.trace_text import TensorPreview, log_text, op_line, op_text
 
 WEIGHT = {"fc.weight": (3, 3), "fc.bias": (3,)}
 OPS = (

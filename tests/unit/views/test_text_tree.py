@@ -10,7 +10,7 @@ from tests import make
 from torchglass.analyse.summary import summarize
 from torchglass.records.model import Model
 from torchglass.views.formats import width
-from torchglass.views.text.model_tree import tree_text
+from torchglass.views.model_text import tree_text
 
 
 def tree(model: Model, *, fold: bool = False) -> list[str]:

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import adaptive_avg_pool2d
 from torch.nn.parameter import is_lazy
 
-from torchglass.analyse.moments import joined
+from torchglass.analyse.histograms import joined
 from torchglass.analyse.nonfinite_cause import not_finite_words
 from torchglass.capture.guard.tensor_health import Health, look_again
 from torchglass.capture.live.attributes import raised

@@ -21,7 +21,7 @@ from torch import nn
 from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
-from torchglass.analyse.time_attribution import charge
+from torchglass.analyse.latency import charge
 from torchglass.blocks import unbroken
 from torchglass.capture.autograd import (
     UNNUMBERED,

@@ -20,10 +20,9 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.jit import ScriptModule
 
-from torchglass.analyse.gc_pause import collector_paused
-from torchglass.capture.model.class_names import class_name, class_source
+from torchglass.blocks import collector_paused
 from torchglass.capture.model.exported_programs import read_exported
-from torchglass.capture.model.live_modules import module_parts
+from torchglass.capture.model.live_modules import class_name, class_source, module_parts
 from torchglass.capture.model.tensor_identity import PACKED, Identities, packed_tensors
 from torchglass.capture.tensor.description import describe
 from torchglass.capture.torch_internals import HOOK_TABLES

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from torchglass.analyse import moments
+from torchglass.analyse import histograms
 from torchglass.capture.tensor_reader import StatisticsReader, StatisticsReading
 from torchglass.records.calls import (
     CallCost,
@@ -282,7 +282,7 @@ def nearest_around(one: ObservedCall, other: ObservedCall) -> ObservedCall | Non
 def joined(every: Iterable[Stats | None]) -> Stats | None:
     """The statistics of the values of all these tensors taken together."""
     parts = [stats for stats in every if stats is not None]
-    return moments.joined(parts) if len(parts) > 1 else next(iter(parts), None)
+    return histograms.joined(parts) if len(parts) > 1 else next(iter(parts), None)
 
 
 def _plus(totals: Totals, calls: Sequence[ObservedCall]) -> Totals:

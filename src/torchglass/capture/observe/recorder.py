@@ -25,8 +25,7 @@ from torchglass.capture.autograd import is_in_backward
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.measure.allocators import gauge_for
 from torchglass.capture.measure.clocks import StandingClock, waiting
-from torchglass.capture.model.class_names import class_name
-from torchglass.capture.model.live_modules import modules_in, tensors_of
+from torchglass.capture.model.live_modules import class_name, modules_in, tensors_of
 from torchglass.capture.module_calls import ModuleStack, observe_calls
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.observe.backward import BackwardRecorder, GraphHooks

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torchglass.analyse.gc_pause import collector_paused
+from torchglass.blocks import collector_paused
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.capture.trace.pass_recorder import CallEnd, Event, PassRecorder, TracedCall

@@ -1,4 +1,4 @@
-"""Finds the optimizers and gradient scalers of a training, and which steps are running.
+"""The optimizers of a training, their gradient scalers, and the parameters they update.
 
 An optimizer whose `step` calls that of its parent class runs torch's hooks twice in one step, where
 torch has put its wrapper around both.
@@ -7,16 +7,23 @@ torch has put its wrapper around both.
 from __future__ import annotations
 
 import gc
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from torchglass.capture.autograd import OPTIMIZER_STEP
-from torchglass.capture.torch_internals import current_scale, has_served
-from torchglass.capture.watch.step_values import StepValues
+from torchglass.capture.tensor.moments import SAFE_LENGTHS, length, numbers_of
+from torchglass.capture.tensor_reader import HistogramReader
+from torchglass.capture.torch_internals import current_scale, foreach_norm, foreach_sub, has_served
+from torchglass.capture.watch.options import Options
+from torchglass.capture.watch.ranks import speaks_for
+from torchglass.capture.watch.step_values import SeriesName, StepValues
 
 
 class FoundOptimizers(NamedTuple):
@@ -113,3 +120,180 @@ def is_still(optimizer: Optimizer) -> bool:
     rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
     # A rate that is a tensor may lie on a device, which is not waited for.
     return bool(rates) and all(isinstance(rate, float | int) and not rate for rate in rates)
+
+
+class Weight(NamedTuple):
+    """A parameter, at the first place where the model holds it."""
+
+    parameter: nn.Parameter
+    place: SeriesName
+    gradient: SeriesName
+    update: SeriesName
+
+
+class Weights:
+    """Reads parameters into step values; all that it holds of them goes with `clear`."""
+
+    def __init__(self, model: nn.Module, reader: HistogramReader, options: Options) -> None:
+        self._reader = reader
+        self._log = options.log
+        self._is_ours = speaks_for if options.adds_up_ranks else _always
+        self._by_id: dict[int, Weight] = {}
+        self._are_still_read = False
+        """Whether those that no optimizer trains were read."""
+        self._before: dict[int, torch.Tensor] = {}
+        self.refresh(model)
+
+    def are_of(self, model: nn.Module) -> bool:
+        """Whether they still are the parameters of the model."""
+        modules = model.modules()
+        now = [each for one in modules for each in one._parameters.values() if each is not None]
+        if {id(each) for each in now} == self._by_id.keys():
+            return True
+        # For the length of a call, `functional_call` puts tensors in their place.
+        return not all(isinstance(each, nn.Parameter) for each in now)
+
+    def refresh(self, model: nn.Module) -> None:
+        """Learn of parameters that have come and gone."""
+        self._by_id = {id(weight.parameter): weight for weight in _weights(model)}
+        self._are_still_read = False
+
+    def clear(self) -> None:
+        """Hold no parameter any longer."""
+        self._by_id.clear()
+        self._before.clear()
+
+    def are_in(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer trains any of them."""
+        return any(id(parameter) in self._by_id for parameter in _given_to(optimizer))
+
+    def are_all_of(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer trains nothing else."""
+        return all(id(parameter) in self._by_id for parameter in _given_to(optimizer))
+
+    def of(self, optimizer: Optimizer) -> list[Weight]:
+        """Those that an optimizer trains."""
+        return [
+            self._by_id[id(parameter)]
+            for parameter in _given_to(optimizer)
+            if parameter.requires_grad and id(parameter) in self._by_id
+        ]
+
+    @property
+    def all(self) -> list[Weight]:
+        """Every one, once."""
+        return list(self._by_id.values())
+
+    def read_gradients(
+        self,
+        weights: Iterable[Weight],
+        values: StepValues,
+        factor: float = 1,
+        *,
+        is_scaled: bool = False,
+    ) -> None:
+        """The gradients as they are now."""
+        if "params_grad" not in self._log:
+            return
+        trained = [
+            weight
+            for weight in weights
+            if weight.parameter.grad is not None and self._is_ours(weight.parameter)
+        ]
+        gradients = [grad for one in trained if (grad := one.parameter.grad) is not None]
+        for weight, reading in zip(trained, map(self._reader.read_once, gradients), strict=True):
+            if reading is not None:
+                reading.factor, reading.is_scaled = factor, is_scaled
+                reading.dims = weight.parameter.dim()
+            values.put(weight.gradient, reading)
+
+    def read_still(self, optimizers: Iterable[Optimizer], values: StepValues) -> None:
+        """Those that none of the optimizers trains, which do not change: once."""
+        if not self._are_still_read:
+            self._are_still_read = True
+            trained = {id(one.parameter) for optimizer in optimizers for one in self.of(optimizer)}
+            still = [one for key, one in self._by_id.items() if key not in trained]
+            self.read_values(still, values)
+
+    def read_values(self, weights: Iterable[Weight], values: StepValues) -> None:
+        """The parameters as they are now."""
+        if "params" not in self._log:
+            return
+        weights = [weight for weight in weights if self._is_ours(weight.parameter)]
+        for weight in weights:
+            values.put(weight.place, self._reader.read_once(weight.parameter))
+
+    def before_update(self, weights: Iterable[Weight]) -> None:
+        """Remember the parameters that are about to change."""
+        if "updates" in self._log:
+            for weight in weights:
+                numbers = numbers_of(weight.parameter)
+                if numbers is not None:
+                    self._before[id(weight.parameter)] = numbers.detach().clone()
+
+    def after_update(self, weights: Iterable[Weight], values: StepValues) -> None:
+        """How far each parameter went, as a share of its length before."""
+        pairs = [(weight, *both) for weight in weights if (both := self._moved(weight))]
+        self._before.clear()
+        if not pairs:
+            return
+        before = [old for _, old, _ in pairs]
+        moves = foreach_sub([new for _, _, new in pairs], before)
+        lengths = zip(_lengths(moves), _lengths(before), strict=True)
+        for (weight, _, _), (far, long) in zip(pairs, lengths, strict=True):
+            share = _share(far, long)
+            if share is not None:
+                values.numbers[weight.update] = share
+
+    def read_state(self, optimizer: Optimizer, values: StepValues) -> None:
+        """What an optimizer remembers of each parameter, and its learning rates."""
+        if "optimizer" not in self._log:
+            return
+        for parameter, (path, name), *_ in self.of(optimizer):
+            if not self._is_ours(parameter):
+                continue
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor) and value.numel() == parameter.numel() > 1:
+                    values.put(SeriesName(path, f"{name}.{key}"), self._reader.read_once(value))
+        groups = optimizer.param_groups
+        values.rates[id(optimizer)] = [float(group["lr"]) for group in groups if "lr" in group]
+
+    def _moved(self, weight: Weight) -> tuple[torch.Tensor, torch.Tensor] | None:
+        before = self._before.get(id(weight.parameter))
+        now = numbers_of(weight.parameter) if before is not None else None
+        if before is None or now is None or before.shape != now.shape:
+            return None
+        return before, now.detach()
+
+
+def _share(far: float, long: float) -> float | None:
+    """A step relative to its weight; None where it leaves nothing of it, as from zero."""
+    # A weight below this is lost when it is added to the step.
+    return None if long <= far * torch.finfo(torch.float32).eps else far / long
+
+
+def _lengths(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> Iterator[float]:
+    """The norms of tensors; the few that their own type cannot say are made once more."""
+    for tensor, norm in zip(tensors, foreach_norm(tensors), strict=True):
+        smallest, largest = SAFE_LENGTHS.get(tensor.dtype, (math.inf, 0.0))
+        quick = float(norm)
+        yield quick if smallest < quick < largest else length([tensor])
+
+
+def _always(tensor: torch.Tensor) -> bool:
+    return True
+
+
+def _given_to(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    return chain.from_iterable(group["params"] for group in optimizer.param_groups)
+
+
+def _weights(model: nn.Module) -> Iterator[Weight]:
+    """Each parameter once, however many modules hold it."""
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                places = (SeriesName(path, name + of) for of in ("", ".grad", ".update"))
+                yield Weight(parameter, *places)

@@ -24,8 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import distributed
 
-from torchglass.analyse.histograms import merged
-from torchglass.analyse.moments import joined
+from torchglass.analyse.histograms import joined, merged
 from torchglass.analyse.training_health import is_loss
 from torchglass.analyse.training_rules import has_bad_values
 from torchglass.capture.tensor.histograms import ROOM

@@ -33,8 +33,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from torchglass.analyse.gc_pause import collector_paused
-from torchglass.blocks import surely, uninterrupted
+from torchglass.blocks import collector_paused, surely, uninterrupted
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.tensor_reader import HistogramReader
@@ -42,7 +41,7 @@ from torchglass.capture.torch_internals import current_backward, queue_callback
 from torchglass.capture.watch import activations, optimizers
 from torchglass.capture.watch.activations import Pictures
 from torchglass.capture.watch.module_flow import FlowRecorder
-from torchglass.capture.watch.optimizers import GradientScale, find_optimizers
+from torchglass.capture.watch.optimizers import GradientScale, Weights, find_optimizers
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.pass_graphs import PassGraphs
 from torchglass.capture.watch.run_end import (
@@ -60,7 +59,6 @@ from torchglass.capture.watch.step_values import (
     step_number,
 )
 from torchglass.capture.watch.steps import StepClock, Steps, UserClock
-from torchglass.capture.watch.weights import Weights
 from torchglass.errors import Fence
 from torchglass.records.findings import Finding
 from torchglass.records.reader import Sink

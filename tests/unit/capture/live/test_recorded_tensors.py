@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import torchglass as tg
-from torchglass.capture.live.stored_object import recorded_tensors
+from torchglass.capture.live.live_object import recorded_tensors
 
 
 class Twice(nn.Module):

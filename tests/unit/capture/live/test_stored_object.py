@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tests import make
-from torchglass.capture.live.stored_object import StoredObject
+from torchglass.capture.live.live_object import StoredObject
 from torchglass.capture.model.checkpoints import StoredTensors, read_checkpoint
 from torchglass.errors import LookupFailedError
 

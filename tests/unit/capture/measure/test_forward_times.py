@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.sleepers import FakeClock, Sleeper
-from torchglass.analyse.time_attribution import charge
+from torchglass.analyse.latency import charge
 from torchglass.capture.measure.profile import ModuleTimer, Stopwatch, timing_ops
 from torchglass.capture.module_calls import observe_calls
 from torchglass.records.timing import ModuleKey, Span

@@ -22,8 +22,7 @@ from tests.unit.views.tui.runs import (
 )
 from torchglass.analyse.model_diff import compare
 from torchglass.records.findings import Finding, Findings
-from torchglass.views.tui.app import ExplorerApp, ExplorerSource, settle
-from torchglass.views.tui.command_palette import Commands, command_title
+from torchglass.views.tui.app import Commands, ExplorerApp, ExplorerSource, command_title, settle
 from torchglass.views.tui.panel_tabs import PanelEdge, TabBar, all_keys
 from torchglass.views.tui.panels import Panel
 from torchglass.views.tui.panels.code import open_editor

@@ -10,7 +10,7 @@ from torchglass.analyse.parameters import Counts, ModuleCounts
 from torchglass.records.model import Module, Slot, join_path
 from torchglass.records.tensors import TensorSpec
 from torchglass.views.formats import format_bytes, format_count, format_share, harmless, shape_text
-from torchglass.views.model_facts import part_text
+from torchglass.views.model_text import part_text
 from torchglass.views.tui.explorer_state import SHARED, TIED, ExplorerState, tied_to
 from torchglass.views.tui.panels.op_flow import traced_forward
 from torchglass.views.tui.panels.panel import Panel

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from torchglass.analyse.failure.failure import Failure
-from torchglass.views.failure_words import Part, headline, parts
+from torchglass.views.failure_text import Part, headline, parts
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.text_rows import (

@@ -13,7 +13,7 @@ from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord
 from torchglass.tables.text import TextColumn, fitted, lined_up
 from torchglass.views.formats import first_shape, format_bytes, harmless, shape_text, sparkline
-from torchglass.views.model_facts import Saved, ends, parameters, structure, tensors
+from torchglass.views.model_text import Saved, ends, parameters, structure, tensors
 
 _WIDTH = 72
 """Terminal cells of a line of an op, which is indented by two tabs of four."""
