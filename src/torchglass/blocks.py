@@ -1,12 +1,12 @@
 """With-blocks around the user's code that always clean up, however they end.
 
-@unbroken
+    @uninterruptible
     def recording(observer):
         try:
             _start(observer)
             yield observer
         finally:
-            surely(_stop, observer)
+            undo_reliably(_stop, observer)
 
 Ctrl-C cannot interrupt the set-up or the clean-up of such a block. A clean-up that fails is tried
 again, so it must be safe to run twice.
@@ -38,7 +38,7 @@ _SIGNALS = tuple(
 _fence = Fence("Torchglass could not clean up completely")
 
 
-class uninterrupted:  # noqa: N801 - used like contextlib.suppress
+class deferred_signals:  # noqa: N801 - used like contextlib.suppress
     """A with-block that defers Python's signal handlers to its end.
 
     Signals are handled in the main thread only, so it does nothing elsewhere.
@@ -95,7 +95,7 @@ class _UnbrokenBlock(contextlib._GeneratorContextManager[T_co], Generic[T_co]):
 
     def __enter__(self) -> T_co:
         try:
-            with uninterrupted():
+            with deferred_signals():
                 return super().__enter__()
         except BaseException:
             self._close()
@@ -108,18 +108,18 @@ class _UnbrokenBlock(contextlib._GeneratorContextManager[T_co], Generic[T_co]):
         traceback: TracebackType | None,
     ) -> bool | None:
         try:
-            with uninterrupted():
+            with deferred_signals():
                 return super().__exit__(kind, error, traceback)
         except BaseException:
             self._close()
             raise
 
     def _close(self) -> None:
-        with uninterrupted():
+        with deferred_signals():
             self.gen.close()
 
 
-def unbroken(
+def uninterruptible(
     function: Callable[P, Iterator[T]],
 ) -> Callable[P, contextlib._GeneratorContextManager[T]]:
     """`contextlib.contextmanager` whose set-up and clean-up cannot be interrupted."""
@@ -131,14 +131,14 @@ def unbroken(
     return block
 
 
-@unbroken
-def together(*blocks: contextlib.AbstractContextManager[Any]) -> Iterator[list[Any]]:
+@uninterruptible
+def combined_blocks(*blocks: contextlib.AbstractContextManager[Any]) -> Iterator[list[Any]]:
     """Several blocks as one, with uninterrupted set-up and clean-up; gives their results."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(block) for block in blocks]
 
 
-def surely(undo: Callable[..., object], *arguments: Any) -> None:
+def undo_reliably(undo: Callable[..., object], *arguments: Any) -> None:
     """Run a clean-up; if it fails, warn and run it again."""
     try:
         undo(*arguments)
@@ -192,7 +192,7 @@ class FencedBlock(contextlib.AbstractContextManager[T], Generic[T]):
             return None
 
 
-@unbroken
+@uninterruptible
 def collector_paused() -> Iterator[None]:
     """Make many lasting objects without the collector looking through them time and again.
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 OURS = str(Path(torchglass.__file__).parent)
 _IN_BETWEEN = {"contextlib.py", "functools.py", "weakref.py", "threading.py", "_weakrefset.py"}
-_FENCES = {"Fence", "LockedFence", "surely", "warn", "_where_ours", "_level_of_user"}
+_FENCES = {"Fence", "LockedFence", "undo_reliably", "warn", "_where_ours", "_level_of_user"}
 """What turns an error into a warning is itself not expected to fail."""
 
 _CHECKS = {"argument_checks.py", "blocks.py", "_expect_level", "attach"}

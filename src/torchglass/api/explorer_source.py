@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torchglass.analyse.failure.failure import Failure
     from torchglass.records.attributes import LiveModel
     from torchglass.records.reader import Reader
-    from torchglass.results.recording import Recording
+    from torchglass.results.statistics import Recording
     from torchglass.views.tui.app import ExplorerSource
     from torchglass.views.tui.preferences import SourceKind
 

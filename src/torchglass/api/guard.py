@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchglass.api.argument_checks import expect_module, expect_names
-from torchglass.blocks import FencedBlock, unbroken
+from torchglass.blocks import FencedBlock, uninterruptible
 from torchglass.errors import TargetError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _guard_of_nothing(on: On) -> Guard:
     return Guard(on)
 
 
-@unbroken
+@uninterruptible
 def _guarding(
     model: nn.Module,
     on: On,

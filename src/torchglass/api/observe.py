@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from torchglass.analyse.module_rows import check_order
 from torchglass.api.argument_checks import expect_at_least, expect_one_of
-from torchglass.blocks import FencedBlock, unbroken
+from torchglass.blocks import FencedBlock, uninterruptible
 from torchglass.records.calls import Level
 
 if TYPE_CHECKING:
     from torchglass.capture.isolated_run import Loss
     from torchglass.results.inspection import Inspection
-    from torchglass.results.recording import Recording
+    from torchglass.results.statistics import Recording
 
 
 def inspect(
@@ -114,15 +114,15 @@ def record(
 
 def _nothing_recorded(name: str) -> Recording:
     from torchglass.capture.observe.recorder import statistics_recorder
-    from torchglass.results.recording import Recording
+    from torchglass.results.statistics import Recording
 
     return Recording(statistics_recorder(()), name)
 
 
-@unbroken
+@uninterruptible
 def _recording(model: object, level: Level, keep: int, budget: int) -> Iterator[Recording]:
     from torchglass.capture.observe.recorder import recording_statistics
-    from torchglass.results.recording import Recording
+    from torchglass.results.statistics import Recording
 
     with recording_statistics(model, level=level, keep=keep, budget_bytes=budget) as recorder:
         yield Recording(recorder, type(model).__name__)

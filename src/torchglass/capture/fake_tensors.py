@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from torchglass.blocks import unbroken
+from torchglass.blocks import uninterruptible
 from torchglass.capture.restore_state import is_sharded
 from torchglass.capture.torch_internals import (
     DataDependentOutputException,
@@ -82,7 +82,7 @@ class Faking:
             made = self._made[id(tensor)] = tensor, self._make(tensor)
         return made[1]
 
-    @unbroken
+    @uninterruptible
     def running(self) -> Iterator[None]:
         """In this block no operation computes anything."""
         _log.addFilter(_is_worth_telling)

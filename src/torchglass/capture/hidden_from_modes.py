@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from torchglass.blocks import uninterrupted
+from torchglass.blocks import deferred_signals
 from torchglass.capture.torch_internals import (
     DisableTorchFunction,
     disable_current_modes,
@@ -38,7 +38,7 @@ def _without_modes() -> Iterator[None]:
     with (
         # Modes must be back before anyone ends theirs. Python looks for signals when `__exit__`
         # begins, so one that came there would leave the modes off.
-        uninterrupted(),
+        deferred_signals(),
         DisableTorchFunction(),
         disable_current_modes(),
         temporarily_clear_interpreter_stack(),

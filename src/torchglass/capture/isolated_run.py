@@ -50,7 +50,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
-from torchglass.blocks import unbroken
+from torchglass.blocks import uninterruptible
 from torchglass.capture.autograd import Reached, leaves_among, nodes_behind
 from torchglass.capture.fake_tensors import Faking
 from torchglass.capture.model.live_modules import (
@@ -110,7 +110,7 @@ class ForwardCalls(RunObserver):
     def __init__(self, recorder: CallRecorder) -> None:
         self._recorder = recorder
 
-    @unbroken
+    @uninterruptible
     def stage(self, name: Stage) -> Iterator[None]:
         """Record a forward."""
         if name != "forward":
@@ -189,7 +189,7 @@ class IsolatedRun:
             with _stage(observers, "backward"):
                 _backward(loss)
 
-    @unbroken
+    @uninterruptible
     def _restored(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], KeptGradients]]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(keeping_random_state())
@@ -202,7 +202,7 @@ class IsolatedRun:
             yield args, kwargs, kept
 
 
-@unbroken
+@uninterruptible
 def isolated_run(
     target: Any,
     args: tuple[Any, ...],
@@ -241,7 +241,7 @@ def isolated_run(
         yield run
 
 
-@unbroken
+@uninterruptible
 def _stage(observers: Sequence[RunObserver], name: Stage) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for observer in observers:
@@ -249,7 +249,7 @@ def _stage(observers: Sequence[RunObserver], name: Stage) -> Iterator[None]:
         yield
 
 
-@unbroken
+@uninterruptible
 def _fake_tensors(run: IsolatedRun) -> Iterator[None]:
     """Let a model and its inputs have tensors without values."""
     faking = run.faking = Faking(run.tensors, run.located)
@@ -263,7 +263,7 @@ def _fake_tensors(run: IsolatedRun) -> Iterator[None]:
         yield
 
 
-@unbroken
+@uninterruptible
 def _without_optimizer_hooks(modules: Sequence[nn.Module]) -> Iterator[bool]:
     """Let no optimizer step that hangs on the backward; the block is told whether there is one."""
     parameters = parameters_of(modules)
@@ -379,7 +379,7 @@ class _Copies:
         return self._made[id(tensor)][1]
 
 
-@unbroken
+@uninterruptible
 def _without_garbage_collection() -> Iterator[None]:
     """Let no garbage collection fall into a span that has nothing to do with it."""
     if not gc.isenabled():

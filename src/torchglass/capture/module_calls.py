@@ -66,7 +66,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
 import torch
 from torch import nn
 
-from torchglass.blocks import surely, unbroken
+from torchglass.blocks import undo_reliably, uninterruptible
 from torchglass.capture.autograd import is_in_backward
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.tensor.description import describe
@@ -275,7 +275,7 @@ class _Memories:
         return known[1]
 
 
-@unbroken
+@uninterruptible
 def observe_calls(observer: AnyObserver) -> Iterator[AnyObserver]:
     """Show an observer the calls of its thread until the block ends, however it ends."""
     with intercept_calls():
@@ -283,10 +283,10 @@ def observe_calls(observer: AnyObserver) -> Iterator[AnyObserver]:
             add_observer(observer)
             yield observer
         finally:
-            surely(remove_observer, observer)
+            undo_reliably(remove_observer, observer)
 
 
-@unbroken
+@uninterruptible
 def intercept_calls() -> Iterator[None]:
     """Replace `nn.Module.__call__` in the block, in which observers may be added and removed.
 
@@ -297,7 +297,7 @@ def intercept_calls() -> Iterator[None]:
         _install(block)
         yield
     finally:
-        surely(_uninstall, block)
+        undo_reliably(_uninstall, block)
 
 
 class _SeveralObservers:

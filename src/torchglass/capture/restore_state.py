@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from torchglass.blocks import surely, unbroken
+from torchglass.blocks import undo_reliably, uninterruptible
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.tensor.memory_extent import has_memory, version_of
 from torchglass.capture.torch_internals import (
@@ -45,7 +45,7 @@ _SAMPLE = 64
 """So many values of a tensor tell whether it was changed out of the sight of its version."""
 
 
-@unbroken
+@uninterruptible
 def keeping_random_state() -> Iterator[None]:
     """Put the random generators of Python, numpy and torch back, on every device in use."""
     with random_state():
@@ -66,7 +66,7 @@ def random_state() -> contextlib.ExitStack:
     return stack
 
 
-@unbroken
+@uninterruptible
 def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]) -> Iterator[None]:
     """Let modules run on replaced tensors, and put back what they rebind meanwhile.
 
@@ -95,15 +95,15 @@ def keeping_modules(modules: Iterable[nn.Module], replace: Mapping[str, Replace]
         yield
     finally:
         # FSDP knows which weights it has registered, so it has to put them back itself.
-        surely(sharded.restore)
+        undo_reliably(sharded.restore)
         for table, before in reversed(saved):
-            surely(_put_back, table, before)
+            undo_reliably(_put_back, table, before)
         for buffer, value in scripted:
-            surely(_write_back, buffer, value)
-        surely(held.restore)
+            undo_reliably(_write_back, buffer, value)
+        undo_reliably(held.restore)
 
 
-@unbroken
+@uninterruptible
 def leave_unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Put random state, buffers and attributes back after a forward.
 
@@ -242,7 +242,7 @@ def _refill(container: Any, before: Any) -> None:
         (container.extend if isinstance(container, (list, deque)) else container.update)(before)
 
 
-@unbroken
+@uninterruptible
 def telling_of_changes(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Warn if a run changes parameters or tensors of a model, which nothing restores."""
     modules = list(modules)
@@ -310,7 +310,7 @@ def is_sharded(modules: Iterable[nn.Module]) -> bool:
     return any(isinstance(module, kinds) for module in modules)
 
 
-@unbroken
+@uninterruptible
 def gradients_set(enabled: bool) -> Iterator[None]:
     """`torch.set_grad_enabled`, put back for certain."""
     before = torch.is_grad_enabled()
@@ -321,7 +321,7 @@ def gradients_set(enabled: bool) -> Iterator[None]:
         set_grad_enabled(before)
 
 
-@unbroken
+@uninterruptible
 def running_uncompiled() -> Iterator[None]:
     """Run compiled models as the Python that they were made of, which calls their modules."""
     if not is_dynamo_loaded():
@@ -331,7 +331,7 @@ def running_uncompiled() -> Iterator[None]:
         yield
 
 
-@unbroken
+@uninterruptible
 def _compiling_parts_of_torch() -> Iterator[None]:
     """Let torch compile its own: `torch.cond` loses its gradients where it is not compiled."""
     original = torch.compile

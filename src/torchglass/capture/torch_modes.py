@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch.overrides import TorchFunctionMode
 
-from torchglass.blocks import surely, unbroken
+from torchglass.blocks import undo_reliably, uninterruptible
 from torchglass.capture.torch_internals import (
     DISABLED_TORCH_FUNCTION,
     TorchDispatchMode,
@@ -31,7 +31,7 @@ from torchglass.capture.torch_internals import (
 Mode = TypeVar("Mode", TorchFunctionMode, TorchDispatchMode)
 
 
-@unbroken
+@uninterruptible
 def mode_on(mode: Mode) -> Iterator[Mode]:
     """Have a mode on until the block ends, and nowhere on the stack after that.
 
@@ -44,7 +44,7 @@ def mode_on(mode: Mode) -> Iterator[Mode]:
         begin()
         yield mode
     finally:
-        surely(take_off, mode)
+        undo_reliably(take_off, mode)
 
 
 def run_below(mode: TorchFunctionMode, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -108,7 +108,7 @@ _ours: Counter[int] = Counter()
 """How many modes of ours are active, by thread."""
 
 
-@unbroken
+@uninterruptible
 def fused_paths_kept() -> Iterator[None]:
     """Let this thread take torch's fast paths although one mode of ours is active in it."""
     block = object()
@@ -116,7 +116,7 @@ def fused_paths_kept() -> Iterator[None]:
         _keep(block)
         yield
     finally:
-        surely(_let_go, block)
+        undo_reliably(_let_go, block)
 
 
 def _keep(block: object) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torchglass.api import explore
 from torchglass.errors import TargetError
 from torchglass.records.calls import ForwardStats
-from torchglass.results.recording import Recording
+from torchglass.results.statistics import Recording
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, final
 
-from torchglass.blocks import surely, uninterrupted
+from torchglass.blocks import deferred_signals, undo_reliably
 from torchglass.errors import (
     CaptureError,
     Fence,
@@ -105,8 +105,8 @@ class InspectorGadgets:
                 raise CaptureError("a model of this inspector is gone: create a new inspector")
         recorder = ModuleRecorder([modules_in(model) for model in self._models], self._options)
         try:
-            with uninterrupted():
-                self._stack.callback(surely, recorder.close)
+            with deferred_signals():
+                self._stack.callback(undo_reliably, recorder.close)
                 self._stack.enter_context(observe_calls(recorder))
                 # Once Python takes its modules apart, a script that ended in between could not be
                 # left.
@@ -166,11 +166,11 @@ class InspectorGadgets:
             else:
                 self._fence.caught(problem)
         finally:
-            surely(self._let_go)
+            undo_reliably(self._let_go)
 
     def _let_go(self) -> None:
-        with uninterrupted():
-            surely(self._stack.close)
+        with deferred_signals():
+            undo_reliably(self._stack.close)
 
     def _running(self) -> ModuleRecorder:
         if self._recorder is None:

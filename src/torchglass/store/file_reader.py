@@ -27,8 +27,8 @@ from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.tensors import Histograms
 from torchglass.records.trace import TraceRecord
 from torchglass.store import schema
-from torchglass.store.packing import pack_document, unpack, unpack_document, unpack_histograms
 from torchglass.store.run_file import PendingWrites, RunFile, is_there, read_meta, read_series
+from torchglass.store.step_blobs import pack_document, unpack, unpack_document, unpack_histograms
 from torchglass.store.writer import FileSink
 
 __all__ = ["FileReader", "FileSink"]

@@ -25,7 +25,7 @@ from torchglass.errors import StoreError
 from torchglass.records.json_data import to_json_data
 from torchglass.records.run import RunRecord
 from torchglass.records.series import Series, SeriesId, SeriesKind
-from torchglass.store.packing import Blobs
+from torchglass.store.step_blobs import Blobs
 
 FEWEST_FRAMES = 16
 """A file with no more frames than this is not thinned further."""

@@ -13,16 +13,16 @@ from concurrent.futures import Future
 from itertools import accumulate, islice
 from pathlib import Path
 
-from torchglass.blocks import surely
+from torchglass.blocks import undo_reliably
 from torchglass.errors import Fence, StoreError, warn
 from torchglass.records.model import Model
 from torchglass.records.reader import DOCUMENT_NAMES, Document
 from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, SeriesId, SeriesKind
 from torchglass.store import schema
-from torchglass.store.packing import pack, pack_document
 from torchglass.store.run_file import Catalog, PackedFrame, PendingWrites, RunFile
 from torchglass.store.schema import file_system_of, journal_for
+from torchglass.store.step_blobs import pack, pack_document
 
 FLUSH_SECONDS = 0.5
 """A killed process loses at most this time, plus the time of one commit."""
@@ -189,7 +189,7 @@ class FileSink:
                 self._flush(file, catalog)
         with self._fence:
             self._flush(file, catalog)
-        surely(lambda: file.close(dropped=self._dropped + len(self._frames)))
+        undo_reliably(lambda: file.close(dropped=self._dropped + len(self._frames)))
 
     def _open(self, run: RunRecord) -> RunFile:
         if self._resume and schema.has_begun(self.path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.recorded import histogram, stats
 from torchglass.records.series import Frame, Point, Series, SeriesId, point_values
 from torchglass.records.tensors import Histogram, Stats
-from torchglass.store.packing import Blobs, pack, unpack, unpack_histograms
+from torchglass.store.step_blobs import Blobs, pack, unpack, unpack_histograms
 
 LOSS = Series(id=SeriesId(0), path="", name="loss")
 WEIGHT = Series(id=SeriesId(7), path="fc", name="weight", kind="stats")

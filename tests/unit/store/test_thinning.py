@@ -12,8 +12,8 @@ from tests.recorded import RUN
 from torchglass.records.series import Frame
 from torchglass.store import schema, writer
 from torchglass.store.file_reader import FileReader, FileSink
-from torchglass.store.packing import Blobs
 from torchglass.store.run_file import FEWEST_FRAMES, PackedFrame, PendingWrites, RunFile, choose
+from torchglass.store.step_blobs import Blobs
 
 LIMIT = 400_000
 

@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from torchglass.blocks import surely, unbroken
+from torchglass.blocks import undo_reliably, uninterruptible
 from torchglass.capture.guard.evidence import OpLocation, ShownTensor, blame, standing, user_source
 from torchglass.capture.guard.finding_report import FindingReport, ReportFinding
 from torchglass.capture.guard.op_check import OpCheck
@@ -43,7 +43,7 @@ from torchglass.capture.trace.op_mode import OpMode
 from torchglass.records.findings import Finding
 
 
-@unbroken
+@uninterruptible
 def checking_updates(op_check: OpCheck, report: FindingReport) -> Iterator[None]:
     """Look at the parameters of a model after each step that an optimizer takes with them."""
 
@@ -122,7 +122,7 @@ def _judge(optimizer: Optimizer, report: FindingReport) -> Finding | None:
     return None
 
 
-@unbroken
+@uninterruptible
 def guarding(report: FindingReport, *, backward: bool) -> Iterator[OpCheck]:
     """Find the origins of NaN and Inf until the block ends, however it ends.
 
@@ -136,7 +136,7 @@ def guarding(report: FindingReport, *, backward: bool) -> Iterator[OpCheck]:
         stack.enter_context(observe_calls(op_check))
         stack.enter_context(checking_updates(op_check, report))
         stack.enter_context(fused_paths_kept())
-        stack.callback(surely, op_check.forget_waiting)
+        stack.callback(undo_reliably, op_check.forget_waiting)
         stack.enter_context(mode_on(OpMode(op_check)))
         if op_check.backward is not None:
             stack.callback(op_check.backward.end)
@@ -267,7 +267,7 @@ class OutputCheck(ModuleStack[nn.Module]):
                     _differentiate(model, outputs, batch.gradients)
 
 
-@unbroken
+@uninterruptible
 def rerunning(report: FindingReport, *, backward: bool) -> Iterator[None]:
     """Look at outputs, and before each update at gradients, until the block ends."""
     output_check = OutputCheck(report, backward=backward)

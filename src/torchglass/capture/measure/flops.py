@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torchglass.blocks import unbroken
+from torchglass.blocks import uninterruptible
 from torchglass.capture.autograd import UNNUMBERED, NodeCreators
 from torchglass.capture.fake_tensors import lack_values
 from torchglass.capture.isolated_run import IsolatedRun, Loss, RunObserver, isolated_run
@@ -76,7 +76,7 @@ class FlopCounter(ModuleStack[CountedCall]):
         self.is_backward = False
         """Whether the step is in its backward."""
 
-    @unbroken
+    @uninterruptible
     def inside(self, path: str) -> Iterator[None]:
         """Count what runs in this block for something that is not a module, as a function."""
         call = self._begin(path, recomputed=False)
@@ -278,7 +278,7 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
             warn(f"the formula of {name} failed, so it is not counted: {problem!r}")
 
 
-@unbroken
+@uninterruptible
 def counting_functions(mode: FlopMode) -> Iterator[None]:
     """Count the registered Functions by their formulas, and nothing that runs inside of them."""
     with contextlib.ExitStack() as stack:
@@ -293,7 +293,7 @@ def counting_functions(mode: FlopMode) -> Iterator[None]:
         yield
 
 
-@unbroken
+@uninterruptible
 def _counted(mode: FlopMode, rule: Rule, owner: Any, name: str) -> Iterator[None]:
     """Let a Function have a method that is counted until the block ends."""
     run: Callable[..., Any] = getattr(owner, name)
@@ -375,7 +375,7 @@ class FlopObserver(RunObserver):
         """Whether there is no formula for some kernel that ran."""
         return any(op.nature == "uncounted" for op in self._counter.ops())
 
-    @unbroken
+    @uninterruptible
     def stage(self, name: Stage) -> Iterator[None]:
         """Count the kernels of a stage."""
         self._counter.is_backward = name == "backward"

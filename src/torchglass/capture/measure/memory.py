@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchglass.blocks import unbroken
+from torchglass.blocks import uninterruptible
 from torchglass.capture.autograd import Reached, leaves_among
 from torchglass.capture.fake_tensors import MOST_LSTM_WEIGHTS, lack_values
 from torchglass.capture.isolated_run import (
@@ -240,7 +240,7 @@ class MemoryObserver(RunObserver):
         torch.clear_autocast_cache()
         self._recorder.log.close()
 
-    @unbroken
+    @uninterruptible
     def stage(self, name: Stage) -> Iterator[None]:
         """Log a stage; after the backward the gradients are known, and the optimizer steps."""
         with note_failures(self._recorder), self._recorder.watching(name):
@@ -325,7 +325,7 @@ class _Metered(RunObserver):
         self._optimizer_copy = optimizer_copy
         self.allocations: list[AllocatorPeak] = []
 
-    @unbroken
+    @uninterruptible
     def stage(self, name: Stage) -> Iterator[None]:
         """From when the inputs have been copied until before all is let go, the meters run."""
         if name == "forward":

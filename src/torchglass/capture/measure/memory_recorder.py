@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torchglass.blocks import unbroken
+from torchglass.blocks import uninterruptible
 from torchglass.capture.autograd import BACKWARD, NodeCreators, Reached, node_name, saved_tensors
 from torchglass.capture.measure.storage_log import Place, StorageLog
 from torchglass.capture.module_calls import CallRecorder, RecordedCall, observe_calls
@@ -152,7 +152,7 @@ class MemoryRecorder(CallRecorder):
         """Whether a kernel gave a tensor that is not strided."""
         self.log = StorageLog()
 
-    @unbroken
+    @uninterruptible
     def watching(self, phase: StepPhase) -> Iterator[None]:
         """A part of the step runs in this block, and nothing else."""
         if phase == "forward":

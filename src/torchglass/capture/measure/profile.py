@@ -22,7 +22,7 @@ from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
 from torchglass.analyse.latency import charge
-from torchglass.blocks import unbroken
+from torchglass.blocks import uninterruptible
 from torchglass.capture.autograd import (
     UNNUMBERED,
     Gradients,
@@ -244,7 +244,7 @@ class _OpTimer(TorchFunctionMode):
             self._watch.end(depth)
 
 
-@unbroken
+@uninterruptible
 def timing_ops(watch: Stopwatch) -> Iterator[None]:
     """Show a stopwatch the ops of this thread until the block ends."""
     with fused_paths_kept(), mode_on(_OpTimer(watch)):
@@ -419,7 +419,7 @@ class _StageTimer(RunObserver):
     def __init__(self, watch: Stopwatch) -> None:
         self._watch = watch
 
-    @unbroken
+    @uninterruptible
     def stage(self, name: Stage) -> Iterator[None]:
         depth = self._watch.begin("stage", name)
         try:
@@ -437,7 +437,7 @@ class _StepTimer(_StageTimer):
         self._calls = ModuleTimer(watch, run.located, self.nodes.tag)
         self._ops = ops
 
-    @unbroken
+    @uninterruptible
     def stage(self, name: Stage) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(observe_calls(self._calls))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchglass.blocks import surely, unbroken, uninterrupted
+from torchglass.blocks import deferred_signals, undo_reliably, uninterruptible
 from torchglass.capture.autograd import is_in_backward
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.measure.allocators import gauge_for
@@ -63,7 +63,7 @@ class RecordOptions(NamedTuple):
 Ended = Callable[[list[ForwardStats]], None]
 
 
-@unbroken
+@uninterruptible
 def recording_statistics(
     target: object,
     *,
@@ -92,7 +92,7 @@ def recording_statistics(
         with observe_calls(recorder):
             yield recorder
     finally:
-        surely(recorder.close)
+        undo_reliably(recorder.close)
 
 
 def statistics_recorder(
@@ -227,7 +227,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         if self._graph is not None:
             with self._fence:
                 self._backward.rest()
-            surely(self._graph.close)
+            undo_reliably(self._graph.close)
         self._backward.is_active = False
         with self._fence:
             self._reader.finish()
@@ -308,7 +308,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
             self._graph.enter(call, tensors_of_call(args, kwargs))
         if self._gauge is not None:
             if not self.running:
-                with uninterrupted():
+                with deferred_signals():
                     self._watching.enter_context(self._gauge.watching())
             call.start_bytes = self._gauge.total_bytes
         if self._wait is not None:
@@ -326,8 +326,8 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
             call.added_bytes = self._gauge.total_bytes - call.start_bytes
 
     def _stop_watching(self) -> None:
-        with uninterrupted():
-            surely(self._watching.close)
+        with deferred_signals():
+            undo_reliably(self._watching.close)
 
     def _outermost_call(self, history: ModuleHistory) -> ObservedCall:
         if self.options.recomputation and is_in_backward():

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from torchglass.blocks import unbroken
+from torchglass.blocks import uninterruptible
 from torchglass.capture.module_calls import CALL_CODE, ModuleStack, observe_calls
 from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.torch_internals import DisableTorchFunction, peek_interpreter_stack
@@ -329,7 +329,7 @@ def _take_down_or_drop(
             event.call.let_go()
 
 
-@unbroken
+@uninterruptible
 def tracing(model: nn.Module, *, level: Level = "torch", **options: Any) -> Iterator[PassRecorder]:
     """Record what runs in this thread until the block ends, however it ends.
 
@@ -352,7 +352,7 @@ def tracing(model: nn.Module, *, level: Level = "torch", **options: Any) -> Iter
             recorder.end_ns = _clock()
 
 
-@unbroken
+@uninterruptible
 def _watching_ops(recorder: PassRecorder, level: Level) -> Iterator[None]:
     if level == "aten":
         # Below, nobody sees them being given their shapes.

@@ -14,7 +14,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from torchglass.analyse.signatures import argument_name, signature
-from torchglass.blocks import unbroken
+from torchglass.blocks import uninterruptible
 from torchglass.capture.fake_tensors import has_fakes
 from torchglass.capture.restore_state import gradients_set, keeping_random_state
 from torchglass.capture.tensor.memory_extent import (
@@ -237,7 +237,7 @@ def _perturbed(tensor: torch.Tensor) -> torch.Tensor:
     return changed
 
 
-@unbroken
+@uninterruptible
 def _random_state_kept() -> Iterator[None]:
     state = torch.get_rng_state()
     try:

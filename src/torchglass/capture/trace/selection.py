@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from torchglass.analyse.trace import Selection, TraceStructure, at_once, is_everything, select
-from torchglass.blocks import together
+from torchglass.blocks import combined_blocks
 from torchglass.capture.restore_state import (
     has_compiled,
     keeping_modules,
@@ -114,7 +114,7 @@ def op_numbers(
     """
     if not keys:
         return {}
-    with together(
+    with combined_blocks(
         keeping_random_state(),
         keeping_modules(model.modules(), {"_buffers": _clone}),
         capturing(model, save=None, level=level),

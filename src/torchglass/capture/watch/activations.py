@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from torchglass.blocks import unbroken
+from torchglass.blocks import uninterruptible
 from torchglass.capture.tensor.description import describe
 from torchglass.capture.tensor.moments import numbers_of
 from torchglass.errors import Fence
@@ -65,7 +65,7 @@ def has_view(tensor: Tensor) -> bool:
     return True
 
 
-@unbroken
+@uninterruptible
 def listening(one: Attaching) -> Iterator[None]:
     """Show someone what is attached until the block ends."""
     global _attaching  # noqa: PLW0603 - forwards know of no watcher

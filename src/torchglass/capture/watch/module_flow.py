@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from torchglass.blocks import surely
+from torchglass.blocks import undo_reliably
 from torchglass.capture.autograd import NO_BACKWARD, GradientHook, GradientReceiver
 from torchglass.capture.hidden_from_modes import is_overheard, quietly
 from torchglass.capture.module_calls import (
@@ -172,7 +172,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
     def close(self) -> None:
         """Be shown no more calls."""
         self._is_away = False
-        surely(remove_observer, self)
+        undo_reliably(remove_observer, self)
         self._graphs.stop()
         self._staying.close()
 
@@ -286,7 +286,7 @@ class FlowRecorder(ModuleStack[WatchedCall]):
         finally:
             if self._is_away:
                 self._is_away = False
-                surely(add_observer, self)
+                undo_reliably(add_observer, self)
             self._start = None
             self._values = None
             self._graphs.stop()

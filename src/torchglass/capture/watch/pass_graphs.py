@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from torchglass.analyse.graph.call_graph import call_graph, facts_of, union
-from torchglass.blocks import surely, uninterrupted
+from torchglass.blocks import deferred_signals, undo_reliably
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on
 from torchglass.capture.trace.assemble import Assembly, finish
 from torchglass.capture.trace.op_mode import OpMode
@@ -102,7 +102,7 @@ class PassGraphs:
         if model is not None and self._wants_to_trace(arguments):
             self._arguments.add(arguments)
             self._tries += 1
-            with uninterrupted():
+            with deferred_signals():
                 self._tracing = _Tracing(model)
         return self._tracing is not None
 
@@ -122,8 +122,8 @@ class PassGraphs:
     def stop(self) -> None:
         """See no more ops of the pass that is traced."""
         if self._tracing is not None:
-            with uninterrupted():
-                surely(self._tracing.stop)
+            with deferred_signals():
+                undo_reliably(self._tracing.stop)
 
     def attached(self, name: str) -> None:
         """The tensor that was made last was given a name."""

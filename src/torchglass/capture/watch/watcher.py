@@ -33,7 +33,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from torchglass.blocks import collector_paused, surely, uninterrupted
+from torchglass.blocks import collector_paused, deferred_signals, undo_reliably
 from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.tensor_reader import HistogramReader
@@ -130,14 +130,14 @@ class Watcher:
         """Optimizers that train none of the weights."""
         self._undo = contextlib.ExitStack()
         # Who keeps neither watcher nor model has nobody else to close the file.
-        self._close_sink = weakref.finalize(self, surely, sink.close)
+        self._close_sink = weakref.finalize(self, undo_reliably, sink.close)
         self._close_sink.atexit = False
         sink.put_model(record)
         try:
-            with uninterrupted():
+            with deferred_signals():
                 self._attach(model)
         except BaseException:
-            with uninterrupted():
+            with deferred_signals():
                 self._undo.close()
             raise
 
@@ -194,7 +194,7 @@ class Watcher:
         In an `except` or `finally` clause, and at the end of a program that an exception ended, the
         run keeps that exception as the reason of its end.
         """
-        surely(self._close, self._errors.current())
+        undo_reliably(self._close, self._errors.current())
 
     def __enter__(self) -> Watcher:
         return self
@@ -206,7 +206,7 @@ class Watcher:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            surely(self._close, error)
+            undo_reliably(self._close, error)
         except BaseException:
             # Ctrl-C, at which all the more nothing must stay.
             self._close(error)
@@ -289,8 +289,8 @@ class Watcher:
         ending = Ending()
         with self._safely:
             ending = self._ending(error)
-        with uninterrupted():
-            surely(self._detach)
+        with deferred_signals():
+            undo_reliably(self._detach)
         if self._close_sink.alive:
             with self._safely:
                 self._sink.put_document(ending)
@@ -318,7 +318,7 @@ class Watcher:
 
     def _attach(self, model: nn.Module) -> None:
         _watchers.add(self)
-        undo: Callable[..., object] = partial(self._undo.callback, surely)  # type: ignore[call-arg]
+        undo: Callable[..., object] = partial(self._undo.callback, undo_reliably)  # type: ignore[call-arg]
         undo(self._weights.clear)
         undo(register_optimizer_step_pre_hook(self._before_update).remove)
         undo(register_optimizer_step_post_hook(self._after_update).remove)
@@ -331,7 +331,7 @@ class Watcher:
         atexit.register(self.close)
 
     def _detach(self) -> None:
-        surely(self._idle.close)
+        undo_reliably(self._idle.close)
         with self._safely:
             if self._steps.has_begun():
                 self._steps.advance()
@@ -340,8 +340,8 @@ class Watcher:
         with self._safely:
             self._graphs.close()
             self._put_pictures()
-        surely(self._flow.let_go)
-        surely(self._undo.close)
+        undo_reliably(self._flow.let_go)
+        undo_reliably(self._undo.close)
 
     def _before_update(
         self, optimizer: Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
