@@ -1,6 +1,6 @@
 """Histograms on dyadic grids, and statistics of several tensors taken together.
 
-edges     0   1   2   3   4
+    edges     0   1   2   3   4
     fine      | 1 | 2 | 3 |           exponent 0
     coarse            |   4   |       exponent 1
     merged    |   3   |   7   |       exponent 1

@@ -1,6 +1,6 @@
 """A recorded run, opened: its status, and its series as numpy, pandas or CSV.
 
-with open_run("runs/today.glass") as run:
+    with open_run("runs/today.glass") as run:
     print(run)
     loss = run["loss"]
     plot(loss.steps, loss.values)

@@ -1,6 +1,6 @@
 """Resolves the name of a target: a file, a folder, a module or an object.
 
-net.py:Net                    a class, function or instance in a file
+    net.py:Net                    a class, function or instance in a file
     torchvision.models:resnet18   … or in a module
     weights.safetensors           a checkpoint: a file, or a folder of shards
     runs/mnist.glass              a recorded run

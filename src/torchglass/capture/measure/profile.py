@@ -1,6 +1,6 @@
 """Times a model: its modules, ops and autograd nodes, in warm-up, plain and timed runs.
 
-watch = Stopwatch(clock, cpu)
+    watch = Stopwatch(clock, cpu)
     with observe_calls(ModuleTimer(watch, model.named_modules())), timing_ops(watch):
         model(x)
 

@@ -1,6 +1,6 @@
 """Reads the structure of any model without running or changing it.
 
->>> model = read_model(nn.Sequential(nn.Linear(3, 4), nn.ReLU()))
+    >>> model = read_model(nn.Sequential(nn.Linear(3, 4), nn.ReLU()))
     >>> [(module.path, module.kind) for module in model.modules]
     [('', 'Sequential'), ('0', 'Linear'), ('1', 'ReLU')]
 

@@ -1,6 +1,6 @@
 """Records every kernel that runs in a with-block.
 
-with KernelMode(listener):
+    with KernelMode(listener):
         model(x).sum().backward()
 
 Below autograd there is no telling modules, scripts and C++ apart: a `linear` is a `t` and an

@@ -1,6 +1,6 @@
 """Records a pass: its module calls, its ops and its tensors.
 
-with tracing(model) as recorder:
+    with tracing(model) as recorder:
         model(x)
     captured = assemble(recorder)       # in capture.trace.assemble
 
