@@ -1,9 +1,9 @@
 """Dumps the op to blame with its inputs into a file, and replays it without the model.
 
->>> sheet = Sheet()
->>> sheet.write((torch.ones(2), 1e-5, None))
+>>> writer = ArgumentWriter()
+>>> writer.write((torch.ones(2), 1e-5, None))
 {'is': 'tuple', 'of': [{'is': 'tensor', 'number': 0}, 1e-05, None]}
->>> sheet.tensors
+>>> writer.tensors
 [tensor([1., 1.])]
 
 One safetensors file: the tensors, and in its header the call as JSON. Nothing in it is code; the
