@@ -80,6 +80,12 @@ class Terminal:
             assert time.monotonic() < end, f"never saw {text!r} in:\n{shown}"
         return shown
 
+    def wait_for_shell(self) -> None:
+        """Return once the program has left the terminal to the shell."""
+        end = time.monotonic() + PATIENCE
+        while self._tmux("display-message", "-p", "#{alternate_on}").strip() != "0":
+            assert time.monotonic() < end, f"still runs:\n{self.text()}"
+
     def close(self) -> None:
         """End the server and all in it."""
         self._tmux("kill-server")
@@ -182,7 +188,7 @@ def test_the_command_runs_a_model_and_shows_it(terminal: Terminal, tmp_path: Pat
     terminal.type("/", "last", "Enter")
     terminal.wait_for("last · Linear ×2 · 1 of 1")
     terminal.type("q")
-    terminal.wait_for("--input 3x4\n")
+    terminal.wait_for_shell()
 
     # What was chosen is there again: no classes in the tree.
     terminal.type("clear", "Enter")
