@@ -344,7 +344,7 @@ def test_the_explorer_without_a_terminal_prints_a_summary_and_says_so(
 
     printed = capsys.readouterr()
     assert printed.out == table
-    assert "needs a terminal; this is `torchglass summary net.py:Net`" in printed.err
+    assert "needs a terminal; printing `torchglass summary net.py:Net`" in printed.err
     assert "`torchglass report net.py:Net --out page.html`" in printed.err
 
 
@@ -474,6 +474,21 @@ def test_a_forward_is_traced_drawn_and_kept(capsys: pytest.CaptureFixture[str]) 
     assert Path("pass.glass").exists()
     assert main([*words, "--op", "embedding"]) == 0
     assert "Layer embedding_1_1" in capsys.readouterr().out
+
+
+def test_an_explanation_of_torchs_own_modules_names_no_line_of_our_libraries(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "stack.py").write_text(
+        "from torch import nn\n\ndef make():\n"
+        "    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(8, 2))\n"
+    )
+
+    assert main(["explain", "stack.py:make", "--input", "3x8"]) == 0
+
+    told = capsys.readouterr().out
+    assert "make the layer Linear(16, 2)" in told
+    assert ".py" not in told
 
 
 def test_a_failing_forward_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,7 +58,7 @@ def test_an_image_of_the_wrong_size_is_traced_to_the_line_that_flattened_it() ->
     assert "return torch.relu(self.fc1(x))" in told
     assert "fc1 (Linear) takes 400 features" in told
     assert "was set by flatten_1_7" in told
-    assert "which made 2×256 of 2×16×4×4" in told
+    assert "(2×16×4×4 → 2×256)" in told
     assert "x = torch.flatten(x, 1)" in told
 
 

@@ -121,8 +121,8 @@ def explore(
     if target is not None and not explore.has_terminal():
         compared = f"{target} {against}" if against else target
         tell(
-            f"the explorer needs a terminal; this is `torchglass summary {target}`, "
-            f"and `torchglass report {compared} --out page.html` writes a page to open elsewhere"
+            f"the explorer needs a terminal; printing `torchglass summary {target}` "
+            f"instead. `torchglass report {compared} --out page.html` writes a page"
         )
         print(_summary(target, DisplayOptions(input=input), common).table(width=terminal_width()))
         return

@@ -234,7 +234,7 @@ def _set(failure: Failure, found: SizeOrigin) -> str:
     used = [operand.spec for operand in op.operands if not operand.parameter]
     made = op.outputs[0].spec if op.outputs else None
     if len(used) == 1 and made is not None and made.shape != used[0].shape:
-        told += f", which made {shape_text(made)} of {shape_text(used[0])}"
+        told += f" ({shape_text(used[0])} → {shape_text(made)})"
     source = failure.source_of(op)
     code = _code(source) if source is not None and source != failure.source else ""
     return f"{told}:\n    {code}" if code else told

@@ -82,8 +82,8 @@ Net raised RuntimeError: shapes
     weight  2×8  float32  parameter head.weight
 
   Why
-    head (Linear) takes 8 features in the last dimension of its input, and that dimension is 4
-    the 4 of input was set by linear_1_1 in body (Linear(3, 4)) at net.py:1, which made 5×4 of 5×3:
+    head (Linear) takes 8 features in the last dimension of its input, but that dimension is 4
+    the 4 of input was set by linear_1_1 in body (Linear(3, 4)) at net.py:1 (5×3 → 5×4):
         x = self.body(x)
 
   What would fit here

@@ -162,7 +162,7 @@ def linear(failed: FailedOp) -> BrokenRule | None:
     fitting = f"give it an input of {text((*tensor.shape[:-1], wanted))}"
     return BrokenRule(
         why=f"{failed.subject} takes {wanted} features in the last dimension of its input, "
-        f"and that dimension is {found}",
+        f"but that dimension is {found}",
         fits=(*(tuple(_rearranged(tensor, wanted)) or (fitting,)), *other),
         sizes=(("input", -1),),
     )

@@ -319,7 +319,7 @@ def _saves_in_forward(function: Any) -> bool:
 
 
 _NO_GRADIENT = "nothing that the model returned has a gradient, so only its forward was counted"
-_UNCOMPILED = "compiled modules were counted as the Python that they were made of"
+_UNCOMPILED = "compiled modules were counted uncompiled"
 
 
 class CountedFlops(NamedTuple):

@@ -147,8 +147,8 @@ _ESTIMATED = "the workspace that an LSTM keeps for the backward is estimated fro
 _NO_WORKSPACE = (
     "the workspace that an LSTM keeps for the backward is not predicted: its weights are too large"
 )
-_SPARSE = "how much a sparse tensor takes hangs on its numbers, which a prediction does not have"
-_COMPILED = "compiled modules were run as the Python that they were made of"
+_SPARSE = "the size of a sparse tensor depends on its values, which a prediction does not have"
+_COMPILED = "compiled modules were run uncompiled"
 _LSTM = "mkldnn_rnn_layer"
 
 

@@ -43,7 +43,9 @@ _clock = time.perf_counter_ns
 _is_compiling = torch.compiler.is_compiling
 _NO_KWARGS: Mapping[str, Any] = {}
 _BACKWARDS = (torch.Tensor.backward, torch.autograd.backward)
-_NOT_THE_USERS = (torch.__file__.rpartition("__init__")[0], str(Path(__file__).parents[2]))
+_PACKAGE = Path(__file__).parents[2]
+_NOT_THE_USERS = (torch.__file__.rpartition("__init__")[0], str(_PACKAGE))
+_COMMAND_LINE = str(_PACKAGE / "cli")
 
 
 Chain = tuple[Any, ...]
@@ -335,8 +337,13 @@ _LONGEST_CHAIN = 64
 
 
 def user_code(chain: Chain) -> tuple[types.CodeType, int] | None:
-    """The innermost place of a chain that is neither torch's code nor ours."""
+    """The innermost place of a chain that is neither torch's code nor ours.
+
+    Outside of our command line there is only the library that parses its arguments.
+    """
     for code, offset in zip(chain[::2], chain[1::2], strict=True):
+        if code.co_filename.startswith(_COMMAND_LINE):
+            return None
         if not code.co_filename.startswith(_NOT_THE_USERS):
             return code, offset
     return None

@@ -25,7 +25,7 @@ from torchglass.capture.trace.pass_recorder import Level, PassRecorder, tracing
 from torchglass.errors import CaptureError
 from torchglass.records.trace import CallRecord, OpId, OpRecord
 
-_UNCOMPILED = "compiled modules were run as the Python that they were made of"
+_UNCOMPILED = "compiled modules were run uncompiled"
 
 Key = int | str
 Change = Callable[[torch.Tensor], torch.Tensor]
