@@ -43,7 +43,7 @@ test: developing ## Run the everyday tests, browser tests included; `make check`
 
 check: developing lint types imports shape site ## Everything that must hold before a commit.
 	@$(BIN)/python -m tests.browser.chromium
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report= $(ARGS)
 
 # Each version has an environment outside of the clone: torch with CUDA takes 5 GB.
 COMPAT := 2.6.0 2.9.1
