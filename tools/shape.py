@@ -30,6 +30,8 @@ START, END = "<!-- shape -->", "<!-- /shape -->"
 _DEEPEST = 2
 """Levels of folders below torchglass/ that need no excuse."""
 _DEEP_ON_PURPOSE = ("views/tui/panels",)
+_NAMED_ALIKE_ON_PURPOSE = frozenset({"TorchglassCallback"})
+"""Classes that users import by the same name from the module of their trainer."""
 _VERBLIKE = re.compile(r"(ing|ings|ed)$")
 _DOMAIN_WORDS = frozenset(
     {"timing", "pruning", "embedding", "padding", "training", "shared", "findings", "lightning"}
@@ -139,7 +141,9 @@ def _repeated_classes(trees: dict[Path, ast.Module]) -> list[str]:
         for node in tree.body
         if isinstance(node, ast.ClassDef)
     )
-    return [name for name, count in names.items() if count > 1]
+    return [
+        name for name, count in names.items() if count > 1 and name not in _NAMED_ALIKE_ON_PURPOSE
+    ]
 
 
 def _verblike(files: list[Path]) -> list[Path]:

@@ -57,7 +57,7 @@ RecordedCalls = Mapping[tuple[str, int], Mapping[str, torch.Tensor]]
 Load = Callable[[], torch.Tensor]
 
 
-class _Known(NamedTuple):
+class _KnownObject(NamedTuple):
     """A thing that was described, and how it was reached."""
 
     held: Held
@@ -79,7 +79,7 @@ class LiveObject:
         self._target = target
         self._calls = calls or {}
         self._recorded = recorded or {path: seen for (path, _), seen in self._calls.items()}
-        self._known: dict[AttributeId, _Known] = {}
+        self._known: dict[AttributeId, _KnownObject] = {}
         self._ids = count()
         self._root: AttributeId | None = None
         self._tensors: list[Held] = []
@@ -193,7 +193,7 @@ class LiveObject:
         recorded = self._calls.get((thing.path, thing.number), {})
         return [Held(name, "recorded", tensor) for name, tensor in recorded.items()]
 
-    def _find(self, id: AttributeId) -> _Known:
+    def _find(self, id: AttributeId) -> _KnownObject:
         known = self._known.get(id)
         if known is None:
             raise LookupFailedError("another module was opened: reload this one")
@@ -213,7 +213,7 @@ class LiveObject:
         found = []
         for one in held:
             number = AttributeId(next(self._ids))
-            self._known[number] = _Known(one, owner, above)
+            self._known[number] = _KnownObject(one, owner, above)
             found.append(self._describe(number, one, above))
         return tuple(found)
 

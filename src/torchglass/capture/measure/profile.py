@@ -287,11 +287,11 @@ class NodeTimer:
         else:
             owner = None if reached.through is None else self._owners[reached.through]
         self._owners[node] = owner
-        timer = _NodeHooks(self._watch, node_name(node), owner)
+        timer = _SpanHooks(self._watch, node_name(node), owner)
         self._hooks.around(node, timer.begin, timer.end)
 
 
-class _NodeHooks:
+class _SpanHooks:
     """What autograd calls right before and right after one node."""
 
     __slots__ = ("_depths", "_name", "_owner", "_watch")

@@ -73,7 +73,7 @@ def read_model(target: object) -> Model:
         return read_exported(target)
     if not isinstance(target, nn.Module):
         _check_holds_modules(target)
-    reading = _Reading()
+    reading = _StructureReader()
     modules = reading.modules(_unshelled(target))
     return Model(name=modules[0].kind, modules=modules, classes=reading.classes())
 
@@ -116,7 +116,7 @@ class _Kind(NamedTuple):
     has_extra: bool
 
 
-class _Reading:
+class _StructureReader:
     """The reading of one model, whose modules share what they have in common."""
 
     def __init__(self) -> None:

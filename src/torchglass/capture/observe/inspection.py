@@ -199,7 +199,7 @@ def _run(
 ) -> InspectedModel:
     recorder = ModuleRecorder([modules_in(run.target)], options)
     recorder.call_ended = count
-    observer = _Watcher(recorder, run.target)
+    observer = _InspectionObserver(recorder, run.target)
     try:
         with observe_calls(recorder):
             run.run(observer)
@@ -208,7 +208,7 @@ def _run(
     return observer.seen
 
 
-class _Watcher(RunObserver):
+class _InspectionObserver(RunObserver):
     """Takes the record of a run while the gradients that it made are still there."""
 
     seen: InspectedModel

@@ -76,7 +76,7 @@ class CapturedPass:
         return None if tensor is None else self.before_writes(tensor)
 
 
-class _Place(NamedTuple):
+class _CallPlace(NamedTuple):
     """Where a call stands: its record's id, its path, and where in the code it was made.
 
     Its location is the first call that was made there.
@@ -88,7 +88,7 @@ class _Place(NamedTuple):
     source: SourceLine | None
 
 
-_OUTSIDE = _Place(CallId(-1), "", CallId(-1), None)
+_OUTSIDE = _CallPlace(CallId(-1), "", CallId(-1), None)
 
 
 @collector_paused()
@@ -203,7 +203,7 @@ class Assembly:
         path, number = self._next_call(call.module, parent, this)
         way = self._linker.way(call.chain)
         location = self._linker.location(parent.location, way.number, path, this)
-        call.place = _Place(this, path, location, way.source or parent.source)
+        call.place = _CallPlace(this, path, location, way.source or parent.source)
         self.calls.append(
             CallRecord(
                 id=this,
@@ -280,7 +280,7 @@ class Assembly:
             self.given.update(((op.id, output), one) for output, one in enumerate(given))
         return held
 
-    def _place(self, call: TracedCall | None) -> _Place:
+    def _place(self, call: TracedCall | None) -> _CallPlace:
         return call.place if call is not None else _OUTSIDE
 
     def _linker_for(self, model: nn.Module, *, all_kept: bool) -> OpLinker:
@@ -301,7 +301,7 @@ class Assembly:
                 names[id(tensor)] = full = join_path(path, name)
                 self.held_tensors[full] = tensor
 
-    def _next_call(self, module: nn.Module, parent: _Place, this: CallId) -> tuple[str, int]:
+    def _next_call(self, module: nn.Module, parent: _CallPlace, this: CallId) -> tuple[str, int]:
         """The path of a module, and how many calls of it this one makes."""
         known = self._known.get(id(module))
         if known is None:

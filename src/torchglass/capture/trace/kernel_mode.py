@@ -51,7 +51,7 @@ from torchglass.capture.trace.op_mode import (
 _clock = time.perf_counter_ns
 
 
-class _Handling(Enum):
+class _KernelHandling(Enum):
     """What the mode does with a kernel."""
 
     RECORD = "record it"
@@ -82,7 +82,7 @@ class KernelMode(LookingMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         try:
             handling = _handling(func)
-            is_opened = handling is _Handling.OPEN and is_made_of_others(func, args, kwargs)
+            is_opened = handling is _KernelHandling.OPEN and is_made_of_others(func, args, kwargs)
             if not is_opened:
                 written = _written(func, handling, args, kwargs)
                 if written:
@@ -191,22 +191,22 @@ _BATCH_NORMS = frozenset(
 
 
 @functools.lru_cache(maxsize=4096)
-def _handling(func: Any) -> _Handling:
+def _handling(func: Any) -> _KernelHandling:
     if not isinstance(func, OpOverload):
-        return _Handling.RECORD
+        return _KernelHandling.RECORD
     if func._schema.name in _BATCH_NORMS:
-        return _Handling.MAY_UPDATE
+        return _KernelHandling.MAY_UPDATE
     if _has_kernel(func, COMPOSITE):
-        return _Handling.OPEN
-    return _Handling.RECORD_WRITE if func._schema.is_mutable else _Handling.RECORD
+        return _KernelHandling.OPEN
+    return _KernelHandling.RECORD_WRITE if func._schema.is_mutable else _KernelHandling.RECORD
 
 
 def _written(
-    func: Any, handling: _Handling, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    func: Any, handling: _KernelHandling, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[torch.Tensor, ...]:
-    if handling is _Handling.RECORD:
+    if handling is _KernelHandling.RECORD:
         return ()
-    if handling is _Handling.MAY_UPDATE:
+    if handling is _KernelHandling.MAY_UPDATE:
         training = args[_STATISTICS.stop :][:1]
         return tuple(iter_tensors(args[_STATISTICS])) if any(training) else ()
     return tuple(written_by_schema(func, args, kwargs))

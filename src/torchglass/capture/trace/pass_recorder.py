@@ -133,7 +133,7 @@ class Gradients(dict[Key, torch.Tensor]):
     __slots__ = ("__weakref__",)
 
 
-class GradientHook:
+class OpGradientHook:
     """What autograd calls with the gradient of a result.
 
     Autograd holds it for as long as the result's graph is there, so it must not hold the trace,
@@ -283,7 +283,7 @@ class PassRecorder(ModuleStack[TracedCall]):
         for result, tensor in enumerate(event.results):
             if not tensor.requires_grad:
                 continue
-            hook: Callable[[Any], None] = GradientHook(self.gradients, (number, result))
+            hook: Callable[[Any], None] = OpGradientHook(self.gradients, (number, result))
             base = tensor._base
             if event.written and base is not None and base.is_contiguous():
                 # What was written into a view is used by way of its base, too.

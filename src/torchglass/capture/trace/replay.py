@@ -49,7 +49,7 @@ def validate(captured: CapturedPass, *, perturb: bool = True) -> Validation:
     """Replay a pass and say where the record and the replay disagree, if they do."""
     with keeping_random_state(), gradients_set(False):
         torch.set_rng_state(captured.random_state)
-        replay = _Replay(captured, perturb)
+        replay = _OpReplay(captured, perturb)
         for op in captured.trace.ops:
             replay.check(op)
     return Validation(
@@ -60,7 +60,7 @@ def validate(captured: CapturedPass, *, perturb: bool = True) -> Validation:
     )
 
 
-class _Replay:
+class _OpReplay:
     """What the replay has made so far, by the tensors of the pass that it stands for."""
 
     def __init__(self, captured: CapturedPass, perturb: bool) -> None:
