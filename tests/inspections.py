@@ -13,10 +13,9 @@ from torchglass.records.calls import (
     InspectedModule,
 )
 from torchglass.records.tensors import Stats
-from torchglass.results import inspection_file as inspection
+from torchglass.results.inspection import SCHEMA_FILE as SCHEMA_FILE
 from torchglass.results.inspection import Inspection
 
-SCHEMA_FILE = inspection.SCHEMA_FILE
 read_inspection = Inspection.read
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from torchglass.analyse.model_diff import Comparison, compare
-from torchglass.analyse.module_rows import measures
 from torchglass.analyse.nonfinite_cause import first_nan
 from torchglass.errors import CaptureError, TargetError
 from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
@@ -17,6 +16,7 @@ from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model, join_path
 from torchglass.records.reader import Document
 from torchglass.records.trace import TraceRecord
+from torchglass.results.report import measures
 from torchglass.targets.names import resolve
 from torchglass.targets.readers import (
     hold,

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
-from torchglass.analyse.module_rows import check_order
 from torchglass.api.argument_checks import expect_at_least, expect_one_of
 from torchglass.blocks import FencedBlock, uninterruptible
 from torchglass.records.calls import Level
+from torchglass.results.report import check_order
 
 if TYPE_CHECKING:
     from torchglass.capture.isolated_run import Loss

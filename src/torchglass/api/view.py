@@ -113,7 +113,7 @@ def view(
         "distances": partial(_distances, weights, unsafe),
     }
     if save is not None:
-        from torchglass.views.web.open_runs import OpenRuns
+        from torchglass.views.web.answers import OpenRuns
         from torchglass.views.web.saved_page import write_runs
 
         write_runs(OpenRuns(readers, **beside), Path(save))

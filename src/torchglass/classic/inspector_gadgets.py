@@ -20,7 +20,7 @@ from torchglass.errors import (
     warn,
 )
 from torchglass.results.inspection import Inspection
-from torchglass.tables.files import without_ending
+from torchglass.tables.export import without_ending
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -14,7 +14,7 @@ from torchglass.api.summary import summary
 from torchglass.classic.forward_stats import get_forward_stats
 from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.model import Model, Module, ModuleId, join_path
-from torchglass.tables.files import in_its_folder
+from torchglass.tables.export import in_its_folder
 from torchglass.targets.names import near
 from torchglass.targets.readers import read
 from torchglass.views.formats import format_count, harmless

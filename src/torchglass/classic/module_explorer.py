@@ -17,7 +17,7 @@ from torchglass.errors import TargetError, ViewError
 from torchglass.records.calls import CallTensor
 from torchglass.records.model import join_path
 from torchglass.records.trace import CallId, CallRecord, Value
-from torchglass.tables.files import in_its_folder
+from torchglass.tables.export import in_its_folder
 from torchglass.targets.names import find_files
 from torchglass.targets.readers import is_live, read
 from torchglass.views import formats

@@ -13,7 +13,7 @@ from torchglass.analyse.trace import Selection
 from torchglass.api.trace import trace_forward
 from torchglass.errors import ViewError
 from torchglass.results.trace import Trace
-from torchglass.tables.files import without_ending
+from torchglass.tables.export import without_ending
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchglass.analyse.module_rows import Sort
 from torchglass.cli.options import Debug, File, Flag, Inputs, Model, app
 from torchglass.cli.output import (
     STDOUT,
@@ -25,6 +24,7 @@ from torchglass.cli.output import (
     terminal_width,
 )
 from torchglass.errors import TargetError
+from torchglass.results.report import Sort
 from torchglass.tables.text import broken
 from torchglass.targets.inputs import ready_to_run
 

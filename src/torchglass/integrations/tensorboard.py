@@ -16,7 +16,7 @@ from torchglass.integrations.step_values import NamedFrame, numbers_of
 from torchglass.records.reader import Reader
 from torchglass.records.series import Frame, Series, SeriesId
 from torchglass.records.tensors import Histogram
-from torchglass.tables.files import without_ending
+from torchglass.tables.export import without_ending
 
 _SECONDS_TO_FLUSH = 10
 _MOST_QUEUED = 10_000

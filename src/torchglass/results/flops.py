@@ -9,14 +9,12 @@ from typing import Any
 
 from torchglass.analyse.flops import Amount, ModuleFlops, OpFlops, add_up
 from torchglass.analyse.latency import Latency, ModuleTime, latency
-from torchglass.analyse.module_rows import Sort
 from torchglass.records.json_data import to_json_data
 from torchglass.records.measures import FlopRecord
 from torchglass.records.model import Model
 from torchglass.records.timing import Stage, Timing
-from torchglass.results.report import ModuleReport, RowsByPath, largest
-from torchglass.tables.column import Column, file_column, number_column
-from torchglass.tables.text import Fact
+from torchglass.results.report import ModuleReport, RowsByPath, Sort, largest
+from torchglass.tables.text import Column, Fact, file_column, number_column
 from torchglass.views.formats import (
     NOT_RUN,
     format_bytes,

@@ -18,15 +18,13 @@ from torchglass.analyse.memory import (
     OpMemory,
     devices_of,
 )
-from torchglass.analyse.module_rows import Sort
 from torchglass.errors import LookupFailedError
 from torchglass.records.json_data import to_json_data
 from torchglass.records.measures import BlockKind, Footprint, MemoryBlock
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
-from torchglass.results.report import ModuleReport, RowsByPath, largest
-from torchglass.tables.column import Column, file_column, number_column
-from torchglass.tables.text import Fact, fact_lines, note_lines
+from torchglass.results.report import ModuleReport, RowsByPath, Sort, largest
+from torchglass.tables.text import Column, Fact, fact_lines, file_column, note_lines, number_column
 from torchglass.views.formats import (
     NOT_RUN,
     SPARKS,

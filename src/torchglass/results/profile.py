@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torchglass.analyse.latency import Latency, ModuleTime, OpTime, Times, latency
-from torchglass.analyse.module_rows import Sort, full_name
 from torchglass.analyse.parameters import Counts, ModuleCounts, count
 from torchglass.errors import ViewError
 from torchglass.records.model import Model, Module
-from torchglass.records.timing import Stage, Timing
+from torchglass.records.timing import Span, Stage, Timing
 from torchglass.records.trace import CallRecord, Value
-from torchglass.results.chrome_trace import chrome_trace_json
-from torchglass.results.report import ModuleReport, RowsByPath, largest
-from torchglass.tables.column import Column, file_column
-from torchglass.tables.files import File, written
-from torchglass.tables.text import Fact, shortened, wrapped
+from torchglass.results.report import ModuleReport, RowsByPath, Sort, full_name, largest
+from torchglass.tables.export import File, written
+from torchglass.tables.text import Column, Fact, file_column, shortened, wrapped
 from torchglass.views.formats import (
     NOT_RUN,
     first_shape,
@@ -32,6 +30,57 @@ from torchglass.views.formats import (
     shorten,
     width,
 )
+
+_PROCESS = {"pid": 0, "tid": 0}
+_NS_PER_US = 1e3
+
+
+def chrome_trace(timing: Timing, model: str) -> dict[str, Any]:
+    """The published run in Chrome's trace event format; arrows lead from ops to their backwards."""
+    return {
+        "displayTimeUnit": "ms",
+        "otherData": {"model": model, "clock": timing.clock},
+        "traceEvents": [*_names(model, timing.clock), *_events(timing.spans, model)],
+    }
+
+
+def chrome_trace_json(timing: Timing, model: str) -> str:
+    """The same as JSON text."""
+    return json.dumps(chrome_trace(timing, model))
+
+
+def _names(model: str, clock: str) -> Iterator[dict[str, Any]]:
+    yield {"ph": "M", "name": "process_name", "args": {"name": model}, **_PROCESS}
+    yield {"ph": "M", "name": "thread_name", "args": {"name": clock}, **_PROCESS}
+
+
+def _events(spans: Sequence[Span], model: str) -> Iterator[dict[str, Any]]:
+    origin = min((span.start_ns for span in spans), default=0)
+    paths: list[str] = []
+    for number, span in enumerate(spans):
+        paths.append(_path(span, paths))
+        yield {
+            "ph": "X",
+            "cat": span.kind,
+            "name": (span.name or model) if span.kind == "module" else span.name,
+            "ts": (span.start_ns - origin) / _NS_PER_US,
+            "dur": span.total_ns / _NS_PER_US,
+            "args": {"module": paths[-1], "cpu_us": span.cpu_ns / _NS_PER_US},
+            **_PROCESS,
+        }
+        if span.kind == "node" and span.owner is not None and span.owner != span.parent:
+            maker = spans[span.owner]
+            arrow = {"cat": "backward", "name": "backward of", "id": number, **_PROCESS}
+            yield {"ph": "s", "ts": (maker.start_ns - origin) / _NS_PER_US, **arrow}
+            yield {"ph": "f", "bp": "e", "ts": (span.start_ns - origin) / _NS_PER_US, **arrow}
+
+
+def _path(span: Span, paths: Sequence[str]) -> str:
+    """The module that a span belongs to."""
+    if span.kind == "module":
+        return span.name
+    return paths[span.owner] if span.owner is not None else ""
+
 
 _MUCH = 1.25
 _DISTURBED = "measuring each op takes much of the time; ops=False has less overhead"

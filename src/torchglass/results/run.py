@@ -32,7 +32,7 @@ from torchglass.results import ranks
 from torchglass.results.ranks import RankReport, RanksReader
 from torchglass.results.run_files import open_readers
 from torchglass.store.file_reader import FileReader
-from torchglass.tables.files import csv_text, written
+from torchglass.tables.export import csv_text, written
 
 if TYPE_CHECKING:
     import pandas as pd

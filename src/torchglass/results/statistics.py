@@ -12,10 +12,8 @@ from torchglass.errors import LookupFailedError
 from torchglass.records.calls import FLAT_NAMES, ForwardStats, Level, ModuleStatistics
 from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.results.report import Report
-from torchglass.tables.column import Column
-from torchglass.tables.files import typed_shape
-from torchglass.tables.html import HtmlRow, tree_fragment
-from torchglass.tables.text import TextColumn, column_texts, framed, wrapped
+from torchglass.tables.export import HtmlRow, tree_fragment, typed_shape
+from torchglass.tables.text import Column, TextColumn, column_texts, framed, wrapped
 from torchglass.targets.names import near
 from torchglass.views.formats import first_shape, format_share, format_time, harmless, shorten
 from torchglass.views.model_text import ends

@@ -6,19 +6,26 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_args
 
-from torchglass.analyse.module_rows import full_name
 from torchglass.analyse.parameters import Counts
 from torchglass.analyse.summary import Sort, SummaryReport, SummaryRow, summarize
 from torchglass.errors import ViewError
 from torchglass.records.json_data import to_json_data
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord, Value
-from torchglass.results.report import Report
+from torchglass.results.report import Report, full_name
 from torchglass.results.run_report import RunNote
-from torchglass.tables.column import Column, csv_rows, file_column, select_columns
-from torchglass.tables.files import typed_shape
-from torchglass.tables.html import HtmlRow, tree_fragment
-from torchglass.tables.text import column_texts, fact_lines, framed, name_column, wrapped
+from torchglass.tables.export import HtmlRow, tree_fragment, typed_shape
+from torchglass.tables.text import (
+    Column,
+    column_texts,
+    csv_rows,
+    fact_lines,
+    file_column,
+    framed,
+    name_column,
+    select_columns,
+    wrapped,
+)
 from torchglass.views.formats import (
     SAME_AS,
     first_shape,

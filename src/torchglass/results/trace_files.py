@@ -13,7 +13,7 @@ from torchglass.errors import StoreError
 from torchglass.records.run import RunRecord
 from torchglass.records.trace import OpId, TraceRecord
 from torchglass.store.file_reader import StoredTrace, read_trace, tensors_file, write_trace
-from torchglass.tables.files import in_its_folder
+from torchglass.tables.export import in_its_folder
 
 if TYPE_CHECKING:
     import torch

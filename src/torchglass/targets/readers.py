@@ -10,12 +10,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
-from torchglass.analyse.module_rows import measures
 from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
 from torchglass.records.model import Model
 from torchglass.records.reader import Document, Reader
 from torchglass.records.run import RunRecord
 from torchglass.records.trace import Value
+from torchglass.results.report import measures
 from torchglass.targets.names import RUN_SUFFIX, resolve
 
 if TYPE_CHECKING:

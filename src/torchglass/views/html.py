@@ -8,7 +8,7 @@ from torchglass.analyse.failure.failure import Failure
 from torchglass.analyse.trace import TraceStructure, parameters_of
 from torchglass.records.model import Model
 from torchglass.records.trace import OpRecord
-from torchglass.tables.html import style, text
+from torchglass.tables.export import html_text, stylesheet
 from torchglass.views.failure_text import Part, PartRow, digest, headline, parts
 from torchglass.views.formats import format_bytes, format_count, format_shape, format_time
 from torchglass.views.model_text import Saved, ends, parameters, structure, tensors
@@ -17,16 +17,18 @@ from torchglass.views.model_text import Saved, ends, parameters, structure, tens
 def failure_fragment(failure: Failure) -> str:
     """What went wrong and what would fit; two lines where nothing did."""
     if not failure.error:
-        inside = [f"<p>{text(line)}</p>" for line in digest(failure.anatomy)]
+        inside = [f"<p>{html_text(line)}</p>" for line in digest(failure.anatomy)]
     else:
         who, what = headline(failure)
-        inside = [f'<h3>{text(who)} <span class="error">{_lines(what)}</span></h3>']
+        inside = [f'<h3>{html_text(who)} <span class="error">{_lines(what)}</span></h3>']
         inside += (html for part in parts(failure) for html in _part(part))
-    return "\n".join([style("failure.css"), '<div class="torchglass-failure">', *inside, "</div>"])
+    return "\n".join(
+        [stylesheet("failure.css"), '<div class="torchglass-failure">', *inside, "</div>"]
+    )
 
 
 def _part(part: Part) -> Iterator[str]:
-    yield f"<h4>{text(part.title)}</h4>"
+    yield f"<h4>{html_text(part.title)}</h4>"
     if part.listed:
         yield "<ul>" + "".join(f"<li>{_lines(row[0])}</li>" for row in part.rows) + "</ul>"
     elif len(part.rows[0]) > 1:
@@ -36,13 +38,13 @@ def _part(part: Part) -> Iterator[str]:
 
 
 def _row(row: PartRow) -> str:
-    return "<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>"
+    return "<tr>" + "".join(f"<td>{html_text(cell)}</td>" for cell in row) + "</tr>"
 
 
 def _lines(content: str) -> str:
     """Text whose further lines are code, which keeps its indent."""
     return "<br>".join(
-        f"<code>{text(line.strip())}</code>" if line.startswith("    ") else text(line)
+        f"<code>{html_text(line.strip())}</code>" if line.startswith("    ") else html_text(line)
         for line in content.split("\n")
     )
 
@@ -73,12 +75,12 @@ def trace_fragment(anatomy: TraceStructure, model: Model, saved: Saved) -> str:
     heads = "".join(f'<th class="{kind}">{title}</th>' for title, kind in _HEADINGS)
     return "\n".join(
         [
-            style("trace.css"),
+            stylesheet("trace.css"),
             '<div class="torchglass-trace">',
-            f"<h3>{text(record.model)}: forward pass</h3>",
-            *([f'<p class="error">{text(record.error)}</p>'] if record.error else []),
+            f"<h3>{html_text(record.model)}: forward pass</h3>",
+            *([f'<p class="error">{html_text(record.error)}</p>'] if record.error else []),
             "<ul>",
-            *(f"<li>{text(fact)}</li>" for fact in facts),
+            *(f"<li>{html_text(fact)}</li>" for fact in facts),
             "</ul>",
             f'<div class="layers"><table><thead><tr>{heads}</tr></thead><tbody>',
             *_trace_rows(anatomy),
@@ -108,13 +110,13 @@ def _trace_row(anatomy: TraceStructure, place: int, op: OpRecord, longest: int) 
     return (
         "<tr>"
         f'<td class="number quiet">{place}</td>'
-        f"<td>{text(anatomy.labels[op.id])}</td>"
-        f"<td>{text(format_shape(spec.shape) if spec else '')}</td>"
-        f'<td class="quiet">{text(spec.dtype if spec else "")}</td>'
+        f"<td>{html_text(anatomy.labels[op.id])}</td>"
+        f"<td>{html_text(format_shape(spec.shape) if spec else '')}</td>"
+        f'<td class="quiet">{html_text(spec.dtype if spec else "")}</td>'
         f'<td class="number">{format_bytes(size)}</td>'
         f'<td class="number">{format_count(used) if used else ""}</td>'
-        f'<td class="quiet">{text(anatomy.call_name(calls[-1]) if calls else "")}</td>'
-        f'<td class="quiet">{text(parents)}</td>'
+        f'<td class="quiet">{html_text(anatomy.call_name(calls[-1]) if calls else "")}</td>'
+        f'<td class="quiet">{html_text(parents)}</td>'
         f"{_time(op, longest)}"
         "</tr>"
     )

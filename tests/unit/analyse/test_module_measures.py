@@ -5,8 +5,8 @@ from __future__ import annotations
 from torchglass.analyse.flops import Amount, ModuleFlops
 from torchglass.analyse.latency import ModuleTime, Times
 from torchglass.analyse.memory import MemoryUse, ModuleMemory
-from torchglass.analyse.module_rows import measures
 from torchglass.records.timing import StageTime
+from torchglass.results.report import measures
 
 
 def test_a_row_has_what_each_of_them_tells() -> None:

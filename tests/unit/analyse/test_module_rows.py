@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests import make
-from torchglass.analyse.module_rows import check_order, paths_of, ranked, tree
 from torchglass.errors import ViewError
+from torchglass.results.report import check_order, paths_of, ranked, tree
 
 
 @dataclass

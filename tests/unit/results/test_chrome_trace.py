@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.timings import run, timing
-from torchglass.results.chrome_trace import chrome_trace, chrome_trace_json
+from torchglass.results.profile import chrome_trace, chrome_trace_json
 
 
 @pytest.fixture

@@ -13,12 +13,7 @@ from tests.inspections import call, inspected, tensor
 from torchglass.errors import StoreError
 from torchglass.records.calls import CallCost, InspectedModel, InspectedModule
 from torchglass.records.tensors import Stats
-from torchglass.results.inspection_file import (
-    SCHEMA_FILE,
-    inspection_dict,
-    inspection_json,
-    read_json,
-)
+from torchglass.results.inspection import SCHEMA_FILE, inspection_dict, inspection_json, read_json
 
 
 def test_units_are_megabytes_of_a_million_bytes_and_milliseconds() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from tests import make
 from tests.timings import timing
 from torchglass.analyse.latency import ModuleTime
-from torchglass.analyse.module_rows import ModuleRow
 from torchglass.results.profile import Profile
+from torchglass.results.report import ModuleRow
 
 MODEL = make.model({"children": {"fc": {"class": "Linear"}, "act": {"class": "ReLU"}}})
 LARGER = make.model({"children": {"fc": {"class": "Linear"}, "act": {}, "unused": {}}})

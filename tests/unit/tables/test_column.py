@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from torchglass.errors import ViewError
-from torchglass.tables.column import (
+from torchglass.tables.text import (
     Column,
     csv_rows,
     file_column,
     number_column,
     select_columns,
+    table_text,
 )
-from torchglass.tables.text import table_text
 
 COLUMNS: list[Column[int]] = [
     file_column("number", lambda number: number),

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 
-from torchglass.tables.files import csv_text, json_text
+from torchglass.tables.export import csv_text, json_text
 
 
 def test_json_is_ascii_whatever_the_names_are() -> None:

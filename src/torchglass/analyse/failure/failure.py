@@ -19,19 +19,17 @@ from torchglass.analyse.failure import operand_rules, shape_rules, value_rules
 from torchglass.analyse.failure.operands import (
     BrokenRule,
     FailedOp,
+    Images,
     Rule,
     TensorArgument,
     arguments,
-    product,
-    text,
-)
-from torchglass.analyse.failure.sizes import (
-    Images,
     depends_on_inputs,
     fitting_images,
     input_of_size,
     limit_behind,
+    product,
     set_by,
+    text,
 )
 from torchglass.analyse.signatures import BROADCASTING, CELLS, LOSSES, argument_name, plain_name
 from torchglass.analyse.trace import TraceStructure, parameters_of

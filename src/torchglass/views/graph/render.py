@@ -13,9 +13,9 @@ from typing import get_args
 
 from torchglass.errors import ViewError
 from torchglass.records.graph import Graph, Node
-from torchglass.tables.files import in_its_folder
+from torchglass.tables.export import in_its_folder
+from torchglass.views.graph.arrange import arrange, arrange_in_rows, is_too_much_for_dot
 from torchglass.views.graph.columns import wrap
-from torchglass.views.graph.dot_layout import arrange
 from torchglass.views.graph.graphviz import POINTS, DotGraph, Graphviz, graphviz
 from torchglass.views.graph.layout import (
     FLOW_DIRECTIONS,
@@ -25,7 +25,6 @@ from torchglass.views.graph.layout import (
     GraphLayout,
     Point,
 )
-from torchglass.views.graph.row_layout import arrange_in_rows, is_too_much_for_dot
 from torchglass.views.graph.style import (
     DARK,
     LIGHT,

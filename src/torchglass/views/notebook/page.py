@@ -14,8 +14,7 @@ from typing import Any
 
 from torchglass.errors import TorchglassError
 from torchglass.records.reader import Reader
-from torchglass.views.web.answers import answer
-from torchglass.views.web.open_runs import Distances, OpenRuns
+from torchglass.views.web.answers import Distances, OpenRuns, answer
 from torchglass.views.web.saved_page import render_runs
 
 _FRAME = (

@@ -9,7 +9,7 @@ import anywidget
 import traitlets
 
 from torchglass.views.notebook.page import reply
-from torchglass.views.web.open_runs import OpenRuns
+from torchglass.views.web.answers import OpenRuns
 from torchglass.views.web.saved_page import render_empty_page
 
 

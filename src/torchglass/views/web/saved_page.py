@@ -11,8 +11,8 @@ from pathlib import Path
 
 from torchglass.errors import ViewError
 from torchglass.records.reader import Reader
-from torchglass.tables.files import in_its_folder
-from torchglass.views.web.open_runs import OpenRuns
+from torchglass.tables.export import in_its_folder
+from torchglass.views.web.answers import OpenRuns
 from torchglass.views.web.payloads import distances_payload, snapshot, to_json
 
 MEDIA_TYPES = {

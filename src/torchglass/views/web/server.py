@@ -18,8 +18,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from torchglass.errors import ViewError
 from torchglass.records.reader import Reader
 from torchglass.views.web import saved_page
+from torchglass.views.web.answers import Distances, FindMore
 from torchglass.views.web.app import build_app
-from torchglass.views.web.open_runs import Distances, FindMore
 
 _PORTS_TO_TRY = 50
 _LAST_PORT = 65535

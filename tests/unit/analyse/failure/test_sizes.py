@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import make
-from torchglass.analyse.failure.sizes import fitting_images, set_by
+from torchglass.analyse.failure.operands import fitting_images, set_by
 from torchglass.records.trace import Operand, OpId, OpRecord
 
 Shape = tuple[int, ...]

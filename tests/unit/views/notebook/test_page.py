@@ -9,7 +9,7 @@ import pytest
 import hatch_build
 from tests.browser.runs import training
 from torchglass.views.notebook.page import NotebookPage, reply
-from torchglass.views.web.open_runs import OpenRuns
+from torchglass.views.web.answers import OpenRuns
 
 
 @pytest.fixture(scope="module", autouse=True)

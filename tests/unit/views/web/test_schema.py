@@ -20,7 +20,7 @@ from torchglass.records.tensors import Stats
 from torchglass.store.memory import MemoryStore
 from torchglass.views.web import payloads
 from torchglass.views.web.app import build_app
-from torchglass.views.web.documents import DOCUMENTS
+from torchglass.views.web.payloads import DOCUMENTS
 
 SCHEMA = json.loads((Path(payloads.__file__).parent / "api.schema.json").read_text("utf-8"))
 QUESTIONS = {

@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 from textual.app import App
 
-from torchglass.tables.column import Column, csv_rows, file_column
-from torchglass.tables.files import csv_text, json_text
-from torchglass.tables.html import HtmlRow, page, tree_fragment
-from torchglass.tables.text import TextColumn, column_texts, lined_up
+from torchglass.tables.export import HtmlRow, csv_text, html_page, json_text, tree_fragment
+from torchglass.tables.text import Column, TextColumn, column_texts, csv_rows, file_column, lined_up
 from torchglass.views.formats import harmless
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.tree.column_values import RowModules
@@ -58,7 +56,7 @@ def to_html(table: TreeTable) -> str:
     """One page without external resources."""
     rows = [HtmlRow(line, _name(table, line.row), line.depth) for line in table.lines]
     name = table.state.model.name
-    return page(name, tree_fragment(name, table.state.run.name, (), _columns(table), rows, ()))
+    return html_page(name, tree_fragment(name, table.state.run.name, (), _columns(table), rows, ()))
 
 
 FORMATS: Mapping[str, tuple[str, Callable[[TreeTable], str]]] = {

@@ -1,15 +1,73 @@
-"""Tables as HTML without scripts: a page of its own, or a fragment for a notebook."""
+"""JSON, CSV and HTML files: their text, and the paths they are written to."""
 
 from __future__ import annotations
 
+import csv
+import errno
+import io
+import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from html import escape
-from typing import Generic, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from torchglass.tables.column import Column
-from torchglass.tables.text import Fact
+from torchglass.tables.text import Column, Fact
 from torchglass.views.formats import harmless
+
+
+def json_text(plain: Any) -> str:
+    """JSON in ASCII, so that any name can be written anywhere."""
+    return json.dumps(plain, indent=2)
+
+
+def typed_shape(shape: Sequence[int] | None) -> str:
+    """A shape as it is typed on the command line: "1x3x224x224"."""
+    return "?" if shape is None else "x".join(map(str, shape)) or "scalar"
+
+
+def csv_text(headings: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A line of headings, and a line for each row; None leaves its cell empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(headings)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def without_ending(file: str | os.PathLike[str], *endings: str) -> Path:
+    """A path without its file ending, if that is one of these: "lr0.1" is all name.
+
+    >>> without_ending("insight.json", "json").name, without_ending("lr0.1", "json").name
+    ('insight', 'lr0.1')
+    """
+    path = Path(file)
+    if path.suffix.removeprefix(".").lower() in endings:
+        return path.with_suffix("")
+    return path
+
+
+def in_its_folder(file: str | os.PathLike[str]) -> Path:
+    """The path of a file that is about to be written, in a folder that is made if need be."""
+    path = Path(file)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        folder = str(path.parent)
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
+    return path
+
+
+File = str | os.PathLike[str]
+
+
+def written(text: str, file: File | None) -> str:
+    """The text, which also goes into a file if one is named."""
+    if file is not None:
+        in_its_folder(file).write_text(text, encoding="utf-8")
+    return text
+
 
 R = TypeVar("R")
 
@@ -29,25 +87,25 @@ class HtmlRow(NamedTuple, Generic[R]):
     depth: int
 
 
-def text(content: object) -> str:
+def html_text(content: object) -> str:
     """Anything as text that no browser takes for markup."""
     return escape(harmless(str(content)))
 
 
 @cache
-def style(name: str) -> str:
+def stylesheet(name: str) -> str:
     """A stylesheet of this package, for the page itself."""
     from importlib.resources import files
 
     return f"<style>\n{files(__package__).joinpath(name).read_text(encoding='utf-8')}</style>"
 
 
-def page(title: str, fragment: str) -> str:
+def html_page(title: str, fragment: str) -> str:
     """A self-contained file, light or dark as the reader prefers."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{text(title)}</title>\n{style('page.css')}\n"
+        f"<title>{html_text(title)}</title>\n{stylesheet('page.css')}\n"
         f"</head>\n<body>\n{fragment}\n</body>\n</html>\n"
     )
 
@@ -61,13 +119,13 @@ def tree_fragment(
     notes: Iterable[str],
 ) -> str:
     """A tree with columns, its facts above and its notes below, in the colours of the page."""
-    items = [f"<li>{text(note)}</li>" for note in notes]
+    items = [f"<li>{html_text(note)}</li>" for note in notes]
     return "\n".join(
         [
-            style("tree.css"),
+            stylesheet("tree.css"),
             f'<div class="torchglass" style="--columns: {_tracks(columns, rows)}">',
-            f"<h1>{text(title)}</h1>",
-            f'<p class="origin">{text(origin)}</p>',
+            f"<h1>{html_text(title)}</h1>",
+            f'<p class="origin">{html_text(origin)}</p>',
             "<dl>",
             *map(_fact, facts),
             "</dl>",
@@ -82,9 +140,9 @@ def tree_fragment(
 
 
 def _fact(fact: Fact) -> str:
-    small = f"<small>{text(fact.meaning)}</small>" if fact.meaning else ""
+    small = f"<small>{html_text(fact.meaning)}</small>" if fact.meaning else ""
     label = fact.label.strip().capitalize()
-    return f"<div><dt>{text(label)}</dt><dd>{text(fact.text)}{small}</dd></div>"
+    return f"<div><dt>{html_text(label)}</dt><dd>{html_text(fact.text)}{small}</dd></div>"
 
 
 def _head(columns: Sequence[Column[R]]) -> str:
