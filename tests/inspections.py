@@ -13,10 +13,10 @@ from torchglass.records.calls import (
     InspectedModule,
 )
 from torchglass.records.tensors import Stats
-from torchglass.results.inspection import SCHEMA_FILE as SCHEMA_FILE
-from torchglass.results.inspection import Inspection
+from torchglass.results import inspection
 
-read_inspection = Inspection.read
+SCHEMA_FILE = inspection.SCHEMA_FILE
+read_inspection = inspection.Inspection.read
 
 
 def tensor(*shape: int, place: str = "", stats: Stats | None = None) -> CallTensor:
