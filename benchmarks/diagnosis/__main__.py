@@ -1,0 +1,61 @@
+"""How many planted mistakes are named, and how many healthy trainings raise an alarm."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.diagnosis.cases import Case, all_cases
+from benchmarks.diagnosis.runner import run_all
+from benchmarks.diagnosis.score import losses_text, markdown
+from benchmarks.report import BEGIN, END, has_marks, write_between_marks
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the cases, print the score, and write it to a page if asked."""
+    options = _options(arguments)
+    results = run_all(_chosen(options.only), options.log_freq, options.workers)
+    text = markdown(results)
+    print(text)
+    if options.losses:
+        print(losses_text(results))
+    if options.write:
+        write_between_marks(options.write, text)
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=__doc__)
+    add = parser.add_argument
+    add(
+        "--only", nargs="+", metavar="NAME", help="groups, families, or parts of the names of cases"
+    )
+    add("--log-freq", nargs="+", type=int, default=[1, 5, 20], metavar="N")
+    add("--workers", type=int, default=2, help="processes (%(default)s)")
+    add("--losses", action="store_true", help="also print the first and last loss of each case")
+    add("--write", type=Path, metavar="FILE", help="renew the measured part of a page")
+    options = parser.parse_args(arguments)
+    if not _chosen(options.only):
+        parser.error(f"no case is called {' or '.join(options.only)}")
+    if options.write and options.only:
+        parser.error("a page is written from a whole run: leave --only out")
+    if options.write and not has_marks(options.write):
+        parser.error(f"{options.write} has no part between {BEGIN} and {END}")
+    return options
+
+
+def _chosen(only: Sequence[str] | None) -> list[Case]:
+    cases = list(all_cases().values())
+    if not only:
+        return cases
+    return [
+        case
+        for case in cases
+        if any(part in (case.group, case.family) or part in case.name for part in only)
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Trainings without a mistake, which look as if they had one."""

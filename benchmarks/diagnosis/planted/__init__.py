@@ -1,0 +1,1 @@
+"""Trainings with a mistake, by the family of its kind."""
