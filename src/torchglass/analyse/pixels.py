@@ -116,6 +116,15 @@ def _shades(stops: Sequence[int]) -> Picture:
 Numbers = npt.NDArray[np.float64]
 
 
+def squeeze(values: Numbers, width: int) -> list[float]:
+    """At most `width` values, each the mean of a range of equal length."""
+    if len(values) <= width:
+        return list(map(float, values))
+    edges = np.linspace(0, len(values), width + 1).astype(int)
+    sums = np.add.reduceat(values, edges[:-1])
+    return list(map(float, sums / np.diff(edges)))
+
+
 def draw_bands(
     lines: Sequence[Numbers], colours: Sequence[int], height: int
 ) -> tuple[Picture, float, float]:

@@ -108,7 +108,7 @@ def _curves(title: str, shown: Sequence[Points], field: str) -> Iterator[str]:
     """A line for each series: its first value, its curve, and its last value."""
     if not shown:
         return
-    from torchglass.views.tui.text_rows import squeeze
+    from torchglass.analyse.pixels import squeeze
 
     yield from ("", title)
     labels = [harmless(points.series.label) for points in shown]

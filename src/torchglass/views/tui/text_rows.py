@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-import numpy as np
-import numpy.typing as npt
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 Piece = tuple[str, str]
@@ -69,15 +67,6 @@ def bar(share: float, width: int) -> tuple[str, str]:
     full, half = divmod(max(halves, 1), 2)
     drawn = "━" * full + "╸" * half
     return drawn, "─" * (width - len(drawn))
-
-
-def squeeze(values: npt.NDArray[np.float64], width: int) -> list[float]:
-    """At most `width` values, each the mean of a range of equal length."""
-    if len(values) <= width:
-        return list(map(float, values))
-    edges = np.linspace(0, len(values), width + 1).astype(int)
-    sums = np.add.reduceat(values, edges[:-1])
-    return list(map(float, sums / np.diff(edges)))
 
 
 Line = Sequence[Piece]

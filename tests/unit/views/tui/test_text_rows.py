@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from torchglass.views.tui.text_rows import bar, fit, fit_path, squeeze
+from torchglass.analyse.pixels import squeeze
+from torchglass.views.tui.text_rows import bar, fit, fit_path
 
 
 @pytest.mark.parametrize("text", ["", "abc", "層が広い", "mixed 層 text", "🙂🙂🙂"])

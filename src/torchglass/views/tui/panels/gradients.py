@@ -18,13 +18,14 @@ from torchglass.analyse.gradient_flow import (
     layers,
     update_ratios,
 )
+from torchglass.analyse.pixels import squeeze
 from torchglass.records.model import Model
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.views.formats import harmless, sparkline
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.text_rows import LazyRows, TextRow, bar, fit, fit_path, squeeze
+from torchglass.views.tui.text_rows import LazyRows, TextRow, bar, fit, fit_path
 
 Quantity = Literal["gradient norm", "update ratio", "output gradient"]
 

@@ -6,20 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from rich.cells import cell_len
 
+from torchglass.analyse.gradient_flow import Numbers
 from torchglass.analyse.histograms import quantiles
-from torchglass.analyse.pixels import draw_bands, half_blocks
+from torchglass.analyse.pixels import draw_bands, half_blocks, squeeze
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.tensors import Histograms
 from torchglass.views.formats import harmless, sparkline
 from torchglass.views.tui.explorer_state import ExplorerState, moving
 from torchglass.views.tui.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.text_rows import TextRow, fit, squeeze, text
-
-Numbers = npt.NDArray[np.float64]
+from torchglass.views.tui.text_rows import TextRow, fit, text
 
 _AXIS = 9
 _VALUE, _TREND, _WORD = 10, 24, 5

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from torchglass.analyse.model_diff import ModuleChange, SlotChange
 from torchglass.analyse.parameters import ModuleCounts
+from torchglass.analyse.pixels import squeeze
 from torchglass.records.model import Module
 from torchglass.records.series import Series
 from torchglass.records.tensors import TensorSpec
 from torchglass.views.formats import harmless, shape_text, sparkline
 from torchglass.views.module_signature import brief
 from torchglass.views.tui.explorer_state import FOUND, LOST, ExplorerState, ModuleActivity
-from torchglass.views.tui.text_rows import Piece, squeeze
+from torchglass.views.tui.text_rows import Piece
 
 RowModules = Sequence[Module]
 """The modules of one row of the tree; the first one stands for all."""
