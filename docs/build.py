@@ -22,7 +22,7 @@ from torchglass.demo.training import train
 from torchglass.results.run import open_run
 from torchglass.results.trace import Trace
 from torchglass.views.tui.app import ExplorerSource, draw_explorer
-from torchglass.views.tui.themes import LIGHT
+from torchglass.views.tui.styled_text import LIGHT
 from torchglass.views.web.saved_page import write_page
 
 IMAGES = Path(__file__).parent / "images"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torchglass.views.tui.keys import KEYS, PANEL_KEYS, KeyEntry, sections
 from torchglass.views.tui.panel_tabs import all_keys, panel_toggles
-from torchglass.views.tui.tree.columns import COLUMNS, NAME
+from torchglass.views.tui.tree_columns import COLUMNS, NAME
 
 PAGE = Path(__file__).parent / "explore.md"
 BEGIN, END = "<!-- keys -->", "<!-- end of keys -->"

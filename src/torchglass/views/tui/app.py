@@ -33,8 +33,8 @@ from torchglass.views.tui.preferences import (
     SourceKind,
 )
 from torchglass.views.tui.screen import Explorer
-from torchglass.views.tui.themes import DARK, THEMES, column_colours, theme_for
-from torchglass.views.tui.tree.columns import NAME, SortOrder
+from torchglass.views.tui.styled_text import DARK, THEMES, column_colours, theme_for
+from torchglass.views.tui.tree_columns import NAME, SortOrder
 from torchglass.views.tui.windows import LoadingScreen, screenshot
 
 if TYPE_CHECKING:

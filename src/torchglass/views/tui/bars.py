@@ -23,8 +23,8 @@ from torchglass.views.formats import harmless
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import KeyEntry, bindings, glyph
 from torchglass.views.tui.run_follower import RunUpdate
-from torchglass.views.tui.text_rows import fit
-from torchglass.views.tui.tree.search import SearchState
+from torchglass.views.tui.styled_text import fit
+from torchglass.views.tui.tree_search import SearchState
 
 
 class TwoEndedBar(Widget):

@@ -25,7 +25,7 @@ from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.tensors import Histograms, TensorSpec
 from torchglass.records.trace import CallRecord, TraceRecord
 from torchglass.views.formats import SAME_AS
-from torchglass.views.tui.tree.rows import Outline
+from torchglass.views.tui.tree_rows import Outline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

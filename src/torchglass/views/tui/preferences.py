@@ -13,8 +13,8 @@ from typing import Any, Literal, Protocol
 import platformdirs
 
 from torchglass.records.model import Model
-from torchglass.views.tui.tree.columns import BY_ID, COLUMNS, ColumnChoice
-from torchglass.views.tui.tree.rows import Folds, Outline
+from torchglass.views.tui.tree_columns import BY_ID, COLUMNS, ColumnChoice
+from torchglass.views.tui.tree_rows import Folds, Outline
 
 _MOST_MODELS = 30
 _MOST_FOLDS = 2_000

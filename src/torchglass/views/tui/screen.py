@@ -16,18 +16,16 @@ from torchglass.records.reader import Reader
 from torchglass.views.tui.bars import KeyBar, SearchBar, StatusBar, TitleBar
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import KeyEntry, bindings, footer_order, hints
-from torchglass.views.tui.panel_tabs import PanelArea, PanelTabs, all_keys
+from torchglass.views.tui.panel_tabs import LabelPanel, PanelArea, PanelTabs, all_keys
 from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.code import CodePanel, open_editor, source_place
 from torchglass.views.tui.panels.findings import FindingsPanel
-from torchglass.views.tui.panels.label_panel import LabelPanel
 from torchglass.views.tui.preferences import Preferences, SourceKind
 from torchglass.views.tui.run_follower import BackgroundReader
-from torchglass.views.tui.tree.columns import BY_ID, WHY_EMPTY, ColumnChoice, Group
-from torchglass.views.tui.tree.export import choices, save
-from torchglass.views.tui.tree.rows import next_shared_place
-from torchglass.views.tui.tree.search import SearchState
-from torchglass.views.tui.tree.tree import ModuleTree
+from torchglass.views.tui.tree import ModuleTree, choices, save
+from torchglass.views.tui.tree_columns import BY_ID, WHY_EMPTY, ColumnChoice, Group
+from torchglass.views.tui.tree_rows import next_shared_place
+from torchglass.views.tui.tree_search import SearchState
 from torchglass.views.tui.windows import HelpWindow, ListDialog
 
 _NO_SEARCH = "No search yet: / starts one"

@@ -25,7 +25,7 @@ from textual.widgets.option_list import Option
 from torchglass.views.formats import format_bytes, harmless
 from torchglass.views.tui.explorer_state import FOUND, LOST, SHARED, TIED
 from torchglass.views.tui.keys import KeyEntry, Place, sections
-from torchglass.views.tui.themes import THEMES, column_colours, theme_for
+from torchglass.views.tui.styled_text import THEMES, column_colours, theme_for
 
 
 class ListDialog(ModalScreen["str | None"]):

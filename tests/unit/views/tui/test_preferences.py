@@ -15,7 +15,7 @@ from torchglass.views.tui.preferences import (
     from_json,
     to_json,
 )
-from torchglass.views.tui.tree.columns import ColumnChoice
+from torchglass.views.tui.tree_columns import ColumnChoice
 
 
 def test_choices_come_back_from_the_file(tmp_path: Path) -> None:

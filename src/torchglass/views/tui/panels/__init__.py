@@ -2,14 +2,11 @@
 
 from torchglass.views.tui.panels.attributes import AttributesPanel
 from torchglass.views.tui.panels.code import CodePanel
-from torchglass.views.tui.panels.details import DetailsPanel
-from torchglass.views.tui.panels.explanation import ExplanationPanel
+from torchglass.views.tui.panels.details import DetailsPanel, PerformancePanel
 from torchglass.views.tui.panels.findings import FindingsPanel
-from torchglass.views.tui.panels.gradients import GradientFlowPanel
-from torchglass.views.tui.panels.op_flow import TensorFlowPanel
+from torchglass.views.tui.panels.op_flow import ExplanationPanel, TensorFlowPanel
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.performance import PerformancePanel
-from torchglass.views.tui.panels.series import SeriesPanel
+from torchglass.views.tui.panels.series import GradientFlowPanel, SeriesPanel
 
 __all__ = ["PANELS", "Panel"]
 

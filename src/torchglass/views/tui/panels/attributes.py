@@ -12,11 +12,14 @@ from torchglass.records.model import join_path
 from torchglass.views.formats import format_bytes, harmless, shape_text
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import panel_bindings
-from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.row_list import TextViewer
-from torchglass.views.tui.panels.slices import TensorSlice, read_slice
-from torchglass.views.tui.panels.tensor_viewer import TensorViewer, ViewedStats
-from torchglass.views.tui.text_rows import Piece, TextRow, fit
+from torchglass.views.tui.panels.panel import Panel, TextViewer
+from torchglass.views.tui.panels.tensor_viewer import (
+    TensorSlice,
+    TensorViewer,
+    ViewedStats,
+    read_slice,
+)
+from torchglass.views.tui.styled_text import Piece, TextRow, fit
 from torchglass.views.tui.windows import Prompt
 
 PAGE = 100

@@ -25,7 +25,7 @@ from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import panel_bindings
 from torchglass.views.tui.panels.op_flow import TracedForward, traced_forward
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.text_rows import LazyRows, Line, Piece, TextRow
+from torchglass.views.tui.styled_text import LazyRows, Line, Piece, TextRow
 
 _TAB = 4
 

@@ -17,7 +17,7 @@ from torchglass.views.formats import format_bytes, harmless, shape_text
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import panel_bindings
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.text_rows import TableCell, TextRow, paragraph, table, text, wrap
+from torchglass.views.tui.styled_text import TableCell, TextRow, paragraph, table, text, wrap
 
 _MARKS = {"error": ("✗", "problem"), "warning": ("!", "warning"), "note": ("·", "muted")}
 _MOST = 1_000

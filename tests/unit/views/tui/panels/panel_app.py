@@ -18,7 +18,7 @@ from torchglass.records.reader import DOCUMENT_NAMES, Document
 from torchglass.store.memory import MemoryStore
 from torchglass.views.tui.explorer_state import ExplorerState, count_model
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.themes import DARK, THEMES, column_colours
+from torchglass.views.tui.styled_text import DARK, THEMES, column_colours
 
 
 def subject_of(

@@ -1,22 +1,38 @@
-"""What is told of a module."""
+"""What the details and performance panels say of a module."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from textual.pilot import Pilot
 
 from tests import make
 from tests.unit.views.tui.panels import samples
-from tests.unit.views.tui.panels.panel_app import PanelApp, drive, module_at, subject_of, text_of
-from torchglass.records.model import Ancestor, ClassSource, Model, Slot, TensorId
-from torchglass.views.tui.panels.details import DetailsPanel, describe
+from tests.unit.views.tui.panels.panel_app import (
+    PanelApp,
+    drive,
+    module_at,
+    seen,
+    subject_of,
+    text_of,
+)
+from tests.unit.views.tui.runs import changed, two_models
+from torchglass.analyse.model_diff import compare
+from torchglass.records.model import Ancestor, ClassSource, Model, Module, Slot, TensorId
+from torchglass.records.reader import Document
+from torchglass.views.tui.panels.details import (
+    DetailsPanel,
+    PerformancePanel,
+    describe_module,
+    describe_performance,
+)
 from torchglass.views.tui.panels.panel import Panel
 
 
 def told(model: Model, path: str, width: int = 80) -> str:
     state = subject_of(samples.store(model))
-    return text_of(describe(state, module_at(state, path), width))
+    return text_of(describe_module(state, module_at(state, path), width))
 
 
 def holding(*slots: Slot) -> Model:
@@ -106,14 +122,14 @@ def test_ten_thousand_tensors_are_told_in_part() -> None:
 
 def test_what_went_in_and_out_is_told_where_a_forward_was_recorded() -> None:
     state = subject_of(samples.store(None, samples.statistics()))
-    text = text_of(describe(state, module_at(state, "blocks.0.fc"), 80))
+    text = text_of(describe_module(state, module_at(state, "blocks.0.fc"), 80))
 
     assert "last call  of 3\ninput.0  2×4  float32  32 B\noutput   3×4  float32  48 B" in text
 
 
 def test_a_trace_tells_what_went_in_and_out_too() -> None:
     state = subject_of(samples.store(None, samples.traced()))
-    text = text_of(describe(state, module_at(state, ""), 80))
+    text = text_of(describe_module(state, module_at(state, ""), 80))
 
     assert "last call\noutput.0  2×4  float32  32 B" in text
 
@@ -154,3 +170,114 @@ def test_a_click_on_a_tied_weight_goes_to_the_other_place() -> None:
     drive(app, story)
 
     assert [message.path for message in app.heard if isinstance(message, Panel.Jump)] == ["head"]
+
+
+def other_class(module: Module) -> Module:
+    return replace(module, class_name="my.Norm", extra="[b]64[/b]")
+
+
+def told_changes(path: str) -> str:
+    before, after = two_models()
+    compared = compare(
+        before, changed(after, "blocks.0.mlp.1", other_class), {"embed.weight": 0.25}
+    )
+    state = subject_of(samples.store(after), comparison=compared)
+    return text_of(describe_module(state, module_at(state, path), 80))
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("probe", "added  only in the new model\n"),
+        ("blocks.1", "removed  only in the old model\n"),
+        ("embed", "weight  100×64 float32  Δ 0.25"),
+        ("head", "weight  100×64 float32  →  120×64 float32"),
+        ("", "no direct changes\n"),
+        ("blocks.0", "1 changed below"),
+    ],
+)
+def test_what_became_of_a_module_is_told(path: str, words: str) -> None:
+    assert words in told_changes(path)
+
+
+def test_another_class_and_other_settings_are_told() -> None:
+    text = told_changes("blocks.0.mlp.1")
+
+    assert "class before: torch.nn.modules.activation.GELU" in text
+    assert "settings before: none" in text
+
+
+def test_what_is_the_same_is_not_spoken_of() -> None:
+    assert "changed" not in told_changes("blocks.0.attention")
+
+
+def told_performance(
+    path: str, *documents: Document, differences: bool = False, width: int = 80
+) -> str:
+    state = subject_of(samples.store(None, *documents))
+    return text_of(
+        describe_performance(state, module_at(state, path), width, differences=differences)
+    )
+
+
+def test_time_flops_and_memory_are_told_with_their_share() -> None:
+    text = told_performance("blocks.0.fc", samples.measures())
+
+    assert "fastest run  2 calls" in text
+    assert "forward             3.00ms  3.00ms    75%  ━━━━━━━╸──" in text
+    assert "forward FLOPs         1.0M       –    50%" in text
+    assert "saved for backward  1.0 KB       –    25%" in text
+    assert "the lowest of 5 runs" in text
+
+
+def test_what_was_not_measured_is_left_out() -> None:
+    assert "backward  " not in told_performance("blocks.0.fc", samples.measures()).replace(
+        "for backward", ""
+    )
+
+
+def test_calls_are_told_with_what_went_in_and_out() -> None:
+    text = told_performance("blocks.0.fc", samples.statistics())
+
+    assert "calls  7 in total, 9.00ms while recording, 1 raised" in text
+    assert "last 3 calls" in text
+    assert "   1  1.00ms  in   2×4          -2    2     0    1" in text
+    assert "   3          ✗    ValueError" in text
+
+
+def test_a_table_that_is_too_wide_is_set_closer() -> None:
+    assert "   1 1.00ms in  2×4         -2   2    0   1" in told_performance(
+        "blocks.0.fc", samples.statistics(), width=46
+    )
+
+
+def test_differences_are_told_from_the_call_before() -> None:
+    text = told_performance("blocks.0.fc", samples.statistics(), differences=True)
+
+    assert "differences from the previous call" in text
+    assert "   2  +1.00ms  in   same         -2   +2    +0   +1" in text
+    assert "               out  2×4          -2   +2    +0   +1" in text
+
+
+def test_a_trace_tells_time_where_nothing_was_measured() -> None:
+    text = told_performance("blocks.0.fc", samples.traced())
+
+    assert text.startswith("one traced forward  times include tracing\ncalls")
+
+
+def test_a_module_that_did_not_run_says_so() -> None:
+    panel = PerformancePanel(subject_of(samples.store(None, samples.measures())))
+
+    assert "norm did not run in the recorded forward." in seen(panel, "norm")
+
+
+@pytest.mark.parametrize("key", ["d", "space"])
+def test_a_key_shows_the_differences(key: str) -> None:
+    panel = PerformancePanel(subject_of(samples.store(None, samples.statistics())))
+
+    assert "differences from" in seen(panel, "blocks.0.fc", [key])
+    assert "differences from" not in seen(panel_again(), "blocks.0.fc", [key, key])
+
+
+def panel_again() -> PerformancePanel:
+    return PerformancePanel(subject_of(samples.store(None, samples.statistics())))

@@ -26,7 +26,7 @@ from torchglass.records.attributes import LiveModel, Progress
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import PANEL_KEYS, hints
 from torchglass.views.tui.panels import PANELS, Panel
-from torchglass.views.tui.text_rows import text
+from torchglass.views.tui.styled_text import text
 
 PATIENCE = 10.0
 SIZES = [(80, 24), (160, 50), (40, 10), (12, 3)]

@@ -18,7 +18,7 @@ from torchglass.views.tui.app import ExplorerApp, ExplorerSource, settle
 from torchglass.views.tui.panels import PANELS, Panel
 from torchglass.views.tui.panels.attributes import AttributesPanel
 from torchglass.views.tui.panels.code import CodePanel
-from torchglass.views.tui.panels.explanation import ExplanationPanel
+from torchglass.views.tui.panels.op_flow import ExplanationPanel
 
 Size = tuple[int, int]
 

@@ -1,9 +1,12 @@
-"""A tensor opened in the panel of attributes."""
+"""One tensor: its slices, values, statistics and pictures."""
 
 from __future__ import annotations
 
+import doctest
 import threading
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from textual.pilot import Pilot
@@ -11,6 +14,15 @@ from torch import nn
 
 from tests.unit.views.tui.panels.live_models import panel_of
 from tests.unit.views.tui.panels.panel_app import PanelApp, drive, seen, settle, text_of
+from torchglass.records.attributes import Index
+from torchglass.views.tui.panels import tensor_viewer
+from torchglass.views.tui.panels.tensor_viewer import (
+    TensorPicture,
+    TensorSlice,
+    channels_of,
+    read_slice,
+)
+from torchglass.views.tui.styled_text import TextRow
 
 
 class Net(nn.Module):
@@ -308,3 +320,255 @@ def test_a_tensor_without_numbers_says_why(net: Net) -> None:
     recorded = {"layer": {"output": torch.zeros(3, device="meta")}}
 
     assert "the tensor is on the meta device" in seen(panel_of(net, recorded), "layer", ["enter"])
+
+
+SHAPE = (8, 3, 5, 6)
+
+
+def look_at(words: str, shape: tuple[int, ...] = SHAPE) -> TensorSlice:
+    look = TensorSlice(shape)
+    look.take(read_slice(words, shape))
+    return look
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("", "[0, 0, :, :]"),
+        ("[]", "[0, 0, :, :]"),
+        ("2", "[2, 0, :, :]"),
+        ("[2, 1]", "[2, 1, :, :]"),
+        (" [ 2,1 , : ,3:6] ", "[2, 1, :, 3:]"),
+        ("2, 1, 1:4, 0", "[2, 1, 1:4, 0]"),
+        ("-1, -1, ::2", "[7, 2, ::2, :]"),
+        ("..., 4", "[0, :, :, 4]"),
+        ("1, ..., 2:4", "[1, 0, :, 2:4]"),
+        ("1, 1, 1, 1", "[1, 1, 1, 1]"),
+        ("1, 1, -3:-1,", "[1, 1, 2:4, :]"),
+        ("0, 0, :99", "[0, 0, :, :]"),
+    ],
+)
+def test_a_slice_is_read_as_python_reads_it(words: str, text: str) -> None:
+    assert look_at(words).text == text
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("1, 2, 3, 4, 5", "5 indices for 4 dimensions"),
+        ("9", "index 9 is out of range: dimension 0 has size 8"),
+        ("0, -4", "index -4 is out of range: dimension 1 has size 3"),
+        ("0, x", "“x” is not an index"),
+        ("0,,1", "“” is not an index"),
+        ("1.5", "“1.5” is not an index"),
+        ("4:4", "“4:4” is empty: dimension 0 has size 8"),
+        ("::0", "the step in “::0” must be 1 or more"),
+        ("::-1", "the step in “::-1” must be 1 or more"),
+        ("..., ...", "Use “...” only once"),
+    ],
+)
+def test_what_is_wrong_with_a_slice_is_said(words: str, problem: str) -> None:
+    with pytest.raises(ValueError, match="^" + problem.replace(".", r"\.")):
+        read_slice(words, SHAPE)
+
+
+def test_a_number_has_no_dimensions() -> None:
+    assert read_slice("", ()) == ()
+    with pytest.raises(ValueError, match="1 index for no dimensions"):
+        read_slice("0", ())
+
+
+def test_the_last_two_stretches_are_rows_and_columns_and_the_one_before_is_browsed() -> None:
+    look = look_at("2:6:2, :, 0")
+
+    assert (look.shown, look.moving) == ((1, 3), 0)
+    assert look.position == (0, 2)
+    look.browse(1)
+    assert look.text == "[4, :, 0, :]"
+    look.browse(1)
+    assert look.text == "[2, :, 0, :]"
+
+
+def test_sides_are_places_in_the_tensor() -> None:
+    look = look_at("2, 1, 1:4, ::2")
+
+    assert look.sides == (range(1, 4), range(0, 6, 2))
+    assert look.extent == (3, 3)
+
+
+def test_what_has_no_rows_has_no_picture() -> None:
+    look = look_at("2")
+    look.next_mode()
+
+    look.take(read_slice("2, 1, 0", SHAPE))
+
+    assert look.mode == "numbers"
+    assert look.modes == ("numbers",)
+    assert look.extent == (1, 6)
+
+
+def test_axes_are_turned_after_a_slice_with_none() -> None:
+    look = look_at("1, 1, 1, 1")
+
+    look.turn()
+
+    assert look.text == "[:, :, 1, 1]"
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels"),
+    [
+        ((3, 32, 32), 0),
+        ((4, 3, 8, 8), 1),
+        ((32, 32, 3), 2),
+        ((2, 16, 24, 3), 3),
+        ((64, 64, 3, 3), None),
+        ((32, 32), None),
+        ((3,), None),
+        ((4, 8, 8), None),
+    ],
+)
+def test_red_green_and_blue_come_before_the_picture_or_after_it(
+    shape: tuple[int, ...], channels: int | None
+) -> None:
+    assert channels_of(shape) == channels
+
+
+def test_colours_are_seen_together_or_one_by_one() -> None:
+    look = TensorSlice((2, 16, 24, 3), coloured=True)
+    look.next_mode()
+
+    assert (look.is_coloured, look.text, look.seen) == (True, "[0, :, :, :]", (1, 2))
+    assert look.modes == ("numbers", "picture", "sheet")
+    look.turn_colours()
+    assert (look.is_coloured, look.text) == (False, "[0, 0, :, :]")
+
+
+def test_colours_of_numbers_are_a_picture() -> None:
+    look = TensorSlice((3, 16, 24))
+
+    look.turn_colours()
+
+    assert (look.mode, look.is_coloured, look.moving) == ("picture", True, None)
+    assert look.modes == ("numbers", "picture")
+
+
+def test_channels_side_by_side_become_one_picture() -> None:
+    look = TensorSlice((3, 16, 24))
+    look.next_mode()
+    look.next_mode()
+
+    look.turn_colours()
+
+    assert (look.mode, look.is_coloured) == ("picture", True)
+
+
+def test_what_has_no_three_channels_is_not_coloured() -> None:
+    look = TensorSlice((4, 16, 24), coloured=True)
+
+    look.turn_colours()
+    look.next_mode()
+
+    assert not look.is_coloured
+
+
+def test_the_example_prints_what_it_says() -> None:
+    assert doctest.testmod(tensor_viewer).failed == 0
+
+
+WHITE, BLACK, RED, MAGENTA = "#ffffff", "#000000", "#ff0000", "#ff00ff"
+
+
+def painter(
+    numbers: npt.NDArray[np.float32], *, dtype: str = "float32", shades: bool = False
+) -> TensorPicture:
+    look = TensorSlice(numbers.shape, coloured=True)
+    look.next_mode()
+
+    def fetch(index: Index, tall: int, wide: int) -> npt.NDArray[np.float32]:
+        parts = (slice(p.start, p.stop) if isinstance(p, range) else p for p in index)
+        plane: npt.NDArray[np.float32] = numbers[tuple(parts)][:tall, :wide]
+        return plane
+
+    return TensorPicture(fetch, look, dtype, shades=shades)
+
+
+def colours(rows: list[TextRow]) -> list[str]:
+    """The pixels of the first line of cells, the upper ones first."""
+    (cells,) = rows[0].pictures
+    return [pixel for pixel, _ in cells] + [pixel for _, pixel in cells]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_three_channels_are_red_green_and_blue(last: bool) -> None:
+    numbers = np.zeros((3, 4, 4), np.float32)
+    numbers[:, 0, 0] = 1
+    numbers[0, 1, 0] = 1
+
+    rows = painter(np.moveaxis(numbers, 0, -1) if last else numbers).picture(4, 2)
+
+    assert colours(rows) == [WHITE, BLACK, BLACK, BLACK, RED, BLACK, BLACK, BLACK]
+    assert text_of(rows[-1:]) == "0 … 1 as red, green and blue"
+
+
+def test_bytes_are_colours_as_they_are() -> None:
+    rows = painter(np.full((3, 4, 4), 51, np.float32), dtype="uint8").picture(4, 2)
+
+    assert set(colours(rows)) == {"#333333"}
+
+
+def test_other_numbers_are_stretched_to_all_colours() -> None:
+    numbers = np.full((3, 4, 4), -2, np.float32)
+    numbers[:, 0, 0] = 3
+
+    rows = painter(numbers).picture(4, 2)
+
+    assert colours(rows)[:2] == [WHITE, BLACK]
+    assert text_of(rows[-1:]).startswith("-2 … 3 as")
+
+
+def test_what_is_no_number_stands_out_among_colours() -> None:
+    numbers = np.zeros((3, 4, 4), np.float32)
+    numbers[1, 0, 2] = np.nan
+
+    assert colours(painter(numbers).picture(4, 2))[2] == MAGENTA
+
+
+def test_the_ends_around_a_zero_are_told_apart_in_shades() -> None:
+    numbers = np.array([[-1.0, 0.0, 1.0]] * 2, np.float32)
+
+    coloured = colours(painter(numbers).picture(3, 1))
+    shaded = colours(painter(numbers, shades=True).picture(3, 1))
+
+    brightness = [sum(bytes.fromhex(one[1:])) for one in shaded[:3]]
+    assert brightness == sorted(brightness)
+    assert coloured != shaded
+
+
+@pytest.mark.parametrize(
+    ("shape", "room", "cells"),
+    [
+        ((40, 40), (30, 8), (16, 8)),
+        ((40, 80), (30, 50), (30, 8)),
+        ((400, 4), (30, 10), (4, 10)),
+        ((4, 4), (30, 10), (20, 10)),
+    ],
+)
+def test_a_picture_keeps_its_shape_as_far_as_it_can_be_seen(
+    shape: tuple[int, int], room: tuple[int, int], cells: tuple[int, int]
+) -> None:
+    numbers = np.zeros(shape, np.float32)
+
+    *rows, _ = painter(numbers).picture(*room)
+
+    assert (len(rows[0].pictures[0]), len(rows)) == cells
+
+
+def test_many_coloured_pictures_lie_side_by_side() -> None:
+    numbers = np.random.default_rng(0).random((4, 3, 4, 4), np.float32)
+    paints = painter(numbers)
+    paints._look.next_mode()
+
+    rows = paints.sheet(19, 2)
+
+    assert text_of(rows[-1:]) == "slices 0 – 3 of 4  0 … 1 as red, green and blue"

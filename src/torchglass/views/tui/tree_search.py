@@ -15,10 +15,10 @@ from textual.message import Message
 from torchglass.records.model import Model, Module, ModuleId, Slot
 from torchglass.views.formats import shape_text
 from torchglass.views.tui.explorer_state import ExplorerState
-from torchglass.views.tui.tree.rows import Folds, Ids, Mask, ModuleOrder, reveal
+from torchglass.views.tui.tree_rows import Folds, Ids, Mask, ModuleOrder, reveal
 
 if TYPE_CHECKING:
-    from torchglass.views.tui.tree.tree import ModuleTree
+    from torchglass.views.tui.tree import ModuleTree
 
 _INDEX_BATCH = 5_000
 """Modules whose texts are read in a few milliseconds."""

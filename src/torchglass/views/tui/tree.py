@@ -1,13 +1,16 @@
-"""The tree widget: it draws the rows, moves the cursor and handles the keys of the tree."""
+"""The tree of modules: a widget that draws rows and handles keys, and its export to files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from rich.style import Style
 from textual import events
+from textual.app import App
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -15,14 +18,133 @@ from textual.strip import Strip
 
 from torchglass.records.model import Model, Module, ModuleId
 from torchglass.records.series import Series
+from torchglass.tables.export import HtmlRow, csv_text, html_page, json_text, tree_fragment
+from torchglass.tables.text import Column, TextColumn, column_texts, csv_rows, file_column, lined_up
+from torchglass.views.formats import harmless
+from torchglass.views.tui import tree_rows
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import bindings
-from torchglass.views.tui.tree import rows
-from torchglass.views.tui.tree.columns import NAME, ColumnChoice, Group, SortOrder, TreeColumn
-from torchglass.views.tui.tree.export import TreeLine, TreeTable
-from torchglass.views.tui.tree.lines import BACKGROUNDS, RowState, TreeLines, rich_style
-from torchglass.views.tui.tree.rows import FOLD_ACTIONS, TreeRows
-from torchglass.views.tui.tree.search import NONE, Matches
+from torchglass.views.tui.tree_columns import (
+    NAME,
+    ColumnChoice,
+    Group,
+    RowModules,
+    SortOrder,
+    TreeColumn,
+)
+from torchglass.views.tui.tree_lines import BACKGROUNDS, RowState, TreeLines, rich_style
+from torchglass.views.tui.tree_rows import FOLD_ACTIONS, TreeRows
+from torchglass.views.tui.tree_search import NONE, Matches
+from torchglass.views.tui.windows import screenshot
+
+
+class TreeLine(NamedTuple):
+    """A row of the tree and its depth."""
+
+    row: RowModules
+    depth: int
+
+
+class TreeTable(NamedTuple):
+    """What the tree shows."""
+
+    state: ExplorerState
+    columns: Sequence[TreeColumn]
+    lines: Sequence[TreeLine]
+
+
+def to_text(table: TreeTable) -> str:
+    """A text table with indented names."""
+    names = ["  " * line.depth + _name(table, line.row) for line in table.lines]
+    columns = column_texts(_columns(table), table.lines)
+    return "\n".join(lined_up([TextColumn(["name", *names], right=False), *columns])) + "\n"
+
+
+def to_json(table: TreeTable) -> str:
+    """The path, class and values of each row; names include the unit."""
+    headings, rows = _file_rows(table)
+    modules = [dict(zip(headings, row, strict=True)) for row in rows]
+    return json_text({"model": table.state.model.name, "modules": modules}) + "\n"
+
+
+def to_csv(table: TreeTable) -> str:
+    """The path, class and values of each row."""
+    return csv_text(*_file_rows(table))
+
+
+def to_html(table: TreeTable) -> str:
+    """One page without external resources."""
+    rows = [HtmlRow(line, _name(table, line.row), line.depth) for line in table.lines]
+    name = table.state.model.name
+    return html_page(name, tree_fragment(name, table.state.run.name, (), _columns(table), rows, ()))
+
+
+FORMATS: Mapping[str, tuple[str, Callable[[TreeTable], str]]] = {
+    "text": (".txt", to_text),
+    "JSON": (".json", to_json),
+    "CSV": (".csv", to_csv),
+    "HTML": (".html", to_html),
+}
+
+
+def new_file(folder: Path, name: str, suffix: str) -> Path:
+    """A path in a folder that does not exist yet."""
+    stem = "".join(char if char.isalnum() or char in "-_." else "_" for char in name) or "model"
+    names = (f"{stem}-{number}" if number > 1 else stem for number in count(1))
+    return next(path for each in names if not (path := folder / f"{each}{suffix}").exists())
+
+
+def _columns(table: TreeTable) -> list[Column[TreeLine]]:
+    """The columns of the tree as those of any table."""
+
+    def to_read(column: TreeColumn) -> Column[TreeLine]:
+        return Column(
+            column.id,
+            column.title,
+            lambda line: column.text(table.state, line.row).strip(),
+            right=column.right,
+            csv=column.file_heading,
+            value=lambda line: column.value(table.state, line.row),
+        )
+
+    return [to_read(column) for column in table.columns]
+
+
+def _file_rows(table: TreeTable) -> tuple[list[str], list[list[Any]]]:
+    first: list[Column[TreeLine]] = [
+        file_column("path", lambda line: line.row[0].path),
+        file_column("class", lambda line: line.row[0].class_name),
+    ]
+    others = [column for column in _columns(table) if column.key != "class"]
+    return csv_rows([*first, *others], table.lines)
+
+
+def _name(table: TreeTable, row: RowModules) -> str:
+    if row[0].parent is None:
+        return harmless(table.state.model.name)
+    repeats = f"{len(row)} × " if len(row) > 1 else ""
+    return repeats + harmless(row[0].name)
+
+
+_PICTURE = "SVG"
+
+
+def choices() -> list[tuple[str, str]]:
+    """The export formats, and what each contains."""
+    tables = [(name, f"{name:5} rows and columns of the tree") for name in FORMATS]
+    return [*tables, (_PICTURE, f"{_PICTURE:5} screenshot")]
+
+
+def save(app: App[Any], table: TreeTable, format: str) -> str:
+    """Export the table, or a screenshot; the message for the user."""
+    suffix, write = FORMATS.get(format, (f".{_PICTURE.lower()}", None))
+    path = new_file(Path.cwd(), table.state.model.name, suffix)
+    try:
+        text = write(table) if write else screenshot(app)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        return f"Cannot write {path}: {error.strerror}"
+    return f"Wrote {path.name}"
 
 
 class ModuleTree(ScrollView, can_focus=True):
@@ -63,7 +185,7 @@ class ModuleTree(ScrollView, can_focus=True):
         return self.lines.layout.columns
 
     @property
-    def folds(self) -> rows.Folds:
+    def folds(self) -> tree_rows.Folds:
         return self.tree_rows.folds
 
     @property
@@ -124,7 +246,7 @@ class ModuleTree(ScrollView, can_focus=True):
         self.lines.learn()
         self.fit_columns()
 
-    def set_folds(self, folds: rows.Folds, cursor: ModuleId | None = None) -> None:
+    def set_folds(self, folds: tree_rows.Folds, cursor: ModuleId | None = None) -> None:
         if folds != self.folds:
             self.tree_rows.fold(folds)
             self._take_rows()
@@ -136,7 +258,7 @@ class ModuleTree(ScrollView, can_focus=True):
         self._stay(id)
 
     def show_rows(
-        self, folds: rows.Folds, cursor: ModuleId, matches: Matches | None = None
+        self, folds: tree_rows.Folds, cursor: ModuleId, matches: Matches | None = None
     ) -> None:
         """Show these folds, or only some modules and those above them."""
         self.tree_rows.arrange(folds, matches)
@@ -313,7 +435,7 @@ class ModuleTree(ScrollView, can_focus=True):
             self.sort(self.sorting.then(column.id))
 
 
-def _mask(model: Model, matches: Matches) -> rows.Mask:
+def _mask(model: Model, matches: Matches) -> tree_rows.Mask:
     is_match = np.zeros(len(model.modules), np.bool_)
     is_match[matches] = True
     return is_match

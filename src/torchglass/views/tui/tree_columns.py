@@ -6,26 +6,257 @@ entry to `COLUMNS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 from rich.cells import cell_len
 
+from torchglass.analyse.model_diff import ModuleChange, SlotChange
+from torchglass.analyse.parameters import ModuleCounts
+from torchglass.analyse.pixels import squeeze
 from torchglass.records.model import Module
 from torchglass.records.series import Series
+from torchglass.records.tensors import TensorSpec
 from torchglass.views.formats import (
     format_bytes,
     format_count,
     format_share,
     format_time,
     harmless,
+    shape_text,
+    sparkline,
 )
-from torchglass.views.tui.explorer_state import ExplorerState
-from torchglass.views.tui.text_rows import Piece, bar
-from torchglass.views.tui.tree import column_values as values
-from torchglass.views.tui.tree.column_values import Number, RowModules
+from torchglass.views.module_signature import brief
+from torchglass.views.tui.explorer_state import FOUND, LOST, ExplorerState, ModuleActivity
+from torchglass.views.tui.styled_text import Piece, bar
+
+RowModules = Sequence[Module]
+"""The modules of one row of the tree; the first one stands for all."""
+Number = Callable[[ExplorerState, Module], float | None]
+Pieces = Callable[[ExplorerState, Module], Sequence[Piece]]
+
+SPARK, VALUE = 8, 8
+"""The cells of a sparkline, and of the latest value beside it."""
+_MOST_SLOTS = 8
+_MOST_KINDS = 2
+
+
+def counted(number: Callable[[ModuleCounts], int]) -> Number:
+    """A count of a module; None until the model is counted."""
+
+    def of_module(state: ExplorerState, module: Module) -> float | None:
+        counts = state.counts(module)
+        return None if counts is None else number(counts)
+
+    return of_module
+
+
+def activity(number: Callable[[ModuleActivity], float | None]) -> Number:
+    """A measurement of a module's calls."""
+    return lambda state, module: number(state.activity(module))
+
+
+def knows(field: str) -> Callable[[ExplorerState], bool]:
+    """Whether this field is known of any module's calls."""
+    return lambda state: state.has_activity(field)
+
+
+def bytes_of(specs: Iterable[TensorSpec]) -> int | None:
+    """The size of tensors; None where there are none."""
+    sizes = [spec.bytes for spec in specs]
+    return sum(sizes) if sizes else None
+
+
+parameters = counted(lambda counts: counts.total.parameters)
+own_parameters = counted(lambda counts: counts.own.parameters)
+held_bytes = counted(lambda counts: counts.total.bytes)
+own_bytes = counted(lambda counts: counts.own.bytes)
+time = activity(lambda one: one.total_ns)
+flops = activity(lambda one: one.flops)
+
+
+def update_series(state: ExplorerState, module: Module) -> Series | None:
+    """The update ratio of a module's first parameter over steps."""
+    updates = (one for one in state.series_at(module) if one.name.endswith(".update"))
+    return next(updates, None)
+
+
+def update(state: ExplorerState, module: Module) -> float | None:
+    """The latest update ratio."""
+    series = update_series(state, module)
+    if series is None or not len(values := state.values(series)):
+        return None
+    return float(values[-1])
+
+
+def has_updates(state: ExplorerState) -> bool:
+    """Whether update ratios were recorded."""
+    return any(one.name.endswith(".update") for one in state.all_series())
+
+
+def format_value(value: float) -> str:
+    """A measured number with three digits."""
+    return f"{value:.3g}"
+
+
+def every(pieces: Pieces) -> Callable[[ExplorerState], Sequence[str]]:
+    """The texts of all modules."""
+    return lambda state: [
+        "".join(text for text, _ in pieces(state, module)) for module in state.model.modules
+    ]
+
+
+def class_name(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The class without its package."""
+    return [(harmless(module.kind), "class")]
+
+
+def class_names(state: ExplorerState) -> Sequence[str]:
+    """The classes of all modules."""
+    return [harmless(name.rpartition(".")[2]) for name in state.outline.by_class]
+
+
+def args(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The settings of a module, short."""
+    return [(_settings(module), "args")]
+
+
+def _settings(module: Module) -> str:
+    whole = brief(module.kind, module.extra)
+    return whole[len(harmless(module.kind)) :].strip("()")
+
+
+def all_args(state: ExplorerState) -> Sequence[str]:
+    """The settings of all modules."""
+    known = {(module.kind, module.extra): module for module in state.model.modules}
+    return [_settings(module) for module in known.values()]
+
+
+def device(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The devices of all tensors in a module."""
+    return [(_common(state.devices(module)), "device")]
+
+
+def dtype(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The types of all parameters in a module."""
+    return [(_common(state.dtypes(module)), "dtype")]
+
+
+def devices(state: ExplorerState) -> Sequence[str]:
+    """The device texts of all modules."""
+    return [_common(kinds) for kinds in set(state.contents.devices if state.contents else ())]
+
+
+def dtypes(state: ExplorerState) -> Sequence[str]:
+    """The type texts of all modules."""
+    return [_common(kinds) for kinds in set(state.contents.dtypes if state.contents else ())]
+
+
+def _common(kinds: Sequence[str]) -> str:
+    return harmless(", ".join(kinds)) if len(kinds) <= _MOST_KINDS else "mixed"
+
+
+def shapes(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The names and shapes of a module's own tensors."""
+    pieces: list[Piece] = []
+    for slot in module.slots[:_MOST_SLOTS]:
+        gap = ", " if pieces else ""
+        pieces += [(f"{gap}{harmless(slot.name)} ", "slot"), (shape_text(slot.spec), "shape")]
+    return pieces
+
+
+def input_shapes(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The shape of a module's first input, and how many more there are."""
+    return [(_first_shape(state.activity(module).inputs), "in")]
+
+
+def output_shapes(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The shape of a module's first output, and how many more there are."""
+    return [(_first_shape(state.activity(module).outputs), "out")]
+
+
+def _first_shape(specs: Sequence[TensorSpec]) -> str:
+    if not specs:
+        return ""
+    return shape_text(specs[0]) + (f" +{len(specs) - 1}" if len(specs) > 1 else "")
+
+
+def activity_dtypes(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The types of a module's inputs and outputs."""
+    seen = state.activity(module)
+    kinds = dict.fromkeys(spec.dtype for spec in (*seen.inputs, *seen.outputs) if spec.dtype)
+    return [(harmless("/".join(kinds)), "dtype")]
+
+
+def trend(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The gradient of a module's first parameter over steps, and its latest value."""
+    series = state.trend(module)
+    if series is None or not len(values := state.values(series)):
+        return ()
+    return [
+        (f"{sparkline(squeeze(values, SPARK), SPARK):<{SPARK + 1}}", "spark"),
+        (f"{format_value(values[-1]):<{VALUE}}", "value"),
+    ]
+
+
+def notes(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """A problem of the module, or where it is shared."""
+    note = harmless(state.note(module))
+    return [(note, "problem" if note.startswith((LOST, FOUND)) else "note")]
+
+
+def change(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """How a module differs from the other model, and how many modules below it do."""
+    if state.comparison is None:
+        return ()
+    change = state.comparison.changes.get(module.path)
+    below = state.comparison.below.get(module.path, 0)
+    pieces = _change_pieces(change) if change else []
+    if below:
+        pieces.append((f"{'  ' if pieces else ''}{below:,} below", "share"))
+    return pieces
+
+
+def changes(state: ExplorerState) -> Sequence[str]:
+    """The change texts of all modules that have one."""
+    if state.comparison is None:
+        return ()
+    paths = {*state.comparison.changes, *state.comparison.below}
+    modules = filter(None, map(state.model.find, paths))
+    return ["".join(text for text, _ in change(state, module)) for module in modules]
+
+
+def _change_pieces(change: ModuleChange) -> list[Piece]:
+    if change.verdict != "changed":
+        mark = "+" if change.verdict == "added" else "−"
+        return [(f"{mark} {change.verdict}", change.verdict)]
+    words = [f"was {change.class_before.rpartition('.')[2]}"] if change.class_before else []
+    words += [_slot_change(slot) for slot in change.slots]
+    # A changed shape usually means changed settings, and says more.
+    if change.extra_before is not None and not words:
+        words.append(f"was ({change.extra_before})")
+    return [(harmless("≠ " + ", ".join(words)), "changed")]
+
+
+def _slot_change(slot: SlotChange) -> str:
+    if slot.before is None or slot.after is None:
+        return f"{'+' if slot.before is None else '−'}{slot.name}"
+    if slot.before.shape != slot.after.shape:
+        return f"{slot.name} {shape_text(slot.before)} → {shape_text(slot.after)}"
+    if slot.before.dtype != slot.after.dtype:
+        return f"{slot.name} {slot.before.dtype} → {slot.after.dtype}"
+    return f"{slot.name} {distance_text(slot.distance or 0.0)}"
+
+
+def distance_text(distance: float) -> str:
+    """The distance of two tensors, relative to the norm of the old one."""
+    if math.isnan(distance):
+        return "NaN or Inf on one side"
+    return "was all zeros" if math.isinf(distance) else f"Δ {format_value(distance)}"
+
 
 Group = Literal[
     "name", "class", "args", "parameters", "size", "memory", "device", "shapes",
@@ -178,154 +409,154 @@ NAME = TreeColumn(
 COLUMNS: tuple[TreeColumn, ...] = (
     TreeColumn(
         id="change", title="change", name="Change", group="change", usual=True, cells=36,
-        pieces=values.change, texts=values.changes, style="changed",
+        pieces=change, texts=changes, style="changed",
         applies=lambda state: state.comparison is not None, example="≠ weight Δ 0.012",
     ),
     TreeColumn(
         id="class", title="class", name="Module Type", group="class", usual=True, cells=22,
-        pieces=values.class_name, texts=values.class_names, style="class", example="Conv2d",
+        pieces=class_name, texts=class_names, style="class", example="Conv2d",
     ),
     TreeColumn(
         id="args", title="args", name="Module Args", group="args", cells=30,
-        pieces=values.args, texts=values.all_args, style="args", example="3→64, 7×7",
+        pieces=args, texts=all_args, style="args", example="3→64, 7×7",
     ),
     TreeColumn(
         id="trend", title="gradient std", name="Gradient Trend", group="gradients", usual=True,
-        pieces=values.trend, cells=values.SPARK + 1 + values.VALUE, style="spark",
+        pieces=trend, cells=SPARK + 1 + VALUE, style="spark",
         applies=ExplorerState.has_trends, series=ExplorerState.trend,
         export_name="gradient_std", example="▇▅▃▂▂▁▁▁",
     ),
     TreeColumn(
         id="update", title="update", name="Update Ratio", group="gradients",
-        number=values.update, format=values.format_value, combine=_none, cells=9, style="value",
-        applies=values.has_updates, series=values.update_series,
+        number=update, format=format_value, combine=_none, cells=9, style="value",
+        applies=has_updates, series=update_series,
         prefix="update=", export_name="update_ratio", example="0.0012",
     ),
     TreeColumn(
         id="params", title="params", name="Parameter Count", group="parameters", usual=True,
-        number=values.parameters, format=_count, cells=7, style="count", example="9.4K",
+        number=parameters, format=_count, cells=7, style="count", example="9.4K",
     ),
     TreeColumn(
         id="params share", title="share", name="Parameter Share", group="parameters", usual=True,
-        number=values.parameters, is_share=True, cells=_BAR + _SHARE, style="heat3",
+        number=parameters, is_share=True, cells=_BAR + _SHARE, style="heat3",
         example="━━╸─── 41%",
     ),
     TreeColumn(
         id="own params", title="own", name="Own Parameters", group="parameters", with_key=False,
-        number=values.own_parameters, format=_count, cells=7, style="own",
+        number=own_parameters, format=_count, cells=7, style="own",
         prefix="self=", example="128",
     ),
     TreeColumn(
         id="bytes", title="memory", name="Memory Usage", group="size", usual=True,
-        number=values.held_bytes, format=format_bytes, cells=9, style="bytes", example="36.8 KB",
+        number=held_bytes, format=format_bytes, cells=9, style="bytes", example="36.8 KB",
     ),
     TreeColumn(
         id="bytes share", title="of memory", name="Memory Share", group="memory",
-        number=values.held_bytes, is_share=True, cells=_BAR + _SHARE, style="heat2",
+        number=held_bytes, is_share=True, cells=_BAR + _SHARE, style="heat2",
         example="━╸──── 25%",
     ),
     TreeColumn(
         id="own bytes", title="own", name="Own Memory", group="memory",
-        number=values.own_bytes, format=format_bytes, cells=9, style="bytes",
+        number=own_bytes, format=format_bytes, cells=9, style="bytes",
         prefix="self=", example="512 B",
     ),
     TreeColumn(
         id="in bytes", title="in mem", name="Input Memory", group="memory",
-        number=values.activity(lambda one: values.bytes_of(one.inputs)),
-        format=format_bytes, cells=9, style="in", applies=values.knows("inputs"),
+        number=activity(lambda one: bytes_of(one.inputs)),
+        format=format_bytes, cells=9, style="in", applies=knows("inputs"),
         prefix="in_mem=", export_name="input_bytes", example="784.0 KB",
     ),
     TreeColumn(
         id="out bytes", title="out mem", name="Output Memory", group="memory",
-        number=values.activity(lambda one: values.bytes_of(one.outputs)),
-        format=format_bytes, cells=9, style="out", applies=values.knows("outputs"),
+        number=activity(lambda one: bytes_of(one.outputs)),
+        format=format_bytes, cells=9, style="out", applies=knows("outputs"),
         prefix="out_mem=", export_name="output_bytes", example="784.0 KB",
     ),
     TreeColumn(
         id="activations", title="activat.", name="Activations Kept", group="memory",
-        number=values.activity(lambda one: one.activation_bytes),
-        format=format_bytes, cells=10, style="bytes", applies=values.knows("activation_bytes"),
+        number=activity(lambda one: one.activation_bytes),
+        format=format_bytes, cells=10, style="bytes", applies=knows("activation_bytes"),
         prefix="kept=", export_name="activation_bytes", example="3.1 MB",
     ),
     TreeColumn(
         id="peak", title="peak", name="Peak Memory", group="memory",
-        number=values.activity(lambda one: one.peak_bytes), combine=max,
-        format=format_bytes, cells=9, style="bytes", applies=values.knows("peak_bytes"),
+        number=activity(lambda one: one.peak_bytes), combine=max,
+        format=format_bytes, cells=9, style="bytes", applies=knows("peak_bytes"),
         prefix="peak=", export_name="peak_bytes", example="9.2 MB",
     ),
     TreeColumn(
         id="device", title="device", name="Device", group="device", cells=16,
-        pieces=values.device, texts=values.devices, style="device", example="cuda:0",
+        pieces=device, texts=devices, style="device", example="cuda:0",
     ),
     TreeColumn(
         id="dtype", title="dtype", name="Data Types", group="device", cells=17,
-        pieces=values.dtype, texts=values.dtypes, style="dtype", example="float32",
+        pieces=dtype, texts=dtypes, style="dtype", example="float32",
     ),
     TreeColumn(
         id="input", title="input", name="Input Shapes", group="flow", cells=28, style="in",
-        pieces=values.input_shapes, texts=values.every(values.input_shapes),
-        applies=values.knows("inputs"), prefix="in=", example="1×64×56×56",
+        pieces=input_shapes, texts=every(input_shapes),
+        applies=knows("inputs"), prefix="in=", example="1×64×56×56",
     ),
     TreeColumn(
         id="output", title="output", name="Output Shapes", group="flow", cells=28, style="out",
-        pieces=values.output_shapes, texts=values.every(values.output_shapes),
-        applies=values.knows("outputs"), prefix="out=", example="1×64×56×56",
+        pieces=output_shapes, texts=every(output_shapes),
+        applies=knows("outputs"), prefix="out=", example="1×64×56×56",
     ),
     TreeColumn(
         id="flow dtype", title="dtypes", name="Tensor Data Types", group="flow", cells=16,
-        pieces=values.activity_dtypes, texts=values.every(values.activity_dtypes), style="dtype",
-        applies=values.knows("inputs"), example="float16",
+        pieces=activity_dtypes, texts=every(activity_dtypes), style="dtype",
+        applies=knows("inputs"), example="float16",
     ),
     TreeColumn(
         id="calls", title="calls", name="Call Count", group="flow",
-        number=values.activity(lambda one: one.calls), format=lambda value: f"{int(value):,}",
-        cells=6, style="calls", applies=values.knows("calls"), prefix="calls=", example="4",
+        number=activity(lambda one: one.calls), format=lambda value: f"{int(value):,}",
+        cells=6, style="calls", applies=knows("calls"), prefix="calls=", example="4",
     ),
     TreeColumn(
         id="time", title="time", name="Total Time", group="time", usual=True,
-        number=values.time, format=_time, cells=9, style="time", applies=values.knows("total_ns"),
+        number=time, format=_time, cells=9, style="time", applies=knows("total_ns"),
         export_name="time_ms", per_unit=_NS_PER_MS, example="1.23ms",
     ),
     TreeColumn(
         id="time share", title="of time", name="Time Share", group="time",
-        number=values.time, is_share=True, cells=_BAR + _SHARE, style="heat4",
-        applies=values.knows("total_ns"), example="━━━╸── 58%",
+        number=time, is_share=True, cells=_BAR + _SHARE, style="heat4",
+        applies=knows("total_ns"), example="━━━╸── 58%",
     ),
     TreeColumn(
         id="own time", title="self", name="Self Time", group="time",
-        number=values.activity(lambda one: one.self_ns), format=_time, cells=9, style="time",
-        applies=values.knows("self_ns"), prefix="self=",
+        number=activity(lambda one: one.self_ns), format=_time, cells=9, style="time",
+        applies=knows("self_ns"), prefix="self=",
         export_name="self_time_ms", per_unit=_NS_PER_MS, example="85.00μs",
     ),
     TreeColumn(
         id="mean time", title="per call", name="Time per Call", group="time", with_key=False,
-        number=values.activity(lambda one: one.mean_ns), format=_time, combine=_none,
-        cells=9, style="time", applies=values.knows("total_ns"), prefix="avg=",
+        number=activity(lambda one: one.mean_ns), format=_time, combine=_none,
+        cells=9, style="time", applies=knows("total_ns"), prefix="avg=",
         export_name="time_per_call_ms", per_unit=_NS_PER_MS, example="0.31ms",
     ),
     TreeColumn(
         id="backward", title="backward", name="Backward Time", group="time",
-        number=values.activity(lambda one: one.backward_ns), format=_time, cells=9, style="time",
-        applies=values.knows("backward_ns"), prefix="backward=",
+        number=activity(lambda one: one.backward_ns), format=_time, cells=9, style="time",
+        applies=knows("backward_ns"), prefix="backward=",
         export_name="backward_time_ms", per_unit=_NS_PER_MS, example="2.41ms",
     ),
     TreeColumn(
         id="flops", title="FLOPs", name="FLOPs", group="flops",
-        number=values.flops, format=_count, cells=7, style="flops",
-        applies=values.knows("flops"), prefix="FLOPs=", example="236.0M",
+        number=flops, format=_count, cells=7, style="flops",
+        applies=knows("flops"), prefix="FLOPs=", example="236.0M",
     ),
     TreeColumn(
         id="flops share", title="of FLOPs", name="FLOPs Share", group="flops",
-        number=values.flops, is_share=True, cells=_BAR + _SHARE, style="heat3",
-        applies=values.knows("flops"), example="━━──── 33%",
+        number=flops, is_share=True, cells=_BAR + _SHARE, style="heat3",
+        applies=knows("flops"), example="━━──── 33%",
     ),
     TreeColumn(
         id="shapes", title="shapes", name="Parameter Shapes", group="shapes", cells=44,
-        pieces=values.shapes, style="shape", example="weight 64×3×7×7",
+        pieces=shapes, style="shape", example="weight 64×3×7×7",
     ),
     TreeColumn(
         id="notes", title="notes", name="Notes", group="notes", usual=True, cells=32,
-        pieces=values.notes, first_of_row=True, style="note",
+        pieces=notes, first_of_row=True, style="note",
         applies=ExplorerState.has_notes, example="= embed.weight",
     ),
 )

@@ -14,8 +14,7 @@ from tests.unit.views.tui.runs import Training, changed, documents, tiny
 from torchglass.records.model import Module
 from torchglass.records.run import RunRecord
 from torchglass.views.tui.explorer_state import ExplorerState, count_model
-from torchglass.views.tui.tree.columns import BY_ID, ColumnChoice
-from torchglass.views.tui.tree.export import (
+from torchglass.views.tui.tree import (
     TreeLine,
     TreeTable,
     new_file,
@@ -24,6 +23,7 @@ from torchglass.views.tui.tree.export import (
     to_json,
     to_text,
 )
+from torchglass.views.tui.tree_columns import BY_ID, ColumnChoice
 
 
 @pytest.fixture

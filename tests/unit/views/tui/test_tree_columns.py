@@ -7,7 +7,7 @@ import pytest
 from tests.unit.views.tui.runs import documents, tiny
 from torchglass.records.run import RunRecord
 from torchglass.views.tui.explorer_state import ExplorerState, count_model
-from torchglass.views.tui.tree.columns import BY_ID, COLUMNS, NAME, USUAL, ColumnChoice, Group
+from torchglass.views.tui.tree_columns import BY_ID, COLUMNS, NAME, USUAL, ColumnChoice, Group
 
 
 @pytest.fixture

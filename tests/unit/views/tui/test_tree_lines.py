@@ -7,9 +7,9 @@ import pytest
 from tests.unit.views.tui.runs import tiny
 from torchglass.records.run import RunRecord
 from torchglass.views.tui.explorer_state import ExplorerState, count_model
-from torchglass.views.tui.text_rows import Piece
-from torchglass.views.tui.tree.columns import BY_ID, ColumnChoice
-from torchglass.views.tui.tree.lines import ColumnLayout, lay_out
+from torchglass.views.tui.styled_text import Piece
+from torchglass.views.tui.tree_columns import BY_ID, ColumnChoice
+from torchglass.views.tui.tree_lines import ColumnLayout, lay_out
 
 
 @pytest.fixture

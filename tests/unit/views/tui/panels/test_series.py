@@ -22,9 +22,8 @@ from tests.unit.views.tui.panels.panel_app import (
 from torchglass.records.series import Frame
 from torchglass.records.tensors import Histogram, Histograms
 from torchglass.store.memory import MemoryStore
-from torchglass.views.tui.panels.gradients import GradientFlowPanel
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.panels.series import SeriesPanel
+from torchglass.views.tui.panels.series import GradientFlowPanel, SeriesPanel
 
 
 @pytest.fixture

@@ -23,10 +23,16 @@ from textual.strip import Strip
 from torchglass.records.model import Module, ModuleId
 from torchglass.views.formats import harmless
 from torchglass.views.tui.explorer_state import FOUND, LOST, ExplorerState
-from torchglass.views.tui.text_rows import Piece, fit, fit_pieces
-from torchglass.views.tui.tree.column_values import RowModules
-from torchglass.views.tui.tree.columns import NAME, ColumnChoice, Group, SortOrder, TreeColumn
-from torchglass.views.tui.tree.rows import TreeRows
+from torchglass.views.tui.styled_text import Piece, fit, fit_pieces
+from torchglass.views.tui.tree_columns import (
+    NAME,
+    ColumnChoice,
+    Group,
+    RowModules,
+    SortOrder,
+    TreeColumn,
+)
+from torchglass.views.tui.tree_rows import TreeRows
 
 
 @dataclass(frozen=True, slots=True)
