@@ -15,215 +15,125 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchglass.api.explore import explore
-    from torchglass.api.guard import guard, replay
-    from torchglass.api.measure import flops, memory, profile, register_flops, unregister_flops
-    from torchglass.api.observe import inspect, record
-    from torchglass.api.summary import summary
-    from torchglass.api.trace import explain, load, pluck, trace, tracing
-    from torchglass.api.view import view
-    from torchglass.api.watch import attach, setup, watch
+    from torchglass.api.explore import explore as explore
+    from torchglass.api.guard import guard as guard
+    from torchglass.api.guard import replay as replay
+    from torchglass.api.measure import flops as flops
+    from torchglass.api.measure import memory as memory
+    from torchglass.api.measure import profile as profile
+    from torchglass.api.measure import register_flops as register_flops
+    from torchglass.api.measure import unregister_flops as unregister_flops
+    from torchglass.api.observe import inspect as inspect
+    from torchglass.api.observe import record as record
+    from torchglass.api.summary import summary as summary
+    from torchglass.api.trace import explain as explain
+    from torchglass.api.trace import load as load
+    from torchglass.api.trace import pluck as pluck
+    from torchglass.api.trace import trace as trace
+    from torchglass.api.trace import tracing as tracing
+    from torchglass.api.view import view as view
+    from torchglass.api.watch import attach as attach
+    from torchglass.api.watch import open as open  # noqa: A004 - as gzip.open is
+    from torchglass.api.watch import setup as setup
+    from torchglass.api.watch import watch as watch
     from torchglass.classic.forward_stats import (
-        display_timing_in_explorer,
-        explore_torch_module_with_stats,
-        get_forward_stats,
-        record_torch_module_forward_stats,
+        display_timing_in_explorer as display_timing_in_explorer,
     )
-    from torchglass.classic.inspector_gadgets import InspectorGadgets
+    from torchglass.classic.forward_stats import (
+        explore_torch_module_with_stats as explore_torch_module_with_stats,
+    )
+    from torchglass.classic.forward_stats import get_forward_stats as get_forward_stats
+    from torchglass.classic.forward_stats import (
+        record_torch_module_forward_stats as record_torch_module_forward_stats,
+    )
+    from torchglass.classic.inspector_gadgets import InspectorGadgets as InspectorGadgets
+    from torchglass.classic.module_analysis import ModuleInfo as ModuleInfo
+    from torchglass.classic.module_analysis import analyze_model_async as analyze_model_async
+    from torchglass.classic.module_analysis import analyze_module as analyze_module
     from torchglass.classic.module_analysis import (
-        ModuleInfo,
-        analyze_model_async,
-        analyze_module,
-        analyze_module_detailed,
-        extract_model_graph,
-        generate_architecture_diagram,
-        generate_html_summary,
-        generate_json_summary,
-        generate_model_summary,
-        generate_text_summary,
-        get_module_by_path,
-        lazy_parameter_analysis,
-        plot_network_graph,
+        analyze_module_detailed as analyze_module_detailed,
     )
+    from torchglass.classic.module_analysis import extract_model_graph as extract_model_graph
+    from torchglass.classic.module_analysis import (
+        generate_architecture_diagram as generate_architecture_diagram,
+    )
+    from torchglass.classic.module_analysis import generate_html_summary as generate_html_summary
+    from torchglass.classic.module_analysis import generate_json_summary as generate_json_summary
+    from torchglass.classic.module_analysis import generate_model_summary as generate_model_summary
+    from torchglass.classic.module_analysis import generate_text_summary as generate_text_summary
+    from torchglass.classic.module_analysis import get_module_by_path as get_module_by_path
+    from torchglass.classic.module_analysis import (
+        lazy_parameter_analysis as lazy_parameter_analysis,
+    )
+    from torchglass.classic.module_analysis import plot_network_graph as plot_network_graph
+    from torchglass.classic.module_explorer import ExplorerConfig as ExplorerConfig
+    from torchglass.classic.module_explorer import analyze_memory_usage as analyze_memory_usage
+    from torchglass.classic.module_explorer import explore_model as explore_model
+    from torchglass.classic.module_explorer import explore_torch_module as explore_torch_module
+    from torchglass.classic.module_explorer import export_model_summary as export_model_summary
+    from torchglass.classic.module_explorer import format_param_count as format_param_count
+    from torchglass.classic.module_explorer import format_shape as format_shape
+    from torchglass.classic.module_explorer import format_time as format_time
     from torchglass.classic.module_explorer import (
-        ExplorerConfig,
-        analyze_memory_usage,
-        explore_model,
-        explore_torch_module,
-        export_model_summary,
-        format_param_count,
-        format_shape,
-        format_time,
-        get_parameter_statistics,
-        input_select_file,
-        save_text_file,
-        select_torch_device,
+        get_parameter_statistics as get_parameter_statistics,
     )
+    from torchglass.classic.module_explorer import input_select_file as input_select_file
+    from torchglass.classic.module_explorer import save_text_file as save_text_file
+    from torchglass.classic.module_explorer import select_torch_device as select_torch_device
+    from torchglass.classic.torchlens import ModelHistory as ModelHistory
+    from torchglass.classic.torchlens import get_model_metadata as get_model_metadata
+    from torchglass.classic.torchlens import log_forward_pass as log_forward_pass
+    from torchglass.classic.torchlens import show_model_graph as show_model_graph
     from torchglass.classic.torchlens import (
-        ModelHistory,
-        get_model_metadata,
-        log_forward_pass,
-        show_model_graph,
-        validate_saved_activations,
+        validate_saved_activations as validate_saved_activations,
     )
-    from torchglass.errors import TorchglassError, TorchglassWarning
-    from torchglass.results.guard import NonFiniteError
-    from torchglass.results.inspection import Inspection
-    from torchglass.results.trace import Trace
+    from torchglass.errors import TorchglassError as TorchglassError
+    from torchglass.errors import TorchglassWarning as TorchglassWarning
+    from torchglass.results.guard import NonFiniteError as NonFiniteError
+    from torchglass.results.inspection import Inspection as Inspection
+    from torchglass.results.trace import Trace as Trace
 
 __version__ = "0.1.0"
-__all__ = [
-    "ExplorerConfig",
-    "Inspection",
-    "InspectorGadgets",
-    "ModelHistory",
-    "ModuleInfo",
-    "NonFiniteError",
-    "TorchglassError",
-    "TorchglassWarning",
-    "Trace",
-    "__version__",
-    "analyze_memory_usage",
-    "analyze_model_async",
-    "analyze_module",
-    "analyze_module_detailed",
-    "attach",
-    "display_timing_in_explorer",
-    "explain",
-    "explore",
-    "explore_model",
-    "explore_torch_module",
-    "explore_torch_module_with_stats",
-    "export_model_summary",
-    "extract_model_graph",
-    "flops",
-    "format_param_count",
-    "format_shape",
-    "format_time",
-    "generate_architecture_diagram",
-    "generate_html_summary",
-    "generate_json_summary",
-    "generate_model_summary",
-    "generate_text_summary",
-    "get_forward_stats",
-    "get_model_metadata",
-    "get_module_by_path",
-    "get_parameter_statistics",
-    "guard",
-    "input_select_file",
-    "inspect",
-    "lazy_parameter_analysis",
-    "load",
-    "log_forward_pass",
-    "memory",
-    "plot_network_graph",
-    "pluck",
-    "profile",
-    "record",
-    "record_torch_module_forward_stats",
-    "register_flops",
-    "replay",
-    "save_text_file",
-    "select_torch_device",
-    "setup",
-    "show_model_graph",
-    "summary",
-    "trace",
-    "tracing",
-    "unregister_flops",
-    "validate_saved_activations",
-    "view",
-    "watch",
-]
 
 _HOMES = {
-    "torchglass.api.explore": ("explore",),
-    "torchglass.api.guard": (
-        "guard",
-        "replay",
+    "api.explore": "explore",
+    "api.guard": "guard replay",
+    "api.measure": "flops memory profile register_flops unregister_flops",
+    "api.observe": "inspect record",
+    "api.summary": "summary",
+    "api.trace": "explain load pluck trace tracing",
+    "api.view": "view",
+    "api.watch": "attach open setup watch",
+    "classic.forward_stats": (
+        "display_timing_in_explorer explore_torch_module_with_stats get_forward_stats "
+        "record_torch_module_forward_stats"
     ),
-    "torchglass.api.measure": (
-        "flops",
-        "memory",
-        "profile",
-        "register_flops",
-        "unregister_flops",
+    "classic.inspector_gadgets": "InspectorGadgets",
+    "classic.module_analysis": (
+        "ModuleInfo analyze_model_async analyze_module analyze_module_detailed "
+        "extract_model_graph generate_architecture_diagram generate_html_summary "
+        "generate_json_summary generate_model_summary generate_text_summary get_module_by_path "
+        "lazy_parameter_analysis plot_network_graph"
     ),
-    "torchglass.api.observe": (
-        "inspect",
-        "record",
+    "classic.module_explorer": (
+        "ExplorerConfig analyze_memory_usage explore_model explore_torch_module "
+        "export_model_summary format_param_count format_shape format_time "
+        "get_parameter_statistics input_select_file save_text_file select_torch_device"
     ),
-    "torchglass.api.summary": ("summary",),
-    "torchglass.api.trace": (
-        "explain",
-        "load",
-        "pluck",
-        "trace",
-        "tracing",
+    "classic.torchlens": (
+        "ModelHistory get_model_metadata log_forward_pass show_model_graph "
+        "validate_saved_activations"
     ),
-    "torchglass.api.view": ("view",),
-    "torchglass.api.watch": (
-        "attach",
-        "open",
-        "setup",
-        "watch",
-    ),
-    "torchglass.classic.forward_stats": (
-        "display_timing_in_explorer",
-        "explore_torch_module_with_stats",
-        "get_forward_stats",
-        "record_torch_module_forward_stats",
-    ),
-    "torchglass.classic.inspector_gadgets": ("InspectorGadgets",),
-    "torchglass.classic.module_analysis": (
-        "ModuleInfo",
-        "analyze_model_async",
-        "analyze_module",
-        "analyze_module_detailed",
-        "extract_model_graph",
-        "generate_architecture_diagram",
-        "generate_html_summary",
-        "generate_json_summary",
-        "generate_model_summary",
-        "generate_text_summary",
-        "get_module_by_path",
-        "lazy_parameter_analysis",
-        "plot_network_graph",
-    ),
-    "torchglass.classic.module_explorer": (
-        "ExplorerConfig",
-        "analyze_memory_usage",
-        "explore_model",
-        "explore_torch_module",
-        "export_model_summary",
-        "format_param_count",
-        "format_shape",
-        "format_time",
-        "get_parameter_statistics",
-        "input_select_file",
-        "save_text_file",
-        "select_torch_device",
-    ),
-    "torchglass.classic.torchlens": (
-        "ModelHistory",
-        "get_model_metadata",
-        "log_forward_pass",
-        "show_model_graph",
-        "validate_saved_activations",
-    ),
-    "torchglass.errors": (
-        "TorchglassError",
-        "TorchglassWarning",
-    ),
-    "torchglass.results.guard": ("NonFiniteError",),
-    "torchglass.results.inspection": ("Inspection",),
-    "torchglass.results.trace": ("Trace",),
+    "errors": "TorchglassError TorchglassWarning",
+    "results.guard": "NonFiniteError",
+    "results.inspection": "Inspection",
+    "results.trace": "Trace",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-if TYPE_CHECKING:
-    # Not in `__all__`: with `from torchglass import *` it would replace Python's own.
-    from torchglass.api.watch import open as open  # noqa: A004 - as gzip.open is
+"""The public names by the module that has them."""
+_HOME_OF = {name: f"torchglass.{home}" for home, names in _HOMES.items() for name in names.split()}
+# With `from torchglass import *`, `open` would replace Python's own.
+_STAR_NAMES = sorted({"__version__", *_HOME_OF} - {"open"})
+__all__ = list(_STAR_NAMES)
 
 # Hidden from type checkers, for which a module with it would have every name there is.
 if not TYPE_CHECKING:
