@@ -69,18 +69,9 @@ def test_a_backend_that_cannot_begin_leaves_nothing_open(
 
 
 def test_a_backend_that_breaks_is_a_warning_and_the_file_is_written(tmp_path: Path) -> None:
-    class Broken:
-        def follow(self, training: object) -> None:
-            """Nothing to do."""
-
-        def begin(self, reader: object) -> None:
-            """Nothing to do."""
-
+    class Broken(backends.Backend):
         def frame(self, frame: object, series: object) -> None:
             raise OSError("gone away")
-
-        def close(self) -> None:
-            """Nothing to do."""
 
     store = MemoryStore(RUN)
     shown = backends.BackendSink(store, [Broken()])

@@ -15,15 +15,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from torchglass.api.host_program import (
+from torchglass.errors import TargetError, ViewError, warn
+from torchglass.host_program import (
     HostProgram,
     ending_quietly,
     ignoring_interrupts,
     wait_from_environment,
 )
-from torchglass.errors import TargetError, ViewError, warn
 from torchglass.records.findings import Finding
 from torchglass.records.model import Model
 from torchglass.records.reader import Document, Reader, Sink
@@ -37,23 +37,19 @@ _MOST_TOLD = 3
 """Problems that are listed at the end of a training."""
 
 
-def _nothing() -> None:
-    """Do nothing: there is no training to ask."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingControl:
     """What a backend can ask of the training it shows."""
 
-    show_step: Callable[[], None] = _nothing
+    show_step: Callable[[], None] = lambda: None
     """Shows the current step now, if its optimizer step is done."""
-    catch_up: Callable[[], None] = _nothing
+    catch_up: Callable[[], None] = lambda: None
     """Shows the current step even if it is incomplete, and waits until the reader has it."""
-    close: Callable[[], None] = _nothing
+    close: Callable[[], None] = lambda: None
     """Ends the run."""
 
 
-class Backend(Protocol):
+class Backend:
     """Shows a run while it is recorded. It closes its reader at the end."""
 
     def follow(self, training: TrainingControl) -> None:
@@ -69,11 +65,8 @@ class Backend(Protocol):
         """The run has ended."""
 
 
-ELSEWHERE = {
-    "wandb": "torchglass.integrations.wandb",
-    "tensorboard": "torchglass.integrations.tensorboard",
-}
-"""Modules of the backends for other tools. Each has a function `make_backend`."""
+ELSEWHERE = {"wandb": "WandbBackend", "tensorboard": "TensorBoardBackend"}
+"""The backends of other tools: the class in the module of that name in `integrations`."""
 
 NAMES = ("standalone", "none", *ELSEWHERE)
 
@@ -95,8 +88,8 @@ def _find(name: str, *, port: int, verbose: bool, wait: bool | None) -> Backend 
     if name not in ELSEWHERE:
         raise TargetError(f"there is no backend {name!r}; there are {', '.join(NAMES)}")
     try:
-        module = importlib.import_module(ELSEWHERE[name])
-        backend: Backend = module.make_backend()
+        module = importlib.import_module(f"torchglass.integrations.{name}")
+        backend: Backend = getattr(module, ELSEWHERE[name])()
     except ImportError as error:
         raise ViewError(
             f"backend={name!r} needs {name}: pip install 'torchglass[{name}]' ({error})"
@@ -104,7 +97,7 @@ def _find(name: str, *, port: int, verbose: bool, wait: bool | None) -> Backend 
     return backend
 
 
-class StandaloneBackend:
+class StandaloneBackend(Backend):
     """Serves the page from a thread of this process, until the process ends.
 
     A program that ends without an error in a terminal stays until Ctrl-C, so that the page can be
@@ -122,7 +115,6 @@ class StandaloneBackend:
         self._training = TrainingControl()
 
     def follow(self, training: TrainingControl) -> None:
-        """Receive the training, before it begins."""
         self._training = training
 
     @property
@@ -131,7 +123,6 @@ class StandaloneBackend:
         return "" if self._server is None else self._server.url
 
     def begin(self, reader: Reader) -> None:
-        """Serve the page of a run."""
         from torchglass.views.web.server import serve
 
         self._server = serve(reader, port=self._port)
@@ -139,12 +130,6 @@ class StandaloneBackend:
         if self._say is not None:
             self._say(f"Live view: {self.url}")
         _pages.add(self)
-
-    def frame(self, frame: Frame, series: Mapping[SeriesId, Series]) -> None:
-        """Nothing to do: the page polls the reader."""
-
-    def close(self) -> None:
-        """Nothing to do: the page stays readable."""
 
     def finish(self, program: HostProgram) -> bool:
         """Close the run at the end of the program; whether the page stays."""
@@ -165,7 +150,6 @@ class StandaloneBackend:
             self._server.wait()
 
     def stop(self) -> None:
-        """Stop the server and close the run."""
         if self._server is not None:
             self._server.close()
         if self._reader is not None:
@@ -185,7 +169,6 @@ class _ServedPages:
         self._program: HostProgram | None = None
 
     def add(self, page: StandaloneBackend) -> None:
-        """Keep a page until the program ends."""
         if self._program is None:
             self._program = HostProgram()
             atexit.register(self._end)
@@ -218,40 +201,32 @@ class BackendSink:
         self._series: dict[SeriesId, Series] = {}
 
     def put_model(self, model: Model) -> None:
-        """Write the structure; a later one replaces it."""
         self._sink.put_model(model)
 
     def put_document(self, document: Document) -> None:
-        """Write a document of the run; a later one of its class replaces it."""
         self._sink.put_document(document)
 
     def series(self, path: str, name: str, kind: SeriesKind = "scalar") -> SeriesId:
-        """The id of the series with this path and name, created on first use."""
         own = self._sink.series(path, name, kind)
         if own not in self._series:
             self._series[own] = Series(id=own, path=path, name=name, kind=kind)
         return own
 
     def put_frame(self, frame: Frame) -> None:
-        """Write one step, and show it."""
         self._sink.put_frame(frame)
         self._each("frame", frame, self._series)
 
     def close(self) -> None:
-        """Write what is pending, then end the run everywhere."""
         self._sink.close()
         self._each("close")
 
     def _each(self, method: str, *arguments: Any) -> None:
         for backend in tuple(self._backends):
-            self._try(backend, method, arguments)
-
-    def _try(self, backend: Backend, method: str, arguments: tuple[Any, ...]) -> None:
-        try:
-            getattr(backend, method)(*arguments)
-        except Exception as error:  # noqa: BLE001 - inside someone's training
-            self._backends.remove(backend)
-            warn(f"{type(backend).__name__} stopped: {type(error).__name__}: {error}")
+            try:
+                getattr(backend, method)(*arguments)
+            except Exception as error:  # noqa: BLE001, PERF203 - inside someone's training
+                self._backends.remove(backend)
+                warn(f"{type(backend).__name__} stopped: {type(error).__name__}: {error}")
 
 
 def say(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
 from collections.abc import Collection, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchglass.errors import TargetError, ViewError
+from torchglass.host_program import has_terminal, in_event_loop
 from torchglass.targets.names import resolve
 
 if TYPE_CHECKING:
@@ -131,20 +131,6 @@ def _arguments(model: object) -> Collection[str]:
         return inspect.signature(forward).parameters if callable(forward) else ()
     except (TypeError, ValueError):
         return ()
-
-
-def in_event_loop() -> bool:
-    """Whether another program has the thread, so that none can take the terminal."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def has_terminal() -> bool:
-    """Whether someone sits at a terminal that can be taken."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _open_page(reader: Reader) -> Server:

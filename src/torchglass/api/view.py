@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, cast, overload
 
 from torchglass.errors import StoreError, TargetError, warn
+from torchglass.host_program import in_notebook
 from torchglass.records.reader import Reader
 from torchglass.targets.names import RUN_SUFFIX, find_targets, resolve
 from torchglass.targets.readers import is_live, open_reader, reader_of_result
@@ -141,7 +141,7 @@ class _Beside(TypedDict):
 
 
 def _in_notebook(notebook: bool | None) -> bool:
-    return notebook or (notebook is None and "ipykernel" in sys.modules)
+    return notebook or (notebook is None and in_notebook())
 
 
 def _distances(

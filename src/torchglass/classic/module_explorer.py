@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torchglass.analyse.parameters import count
 from torchglass.api import explore
-from torchglass.api.explore import in_event_loop
 from torchglass.api.summary import summary as summarize
 from torchglass.errors import TargetError, ViewError
+from torchglass.host_program import has_terminal, in_event_loop
 from torchglass.records.calls import CallTensor
 from torchglass.records.model import join_path
 from torchglass.records.trace import CallId, CallRecord, Value
@@ -288,7 +287,7 @@ def input_select_file(
     if not found:
         kind = "file" if wanted is None else f"{' or '.join(wanted)} file"
         raise TargetError(f"there is no {kind} in {folder.resolve()}")
-    if in_event_loop() or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if in_event_loop() or not has_terminal():
         raise ViewError(f"picking a file needs a terminal; there are {_listed(found)}")
     from torchglass.views.tui.windows import pick_file
 

@@ -31,6 +31,7 @@ from torchglass.cli.output import (
     tell,
     terminal_width,
 )
+from torchglass.host_program import has_terminal
 from torchglass.targets.inputs import make_inputs, ready_to_run
 from torchglass.targets.names import resolve
 
@@ -118,7 +119,7 @@ def explore(
     """
     from torchglass.api import explore
 
-    if target is not None and not explore.has_terminal():
+    if target is not None and not has_terminal():
         compared = f"{target} {against}" if against else target
         tell(
             f"the explorer needs a terminal; printing `torchglass summary {target}` "

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from torchglass.analyse.histograms import grid_of
-from torchglass.api.backends import TrainingControl
+from torchglass.api.backends import Backend
 from torchglass.integrations.step_values import NamedFrame, numbers_of
 from torchglass.records.reader import Reader
 from torchglass.records.series import Frame, Series, SeriesId
@@ -23,20 +23,12 @@ _MOST_QUEUED = 10_000
 """The most queued events; above that, the training waits for the disk."""
 
 
-def make_backend() -> TensorBoardBackend:
-    """A backend for `torchglass.watch`."""
-    return TensorBoardBackend()
-
-
-class TensorBoardBackend:
+class TensorBoardBackend(Backend):
     """Writes each frame as events: scalars, and histograms with their own bins."""
 
     def __init__(self) -> None:
         self._folder = Path()
         self._writer: SummaryWriter | None = None
-
-    def follow(self, training: TrainingControl) -> None:
-        """Does nothing: this backend needs nothing from the training."""
 
     def begin(self, reader: Reader) -> None:
         """Open the event file."""

@@ -21,7 +21,7 @@ from typing import Any, cast
 import wandb
 from wandb.sdk.wandb_run import TeardownHook, TeardownStage
 
-from torchglass.api.backends import TrainingControl
+from torchglass.api.backends import Backend, TrainingControl
 from torchglass.errors import ViewError, warn
 from torchglass.integrations.step_values import NamedFrame, Thinned, bins_of, numbers_of
 from torchglass.records.reader import Reader
@@ -47,12 +47,7 @@ _rows: Counter[str] = Counter()
 """The number of our rows in each wandb run."""
 
 
-def make_backend() -> WandbBackend:
-    """A backend for `torchglass.watch`."""
-    return WandbBackend()
-
-
-class WandbBackend:
+class WandbBackend(Backend):
     """Logs frames and, from time to time, the page to the active wandb run."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -72,7 +67,6 @@ class WandbBackend:
         self._page: threading.Thread | None = None
 
     def follow(self, training: TrainingControl) -> None:
-        """Receive the training before it starts."""
         self._training = training
 
     def begin(self, reader: Reader) -> None:

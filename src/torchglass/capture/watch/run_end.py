@@ -12,6 +12,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 from torchglass.errors import Fence
+from torchglass.host_program import is_interactive
 from torchglass.records.run import Ending, State
 
 if TYPE_CHECKING:
@@ -48,8 +49,7 @@ class ErrorsSinceStart:
         Python leaves one that nobody caught in `sys` before it calls what is to run at exit. At a
         prompt it may be that of any command since.
         """
-        is_prompt = hasattr(sys, "ps1") or sys.flags.interactive or "ipykernel" in sys.modules
-        found = _handled() or (None if is_prompt else _unhandled())
+        found = _handled() or (None if is_interactive() else _unhandled())
         return None if found is None or id(found) in self._before else found
 
 

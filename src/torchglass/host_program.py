@@ -1,7 +1,8 @@
-"""The program Torchglass runs in: how it ends, and whether it has a terminal."""
+"""The program Torchglass runs in: how it ends, and whether a user sits at it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dis
 import functools
@@ -53,9 +54,9 @@ class HostProgram:
         It stays if it ended without an error and a terminal can interrupt it. With `wait=True` it
         needs no terminal.
         """
-        if wait is False or self._success is False or self._is_test or _is_interactive():
+        if wait is False or self._success is False or self._is_test or is_interactive():
             return False
-        return wait is True or (self._success is True and has_terminal())
+        return wait is True or (self._success is True and can_be_interrupted())
 
     def close(self) -> None:
         """The program has ended."""
@@ -85,7 +86,33 @@ class HostProgram:
         return note_and_exit
 
 
+def is_interactive() -> bool:
+    """Whether a user types commands: at a Python prompt or in a notebook."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or in_notebook()
+
+
+def in_notebook() -> bool:
+    """Whether this code runs in a Jupyter kernel. A program may import ipykernel without one."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
+def in_event_loop() -> bool:
+    """Whether an event loop runs in this thread, so that no other program can take the terminal."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def has_terminal() -> bool:
+    """Whether stdin and stdout are a terminal."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def can_be_interrupted() -> bool:
     """Whether a user at a terminal sees stderr and can interrupt this program.
 
     A pipe counts if a shell created it, as in `python train.py 2>&1 | tee log`.
@@ -157,10 +184,6 @@ def _has_returned(frame: FrameType) -> bool:
     code = frame.f_code.co_code
     at = frame.f_lasti
     return 0 <= at < len(code) and dis.opname[code[at]].startswith("RETURN_")
-
-
-def _is_interactive() -> bool:
-    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or "ipykernel" in sys.modules
 
 
 def _file_number(stream: TextIO | None) -> int | None:
