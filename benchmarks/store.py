@@ -18,7 +18,8 @@ from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, Point, SeriesKind
 from torchglass.records.tensors import Histogram, Stats
 from torchglass.store import writer
-from torchglass.store.file_reader import FileReader, FileSink
+from torchglass.store.file_reader import FileReader
+from torchglass.store.writer import FileSink
 
 SERIES = 300
 STEPS = 500

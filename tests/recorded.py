@@ -12,7 +12,7 @@ from torchglass.records.reader import Sink
 from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, Point, SeriesId
 from torchglass.records.tensors import Histogram, Stats
-from torchglass.store.file_reader import FileSink
+from torchglass.store.writer import FileSink
 
 ROOT = Path(__file__).parent.parent
 """Where a Python that runs on its own finds this package, too."""

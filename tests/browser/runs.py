@@ -28,8 +28,8 @@ from torchglass.records.reader import Sink
 from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, Point, SeriesId
 from torchglass.records.tensors import Activations, FeatureMap, Histogram, Stats, TensorSpec
-from torchglass.store.file_reader import FileSink
 from torchglass.store.memory import MemoryStore
+from torchglass.store.writer import FileSink
 
 RUN = RunRecord(name="tiny-gpt", created_ns=0, command="python train.py")
 BLOCKS = 4

@@ -19,7 +19,7 @@ from torchglass.api.trace import trace
 from torchglass.api.view import _find_more, view
 from torchglass.errors import StoreError, TargetError, TorchglassWarning
 from torchglass.records.run import RunRecord
-from torchglass.store.file_reader import FileSink
+from torchglass.store.writer import FileSink
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -49,8 +49,9 @@ def open_new(
     run: RunRecord, folder: FilePath, save: FilePath | None, max_bytes: int | None = None
 ) -> WritableRun:
     """A new run at a path, in a folder, or in memory."""
-    from torchglass.store.file_reader import FileReader, FileSink
+    from torchglass.store.file_reader import FileReader
     from torchglass.store.memory import MemoryStore
+    from torchglass.store.writer import FileSink
 
     if os.fspath(folder if save is None else save) == MEMORY:
         store = MemoryStore(run)
@@ -70,7 +71,8 @@ def open_again(run: RunRecord, path: FilePath, max_bytes: int | None = None) -> 
     if os.fspath(path) == MEMORY:
         return open_new(run, MEMORY, None)
     from torchglass.store import schema
-    from torchglass.store.file_reader import FileReader, FileSink
+    from torchglass.store.file_reader import FileReader
+    from torchglass.store.writer import FileSink
 
     file = Path(path)
     start, is_new = 0, not schema.has_begun(file)

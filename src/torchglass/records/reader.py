@@ -57,9 +57,11 @@ class Reader(Protocol):
 
     def points(self, series: SeriesId, *, after: int = -1) -> Points:
         """The points of one series at steps above `after`."""
+        return self.points_of([series], after=after)[0]
 
     def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
         """The histograms of one series at steps above `after`; empty for other kinds."""
+        return self.histograms_of([series], after=after)[0]
 
     def points_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]:
         """The points of several series, read in one pass."""

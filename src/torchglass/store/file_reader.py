@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from torchglass.errors import StoreError
 from torchglass.records.json_data import from_json_data
 from torchglass.records.model import Model
-from torchglass.records.reader import DOCUMENT_NAMES, D
+from torchglass.records.reader import DOCUMENT_NAMES, D, Reader
 from torchglass.records.run import Ending, RunRecord, RunStatus, Session, status_of_ending
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.tensors import Histograms
@@ -29,9 +29,6 @@ from torchglass.records.trace import TraceRecord
 from torchglass.store import schema
 from torchglass.store.run_file import PendingWrites, RunFile, is_there, read_meta, read_series
 from torchglass.store.step_blobs import pack_document, unpack, unpack_document, unpack_histograms
-from torchglass.store.writer import FileSink
-
-__all__ = ["FileReader", "FileSink"]
 
 R = TypeVar("R")
 
@@ -74,7 +71,7 @@ class StepTimes(NamedTuple):
 
 
 @final
-class FileReader:
+class FileReader(Reader):
     """Reads a run file from any thread, while it is written and after its writer was killed.
 
     A run that was resumed is read as it is now, or with `session` as it was at the end of that one.
@@ -90,42 +87,31 @@ class FileReader:
         self._decoded: dict[str, tuple[int, Any]] = {}
 
     def run(self) -> RunRecord:
-        """The record of the run: name, host, time, versions."""
         with self._reading() as connection:
             return from_json_data(RunRecord, read_meta(connection, "run"))
 
     def model(self) -> Model:
-        """The structure of the model."""
         model = self._document(Model, "model")
         if model is None:
             raise StoreError(f"{self.path} has no model yet")
         return model
 
     def document(self, kind: type[D]) -> D | None:
-        """The run's record of this class, if there is one."""
         return self._document(kind, DOCUMENT_NAMES[kind])
 
     def revision(self) -> int:
         """A number that increases when the model or a document changes, or the run is resumed."""
-        with self._reading() as connection:
-            ((documents, sessions),) = connection.execute(
-                "SELECT (SELECT ifnull(max(id), 0) FROM documents), "
-                "(SELECT ifnull(max(id), 0) FROM sessions)"
-            )
+        ((documents, sessions),) = self._rows(
+            "SELECT (SELECT ifnull(max(id), 0) FROM documents), "
+            "(SELECT ifnull(max(id), 0) FROM sessions)"
+        )
         return int(documents + sessions)
 
     def series(self) -> Sequence[Series]:
-        """All series, in the order in which they were first seen."""
         with self._reading() as connection:
             return read_series(connection)
 
-    def points(self, series: SeriesId, *, after: int = -1) -> Points:
-        """The points of one series at steps above `after`."""
-        (points,) = self.points_of([series], after=after)
-        return points
-
     def points_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]:
-        """The points of several series, read in one pass."""
         if not ids:
             return []
         with self._reading() as connection:
@@ -135,13 +121,7 @@ class FileReader:
             )
             return unpack(frames, wanted, known)
 
-    def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
-        """The histograms of one series at steps above `after`; empty for other kinds."""
-        (histograms,) = self.histograms_of([series], after=after)
-        return histograms
-
     def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]:
-        """The histograms of several series, read in one pass."""
         with self._reading() as connection:
             wanted, known = self._find(connection, ids)
             frames = connection.execute(
@@ -151,27 +131,17 @@ class FileReader:
             return unpack_histograms(frames, wanted, known)
 
     def last_step(self) -> int:
-        """The latest step, -1 before the first."""
-        with self._reading() as connection:
-            row = connection.execute(
-                f"SELECT step FROM {_FRAMES} ORDER BY step DESC LIMIT 1", self._line(-1)
-            ).fetchone()
-        return -1 if row is None else int(row[0])
+        rows = self._rows(f"SELECT step FROM {_FRAMES} ORDER BY step DESC LIMIT 1", self._line(-1))
+        return int(rows[0][0]) if rows else -1
 
     def last_time_ns(self) -> int:
         """When the latest step was measured, since the epoch; 0 before the first."""
-        with self._reading() as connection:
-            row = connection.execute(
-                "SELECT time_ns FROM frames ORDER BY id DESC LIMIT 1"
-            ).fetchone()
-        return 0 if row is None else int(row[0])
+        rows = self._rows("SELECT time_ns FROM frames ORDER BY id DESC LIMIT 1")
+        return int(rows[0][0]) if rows else 0
 
     def times(self) -> StepTimes:
         """When each step was measured."""
-        with self._reading() as connection:
-            rows = connection.execute(
-                f"SELECT step, time_ns FROM {_FRAMES} ORDER BY id", self._line(-1)
-            ).fetchall()
+        rows = self._rows(f"SELECT step, time_ns FROM {_FRAMES} ORDER BY id", self._line(-1))
         steps, times = np.array(rows, np.int64).reshape(-1, 2).T
         return StepTimes(steps, times)
 
@@ -192,18 +162,15 @@ class FileReader:
 
     def is_empty(self) -> bool:
         """Whether it has no content, as for ranks whose values are reduced on rank 0."""
-        with self._reading() as connection:
-            ((any_there,),) = connection.execute(
-                "SELECT EXISTS (SELECT 1 FROM documents) OR EXISTS (SELECT 1 FROM frames)"
-            )
+        ((any_there,),) = self._rows(
+            "SELECT EXISTS (SELECT 1 FROM documents) OR EXISTS (SELECT 1 FROM frames)"
+        )
         return not any_there
 
     def finished(self) -> bool:
-        """Whether the writer closed the run; False while it runs, or if it was killed."""
         return self._meta("finished_ns") is not None
 
     def status(self) -> RunStatus:
-        """Whether the run is running, and how it ended."""
         ending, step = self.document(Ending), self.last_step()
         if ending is not None:
             return status_of_ending(ending)
@@ -223,10 +190,7 @@ class FileReader:
 
     def _pace(self) -> tuple[float, float]:
         """The time of the last step since the epoch, and the duration of a step; 0 if not known."""
-        with self._reading() as connection:
-            rows = connection.execute(
-                "SELECT time_ns FROM frames ORDER BY id DESC LIMIT 10"
-            ).fetchall()
+        rows = self._rows("SELECT time_ns FROM frames ORDER BY id DESC LIMIT 10")
         times = [row[0] / 1e9 for row in rows]
         between = [later - earlier for later, earlier in pairwise(times)]
         return (times[0] if times else 0.0), max(between, default=0.0)
@@ -289,6 +253,10 @@ class FileReader:
     def _meta(self, key: str) -> Any:
         with self._reading() as connection:
             return read_meta(connection, key)
+
+    def _rows(self, query: str, names: Mapping[str, int] | None = None) -> list[Any]:
+        with self._reading() as connection:
+            return connection.execute(query, names or {}).fetchall()
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

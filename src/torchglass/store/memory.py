@@ -11,7 +11,7 @@ import numpy as np
 
 from torchglass.errors import StoreError
 from torchglass.records.model import Model
-from torchglass.records.reader import D, Document
+from torchglass.records.reader import D, Document, Reader
 from torchglass.records.run import Ending, RunRecord, RunStatus, status_of_ending
 from torchglass.records.series import (
     FIELDS,
@@ -26,7 +26,7 @@ from torchglass.records.tensors import Histogram, Histograms
 from torchglass.store.run_file import Catalog
 
 
-class MemoryStore:
+class MemoryStore(Reader):
     """A sink and a reader in one."""
 
     def __init__(self, run: RunRecord) -> None:
@@ -42,17 +42,14 @@ class MemoryStore:
         self._lock = threading.Lock()
 
     def put_model(self, model: Model) -> None:
-        """Store the structure; a later one replaces it."""
         self._model = model
         self._revision += 1
 
     def put_document(self, document: Document) -> None:
-        """Store a record of the whole run; a later one of its class replaces it."""
         self._documents[type(document)] = document
         self._revision += 1
 
     def put_frame(self, frame: Frame) -> None:
-        """Store the measurements of one step."""
         with self._lock:
             for series, point in frame.points.items():
                 self._rows[series].append((frame.step, point_values(point)))
@@ -75,25 +72,20 @@ class MemoryStore:
         return self._catalog.id_of(path, name, kind)
 
     def run(self) -> RunRecord:
-        """The record of the run."""
         return self._run
 
     def model(self) -> Model:
-        """The structure of the model."""
         if self._model is None:
             raise StoreError("the run has no model yet")
         return self._model
 
     def document(self, kind: type[D]) -> D | None:
-        """The run's record of this class, if there is one."""
         return cast(D | None, self._documents.get(kind))
 
     def revision(self) -> int:
-        """A number that increases whenever the model or a document changes."""
         return self._revision
 
     def points(self, series: SeriesId, *, after: int = -1) -> Points:
-        """The points of one series at steps above `after`."""
         known = self._known(series)
         with self._lock:
             rows = [row for row in self._rows.get(series, ()) if row[0] > after]
@@ -106,11 +98,9 @@ class MemoryStore:
         )
 
     def points_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Points]:
-        """The points of several series."""
         return [self.points(series, after=after) for series in ids]
 
     def histograms(self, series: SeriesId, *, after: int = -1) -> Histograms:
-        """The histograms of one series at steps above `after`; empty for other kinds."""
         known = self._known(series)
         with self._lock:
             kept = [row for row in self._bins.get(series, ()) if row[0] > after]
@@ -121,19 +111,15 @@ class MemoryStore:
         )
 
     def histograms_of(self, ids: Sequence[SeriesId], *, after: int = -1) -> list[Histograms]:
-        """The histograms of several series."""
         return [self.histograms(series, after=after) for series in ids]
 
     def last_step(self) -> int:
-        """The latest step, -1 before the first."""
         return self._last_step
 
     def finished(self) -> bool:
-        """Whether the writer closed the run."""
         return self._finished
 
     def status(self) -> RunStatus:
-        """Whether the run is running, and how it ended."""
         ending = self.document(Ending)
         if ending is None:
             return RunStatus("finished" if self._finished else "running", step=self._last_step)

@@ -111,15 +111,12 @@ class FileSink:
         atexit.register(self.close)
 
     def put_model(self, model: Model) -> None:
-        """Store the structure; a later one replaces it."""
         self._put("model", model)
 
     def put_document(self, document: Document) -> None:
-        """Store a record of the whole run; a later one of its class replaces it."""
         self._put(DOCUMENT_NAMES[type(document)], document)
 
     def series(self, path: str, name: str, kind: SeriesKind = "scalar") -> SeriesId:
-        """The id of the series with this path and name, created on first use."""
         return self._catalog.id_of(path, name, kind)
 
     def put_frame(self, frame: Frame) -> None:

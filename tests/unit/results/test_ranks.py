@@ -16,7 +16,8 @@ from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, Point, SeriesId, point_values
 from torchglass.results.ranks import LOST_NS, RanksReader
 from torchglass.results.run import SavedRun, open_run
-from torchglass.store.file_reader import FileReader, FileSink
+from torchglass.store.file_reader import FileReader
+from torchglass.store.writer import FileSink
 
 RANKS = 4
 NOW = 1_700_000_000_000_000_000

@@ -15,7 +15,7 @@ from torchglass.records.findings import Finding, Findings
 from torchglass.records.series import Frame, point_values
 from torchglass.records.tensors import Histogram
 from torchglass.results.run import SavedRun, open_run
-from torchglass.store.file_reader import FileSink
+from torchglass.store.writer import FileSink
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from torchglass.records.graph import Graph, Node, NodeId
 from torchglass.records.measures import Measures
 from torchglass.records.reader import Reader, Sink
 from torchglass.records.series import Frame, Series, SeriesId, point_values
-from torchglass.store.file_reader import FileReader, FileSink
+from torchglass.store.file_reader import FileReader
 from torchglass.store.memory import MemoryStore
+from torchglass.store.writer import FileSink
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -19,7 +19,8 @@ from torchglass.records.run import Session
 from torchglass.records.series import Frame, point_values
 from torchglass.records.trace import TraceRecord
 from torchglass.store import schema
-from torchglass.store.file_reader import FileReader, FileSink, read_trace
+from torchglass.store.file_reader import FileReader, read_trace
+from torchglass.store.writer import FileSink
 
 VERSION_1 = """
 PRAGMA application_id = 0x74676C73;

@@ -21,7 +21,8 @@ from torchglass.records.graph import Graph
 from torchglass.records.series import Frame
 from torchglass.records.tensors import Histogram
 from torchglass.store import schema, writer
-from torchglass.store.file_reader import FileReader, FileSink
+from torchglass.store.file_reader import FileReader
+from torchglass.store.writer import FileSink
 
 WRITE_UNTIL_KILLED = """
 import itertools, sys

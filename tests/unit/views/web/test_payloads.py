@@ -12,8 +12,9 @@ from tests import make
 from torchglass.records.run import RunRecord
 from torchglass.records.series import Frame, Points, Series, SeriesId
 from torchglass.records.tensors import Stats
-from torchglass.store.file_reader import FileReader, FileSink
+from torchglass.store.file_reader import FileReader
 from torchglass.store.memory import MemoryStore
+from torchglass.store.writer import FileSink
 from torchglass.views.web.decimated_steps import decimate, in_order
 from torchglass.views.web.payloads import (
     VERSION,
