@@ -18,7 +18,7 @@ from docs.explorer_keys import PAGE, renewed
 from docs.page_pictures import photographs
 from tests.zoo_trace import AlexNet, Recurrent
 from torchglass.api.explorer_source import exhibit
-from torchglass.demo.training import train
+from torchglass.demo import train
 from torchglass.results.run import open_run
 from torchglass.results.trace import Trace
 from torchglass.views.tui.app import ExplorerSource, draw_explorer

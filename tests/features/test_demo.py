@@ -47,7 +47,7 @@ def test_the_demo_names_commands_that_the_shell_finds(
 
     assert main(["demo", str(tmp_path), "--steps", "2"]) == 0
 
-    _, _, ways_on = capsys.readouterr().out.partition("Now try\n")
+    _, _, ways_on = capsys.readouterr().out.partition("Next\n")
     explore, view, python = (line.split() for line in ways_on.splitlines())
     assert explore[1:] == ["explore", *map(str, tmp_path.glob("*.glass"))]
     assert view[1] == "view"

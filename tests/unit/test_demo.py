@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchglass.demo.training import LENGTH, Sorter, make_batch
+from torchglass.demo import LENGTH, Sorter, make_batch
 
 
 def test_the_task_is_to_sort() -> None:

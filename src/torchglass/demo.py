@@ -1,9 +1,13 @@
-"""The demo: a small transformer learns to sort digits while it is watched."""
+"""`torchglass demo`: a small transformer learns to sort digits while it is watched."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -14,15 +18,17 @@ from torch.nn import functional
 
 from torchglass.api import summary, watch
 from torchglass.capture.watch import Watcher
-from torchglass.results.run import SavedRun
+from torchglass.results.run import SavedRun, open_run
+from torchglass.targets.names import RUN_SUFFIX
 
+FOLDER = Path("torchglass-demo")
 DIGITS = 10
 LENGTH = 6
-"""How many digits are to be sorted."""
+"""Digits per sequence."""
 
 
 class Attention(nn.Module):
-    """Each place looks at those before it."""
+    """Causal self-attention."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -31,7 +37,6 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """From and to (batch, length, width)."""
         split = self.query_key_value(x).unflatten(-1, (3, self.heads, -1))
         query, key, value = split.permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -40,7 +45,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a small network at each place, both added to what was there."""
+    """A pre-norm transformer block on (batch, length, width)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -52,14 +57,13 @@ class Block(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """From and to (batch, length, width)."""
         x = x + self.attention(self.attention_norm(x))
         result: torch.Tensor = x + self.network(self.network_norm(x))
         return result
 
 
 class Sorter(nn.Module):
-    """Reads digits and goes on with the same digits in order; its head is its embedding."""
+    """Reads digits and continues with the same digits in order; the head is the embedding."""
 
     def __init__(self, width: int = 48, heads: int = 4, depth: int = 3) -> None:
         super().__init__()
@@ -73,7 +77,7 @@ class Sorter(nn.Module):
         self.head.weight = self.embedding.weight
 
     def forward(self, digits: torch.Tensor) -> torch.Tensor:
-        """Scores for the digit that follows each place: (batch, length) to (batch, length, 10)."""
+        """Logits of the next digit: (batch, length) to (batch, length, 10)."""
         places = torch.arange(digits.shape[1], device=digits.device)
         x = self.embedding(digits) + self.position(places)
         for block in self.blocks:
@@ -83,7 +87,7 @@ class Sorter(nn.Module):
 
     @torch.no_grad()
     def sort(self, digits: torch.Tensor) -> torch.Tensor:
-        """The digits in the order in which the model says them, the likeliest one each time."""
+        """The sorted digits, by greedy decoding."""
         said = digits
         for _ in range(LENGTH):
             said = torch.cat([said, self(said)[:, -1:].argmax(-1)], dim=1)
@@ -91,7 +95,7 @@ class Sorter(nn.Module):
 
 
 def make_batch(size: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random digits followed by themselves in order, and what the last places should say."""
+    """Random digits followed by their sorted order, and the targets of the last positions."""
     digits = torch.randint(DIGITS, (size, LENGTH), generator=generator)
     ordered = digits.sort(dim=1).values
     return torch.cat([digits, ordered[:, :-1]], dim=1), ordered
@@ -100,28 +104,28 @@ def make_batch(size: int, generator: torch.Generator) -> tuple[torch.Tensor, tor
 BATCH = 48
 RATE = 5e-3
 LINES = 6
-"""How often progress is told where there is no terminal to draw it on."""
+"""Lines of progress without a terminal."""
 
-Tell = Callable[[int, float, float], None]
+ShowProgress = Callable[[int, float, float], None]
 
 
 def train(file: Path, steps: int, console: Console) -> Sorter:
-    """Train a new model until it is done or the user has seen enough, recorded into a file."""
+    """Train a new model and record it into a file. Ctrl-C ends the training early."""
     with torch.random.fork_rng(devices=()), _one_thread():
         torch.manual_seed(0)
         model = Sorter()
         with (
             watch.watch(model, save=file, verbose=False) as watcher,
-            _telling(steps, console) as tell,
+            _progress(steps, console) as show_progress,
         ):
             try:
-                _train(model, watcher, steps, tell)
+                _train(model, watcher, steps, show_progress)
             except KeyboardInterrupt:
-                console.print("Stopped. This is what was seen until now:")
+                console.print("Stopped. This is what was recorded so far:")
     return model
 
 
-def _train(model: Sorter, watcher: Watcher, steps: int, tell: Tell) -> None:
+def _train(model: Sorter, watcher: Watcher, steps: int, show: ShowProgress) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
     random = torch.Generator().manual_seed(0)
@@ -137,12 +141,12 @@ def _train(model: Sorter, watcher: Watcher, steps: int, tell: Tell) -> None:
         watcher.log("loss", loss)
         watcher.log("accuracy", accuracy)
         watcher.log("learning_rate", schedule.get_last_lr()[0])
-        tell(step + 1, loss.item(), accuracy.item())
+        show(step + 1, loss.item(), accuracy.item())
 
 
 @contextlib.contextmanager
-def _telling(steps: int, console: Console) -> Iterator[Tell]:
-    """How far it is: a bar on a terminal, a few lines elsewhere."""
+def _progress(steps: int, console: Console) -> Iterator[ShowProgress]:
+    """A progress bar on a terminal, a few lines elsewhere."""
     if not console.is_terminal:
         yield lambda step, loss, accuracy: _print_line(console, steps, step, loss, accuracy)
         return
@@ -150,12 +154,12 @@ def _telling(steps: int, console: Console) -> Iterator[Tell]:
         TextColumn("Training a transformer to sort digits"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[shown]}"),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=steps, told="")
+        task = progress.add_task("", total=steps, shown="")
         yield lambda step, loss, accuracy: progress.update(
-            task, completed=step, told=f"loss {loss:.3f}   {accuracy:.0%} right"
+            task, completed=step, shown=f"loss {loss:.3f}   {accuracy:.0%} correct"
         )
 
 
@@ -163,12 +167,12 @@ def _print_line(console: Console, steps: int, step: int, loss: float, accuracy: 
     if step == 1:
         console.print("Training a transformer to sort digits")
     if step in (1, steps) or step % max(1, steps // LINES) == 0:
-        console.print(f"  step {step:>4} of {steps}   loss {loss:.3f}   {accuracy:4.0%} right")
+        console.print(f"  step {step:>4} of {steps}   loss {loss:.3f}   {accuracy:4.0%} correct")
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Operations this small take longer when threads have to agree on them."""
+    """Ops this small are slower on several threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -188,3 +192,48 @@ def print_report(model: Sorter, run: SavedRun, console: Console) -> None:
 
 def _digits(row: torch.Tensor) -> str:
     return " ".join(str(digit) for digit in row[0].tolist())
+
+
+def run(directory: Path | None = None, *, show: bool | None = None, steps: int = 300) -> None:
+    """Train, record into a new run file in the directory, save its page, and show it.
+
+    With `show` the terminal explorer opens, otherwise a report is printed. None: the explorer if
+    there is a terminal.
+    """
+    from torchglass.views.web.saved_page import write_page
+
+    console = Console(highlight=False, soft_wrap=True)
+    file = (directory or FOLDER) / f"{datetime.now():%Y%m%d-%H%M%S}{RUN_SUFFIX}"
+    model = train(file, steps, console)
+    page = file.with_suffix(".html")
+    with open_run(file) as recorded:
+        write_page(recorded.reader, page)
+        if show if show is not None else console.is_terminal and sys.stdin.isatty():
+            from torchglass.views.tui.app import run_explorer
+
+            run_explorer(recorded.reader)
+        else:
+            print_report(model, recorded, console)
+    _print_ways_on(console, file, page)
+
+
+def _print_ways_on(console: Console, file: Path, page: Path) -> None:
+    command, python = _called("torchglass"), _called(Path(sys.executable).name)
+    console.out(
+        f"""
+Run   {file}
+Page  {page} (one file, needs no server)
+
+Next
+  {command} explore {file}
+  {command} view {file}
+  {python} -c 'import torchglass as tg; print(tg.open("{file}"))'"""
+    )
+
+
+def _called(program: str) -> str:
+    """How to call a program beside our Python: by its name if the shell finds it."""
+    beside = Path(sys.executable).with_name(program)
+    if not beside.exists() or shutil.which(program) == str(beside):
+        return program
+    return os.path.relpath(beside)
