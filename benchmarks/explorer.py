@@ -177,10 +177,10 @@ class _Opening:
 
 
 def _open_ours(model: Any) -> tuple[Any, Callable[[], bool]]:
-    from torchglass.api.explorer_source import exhibit
+    from torchglass.api.explorer_source import make_source
     from torchglass.views.tui.app import ExplorerApp
 
-    app = ExplorerApp(exhibit(model))
+    app = ExplorerApp(make_source(model))
     return app, lambda: app.explorer.tree_panel.row_count > 1
 
 

@@ -17,7 +17,7 @@ from docs import examples, notebooks
 from docs.explorer_keys import PAGE, renewed
 from docs.page_pictures import photographs
 from tests.zoo_trace import AlexNet, Recurrent
-from torchglass.api.explorer_source import exhibit
+from torchglass.api.explorer_source import make_source
 from torchglass.demo import train
 from torchglass.results.run import open_run
 from torchglass.results.trace import Trace
@@ -68,14 +68,14 @@ def _of_the_explorer() -> Iterator[Path]:
     PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     yield PAGE
     model, words = GPT2(12, 96, 4, 1000, 64), torch.zeros(1, 16, dtype=torch.long)
-    shown = exhibit(model, (words,))
+    shown = make_source(model, (words,))
     walk = ["f", "F", "B", "down", "down", "down", "down", "z", "down", "down"]
     yield _picture("explorer-forward", shown, press=[*walk, "P"])
     yield _picture("explorer-code", shown, press=[*walk, "c"], theme=LIGHT.name)
     changed = GPT2(11, 96, 4, 1200, 64)
     yield _picture(
         "explorer-comparison",
-        exhibit(changed, against=model),
+        make_source(changed, against=model),
         press=["down", "down", "down", "down", "z"],
     )
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.explorer import shown
-from torchglass.api.explorer_source import exhibit
+from torchglass.api.explorer_source import make_source
 from torchglass.records.calls import Statistics
 from torchglass.records.measures import Measures
 from torchglass.records.trace import TraceRecord
@@ -20,7 +20,7 @@ def net() -> nn.Sequential:
 
 
 def test_a_forward_leaves_three_records() -> None:
-    reader = exhibit(net(), (torch.ones(3, 4),)).reader
+    reader = make_source(net(), (torch.ones(3, 4),)).reader
 
     assert reader.document(Statistics) is not None
     assert reader.document(TraceRecord) is not None
@@ -39,7 +39,9 @@ class Worded(nn.Module):
 def test_arguments_of_a_forward_may_have_the_names_of_options() -> None:
     x = torch.ones(2)
 
-    reader = exhibit(Worded(), (x,), {"target": x, "backward": x, "loss": x, "against": x}).reader
+    reader = make_source(
+        Worded(), (x,), {"target": x, "backward": x, "loss": x, "against": x}
+    ).reader
     measured = reader.document(Measures)
 
     assert measured is not None

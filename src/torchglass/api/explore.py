@@ -84,12 +84,12 @@ def walk_through(
     tensors: Mapping[tuple[str, int, str], torch.Tensor] | None = None,
 ) -> Server | None:
     """Explore a target whose forward arguments are passed separately from the options."""
-    from torchglass.api.explorer_source import exhibit
+    from torchglass.api.explorer_source import make_source
 
     if target is None and (inputs or kwargs):
         raise TargetError("the model comes first: tg.explore(model, *inputs)")
     if in_event_loop():
-        shown = exhibit(target, inputs, kwargs, against=against, unsafe=unsafe)
+        shown = make_source(target, inputs, kwargs, against=against, unsafe=unsafe)
         if shown.error is not None:
             raise shown.error
         return _open_page(shown.reader)
@@ -106,7 +106,7 @@ def walk_through(
         # The user's own code runs and prints before the screen is taken; reading may take longer.
         found = resolve(target)
         make = partial(
-            exhibit, found, inputs, kwargs, against=against, unsafe=unsafe, tensors=tensors
+            make_source, found, inputs, kwargs, against=against, unsafe=unsafe, tensors=tensors
         )
         source = make() if inputs or kwargs else make
         run_explorer(source, memory=None if config is None else config.memory())

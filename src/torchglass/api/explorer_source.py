@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from torchglass.analyse.model_diff import Comparison, compare
 from torchglass.analyse.nonfinite_cause import first_nan
@@ -19,6 +20,7 @@ from torchglass.records.trace import TraceRecord
 from torchglass.results.report import measures
 from torchglass.targets.names import resolve
 from torchglass.targets.readers import (
+    NOT_LIVE,
     hold,
     is_live,
     is_run,
@@ -31,9 +33,7 @@ from torchglass.targets.readers import (
 if TYPE_CHECKING:
     import torch
 
-    from torchglass.analyse.failure.failure import Failure
     from torchglass.records.attributes import LiveModel
-    from torchglass.records.reader import Reader
     from torchglass.results.statistics import Recording
     from torchglass.views.tui.app import ExplorerSource
     from torchglass.views.tui.preferences import SourceKind
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     Tensors = Mapping[tuple[str, int, str], torch.Tensor]
 
 TENSORS_BYTES = 1 << 28
-"""How much of what goes through a forward is kept to be looked at."""
+"""The most memory of inputs and outputs that are kept to be viewed."""
 
 
-def exhibit(
+def make_source(
     target: object,
     inputs: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -53,47 +53,25 @@ def exhibit(
     unsafe: bool = False,
     tensors: Tensors | None = None,
 ) -> ExplorerSource:
-    """Whatever a user points at, made ready to be looked at; with inputs a model is run.
+    """The source of the explorer for any target. With inputs, the model runs.
 
-    A forward that raises is shown up to there, with the explanation. `tensors` are those of a
-    recording of the model.
+    A forward that raises is shown up to that point, with the explanation. `tensors` are those of
+    a recording of the model.
     """
-    from torchglass.views.tui.app import ExplorerSource
-
-    found = resolve(target)
-    if inputs or kwargs:
-        if not is_live(found):
-            raise TargetError("only a live model can run: omit the inputs, or load it")
-        opened = _run(found, inputs, kwargs or {})
-    else:
-        opened = _opened(found, unsafe, tensors)
-    model = opened.reader.model()
-    return ExplorerSource(
-        kind=_kind(opened, bool(inputs or kwargs), compared=against is not None),
-        reader=opened.reader,
-        live=opened.live,
-        failure=opened.failure,
-        error=opened.error,
-        comparison=None if against is None else _compared(found, model, against, unsafe),
-    )
+    found, ran = resolve(target), bool(inputs or kwargs)
+    if ran and not is_live(found):
+        raise TargetError(NOT_LIVE)
+    source = _run(found, inputs, kwargs or {}) if ran else _opened(found, unsafe, tensors)
+    if against is None:
+        return replace(source, kind=_kind(source, ran))
+    model = source.reader.model()
+    return replace(source, kind="comparison", comparison=_compared(found, model, against, unsafe))
 
 
-class Opened(NamedTuple):
-    """A target as a reader, a way to get at its tensors, and the forward that raised, if any."""
-
-    reader: Reader
-    live: LiveModel | None = None
-    failure: Failure | None = None
-    error: BaseException | None = None
-
-
-def _kind(opened: Opened, ran: bool, *, compared: bool) -> SourceKind:
-    """What is explored."""
-    if compared:
-        return "comparison"
-    if opened.failure is not None:
+def _kind(source: ExplorerSource, ran: bool) -> SourceKind:
+    if source.failure is not None:
         return "failure"
-    reader = opened.reader
+    reader = source.reader
     if reader.last_step() >= 0 or not reader.finished():
         return "run"
     if not ran and reader.document(TraceRecord) is not None:
@@ -101,54 +79,47 @@ def _kind(opened: Opened, ran: bool, *, compared: bool) -> SourceKind:
     return "forward" if ran or reader.document(Statistics) is not None else "model"
 
 
-def _opened(target: object, unsafe: bool, tensors: Tensors | None = None) -> Opened:
-    """A target as it is, not run."""
-    from torchglass.results.trace import Trace as TraceResult
+def _opened(target: object, unsafe: bool, tensors: Tensors | None = None) -> ExplorerSource:
+    """A target that is not run."""
+    from torchglass.results.trace import Trace
+    from torchglass.views.tui.app import ExplorerSource
 
-    result = reader_of_result(target)
-    if isinstance(target, TraceResult) and result is not None:
-        from torchglass.capture.live.live_object import StoredObject, recorded_tensors
+    reader = reader_of_result(target)
+    if reader is None and not is_live(target):
+        reader = open_reader(target, unsafe=unsafe)
+    has_tensors = isinstance(target, Trace) or is_state(target) or _is_checkpoint(target)
+    if reader is not None and not has_tensors:
+        return ExplorerSource(reader=reader)
+    # Imports torch, which the file of a run does not need.
+    from torchglass.capture.live.live_object import LiveObject, StoredObject, recorded_tensors
 
-        seen = recorded_tensors(target.record, target.saved_tensors)
-        return Opened(result, StoredObject(target.model, {}, seen))
-    if result is not None:
-        return Opened(result)
-    if is_state(target):
-        from torchglass.capture.live.live_object import StoredObject
-
-        model = read(target)
-        return Opened(hold(model), StoredObject(model, tensors_of_target(target, unsafe)))
-    if is_live(target):
-        from torchglass.capture.live.live_object import LiveObject
-
+    if reader is None:
         before = _recorded_before(target)
-        documents = [before] if before.modules else []
+        reader = hold(read(target), *([before] if before.modules else []))
         live = LiveObject(target, calls=_by_call(tensors or {}))
-        return Opened(hold(read(target), *documents), live)
-    reader = open_reader(target, unsafe=unsafe)
-    if not _is_checkpoint(target):
-        return Opened(reader)
-    from torchglass.capture.live.live_object import StoredObject
-    from torchglass.capture.model.checkpoints import StoredTensors
-
-    stored = StoredTensors(target, unsafe=unsafe)
-    return Opened(reader, StoredObject(reader.model(), stored))
+        return ExplorerSource(reader=reader, live=live)
+    if isinstance(target, Trace):
+        seen = recorded_tensors(target.record, target.saved_tensors)
+        return ExplorerSource(reader=reader, live=StoredObject(target.model, {}, seen))
+    stored = StoredObject(reader.model(), tensors_of_target(target, unsafe))
+    return ExplorerSource(reader=reader, live=stored)
 
 
 def _is_checkpoint(target: object) -> TypeGuard[Path]:
     return isinstance(target, Path) and not is_run(target)
 
 
-def _run(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Opened:
-    """What forwards of a model show, and the model with what went through it."""
+def _run(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ExplorerSource:
+    """Statistics, trace, time, FLOPs, memory and findings of a forward."""
     from torch import nn
 
     from torchglass.api.observe import record
     from torchglass.api.trace import trace_forward
     from torchglass.capture.live.live_object import LiveObject
     from torchglass.capture.restore_state import retried_with_gradients
+    from torchglass.views.tui.app import ExplorerSource
 
-    # One after the other: tracing takes time that would be taken for the model's.
+    # One after the other: the time of tracing would count as the model's.
     error: Exception | None = None
     with _leaving_as_found(model), record(model, tensors=TENSORS_BYTES) as recording:
         try:
@@ -168,17 +139,18 @@ def _run(model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Open
     with contextlib.suppress(CaptureError):
         documents.append(retried_with_gradients(_measured)(model, inputs, kwargs))
     documents.append(_findings(model, inputs, kwargs, recording.calls, live))
-    return Opened(hold(read(model), *documents), live)
+    return ExplorerSource(reader=hold(read(model), *documents), live=live)
 
 
 def _failed(
     model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], recording: Recording
-) -> Opened | None:
-    """What a forward that raised shows; None where it cannot be explained, or ran this time."""
+) -> ExplorerSource | None:
+    """A forward that raised; None if it cannot be explained, or did not raise again."""
     from torch import nn
 
     from torchglass.capture.live.live_object import LiveObject
     from torchglass.results.explanation import explain
+    from torchglass.views.tui.app import ExplorerSource
 
     explained = explain(model, *inputs, **kwargs) if isinstance(model, nn.Module) else None
     if explained is None or explained.ok:
@@ -201,7 +173,7 @@ def _failed(
         Findings(findings=(finding,)),
     )
     live = LiveObject(model, calls=_by_call(recording.tensors))
-    return Opened(reader, live, failure, explained.error)
+    return ExplorerSource(reader=reader, live=live, failure=failure, error=explained.error)
 
 
 def _findings(
@@ -211,7 +183,7 @@ def _findings(
     calls: Sequence[ForwardStats],
     live: LiveModel,
 ) -> Findings:
-    """The NaN and Inf values in the weights and in what one forward made, the first one first."""
+    """The NaN and Inf values in the weights and the outputs of one forward, in order."""
     from torch import nn
 
     from torchglass.api.guard import guard
@@ -244,7 +216,7 @@ def _holders(finding: Finding) -> set[str]:
 
 
 def _by_call(tensors: Tensors) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
-    """What went into and came out of each call that was recorded, named as series are."""
+    """The recorded inputs and outputs of each call, named like series."""
     calls: dict[tuple[str, int], dict[str, torch.Tensor]] = {}
     for (path, number, place), tensor in tensors.items():
         side, _, inner = place.partition(".")
@@ -256,9 +228,9 @@ def _by_call(tensors: Tensors) -> dict[tuple[str, int], dict[str, torch.Tensor]]
 def _measured(
     model: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], *, gradients: bool = False
 ) -> Document:
-    """What the modules take, with a backward where the model is in training mode.
+    """Time, FLOPs and memory of the modules, with a backward if the model is in training mode.
 
-    FLOPs and memory are counted in one run, and time is taken in another.
+    FLOPs and memory are counted in one run, and time is measured in another.
     """
     from torchglass.capture.isolated_run import isolated_run
     from torchglass.capture.measure.flops import FlopObserver
@@ -329,7 +301,7 @@ def _compared(target: object, model: Model, against: object, unsafe: bool) -> Co
 
 
 def tensors_of_target(target: object, unsafe: bool) -> Mapping[str, Callable[[], torch.Tensor]]:
-    """How to get at the tensors of a target, by their dotted names; a record has none."""
+    """Functions that load the tensors of a target, by dotted name; a record has none."""
     if _is_checkpoint(target):
         from torchglass.capture.model.checkpoints import StoredTensors
 
@@ -337,20 +309,20 @@ def tensors_of_target(target: object, unsafe: bool) -> Mapping[str, Callable[[],
     if is_state(target):
         from torchglass.capture.model.checkpoint_files import checkpoint_tensors
 
-        return {
-            name: partial(_itself, tensor) for name, tensor in checkpoint_tensors([target]).items()
-        }
-    if not is_live(target):
-        return {}
-    from torchglass.capture.model.live_modules import modules_in
+        tensors = checkpoint_tensors([target])
+    elif is_live(target):
+        from torchglass.capture.model.live_modules import modules_in
 
-    return {
-        join_path(path, name): partial(_itself, tensor)
-        for path, module in modules_in(target)
-        for table in (module._parameters, module._buffers)
-        for name, tensor in table.items()
-        if tensor is not None
-    }
+        tensors = {
+            join_path(path, name): tensor
+            for path, module in modules_in(target)
+            for table in (module._parameters, module._buffers)
+            for name, tensor in table.items()
+            if tensor is not None
+        }
+    else:
+        tensors = {}
+    return {name: partial(_itself, tensor) for name, tensor in tensors.items()}
 
 
 def _itself(tensor: torch.Tensor) -> torch.Tensor:

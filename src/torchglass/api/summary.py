@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchglass.errors import TargetError
 from torchglass.records.findings import Findings
 from torchglass.targets.names import resolve
-from torchglass.targets.readers import is_live, is_reader, is_run, open_reader, read
+from torchglass.targets.readers import NOT_LIVE, is_live, is_reader, is_run, open_reader, read
 
 if TYPE_CHECKING:
     from torchglass.analyse.summary import Sort
@@ -87,7 +87,7 @@ def summary(
             fake=fake,
         )
     elif inputs or kwargs or input_size is not None or input_data is not None:
-        raise TargetError("only a live model can run: omit the inputs, or load the model")
+        raise TargetError(NOT_LIVE)
     else:
         record, calls = read(target, unsafe=unsafe), None
         run = _run_of(target)

@@ -13,7 +13,7 @@ from torchglass.errors import StoreError, TargetError, warn
 from torchglass.host_program import in_notebook
 from torchglass.records.reader import Reader
 from torchglass.targets.names import RUN_SUFFIX, find_targets, resolve
-from torchglass.targets.readers import is_live, open_reader, reader_of_result
+from torchglass.targets.readers import NOT_LIVE, is_live, open_reader, reader_of_result
 
 if TYPE_CHECKING:
     from torch import nn
@@ -162,7 +162,7 @@ def _traced(target: object, inputs: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
     model = resolve(target)
     if not is_live(model):
-        raise TargetError("only a live model can run: omit the inputs, or load the model")
+        raise TargetError(NOT_LIVE)
     return trace(cast("nn.Module", model), *inputs, save=None, **kwargs)
 
 

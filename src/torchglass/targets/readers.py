@@ -21,6 +21,7 @@ from torchglass.targets.names import RUN_SUFFIX, resolve
 if TYPE_CHECKING:
     from torchglass.results.trace import Trace
 
+NOT_LIVE = "only a live model can run: omit the inputs, or load the model"
 _DATABASE = b"SQLite format 3\0"
 
 

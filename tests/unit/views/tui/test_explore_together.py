@@ -203,12 +203,12 @@ def test_what_is_shown_is_written_to_a_file(
 def test_the_source_opens_in_the_users_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchglass.api.explorer_source import exhibit
+    from torchglass.api.explorer_source import make_source
 
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("VISUAL", "")
     monkeypatch.setenv("EDITOR", "")
-    app = ExplorerApp(exhibit(torch.nn.Linear(2, 2)))
+    app = ExplorerApp(make_source(torch.nn.Linear(2, 2)))
 
     async def story(pilot: Pilot[None]) -> None:
         await pilot.press("e")
