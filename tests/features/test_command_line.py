@@ -204,7 +204,7 @@ def test_the_help_groups_what_looks_and_what_runs(capsys: pytest.CaptureFixture[
     assert main(["--help"]) == 0
 
     text = capsys.readouterr().out
-    places = [text.index(word) for word in ("Look at", " tree ", "Run a", " trace ", "started")]
+    places = [text.index(word) for word in ("Show a", " tree ", "Run a", " trace ", "started")]
     assert places == sorted(places)
 
 
@@ -213,7 +213,7 @@ def test_the_help_says_what_each_target_is_for(capsys: pytest.CaptureFixture[str
     assert main(["view", "--help"]) == 0
 
     text = capsys.readouterr().out
-    assert re.search(r"--against.* Mark what changed", text)
+    assert re.search(r"--against.* Compare with this model", text)
     assert "OTHERS  More targets" in text
 
 
@@ -344,7 +344,7 @@ def test_the_explorer_without_a_terminal_prints_a_summary_and_says_so(
 
     printed = capsys.readouterr()
     assert printed.out == table
-    assert "needs a terminal; printing `torchglass summary net.py:Net`" in printed.err
+    assert "needs a terminal, so this is `torchglass summary net.py:Net`" in printed.err
     assert "`torchglass report net.py:Net --out page.html`" in printed.err
 
 

@@ -69,7 +69,9 @@ def test_a_port_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str],
 def test_only_one_result_is_printed(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     line = refusal(capsys, *words)
 
-    assert line == "--json and --csv cannot be printed together: write all but one to a file"
+    assert line == (
+        "only one result can go to stdout, not --json and --csv. Write the others to a file."
+    )
 
 
 def test_one_result_is_printed_and_another_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -342,7 +342,7 @@ def test_the_command_line_says_which_of_its_options_an_optimizer_cannot_do_with(
 ) -> None:
     assert main(["memory", net, "--input", "4x16", "--optimizer", "sgd", "--no-backward"]) == 2
 
-    assert "--optimizer needs the backward: leave --no-backward out" in capsys.readouterr().err
+    assert "--optimizer needs the backward. Remove --no-backward." in capsys.readouterr().err
 
 
 unused = nn.Linear(1000, 1000)

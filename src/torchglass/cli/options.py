@@ -11,7 +11,7 @@ from cyclopts import App, Group, Parameter
 from torchglass import __version__
 from torchglass.analyse.summary import Sort
 
-LOOKING = Group("Look at a model or a run", sort_key=1)
+LOOKING = Group("Show a model or a run", sort_key=1)
 RUNNING = Group("Run a model", sort_key=2)
 STARTING = Group("Get started", sort_key=3)
 
@@ -22,11 +22,14 @@ app = App(
     group_parameters="Options",
     help="""Turn a PyTorch model into a glass box.
 
-A TARGET is a model in a file, `net.py:Net`, or in a module, `torchvision.models:resnet18`: a
-class, an instance, or a function that gives one. It is also a checkpoint, `weights.safetensors`,
-`model.pt` or a folder of shards, or a recorded run, `runs/mnist.glass`.
+A TARGET is one of:
 
-`torchglass demo` shows it all on a small model. `torchglass COMMAND --help` has examples.
+- a model in a file or module: `net.py:Net`, `torchvision.models:resnet18` (a class, an instance,
+  or a function that returns one)
+- a checkpoint: `weights.safetensors`, `model.pt`, or a folder of shards
+- a recorded run: `runs/mnist.glass`
+
+Start with `torchglass demo`. Run `torchglass COMMAND --help` for examples.
 """,
     help_format="markdown",
     suppress_keyboard_interrupt=False,
@@ -48,7 +51,7 @@ Inputs = Annotated[
         negative="",
         show_default=False,
         help="Run one forward on a tensor of this shape: `1x3x224x224`, `2x16:long` (indices), "
-        "`mask=2x16:bool` (by name). Repeat it for each argument of forward.",
+        "`mask=2x16:bool` (by name). Repeat the option for each argument of forward.",
     ),
 ]
 
@@ -59,17 +62,17 @@ Debug = Annotated[Flag, Parameter(help="Show the traceback of an error.")]
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Common:
-    """What every command that takes any target understands."""
+    """The options of every command that takes any target."""
 
     unsafe: Flag = False
-    """Run code stored in the checkpoint. Only for files that you trust."""
+    """Allow the checkpoint to run the code it contains (pickle). Only for files you trust."""
     debug: Debug = False
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class DisplayOptions:
-    """What of a model is shown, and in which order."""
+    """What to show of a model, and in which order."""
 
     input: Inputs = ()
     fake: Flag = False
@@ -77,9 +80,9 @@ class DisplayOptions:
     depth: int | None = None
     """Levels below the model to show."""
     sort: Sort | None = None
-    """Sort siblings by this."""
+    """Sort the modules of each parent by this."""
     fold: Flag = False
-    """Show identical siblings as one row."""
+    """Show repeated modules as one row."""
 
 
 USUAL = Common()

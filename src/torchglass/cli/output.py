@@ -49,7 +49,8 @@ def expect_one_printed(**files: Path | None) -> None:
     printed = [f"--{name}" for name, file in files.items() if file == STDOUT]
     if len(printed) > 1:
         raise TargetError(
-            f"{' and '.join(printed)} cannot be printed together: write all but one to a file"
+            f"only one result can go to stdout, not {' and '.join(printed)}. "
+            "Write the others to a file."
         )
 
 
@@ -151,7 +152,7 @@ def _describe(error: Exception) -> str:
     # code is on the stack.
     is_ours = all(_is_library(Path(frame.filename), torch=False) for frame in frames)
     if is_ours and not isinstance(error, OSError):
-        return f"{text}: a bug in Torchglass, please report it"
+        return f"{text}. This is a bug in Torchglass: please report it."
     theirs = _users_frames(error)
     place = f" at {os.path.relpath(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else ""
     notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()) if "\n" not in note)

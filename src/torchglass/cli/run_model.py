@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from torchglass.results.report import ModuleReport
     from torchglass.results.trace import Trace
 
-Depth = Annotated[
-    int | None,
-    Parameter(help="Levels to show; by default as many as about 100 rows allow."),
-]
 Backward = Annotated[
     bool,
     Parameter(
@@ -47,47 +43,51 @@ Backward = Annotated[
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Files:
-    """Files to write the results to."""
+class ReportOptions:
+    """The options of all commands that print a table of modules."""
 
+    depth: int | None = None
+    """Levels to show. Default: as many as fit in about 100 rows."""
+    sort: Sort | None = None
+    """Sort by the measured value: `total` (within each parent) or `self` (all modules)."""
     json: File | None = None
-    """Write JSON to a file; `-` prints it."""
+    """Write JSON to this file; `-` prints it."""
     csv: File | None = None
-    """Write CSV, a line per module, to a file; `-` prints it."""
+    """Write CSV, one line per module, to this file; `-` prints it."""
+    debug: Debug = False
 
-    def check(self) -> None:
-        """Refuse both on stdout."""
-        expect_one_printed(json=self.json, csv=self.csv)
+    def export(self, result: ModuleReport[Any]) -> bool:
+        """Write the requested files; whether stdout is still free."""
+        for path, to_format in ((self.json, result.to_json), (self.csv, result.to_csv)):
+            if path is not None:
+                export(to_format, path)
+        return STDOUT not in (self.json, self.csv)
+
+    def show(self, result: ModuleReport[Any], *, ops: bool) -> bool:
+        """Write the requested files, or print the tables; whether stdout is still free."""
+        if not self.export(result):
+            return False
+        print(result.table(sort=self.sort, depth=self.depth, width=terminal_width()))
+        if ops:
+            print(result.op_table(width=terminal_width()))
+        return True
 
 
-NO_FILES = Files()
+DEFAULTS = ReportOptions()
+
+
+def _measure(
+    verb: Callable[..., Any], target: Path, input: Inputs, report: ReportOptions, **options: Any
+) -> Any:
+    expect_one_printed(json=report.json, csv=report.csv)
+    return _run(verb, target, input, **options)
 
 
 def _run(verb: Callable[..., Any], target: Path, input: Inputs, **options: Any) -> Any:
-    """What a verb returns for a model and its inputs; what their code prints goes to stderr."""
+    """The result of a verb on a model and its inputs. What the model prints goes to stderr."""
     with stdout_for_results():
         model, inputs, named = ready_to_run(target, input, fake=options.get("fake", False))
         return verb(model, *inputs, **options, **named)
-
-
-def _show(
-    result: ModuleReport[Any], files: Files, sort: Sort | None, depth: int | None, *, ops: bool
-) -> bool:
-    """Print a report or write its files; whether more may be printed."""
-    if _export(result, files):
-        return False
-    print(result.table(sort=sort, depth=depth, width=terminal_width()))
-    if ops:
-        print(result.op_table(width=terminal_width()))
-    return True
-
-
-def _export(result: ModuleReport[Any], files: Files) -> bool:
-    """Write the files that are wanted; whether one was printed, so that nothing else is to be."""
-    for path, to_format in ((files.json, result.to_json), (files.csv, result.to_csv)):
-        if path is not None:
-            export(to_format, path)
-    return STDOUT in (files.json, files.csv)
 
 
 @app.command
@@ -99,13 +99,10 @@ def flops(
     backward: Flag = False,
     fake: Flag = False,
     timed: Flag = False,
-    depth: Depth = None,
-    sort: Sort | None = None,
     ops: Flag = False,
-    files: Files = NO_FILES,
-    debug: Debug = False,
+    report: ReportOptions = DEFAULTS,
 ) -> None:
-    """Print how many floating-point operations each module of a model takes.
+    """Count the floating-point operations (FLOPs) of each module.
 
     ```
     torchglass flops torchvision.models:resnet18 --input 1x3x224x224
@@ -121,16 +118,15 @@ def flops(
         Run on fake tensors: no memory, no arithmetic.
     timed
         Also measure FLOP/s.
-    sort
-        Sort by FLOPs: `total` (within each parent) or `self` (all modules).
     ops
         Also print the largest ops.
     """
     from torchglass.api import measure
 
-    files.check()
-    options = {"backward": backward, "fake": fake, "timed": timed}
-    _show(_run(measure.flops, target, input, **options), files, sort, depth, ops=ops)
+    result = _measure(
+        measure.flops, target, input, report, backward=backward, fake=fake, timed=timed
+    )
+    report.show(result, ops=ops)
 
 
 @app.command
@@ -142,14 +138,11 @@ def memory(
     backward: Backward = True,
     optimizer: str | None = None,
     fake: Flag = False,
-    depth: Depth = None,
-    sort: Sort | None = None,
     ops: Flag = False,
     peak: Flag = False,
-    files: Files = NO_FILES,
-    debug: Debug = False,
+    report: ReportOptions = DEFAULTS,
 ) -> None:
-    """Print the memory that each module takes in a training step, and what the peak consists of.
+    """Measure the memory of each module in a training step, and what the peak consists of.
 
     ```
     torchglass memory torchvision.models:resnet18 --input 8x3x224x224 --optimizer adamw
@@ -162,22 +155,19 @@ def memory(
     optimizer
         Also step this optimizer of torch.optim: `adam`, `adamw`, `sgd` …
     fake
-        Predict from fake tensors, without taking memory.
-    sort
-        Sort by share of the peak: `total` (within each parent) or `self` (all modules).
+        Predict the memory from fake tensors, without allocating it.
     ops
-        Also print the ops that take most.
+        Also print the ops that allocate most.
     peak
         Also print what the peak consists of.
     """
     from torchglass.api import measure
 
     if optimizer is not None and not backward:
-        raise TargetError("--optimizer needs the backward: leave --no-backward out")
-    files.check()
+        raise TargetError("--optimizer needs the backward. Remove --no-backward.")
     options = {"backward": backward, "optimizer": optimizer, "fake": fake}
-    result = _run(measure.memory, target, input, **options)
-    if _show(result, files, sort, depth, ops=ops) and peak:
+    result = _measure(measure.memory, target, input, report, **options)
+    if report.show(result, ops=ops) and peak:
         print(result.peak_table(width=terminal_width()))
 
 
@@ -190,15 +180,12 @@ def profile(
     backward: Backward = True,
     warmup: Annotated[int, Parameter(validator=Number(gte=0))] = 3,
     repeats: Annotated[int, Parameter(validator=Number(gte=1))] = 10,
-    depth: Depth = None,
-    sort: Sort | None = None,
     ops: Flag = False,
     layers: Flag = False,
-    files: Files = NO_FILES,
     trace: Path | None = None,
-    debug: Debug = False,
+    report: ReportOptions = DEFAULTS,
 ) -> None:
-    """Print how long each module of a model takes, forward and backward.
+    """Time each module, forward and backward.
 
     ```
     torchglass profile torchvision.models:resnet18 --input 1x3x224x224
@@ -213,8 +200,6 @@ def profile(
         Untimed runs before the timed ones.
     repeats
         Timed runs; the fastest is shown.
-    sort
-        Sort by time: `total` (within each parent) or `self` (all modules).
     ops
         Also time each op, with more overhead, and print the slowest.
     layers
@@ -224,15 +209,14 @@ def profile(
     """
     from torchglass.api import measure
 
-    files.check()
     options = {"backward": backward, "warmup": warmup, "repeats": repeats}
-    with_ops = ops or bool(trace or files.json)
-    result = _run(measure.profile, target, input, **options, ops=with_ops)
+    with_ops = ops or bool(trace or report.json)
+    result = _measure(measure.profile, target, input, report, **options, ops=with_ops)
     if trace:
         tell(f"wrote {result.to_chrome_trace(trace)}")
     if not layers:
-        _show(result, files, sort, depth, ops=ops)
-    elif not _export(result, files):
+        report.show(result, ops=ops)
+    elif report.export(result):
         print(result.overlay(width=terminal_width()))
         if ops:
             print(result.op_table(width=terminal_width()))
@@ -251,7 +235,7 @@ def trace(
     out: Path | None = None,
     debug: Debug = False,
 ) -> None:
-    """Print every operation of one forward: name, shape and module.
+    """Record one forward and print every op: name, shape and module.
 
     ```
     torchglass trace net.py:Net --input 1x3x32x32
@@ -262,16 +246,15 @@ def trace(
     Parameters
     ----------
     op
-        Print this operation alone, with its values, parents and source line.
+        Print only this op, with its values, parents and source line.
     draw
-        Write a drawing: `.svg`, `.png` or `.pdf`.
+        Write a drawing to this file: `.svg`, `.png` or `.pdf`.
     depth
-        Close modules this many levels down in the drawing; 99 opens all. By default all are open
-        up to about 300 nodes.
+        Levels to draw. Default: all, up to about 300 nodes.
     level
         Record `torch` functions or `aten` kernels.
     out
-        Save the trace to a file and its tensors beside it.
+        Save the trace to this file, and its tensors beside it.
     """
     from torchglass.api.trace import trace_forward
 
@@ -289,7 +272,7 @@ def trace(
 
 @app.command
 def explain(target: Model, /, *, input: Inputs = (), debug: Debug = False) -> None:
-    """Run one forward and explain its error: the tensors involved, where they come from, what fits.
+    """Run one forward and explain its error: the op, its shapes, and what would fit.
 
     ```
     torchglass explain net.py:Net --input 1x4x32x32
@@ -315,7 +298,7 @@ def inspect(
     out: File | None = None,
     debug: Debug = False,
 ) -> None:
-    """Print what each module does: shapes, time, memory, gradients, NaN and Inf.
+    """Inspect each module: shapes, time, memory, gradients, NaN and Inf.
 
     ```
     torchglass inspect torchvision.models:resnet18 --input 1x3x224x224
@@ -327,9 +310,9 @@ def inspect(
     backward
         Also run backward (on the sum of the outputs).
     depth
-        Inspect only this many levels below the model.
+        Levels below the model to inspect. Default: all.
     out
-        Write Inspector Gadgets' JSON to this file, `-` for stdout.
+        Write Inspector Gadgets' JSON to this file; `-` prints it.
     """
     from torchglass.api import observe
 
@@ -345,7 +328,7 @@ def inspect(
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr that goes when all is done; none where nobody is looking."""
+    """A progress bar on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -360,7 +343,7 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
 
 @app.command
 def replay(file: Path, /, *, debug: Debug = False) -> None:
-    """Rerun the operation that produced a NaN or Inf, from a guard's dump.
+    """Rerun the op that produced a NaN or Inf, from a dump of `tg.guard`.
 
     ```
     torchglass replay dumps/001-attention-sqrt.safetensors

@@ -50,7 +50,7 @@ def summary(
     csv: File | None = None,
     common: Common = USUAL,
 ) -> None:
-    """Print the modules of a model with shapes, parameters and memory.
+    """Print the modules of a model with shapes, parameters and sizes.
 
     ```
     torchglass summary torchvision.models:resnet18 --input 1x3x224x224
@@ -101,7 +101,7 @@ def explore(
     against: Path | None = None,
     common: Common = USUAL,
 ) -> None:
-    """Walk through a model or a run in the terminal; `?` shows the keys, `q` leaves.
+    """Browse a model or a run in the terminal. Press `?` for the keys and `q` to quit.
 
     ```
     torchglass explore net.py:Net --input 1x3x224x224
@@ -109,21 +109,21 @@ def explore(
     torchglass explore after.safetensors --against before.safetensors
     ```
 
-    Without a target it offers the runs and checkpoints of the current folder, and without a
-    terminal it prints what `summary` does.
+    Without a target it lists the runs and checkpoints in the current folder. Without a terminal
+    it prints the same as `summary`.
 
     Parameters
     ----------
     against
-        Mark what changed from this model or checkpoint.
+        Compare with this model or checkpoint.
     """
     from torchglass.api import explore
 
     if target is not None and not has_terminal():
         compared = f"{target} {against}" if against else target
         tell(
-            f"the explorer needs a terminal; printing `torchglass summary {target}` "
-            f"instead. `torchglass report {compared} --out page.html` writes a page"
+            f"the explorer needs a terminal, so this is `torchglass summary {target}`. "
+            f"`torchglass report {compared} --out page.html` writes a web page."
         )
         print(_summary(target, DisplayOptions(input=input), common).table(width=terminal_width()))
         return
@@ -146,7 +146,7 @@ def view(
     open: Flag = False,
     common: Common = USUAL,
 ) -> None:
-    """Show a model or a run in the browser, until Ctrl-C; more than one to compare them.
+    """Show a model or a run in the browser, until Ctrl-C. Several targets are compared.
 
     ```
     torchglass view runs/mnist.glass
@@ -159,9 +159,9 @@ def view(
     others
         More targets to compare with the first.
     port
-        Port to listen on, on this machine only.
+        Port of the server, which only this machine can reach.
     root_path
-        Path prefix of the page behind a proxy.
+        Path prefix under which a proxy serves the page.
     open
         Open the page in the browser.
     """
@@ -180,7 +180,7 @@ def view(
             **named,
         )
     with contextlib.suppress(KeyboardInterrupt):
-        print(f"{server.url}\nCtrl-C ends it.", flush=True)
+        print(f"{server.url}\nPress Ctrl-C to stop.", flush=True)
         server.wait()
 
 
@@ -190,7 +190,7 @@ def view(
 def report(
     target: Target, /, *others: Path, out: Path, input: Inputs = (), common: Common = USUAL
 ) -> None:
-    """Write the page of a model or a run as one HTML file that needs no server.
+    """Write the web page of a model or a run as one HTML file that needs no server.
 
     ```
     torchglass report runs/mnist.glass --out mnist.html
@@ -199,7 +199,7 @@ def report(
     Parameters
     ----------
     others
-        More targets to compare with.
+        More targets to compare with the first.
     out
         The file to write.
     """
@@ -212,7 +212,7 @@ def report(
 
 
 def _with_inputs(target: Path, texts: Inputs) -> tuple[object, list[Any], dict[str, Any]]:
-    """A target, and what it is to be run on; a target that is not run is left as it was named."""
+    """A target and its inputs; a target without inputs stays a name."""
     return ready_to_run(target, texts) if texts else (target, [], {})
 
 
@@ -242,7 +242,7 @@ def demo(
     steps: Annotated[int, Parameter(validator=Number(gte=1))] = 300,
     debug: Debug = False,
 ) -> None:
-    """Train a small model under tg.watch, then explore what was recorded.
+    """Train a small model under `tg.watch`, then explore the recorded run.
 
     ```
     torchglass demo
@@ -252,9 +252,9 @@ def demo(
     Parameters
     ----------
     folder
-        Folder for the run and its page; `torchglass-demo` by default.
+        Folder for the run and its page. Default: `torchglass-demo`.
     steps
-        Training steps.
+        Number of training steps.
     """
     from torchglass.demo import run
 
@@ -263,7 +263,7 @@ def demo(
 
 @app.command(group=STARTING)
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
-    """Print the script for Tab completion in a shell.
+    """Print the script for Tab completion in your shell.
 
     ```
     torchglass completion bash >> ~/.bashrc

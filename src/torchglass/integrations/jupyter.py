@@ -44,7 +44,7 @@ def install(shell: Shell, explore: Callable[..., Any]) -> None:
         given = shell.ev(f"({expression},)")
         return explore(*given)
 
-    magic.__doc__ = "Walk through a model, a run or a checkpoint: %explore model[, inputs]"
+    magic.__doc__ = "Browse a model, a run or a checkpoint: %explore model[, inputs]"
     shell.register_magic_function(magic, magic_kind="line", magic_name="explore")
     shell.register_magic_function(magic, magic_kind="line", magic_name="EMA")
 
