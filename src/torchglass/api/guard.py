@@ -68,48 +68,23 @@ def guard(
     expect_module(model, "guard")
     if on not in ("raise", "warn", "record"):
         raise TargetError(f'on is "raise", "warn" or "record", not {on!r}')
-    block = _guarding(
-        model,
-        on,
-        backward=backward,
-        cheap=cheap,
-        allow=expect_names("allow", allow),
-        folder=None if dump is None else Path(dump),
-    )
-    return FencedBlock(block, lambda: _guard_of_nothing(on), "the guard checks nothing")
-
-
-def _guard_of_nothing(on: On) -> Guard:
     from torchglass.results.guard import Guard
 
-    return Guard(on)
+    found, allowed = Guard(on), expect_names("allow", allow)
 
+    @uninterruptible
+    def guarded() -> Iterator[Guard]:
+        from torchglass.capture.guard.finding_report import FindingReport
+        from torchglass.capture.guard.guard import guarding, rerunning
+        from torchglass.capture.guard.op_dump import Dumper
 
-@uninterruptible
-def _guarding(
-    model: nn.Module,
-    on: On,
-    *,
-    backward: bool,
-    cheap: bool,
-    allow: tuple[str, ...],
-    folder: Path | None,
-) -> Iterator[Guard]:
-    from torchglass.capture.guard.finding_report import FindingReport
-    from torchglass.capture.guard.guard import guarding, rerunning
-    from torchglass.capture.guard.op_dump import Dumper
-    from torchglass.results.guard import Guard
+        dumper = None if dump is None else Dumper(Path(dump))
+        repeat = on == "raise"
+        report = FindingReport(model, found.report, allow=allowed, dumper=dumper, repeat=repeat)
+        with (rerunning if cheap else guarding)(report, backward=backward):
+            yield found
 
-    found = Guard(on)
-    report = FindingReport(
-        model,
-        found.report,
-        allow=allow,
-        dumper=None if folder is None else Dumper(folder),
-        repeat=on == "raise",
-    )
-    with (rerunning if cheap else guarding)(report, backward=backward):
-        yield found
+    return FencedBlock(guarded(), lambda: found, "the guard checks nothing")
 
 
 def replay(path: str | PathLike[str]) -> Replay:

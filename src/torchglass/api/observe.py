@@ -105,24 +105,18 @@ def record(
     expect_one_of("level", level, get_args(Level))
     expect_at_least(1, "keep", keep)
     expect_at_least(0, "tensors, True or how many bytes to keep,", tensors)
+    from torchglass.capture.observe.recorder import recording_statistics, statistics_recorder
+    from torchglass.results.statistics import Recording
+
+    name, budget = type(model).__name__, _BUDGET_BYTES if tensors is True else int(tensors)
+
+    @uninterruptible
+    def recording() -> Iterator[Recording]:
+        with recording_statistics(model, level=level, keep=keep, budget_bytes=budget) as recorder:
+            yield Recording(recorder, name)
+
     return FencedBlock(
-        _recording(model, level, keep, _BUDGET_BYTES if tensors is True else int(tensors)),
-        lambda: _nothing_recorded(type(model).__name__),
+        recording(),
+        lambda: Recording(statistics_recorder(()), name),
         "statistics were not recorded",
     )
-
-
-def _nothing_recorded(name: str) -> Recording:
-    from torchglass.capture.observe.recorder import statistics_recorder
-    from torchglass.results.statistics import Recording
-
-    return Recording(statistics_recorder(()), name)
-
-
-@uninterruptible
-def _recording(model: object, level: Level, keep: int, budget: int) -> Iterator[Recording]:
-    from torchglass.capture.observe.recorder import recording_statistics
-    from torchglass.results.statistics import Recording
-
-    with recording_statistics(model, level=level, keep=keep, budget_bytes=budget) as recorder:
-        yield Recording(recorder, type(model).__name__)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -102,7 +103,7 @@ def trace_forward(
     output = None
     with _telling_of_errors(model, level=level, **options) as tape:
         output = model(*args, **kwargs)
-    return Trace(lambda: tape.captured, _reading(model), output=output)
+    return Trace(lambda: tape.captured, partial(_structure, model), output=output)
 
 
 def tracing(
@@ -140,28 +141,20 @@ def tracing(
     """
     expect_module(model, "tracing")
     _expect_level(level)
-    return FencedBlock(
-        _tracing(model, save=save, gradients=gradients, level=level),
-        lambda: _nothing_traced(model),
-        "the trace is lost",
-    )
-
-
-def _nothing_traced(model: nn.Module) -> Trace:
     from torchglass.results.trace import Trace
+
+    read = partial(_structure, model)
+
+    @contextlib.contextmanager
+    def traced() -> Iterator[Trace]:
+        options = {"save": save, "gradients": gradients, "level": level}
+        with _telling_of_errors(model, **options) as tape:
+            yield Trace(lambda: tape.captured, read)
 
     def fail() -> Any:
         raise CaptureError("there is no trace: tracing could not start (see the warning)")
 
-    return Trace(fail, _reading(model))
-
-
-@contextlib.contextmanager
-def _tracing(model: nn.Module, **options: Any) -> Iterator[Trace]:
-    from torchglass.results.trace import Trace
-
-    with _telling_of_errors(model, **options) as tape:
-        yield Trace(lambda: tape.captured, _reading(model))
+    return FencedBlock(traced(), lambda: Trace(fail, read), "the trace is lost")
 
 
 def _expect_level(level: object) -> None:
@@ -260,7 +253,9 @@ def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[PassCapture
             yield tape
     except Exception as error:
         with contextlib.suppress(Exception):
-            failed = _trace_of_error(Trace(lambda: tape.captured, _reading(model)))
+            failed = Trace(lambda: tape.captured, partial(_structure, model))
+            # The trace is not pickled together with the exception.
+            failed.is_left_out_of_pickles = True
             error.trace = failed  # type: ignore[attr-defined]
             # Python 3.10 has no notes.
             if hasattr(error, "add_note"):
@@ -272,16 +267,7 @@ def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[PassCapture
         raise
 
 
-def _trace_of_error(trace: Trace) -> Trace:
-    """A trace that is not pickled together with the exception it belongs to."""
-    trace.is_left_out_of_pickles = True
-    return trace
+def _structure(model: nn.Module) -> Model:
+    from torchglass.capture.model.structure import read_model
 
-
-def _reading(model: nn.Module) -> Callable[[], Model]:
-    def read() -> Model:
-        from torchglass.capture.model.structure import read_model
-
-        return read_model(model)
-
-    return read
+    return read_model(model)

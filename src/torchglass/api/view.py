@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, cast, over
 from torchglass.errors import StoreError, TargetError, warn
 from torchglass.host_program import in_notebook
 from torchglass.records.reader import Reader
-from torchglass.targets.names import RUN_SUFFIX, find_targets, resolve
+from torchglass.targets.names import RUN_SUFFIX, changed_at, find_targets, resolve
 from torchglass.targets.readers import NOT_LIVE, is_live, open_reader, reader_of_result
 
 if TYPE_CHECKING:
@@ -177,19 +177,11 @@ def _runs_in(target: object) -> list[Path]:
     """The run files in a folder, the latest first; none where it is anything else."""
     if not _is_folder(target):
         return []
-    return sorted(Path(target).rglob(f"*{RUN_SUFFIX}"), key=_written_at, reverse=True)
+    return sorted(Path(target).rglob(f"*{RUN_SUFFIX}"), key=changed_at, reverse=True)
 
 
 def _is_folder(target: object) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(target, (str, os.PathLike)) and Path(target).is_dir()
-
-
-def _written_at(path: Path) -> float:
-    """When a file was last written; one that is gone by now counts as the oldest."""
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def _awaits_runs(target: object) -> bool:

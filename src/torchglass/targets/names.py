@@ -28,7 +28,7 @@ from torchglass.errors import TargetError
 RUN_SUFFIX = ".glass"
 
 _MOST_NAMES = 12
-_FILE_SUFFIXES = (RUN_SUFFIX, ".safetensors", ".pt", ".pth", ".pt2", ".bin", ".ckpt", ".json")
+_TARGET_SUFFIXES = (RUN_SUFFIX, ".safetensors", ".pt", ".pth", ".pt2", ".bin", ".ckpt")
 _KINDS = (
     f"FILE.py:NAME, MODULE:NAME, a checkpoint (.safetensors, .pt, .pt2) or a run (*{RUN_SUFFIX})"
 )
@@ -70,7 +70,7 @@ def _incomplete(text: str) -> TargetError:
     if not text:
         return TargetError(f"no target given: name {_KINDS}")
     path = Path(text).expanduser()
-    if path.suffix in _FILE_SUFFIXES or (not path.exists() and os.sep in text):
+    if path.suffix in (*_TARGET_SUFFIXES, ".json") or (not path.exists() and os.sep in text):
         return TargetError(f"there is no file {text}{_near_files(path)}")
     with _staying_alive(text):
         found = _models_in(_import(text))
@@ -232,20 +232,19 @@ def _models_in(module: ModuleType) -> list[str]:
     return [name for name, value in vars(module).items() if offers(name, value)]
 
 
-_TARGETS = {RUN_SUFFIX, ".safetensors", ".pt", ".pth", ".pt2", ".bin", ".ckpt"}
 _DEPTH = 3
 _MOST = 200
 
 
 def find_targets(folder: Path) -> list[Path]:
     """The files that can be opened in a folder and its subfolders, latest first."""
-    return find_files(folder, lambda path: path.suffix in _TARGETS)
+    return find_files(folder, lambda path: path.suffix in _TARGET_SUFFIXES)
 
 
 def find_files(folder: Path, is_wanted: Callable[[Path], bool]) -> list[Path]:
     """Some files in a folder and its subfolders, latest first."""
     found = filter(is_wanted, _files(folder, _DEPTH))
-    return sorted(found, key=_changed, reverse=True)[:_MOST]
+    return sorted(found, key=changed_at, reverse=True)[:_MOST]
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:
@@ -262,7 +261,8 @@ def _files(folder: Path, depth: int) -> Iterator[Path]:
             yield path
 
 
-def _changed(path: Path) -> float:
+def changed_at(path: Path) -> float:
+    """When a file was last written; a file that is gone by now counts as the oldest."""
     try:
         return path.stat().st_mtime
     except OSError:
