@@ -9,6 +9,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,8 @@ def run_all(cases: Sequence[Case], log_freqs: Iterable[int], workers: int) -> li
     # Workers import torch afresh: a forked process inherits its threads in an unknown state.
     context = multiprocessing.get_context("spawn")
     results = []
-    with context.Pool(workers, initializer=_begin) as pool:
-        for number, result in enumerate(pool.imap(_run, tasks, chunksize=4), 1):
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as pool:
+        for number, result in enumerate(pool.map(_run, tasks), 1):
             results.append(result)
             if number % 20 == 0 or result.error:
                 said = f"{number}/{len(tasks)} {result.case} {result.error}"
