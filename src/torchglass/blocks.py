@@ -41,22 +41,28 @@ _fence = Fence("Torchglass could not clean up completely")
 class deferred_signals:  # noqa: N801 - used like contextlib.suppress
     """A with-block that defers Python's signal handlers to its end.
 
-    Signals are handled in the main thread only, so it does nothing elsewhere.
+    Signals are handled in the main thread only, so it does nothing elsewhere. Nor does it inside
+    another one: changing handlers takes longer than most of what is done in such a block.
     """
 
     __slots__ = ("_came", "_handlers")
+    _is_open = False
+    """Whether such a block is open in the main thread."""
 
     def __init__(self) -> None:
         self._handlers: list[tuple[int, Callable[[int, FrameType | None], Any]]] = []
         self._came: list[tuple[int, FrameType | None]] = []
 
     def __enter__(self) -> None:
+        if deferred_signals._is_open:
+            return
         try:
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
                 if callable(handler):
                     self._handlers.append((number, handler))
                     signal.signal(number, self._note)
+            deferred_signals._is_open = bool(self._handlers)
         except ValueError:
             # Not the main thread.
             self._handlers.clear()
@@ -65,7 +71,10 @@ class deferred_signals:  # noqa: N801 - used like contextlib.suppress
             raise
 
     def __exit__(self, *error: object) -> None:
+        if not self._handlers:
+            return
         handlers = dict(self._handlers)
+        deferred_signals._is_open = False
         self._restore()
         for number, frame in self._came:
             handlers[number](number, frame)

@@ -58,7 +58,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
@@ -119,7 +119,7 @@ class ModuleStack(Generic[OpenCall]):
         self.current = self._outside = outside
         # The modules are kept, so that no other object gets the id of one of them.
         self._located = {id(module): (path, module) for path, module in modules}
-        self._numbers: Counter[str] = Counter()
+        self._numbers: defaultdict[str, int] = defaultdict(int)
         self._fence = Fence(lost)
 
     def begin(
@@ -152,8 +152,8 @@ class ModuleStack(Generic[OpenCall]):
 
     def count(self, path: str) -> int:
         """Count a call, and give its number."""
-        number = self._numbers[path] = self._numbers[path] + 1
-        return number
+        self._numbers[path] += 1
+        return self._numbers[path]
 
     def is_recomputation(self) -> bool:
         """Whether autograd runs what runs now, as it does when a checkpoint runs a part again."""

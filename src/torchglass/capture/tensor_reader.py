@@ -7,8 +7,9 @@ rules:
 - **No tensor is kept alive.** A reading holds numbers. Only `StatisticsReader(copy_bytes=…)` keeps
   copies, up to a number of bytes.
 - **Each state of a tensor is read once.** The output of one module is the input of the next. A
-  tensor is recognised by its id, by `identity_of` (ids are used again) and by its version counter,
-  which every in-place write raises. Tensors of inference mode have no version and are always read.
+  tensor is recognised by its id, by the memory it shows (ids are used again) and by its version
+  counter, which every in-place write raises. Tensors of inference mode have no version and are
+  always read.
 - **Small tensors are measured together.** One by one they would take longer to measure than they
   took to compute. A copy goes into a row of a `TensorBatch`; a full batch is measured in a few
   calls, and `finish` measures the rest. Until then a reading has no statistics.
@@ -37,6 +38,7 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -48,7 +50,7 @@ import torch
 
 from torchglass.capture.tensor.description import describe
 from torchglass.capture.tensor.histograms import Numbers, grids
-from torchglass.capture.tensor.memory_extent import identity_of
+from torchglass.capture.tensor.memory_extent import view_of
 from torchglass.capture.tensor.moments import (
     Rows,
     measure,
@@ -70,7 +72,7 @@ _SAMPLE = 4096
 """How many values of a tensor the level "cheap" looks at."""
 _MOST_KINDS = 1 << 12
 _STRIDED = torch.strided
-_Tensor = torch.Tensor
+_weak = weakref.ref
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _BATCHED_DTYPES = {
     *(torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.bool),
@@ -82,13 +84,9 @@ _BATCHED_DTYPES = {
 class Reading:
     """What a tensor was at one time."""
 
-    __slots__ = ("identity", "is_pending", "requires_grad", "stats", "version")
+    __slots__ = ("is_pending", "requires_grad", "stats")
 
-    def __init__(self, *, requires_grad: bool) -> None:
-        self.identity: tuple[Any, ...] = ()
-        """What tells the tensor from others, if it may be met again."""
-        self.version = 0
-        """How often the tensor had been written to."""
+    def __init__(self, requires_grad: bool) -> None:
         self.requires_grad = requires_grad
         self.stats: Stats | None = None
         self.is_pending = False
@@ -96,6 +94,22 @@ class Reading:
 
 
 AnyReading = TypeVar("AnyReading", bound=Reading)
+
+
+class TensorKind:
+    """What all dense tensors of one shape, dtype and device have in common."""
+
+    __slots__ = ("can_wait", "is_small", "spec")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.spec = describe(tensor)
+        self.can_wait = tensor.is_cpu and tensor.dtype in _BATCHED_DTYPES and tensor.numel() > 0
+        """Whether copies of them can be measured later, together with others."""
+        self.is_small = self.spec.bytes <= LARGEST_BYTES
+
+
+Identity = tuple[Any, ...]
+"""What tells a tensor from others with its id, which came before or after it."""
 
 
 class TensorBatch(Generic[AnyReading]):
@@ -137,8 +151,10 @@ class TensorReader(Generic[AnyReading]):
     def __init__(self, *, batch_bytes: int) -> None:
         """`batch_bytes` are measured together at most: as much as stays in the caches."""
         self._batch_bytes = batch_bytes
-        self._known: dict[int, AnyReading] = {}
-        self._batches: dict[tuple[Any, ...], TensorBatch[AnyReading]] = {}
+        self._known: dict[int, tuple[Identity, int, AnyReading]] = {}
+        """By the id of the tensor: its identity, its version and its reading."""
+        self._kinds: dict[tuple[Any, ...], TensorKind] = {}
+        self._batches: dict[tuple[TensorKind, bool], TensorBatch[AnyReading]] = {}
         self._batched_bytes = 0
         # The idle thread of a watcher may finish a step.
         self._lock = threading.RLock()
@@ -147,37 +163,47 @@ class TensorReader(Generic[AnyReading]):
         """Read every tensor again: a backward may have given it a gradient."""
         self._known.clear()
 
-    def _known_reading(self, tensor: torch.Tensor, identity: tuple[Any, ...]) -> AnyReading | None:
+    def _kind_of(self, tensor: torch.Tensor) -> TensorKind | None:
+        """The kind of a tensor; None for one that is not dense."""
+        if not is_dense(tensor):
+            return None
+        key = tensor.shape, tensor.dtype, tensor.is_cpu or tensor.device
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= _MOST_KINDS:
+                self._kinds.clear()
+            kind = self._kinds[key] = TensorKind(tensor)
+        return kind
+
+    def _recall(self, tensor: torch.Tensor, identity: Identity) -> AnyReading | None:
         """The reading of a tensor that has not changed since."""
         known = self._known.get(id(tensor))
         if (
             known is not None
-            and known.identity == identity
-            and known.version == tensor._version
-            and known.requires_grad == tensor.requires_grad
+            and known[0] == identity
+            and known[1] == tensor._version
+            and known[2].requires_grad == tensor.requires_grad
         ):
-            return known
+            return known[2]
         return None
 
-    def _remember(
-        self, tensor: torch.Tensor, identity: tuple[Any, ...], reading: AnyReading
-    ) -> None:
+    def _remember(self, tensor: torch.Tensor, identity: Identity, reading: AnyReading) -> None:
         try:
-            reading.version = tensor._version
-            reading.identity = identity
-            self._known[id(tensor)] = reading
+            self._known[id(tensor)] = identity, tensor._version, reading
         except RuntimeError:
             # A tensor of inference mode does not tell when it is written to.
             self._known.pop(id(tensor), None)
 
-    def _put_aside(self, kind: tuple[Any, ...], tensor: torch.Tensor, reading: AnyReading) -> None:
+    def _put_aside(
+        self, key: tuple[TensorKind, bool], tensor: torch.Tensor, reading: AnyReading
+    ) -> None:
         """Measure a tensor later, together with others of its kind."""
         reading.is_pending = True
         with self._lock:
-            batch = self._batches.get(kind)
+            batch = self._batches.get(key)
             if batch is None:
-                batch = self._batches[kind] = self._new_batch(tensor)
-            if batch.put(tensor, reading):
+                batch = self._batches[key] = self._new_batch(tensor)
+            if batch.put(tensor.detach() if tensor.requires_grad else tensor, reading):
                 self._measure(batch)
 
     def _new_batch(self, like: torch.Tensor) -> TensorBatch[AnyReading]:
@@ -206,21 +232,32 @@ class TensorReader(Generic[AnyReading]):
         raise NotImplementedError
 
 
-def can_wait(tensor: torch.Tensor) -> bool:
-    """Whether a copy of a tensor can be measured later, together with others."""
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is plain memory without gaps."""
     return (
         type(tensor) in _PLAIN
         and not tensor.is_nested
-        and tensor.numel() > 0
-        and tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and tensor.dtype in _BATCHED_DTYPES
+        and tensor.layout is _STRIDED
         and tensor.is_contiguous()
-        # FSDP frees storages between passes, and a freed one must not be read.
-        and tensor.untyped_storage().nbytes() > 0
-        # Inside vmap or grad a tensor exists only until the transform ends.
-        and not is_functorch_wrapped_tensor(tensor)
     )
+
+
+def _identity_of(tensor: torch.Tensor, kind: TensorKind | None) -> Identity:
+    if kind is None:
+        return view_of(tensor)
+    try:
+        # A weak reference to the tensor itself would do, but torch refuses to swap one that has it.
+        return _weak(tensor.untyped_storage()), tensor.storage_offset(), kind
+    except RuntimeError:
+        # Inside vmap or grad a tensor has no memory of its own.
+        return (object(),)
+
+
+def _is_there(tensor: torch.Tensor) -> bool:
+    """Whether a dense tensor can be copied."""
+    # FSDP frees storages between passes, and a freed one must not be read.
+    # Inside vmap or grad a tensor exists only until the transform ends.
+    return not is_functorch_wrapped_tensor(tensor) and tensor.untyped_storage().nbytes() > 0
 
 
 class StatisticsReading(Reading):
@@ -229,7 +266,7 @@ class StatisticsReading(Reading):
     __slots__ = ("copy", "has_grad", "spec")
 
     def __init__(self, spec: TensorSpec, requires_grad: bool, has_grad: bool) -> None:
-        super().__init__(requires_grad=requires_grad)
+        super().__init__(requires_grad)
         self.spec = spec
         self.has_grad = has_grad
         self.copy: torch.Tensor | None = None
@@ -245,10 +282,6 @@ class StatisticsReading(Reading):
         )
 
 
-_Kind = tuple[torch.Size, torch.dtype, bool | torch.device, bool, bool]
-"""All there is to say of a dense tensor besides its values; True for the CPU."""
-
-
 class StatisticsReader(TensorReader[StatisticsReading]):
     """Reads tensors at one level: "full", "cheap" (a sample of large ones) or "shapes"."""
 
@@ -256,7 +289,7 @@ class StatisticsReader(TensorReader[StatisticsReading]):
         super().__init__(batch_bytes=1 << 21)
         self._level = level
         self._copies = _TensorCopies(copy_bytes)
-        self._kinds: dict[_Kind, StatisticsReading] = {}
+        self._alike: dict[tuple[Any, ...], StatisticsReading] = {}
 
     @property
     def left_out(self) -> int:
@@ -265,54 +298,55 @@ class StatisticsReader(TensorReader[StatisticsReading]):
 
     def read(self, tensor: torch.Tensor) -> StatisticsReading:
         """What a tensor is right now."""
-        identity = identity_of(tensor)
-        known = self._known_reading(tensor, identity)
+        kind = self._kind_of(tensor)
+        identity = _identity_of(tensor, kind)
+        known = self._recall(tensor, identity)
         if known is None:
-            known = self._new(tensor)
+            known = self._new(tensor, kind)
             self._remember(tensor, identity, known)
         return known
 
     def read_shape(self, tensor: torch.Tensor) -> StatisticsReading:
         """The same at level "shapes" without copies: one object for all dense tensors of a kind."""
-        if (
-            type(tensor) is not _Tensor
-            or tensor.is_nested
-            or tensor.layout is not _STRIDED
-            or not tensor.is_contiguous()
-        ):
-            return self._new(tensor)
+        if not is_dense(tensor):
+            return self._new(tensor, None)
         device = tensor.is_cpu or tensor.device
         key = tensor.shape, tensor.dtype, device, tensor.requires_grad, _has_grad(tensor)
-        reading = self._kinds.get(key)
+        reading = self._alike.get(key)
         if reading is None:
-            if len(self._kinds) >= _MOST_KINDS:
-                self._kinds.clear()
-            reading = self._kinds[key] = self._new(tensor)
+            if len(self._alike) >= _MOST_KINDS:
+                self._alike.clear()
+            reading = self._alike[key] = self._new(tensor, None)
         return reading
 
     def finish(self) -> None:
         """Work out all statistics that were put off."""
         self._measure_batches()
 
-    def _new(self, tensor: torch.Tensor) -> StatisticsReading:
-        spec = describe(tensor)
+    def _new(self, tensor: torch.Tensor, kind: TensorKind | None) -> StatisticsReading:
+        spec = describe(tensor) if kind is None else kind.spec
         try:
             reading = StatisticsReading(spec, tensor.requires_grad, _has_grad(tensor))
             if self._level != "shapes":
-                self._take_statistics(tensor, reading)
-            self._copies.take(tensor, reading)
+                self._take_statistics(tensor, kind, reading)
+            if self._copies.budget:
+                self._copies.take(tensor, reading)
         except Exception:  # noqa: BLE001 - a tensor class is foreign code, and no reading may raise
             return StatisticsReading(spec, False, False)
         return reading
 
-    def _take_statistics(self, tensor: torch.Tensor, reading: StatisticsReading) -> None:
-        spec = reading.spec
-        values = _strided_sample(tensor, spec) if self._level == "cheap" else tensor
-        is_small = spec.bytes <= LARGEST_BYTES or values is not tensor
-        if is_small and can_wait(tensor):
-            self._put_aside((values.shape, values.dtype), values.detach(), reading)
-        else:
-            reading.stats = measure(values)
+    def _take_statistics(
+        self, tensor: torch.Tensor, kind: TensorKind | None, reading: StatisticsReading
+    ) -> None:
+        values = tensor
+        if kind is not None:
+            if self._level == "cheap" and kind.spec.elements > _SAMPLE:
+                values = tensor.detach().view(-1)[:: _sample_stride(kind.spec.elements)]
+            is_small = kind.is_small or values is not tensor
+            if is_small and kind.can_wait and _is_there(tensor):
+                self._put_aside((kind, False), values, reading)
+                return
+        reading.stats = measure(values)
 
     def _measure_rows(self, rows: torch.Tensor, readings: list[StatisticsReading]) -> None:
         for reading, stats in zip(readings, measure_rows(rows).stats(), strict=True):
@@ -323,20 +357,18 @@ class _TensorCopies:
     """Copies of tensors within a budget of bytes; the oldest make room for new ones."""
 
     def __init__(self, budget: int) -> None:
-        self._budget = budget
+        self.budget = budget
         self._kept: deque[tuple[StatisticsReading, int]] = deque()
         self._bytes = 0
         self.left_out = 0
 
     def take(self, tensor: torch.Tensor, reading: StatisticsReading) -> None:
-        """Keep a copy with the reading of a tensor, if there is a budget and it has room for it."""
-        if not self._budget:
-            return
+        """Keep a copy with the reading of a tensor, if the budget has room for it."""
         size = tensor.numel() * tensor.element_size()
-        if size > self._budget:
+        if size > self.budget:
             self.left_out += 1
             return
-        while self._bytes + size > self._budget:
+        while self._bytes + size > self.budget:
             oldest, freed = self._kept.popleft()
             oldest.copy = None
             self._bytes -= freed
@@ -349,13 +381,6 @@ class _TensorCopies:
 def _has_grad(tensor: torch.Tensor) -> bool:
     # Asked of any other tensor, torch warns that it never has one.
     return (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None
-
-
-def _strided_sample(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    """Values from all over a large tensor; the tensor itself if it is small or not contiguous."""
-    if spec.layout != "strided" or spec.elements <= _SAMPLE or not tensor.is_contiguous():
-        return tensor
-    return tensor.detach().view(-1)[:: _sample_stride(spec.elements)]
 
 
 @lru_cache(maxsize=1 << 12)
@@ -374,7 +399,7 @@ class HistogramReading(Reading):
     __slots__ = ("dims", "factor", "histogram", "is_scaled", "norms", "zeros")
 
     def __init__(self, *, requires_grad: bool = False) -> None:
-        super().__init__(requires_grad=requires_grad)
+        super().__init__(requires_grad)
         self.norms: HistogramReading | None = None
         """Of a gradient, the norm of each sample's part of it."""
         self.zeros: float | None = None
@@ -418,25 +443,27 @@ class HistogramReader(TensorReader[HistogramReading]):
 
     def read(self, tensor: torch.Tensor) -> HistogramReading | None:
         """What a tensor is right now; None for one without values."""
-        identity = identity_of(tensor)
-        known = self._known_reading(tensor, identity)
+        kind = self._kind_of(tensor)
+        identity = _identity_of(tensor, kind)
+        known = self._recall(tensor, identity)
         if known is None:
-            known = self.read_once(tensor)
+            known = self._new(tensor, kind)
             if known is not None:
                 self._remember(tensor, identity, known)
         return known
 
     def read_once(self, tensor: torch.Tensor, *, norms: bool = False) -> HistogramReading | None:
         """The same for a tensor that will not be met again, such as a gradient."""
+        return self._new(tensor, self._kind_of(tensor), norms=norms)
+
+    def _new(
+        self, tensor: torch.Tensor, kind: TensorKind | None, *, norms: bool = False
+    ) -> HistogramReading | None:
         reading = HistogramReading(requires_grad=tensor.requires_grad)
         if norms and tensor.layout is torch.strided and tensor.dim() and not tensor.is_nested:
             reading.norms = HistogramReading()
-        # Nearly all are too large, or plain: the other questions are for the rest.
-        if tensor.numel() * tensor.itemsize <= LARGEST_BYTES and can_wait(tensor):
-            values = tensor.detach() if tensor.requires_grad else tensor
-            self._put_aside(
-                (values.shape, values.dtype, reading.norms is not None), values, reading
-            )
+        if kind is not None and kind.is_small and kind.can_wait and _is_there(tensor):
+            self._put_aside((kind, reading.norms is not None), tensor, reading)
             return reading
         self._measure_now(tensor, reading)
         return None if reading.stats is None else reading

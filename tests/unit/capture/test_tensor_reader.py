@@ -17,7 +17,6 @@ from torchglass.capture.tensor_reader import (
     HistogramReading,
     StatisticsReader,
     StatisticsReading,
-    can_wait,
 )
 from torchglass.records.calls import Level
 from torchglass.records.tensors import Histogram, Stats
@@ -26,7 +25,9 @@ from torchglass.records.tensors import Histogram, Stats
 def put(reader: StatisticsReader, tensor: torch.Tensor) -> StatisticsReading:
     """Have a tensor measured with others of its kind, however large it is."""
     reading = StatisticsReading(describe(tensor), False, False)
-    reader._put_aside((tensor.shape, tensor.dtype), tensor.detach(), reading)
+    kind = reader._kind_of(tensor)
+    assert kind is not None
+    reader._put_aside((kind, False), tensor, reading)
     return reading
 
 
@@ -143,14 +144,14 @@ def test_a_batch_takes_tensors_of_all_modes_one_after_the_other() -> None:
     ids=["empty", "meta", "expanded", "sparse", "float8"],
 )
 def test_what_cannot_be_a_row_does_not_wait(tensor: torch.Tensor) -> None:
-    assert not can_wait(tensor)
+    assert not StatisticsReader("full").read(tensor).is_pending
 
 
 def test_a_tensor_whose_memory_was_given_back_does_not_wait() -> None:
     tensor = torch.ones(3)
     tensor.untyped_storage().resize_(0)
 
-    assert not can_wait(tensor)
+    assert not StatisticsReader("full").read(tensor).is_pending
 
 
 def stats(reading: StatisticsReading) -> Stats:

@@ -184,7 +184,8 @@ class OpCheck(ModuleStack[CheckedCall]):
             self._report.miss(problem)
         if event.written:
             self._before, self._copies = {}, {}
-        self._report_all(findings)
+        if findings:
+            self._report_all(findings)
         return event.output
 
     def failed(self, event: OpEvent, error: BaseException) -> None:

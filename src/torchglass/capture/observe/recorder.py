@@ -153,10 +153,8 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         """By model and path, in the order of their first calls."""
         self.call_ended: Callable[[ObservedCall], None] | None = None
         """Is told of each call that has ended."""
-        self._paths: dict[int, dict[int, str]] = {}
-        for index, modules in enumerate(located):
-            for path, module in modules:
-                self._paths.setdefault(id(module), {})[index] = path
+        self._paths = [{id(module): path for path, module in modules} for modules in located]
+        """For each model the paths of its modules, by id."""
         self._known: dict[int, ModuleHistory] = {}
         self._clock = StandingClock(clock)
         # A module is done when its device is. At level "shapes" nothing waits for a device.
@@ -362,10 +360,10 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         A module that is in no model has a place below the one that called it.
         """
         around = None if self.current is None else self.current.history
-        places = self._paths.get(id(module), {})
-        if places:
-            model = around.model if around and around.model in places else next(iter(places))
-            path = places[model]
+        holders = [model for model, paths in enumerate(self._paths) if id(module) in paths]
+        if holders:
+            model = around.model if around and around.model in holders else holders[0]
+            path = self._paths[model][id(module)]
         elif around is not None:
             model, path = around.model, join_path(around.path, f"<{type(module).__name__}>")
         else:
@@ -378,7 +376,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
             kind = class_name(module).rpartition(".")[2]
             history = ModuleHistory(model, path, kind, self._reader, self.options.keep)
             self.histories[model, path] = history
-        if len(places) == 1:
+        if len(holders) == 1:
             self._known[id(module)] = history
         return history
 

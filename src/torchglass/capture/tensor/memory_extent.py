@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from torchglass.capture.torch_internals import node_number, storage_address
+from torchglass.capture.torch_internals import storage_address
 
 _MOST_COMPARED = 1 << 22
 """Above so many elements, two interleaved tensors are taken to meet."""
@@ -133,18 +133,6 @@ def view_of(tensor: torch.Tensor) -> View:
         return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
     except _NO_MEMORY:
         return _no_storage, object()
-
-
-def identity_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What tells a tensor from others with its id, which have come after or before it.
-
-    Without a node of autograd it is the `view_of` it.
-    """
-    if tensor.requires_grad and not tensor._is_view():
-        node = tensor.grad_fn
-        if node is not None:
-            return node_number(node), tensor.output_nr
-    return view_of(tensor)
 
 
 def _no_storage() -> None:

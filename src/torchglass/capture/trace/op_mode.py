@@ -152,7 +152,8 @@ class OpMode(TorchFunctionMode):
                 run = self._unrecorded(func, handling)
             else:
                 run = None
-                written = self._written(func, handling, args, kwargs)
+                writes = handling is not _RECORD or "out" in kwargs
+                written = self._written(func, handling, args, kwargs) if writes else ()
                 call, chain = self._listener.current, chain_from(sys._getframe(1), self._chains)
                 given = args if CHANGEABLE.isdisjoint(map(type, args)) else unchanging(args)
                 named = kwargs
@@ -194,8 +195,6 @@ class OpMode(TorchFunctionMode):
         kwargs: Mapping[str, Any],
     ) -> tuple[torch.Tensor, ...]:
         """What an op is about to change in place, of which the listener has been told."""
-        if handling is _RECORD and "out" not in kwargs:
-            return ()
         written = written_by(func, handling, args, kwargs)
         if written:
             self._listener.before_write(unwrapped(written))

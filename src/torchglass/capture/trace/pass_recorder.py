@@ -405,7 +405,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _caller() -> types.FrameType | None:
     """The frame that called the module whose call is being taken down."""
-    frame: types.FrameType | None = sys._getframe(1)
+    # From here it is `begin`, `enter`, and `_call` or what shows it several observers.
+    frame: types.FrameType | None = sys._getframe(3)
     while frame is not None and frame.f_code is not CALL_CODE:
         frame = frame.f_back
     return frame.f_back if frame is not None else None
