@@ -83,7 +83,7 @@ class ExplorerConfig:
 
     def memory(self) -> PreferenceStore:
         """The same choices as preferences of the explorer, on top of the user's own."""
-        from torchglass.views.tui.preferences import InMemoryPreferences, PreferenceFile
+        from torchglass.views.tui.preferences import PreferenceFile, PreferenceStore
 
         chosen = PreferenceFile().load()
         wishes = {
@@ -95,7 +95,7 @@ class ExplorerConfig:
         shown = set(chosen.labels.shown)
         for columns, wished in wishes.items():
             shown = shown.union(columns) if wished else shown.difference(columns)
-        return InMemoryPreferences(
+        return PreferenceStore(
             replace(
                 chosen,
                 labels=replace(chosen.labels, shown=frozenset(shown)),

@@ -8,7 +8,8 @@ import gc
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import App, SystemCommand, get_system_commands_provider
@@ -21,26 +22,21 @@ from textual.screen import Screen
 from torchglass.analyse.failure.failure import Failure
 from torchglass.analyse.model_diff import Comparison
 from torchglass.records.attributes import LiveModel
+from torchglass.records.model import Model, Module
 from torchglass.records.reader import Reader
 from torchglass.views.formats import harmless
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import KeyEntry
 from torchglass.views.tui.panel_tabs import all_keys
 from torchglass.views.tui.preferences import (
-    InMemoryPreferences,
     PreferenceFile,
     PreferenceStore,
     SourceKind,
 )
 from torchglass.views.tui.screen import Explorer
 from torchglass.views.tui.styled_text import DARK, THEMES, column_colours, theme_for
-from torchglass.views.tui.tree_columns import NAME, SortOrder
+from torchglass.views.tui.tree_columns import NAME
 from torchglass.views.tui.windows import LoadingScreen, screenshot
-
-if TYPE_CHECKING:
-    from textual.dom import DOMNode
-
-    from torchglass.records.model import Module
 
 _MOST_MODULES = 30
 _BATCH = 5_000
@@ -53,8 +49,6 @@ class Commands(Provider):
 
     @property
     def _explorer(self) -> Explorer | None:
-        from torchglass.views.tui.screen import Explorer
-
         return self.screen if isinstance(self.screen, Explorer) else None
 
     async def discover(self) -> Hits:
@@ -67,19 +61,18 @@ class Commands(Provider):
             score = matcher.match(title)
             if score > 0:
                 yield Hit(score, matcher.highlight(title), run, help=escape(help_text))
-        async for score, module in self._modules(query.strip()):
-            path = harmless(module.path) or harmless(self._name)
+        explorer = self._explorer
+        if explorer is None or not query.strip():
+            return
+        async for score, module in _find_modules(explorer.state.model, query.strip().lower()):
+            path = harmless(module.path or explorer.state.model.name)
             yield Hit(
                 score,
                 Content(f"Go to {path}"),
-                _going(self._explorer, module.path),
+                partial(explorer.go_to, module.path),
                 text=path,
                 help=escape(harmless(module.kind)),
             )
-
-    @property
-    def _name(self) -> str:
-        return self._explorer.state.model.name if self._explorer else ""
 
     def _commands(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         explorer = self._explorer
@@ -89,26 +82,24 @@ class Commands(Provider):
         for key in all_keys():
             if key.place in {"anywhere", "tree"} and "{key}" not in key.action:
                 namespace = tree if key.place == "tree" else explorer
-                yield command_title(key), key.label, _running(explorer, key.action, namespace)
+                run = partial(explorer.call_later, self.app.run_action, key.action, namespace)
+                yield command_title(key), key.label, run
         for column in (NAME, *tree.columns):
             sorting = tree.sorting.then(column.id)
-            yield f"Sort by {column.name.lower()}", column.title, _sorting(explorer, sorting)
+            yield f"Sort by {column.name.lower()}", column.title, partial(tree.sort, sorting)
 
-    async def _modules(self, query: str) -> AsyncIterator[tuple[float, Module]]:
-        """The modules with the query in their path or class: "layer3" finds layer3.0."""
-        explorer = self._explorer
-        if explorer is None or not query:
-            return
-        modules, wanted = explorer.state.model.modules, query.lower()
-        found: list[tuple[float, Module]] = []
-        for start in range(0, len(modules), _BATCH):
-            batch = modules[start : start + _BATCH]
-            found += [(score, one) for one in batch if (score := _score(one, wanted))]
-            # Handle letters that were typed meanwhile first.
-            await asyncio.sleep(0)
-        found.sort(key=lambda hit: -hit[0])
-        for hit in found[:_MOST_MODULES]:
-            yield hit
+
+async def _find_modules(model: Model, wanted: str) -> AsyncIterator[tuple[float, Module]]:
+    """The modules with the text in their path or class: "layer3" finds layer3.0."""
+    found: list[tuple[float, Module]] = []
+    for start in range(0, len(model.modules), _BATCH):
+        batch = model.modules[start : start + _BATCH]
+        found += [(score, one) for one in batch if (score := _score(one, wanted))]
+        # Handle letters that were typed meanwhile first.
+        await asyncio.sleep(0)
+    found.sort(key=lambda hit: -hit[0])
+    for hit in found[:_MOST_MODULES]:
+        yield hit
 
 
 def command_title(key: KeyEntry) -> str:
@@ -127,18 +118,6 @@ def _score(module: Module, wanted: str) -> float:
     if wanted in path:
         return 0.6
     return 0.4 if wanted in module.kind.lower() else 0.0
-
-
-def _going(explorer: Explorer | None, path: str) -> Callable[[], object]:
-    return lambda: explorer.go_to(path) if explorer else None
-
-
-def _running(explorer: Explorer, action: str, namespace: DOMNode) -> Callable[[], object]:
-    return lambda: explorer.call_later(explorer.app.run_action, action, namespace)
-
-
-def _sorting(explorer: Explorer, sorting: SortOrder) -> Callable[[], object]:
-    return lambda: explorer.tree_panel.sort(sorting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +178,7 @@ class ExplorerApp(App[None]):
         self, source: Source, *, theme: str = "", memory: PreferenceStore | None = None
     ) -> None:
         super().__init__()
-        self._memory = memory or InMemoryPreferences()
+        self._memory = memory or PreferenceStore()
         self._preferences = self._memory.load()
         self.error: BaseException | None = None
         """What reading the model raised."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from torchglass.analyse.failure.failure import Failure
 from torchglass.analyse.model_diff import Comparison
 from torchglass.analyse.parameters import ModuleCounts, count
 from torchglass.analyse.summary import alike, builds, kinds_below
+from torchglass.analyse.trace import TraceStructure
 from torchglass.records.attributes import LiveModel
 from torchglass.records.calls import ModuleStatistics, Statistics
 from torchglass.records.findings import Finding, Findings
@@ -23,7 +25,7 @@ from torchglass.records.reader import D, Document
 from torchglass.records.run import RunRecord
 from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.tensors import Histograms, TensorSpec
-from torchglass.records.trace import CallRecord, TraceRecord
+from torchglass.records.trace import CallRecord, OpId, OpRecord, TraceRecord
 from torchglass.views.formats import SAME_AS
 from torchglass.views.tui.tree_rows import Outline
 
@@ -45,6 +47,14 @@ class ModuleActivity:
     peak_bytes: int | None = None
 
     @property
+    def input_bytes(self) -> int | None:
+        return sum(spec.bytes for spec in self.inputs) if self.inputs else None
+
+    @property
+    def output_bytes(self) -> int | None:
+        return sum(spec.bytes for spec in self.outputs) if self.outputs else None
+
+    @property
     def mean_ns(self) -> float | None:
         if self.total_ns is None or not self.calls:
             return None
@@ -53,52 +63,42 @@ class ModuleActivity:
 
 def module_activities(documents: Mapping[type[Document], Document]) -> dict[str, ModuleActivity]:
     """The activity of each module by path; measures win over statistics, and these over a trace."""
-    found: dict[str, ModuleActivity] = {}
+    found: defaultdict[str, ModuleActivity] = defaultdict(ModuleActivity)
     trace = cast(TraceRecord | None, documents.get(TraceRecord))
-    if trace:
-        found = _of_calls(trace.calls)
-    statistics = cast(Statistics | None, documents.get(Statistics))
-    for module in statistics.modules if statistics else ():
-        found[module.path] = _with_statistics(found.get(module.path, ModuleActivity()), module)
-    measures = cast(Measures | None, documents.get(Measures))
-    for row in measures.rows if measures else ():
-        found[row.path] = _with_measure(found.get(row.path, ModuleActivity()), row)
-    return found
-
-
-def _of_calls(calls: Iterable[CallRecord]) -> dict[str, ModuleActivity]:
-    found: dict[str, ModuleActivity] = {}
-    for call in calls:
-        before = found.get(call.path, ModuleActivity(calls=0, total_ns=0))
+    for call in trace.calls if trace else ():
+        before = found[call.path]
         found[call.path] = ModuleActivity(
             inputs=tuple(value.spec for value in call.inputs),
             outputs=tuple(value.spec for value in call.outputs),
             calls=(before.calls or 0) + 1,
             total_ns=(before.total_ns or 0) + call.total_ns,
         )
+    statistics = cast(Statistics | None, documents.get(Statistics))
+    for module in statistics.modules if statistics else ():
+        before, last = found[module.path], module.calls[-1] if module.calls else None
+        found[module.path] = replace(
+            before,
+            inputs=tuple(one.spec for one in last.inputs) if last else before.inputs,
+            outputs=tuple(one.spec for one in last.outputs) if last else before.outputs,
+            calls=module.totals.calls,
+            total_ns=module.totals.total_ns,
+            self_ns=module.totals.self_ns,
+        )
+    measures = cast(Measures | None, documents.get(Measures))
+    for row in measures.rows if measures else ():
+        found[row.path] = _with_measure(found[row.path], row)
     return found
 
 
-def _with_statistics(flow: ModuleActivity, module: ModuleStatistics) -> ModuleActivity:
-    last = module.calls[-1] if module.calls else None
-    return replace(
-        flow,
-        inputs=tuple(one.spec for one in last.inputs) if last else flow.inputs,
-        outputs=tuple(one.spec for one in last.outputs) if last else flow.outputs,
-        calls=module.totals.calls,
-        total_ns=module.totals.total_ns,
-        self_ns=module.totals.self_ns,
-    )
-
-
-def _with_measure(flow: ModuleActivity, row: ModuleMeasure) -> ModuleActivity:
+def _with_measure(before: ModuleActivity, row: ModuleMeasure) -> ModuleActivity:
     timed = row.total_forward_ns is not None
+    shapes = tuple(TensorSpec(shape=shape, dtype="") for shape in row.output_shapes)
     return replace(
-        flow,
-        outputs=flow.outputs or _specs(row),
-        calls=row.calls or flow.calls,
-        total_ns=row.total_forward_ns if timed else flow.total_ns,
-        self_ns=row.self_forward_ns if timed else flow.self_ns,
+        before,
+        outputs=before.outputs or shapes,
+        calls=row.calls or before.calls,
+        total_ns=row.total_forward_ns if timed else before.total_ns,
+        self_ns=row.self_forward_ns if timed else before.self_ns,
         backward_ns=row.total_backward_ns,
         flops=row.total_forward_flops,
         self_flops=row.self_forward_flops,
@@ -107,8 +107,44 @@ def _with_measure(flow: ModuleActivity, row: ModuleMeasure) -> ModuleActivity:
     )
 
 
-def _specs(row: ModuleMeasure) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(shape=shape, dtype="") for shape in row.output_shapes)
+class TracedForward:
+    """A traced forward, with its ops by module."""
+
+    def __init__(self, trace: TraceRecord) -> None:
+        self.trace = trace
+        self.anatomy = TraceStructure(trace)
+
+    def op(self, id: OpId) -> OpRecord:
+        return self.trace.ops[id]
+
+    def name(self, id: OpId) -> str:
+        return str(self.anatomy.labels[id])
+
+    @cached_property
+    def calls(self) -> Mapping[str, Sequence[CallRecord]]:
+        return _by_path(self.trace.calls)
+
+    def ops(self, path: str) -> list[OpId]:
+        """The ops that ran in a module, inner modules included, in order."""
+        if not path:
+            return [op.id for op in self.trace.ops]
+        calls = self.calls.get(path, ())
+        return sorted({op for call in calls for op in self.anatomy.ops_of_call[call.id]})
+
+    def path(self, id: OpId) -> str:
+        """The module that an op ran in."""
+        call = self.op(id).call
+        return "" if call is None else self.trace.calls[call].path
+
+
+P = TypeVar("P", CallRecord, Finding)
+
+
+def _by_path(records: Iterable[P]) -> Mapping[str, Sequence[P]]:
+    found: dict[str, list[P]] = {}
+    for one in records:
+        found.setdefault(one.path, []).append(one)
+    return found
 
 
 LOST, SHARED, TIED, FOUND = "!", SAME_AS, "=", "✗"
@@ -166,7 +202,7 @@ class ExplorerState:
         self._points: dict[SeriesId, Points] = {}
         self._histograms: dict[SeriesId, Histograms] = {}
         self._documents: Mapping[type[Document], Document] = {}
-        self._about = _RunRecords(self._documents, ())
+        self._traced: TracedForward | None = None
         self.take_model(model)
 
     def take_model(self, model: Model) -> None:
@@ -188,13 +224,12 @@ class ExplorerState:
 
     def note(self, module: Module) -> str:
         """A problem of the module, or where it is shared; it starts with its mark."""
-        findings = self.findings_at(module.path)
-        if findings:
+        if findings := self._findings_by_path.get(module.path):
             return f"{FOUND} {findings[0].message}"
         return "" if self.contents is None else self.contents.notes.get(module.id, "")
 
     def has_notes(self) -> bool:
-        return bool(self._about.findings or (self.contents and self.contents.notes))
+        return bool(self.findings() or (self.contents and self.contents.notes))
 
     @cached_property
     def repeats(self) -> Mapping[ModuleId, tuple[ModuleId, ...]]:
@@ -232,40 +267,74 @@ class ExplorerState:
 
     def take_documents(self, documents: Mapping[type[Document], Document]) -> None:
         self._documents = documents
-        self._about = _RunRecords(documents, self._bad_values)
+        self._forget_derived()
 
     def take_checked(self, found: Iterable[Finding] | None) -> None:
         """Keep the weights that contain NaN or Inf; None says that there are no values to check."""
         self.values_checked = None if found is None else True
         self._bad_values = tuple(found or ())
-        self._about = _RunRecords(self._documents, self._bad_values)
+        self._forget_derived()
 
     def document(self, kind: type[D]) -> D | None:
         """The record of this class; the same object until another one is read."""
         return cast(D | None, self._documents.get(kind))
 
-    def measured(self, path: str) -> ModuleMeasure | None:
-        return self._about.measures.get(path)
+    def _forget_derived(self) -> None:
+        for name in ("measures", "statistics", "_activities", "_known_fields", "_findings_by_path"):
+            self.__dict__.pop(name, None)
 
-    def statistics(self, path: str) -> ModuleStatistics | None:
-        return self._about.statistics.get(path)
+    @cached_property
+    def measures(self) -> Mapping[str, ModuleMeasure]:
+        """By module."""
+        found = self.document(Measures)
+        return {row.path: row for row in found.rows} if found else {}
+
+    @cached_property
+    def statistics(self) -> Mapping[str, ModuleStatistics]:
+        """By module."""
+        found = self.document(Statistics)
+        return {module.path: module for module in found.modules} if found else {}
+
+    @property
+    def traced_forward(self) -> TracedForward | None:
+        """The same object while the trace is the same."""
+        trace = self.document(TraceRecord)
+        if trace is None:
+            return None
+        if self._traced is None or self._traced.trace is not trace:
+            self._traced = TracedForward(trace)
+        return self._traced
+
+    @cached_property
+    def _activities(self) -> Mapping[str, ModuleActivity]:
+        return module_activities(self._documents)
 
     def activity(self, module: Module) -> ModuleActivity:
-        return self._about.flows.get(self.path_of_calls(module), _NO_ACTIVITY)
+        return self._activities.get(self.path_of_calls(module), _NO_ACTIVITY)
+
+    @cached_property
+    def _known_fields(self) -> set[str]:
+        flows = self._activities.values()
+        names = ModuleActivity.__dataclass_fields__
+        return {
+            name for name in names if any(getattr(one, name) not in (None, ()) for one in flows)
+        }
+
+    def has_activity(self, field: str) -> bool:
+        """Whether this field is known of any module."""
+        return field in self._known_fields
 
     def path_of_calls(self, module: Module) -> str:
         """The path under which a module's calls are recorded: the first one of a shared module."""
         return module.path if module.alias_of is None else self.model[module.alias_of].path
 
-    def has_activity(self, field: str) -> bool:
-        """Whether this field is known of any module."""
-        return field in self._about.flow_fields
-
     def findings(self) -> Sequence[Finding]:
-        return self._about.all_findings
+        found = self.document(Findings)
+        return (*self._bad_values, *(found.findings if found else ()))
 
-    def findings_at(self, path: str) -> Sequence[Finding]:
-        return self._about.findings.get(path, ())
+    @cached_property
+    def _findings_by_path(self) -> Mapping[str, Sequence[Finding]]:
+        return _by_path(self.findings())
 
     def has_series(self) -> bool:
         return bool(self._series)
@@ -292,51 +361,6 @@ class ExplorerState:
         """The values of a series, or the standard deviation of what it summarizes."""
         points = self._points.get(series.id)
         return np.empty(0) if points is None else points.column(moving(series))
-
-
-class _RunRecords:
-    """The records of a run, by module."""
-
-    def __init__(
-        self, documents: Mapping[type[Document], Document], bad_values: tuple[Finding, ...]
-    ) -> None:
-        self._documents = documents
-        self._bad_values = bad_values
-
-    @cached_property
-    def measures(self) -> Mapping[str, ModuleMeasure]:
-        found = cast(Measures | None, self._documents.get(Measures))
-        return {row.path: row for row in found.rows} if found else {}
-
-    @cached_property
-    def statistics(self) -> Mapping[str, ModuleStatistics]:
-        found = cast(Statistics | None, self._documents.get(Statistics))
-        return {module.path: module for module in found.modules} if found else {}
-
-    @cached_property
-    def flows(self) -> Mapping[str, ModuleActivity]:
-        return module_activities(self._documents)
-
-    @cached_property
-    def flow_fields(self) -> set[str]:
-        fields = ModuleActivity.__dataclass_fields__
-        return {
-            name
-            for name in fields
-            if any(getattr(flow, name) not in (None, ()) for flow in self.flows.values())
-        }
-
-    @cached_property
-    def all_findings(self) -> Sequence[Finding]:
-        found = cast(Findings | None, self._documents.get(Findings))
-        return (*self._bad_values, *(found.findings if found else ()))
-
-    @cached_property
-    def findings(self) -> Mapping[str, Sequence[Finding]]:
-        by_path: dict[str, list[Finding]] = {}
-        for finding in self.all_findings:
-            by_path.setdefault(finding.path, []).append(finding)
-        return by_path
 
 
 def _own(module: Module) -> ModuleId:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
+from textual.keys import key_to_character
 
 Place = str
-"""Where the focus is: "anywhere", "tree", "search", "labels", or "panel:…" with its name."""
+"""Where the focus is: "anywhere", "tree", "search", "labels", "panel" or "panel:…"."""
 
 _GLYPHS = {
     "up": "↑",
@@ -29,16 +30,6 @@ _GLYPHS = {
     "ctrl+p": "Ctrl+P",
     "f11": "F11",
     "slash": "/",
-    "question_mark": "?",
-    "exclamation_mark": "!",
-    "ampersand": "&",
-    "comma": ",",
-    "full_stop": ".",
-    "backspace": "⌫",
-    "less_than_sign": "<",
-    "greater_than_sign": ">",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
 }
 
 
@@ -64,50 +55,23 @@ class KeyEntry:
     @property
     def label(self) -> str:
         """Its keys as they are printed: "↑ k"."""
-        if self.keys == DIGITS:
+        if self.keys[0].isdecimal():
             return "1–9 0"
         return " ".join(glyph(key) for key in self.keys)
 
 
-DIGITS = tuple("1234567890")
-
-
 def glyph(key: str) -> str:
     """A key as it is printed: "question_mark" is "?"."""
-    return _GLYPHS.get(key, key)
-
-
-def key_rows(place: Place, section: str, *rows: tuple[str, ...]) -> tuple[KeyEntry, ...]:
-    """Keys of one place under one heading; each row has keys, action, help text and hint."""
-    return tuple(
-        KeyEntry(
-            keys=tuple(keys.split()),
-            action=action,
-            does=does,
-            section=section,
-            place=place,
-            hint=hint[0] if hint else "",
-            urgent=action in _FOCUSING,
-        )
-        for keys, action, does, *hint in rows
-    )
+    return _GLYPHS.get(key) or key_to_character(key) or key
 
 
 _FOCUSING = {
-    "search",
-    "panel(1)",
-    "panel(-1)",
-    "screen.unfold_or_view",
-    "screen.leave",
-    "screen.keep_search",
-    "screen.drop_search",
-    "screen.filter",
+    *("search", "panel(1)", "panel(-1)", "screen.unfold_or_view", "screen.leave"),
+    *("screen.keep_search", "screen.drop_search", "screen.filter"),
 }
 
-KEYS: tuple[KeyEntry, ...] = (
-    *key_rows(
-        "anywhere",
-        "Explorer",
+_TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
+    ("anywhere", "Explorer"): (
         ("question_mark", "help", "Show all keys", "help"),
         ("q", "quit", "Quit", "quit"),
         ("ctrl+p", "app.command_palette", "Find a command or a module"),
@@ -115,27 +79,21 @@ KEYS: tuple[KeyEntry, ...] = (
         ("y", "copy_path", "Copy the path of the module"),
         ("e", "edit", "Open the source in $EDITOR"),
     ),
-    *key_rows(
-        "anywhere",
-        "Search",
+    ("anywhere", "Search"): (
         ("slash", "search", "Search; re: for a regex", "search"),
         ("n", "match(1)", "Next match"),
         ("N", "match(-1)", "Previous match"),
         ("ampersand", "filter", "Show only matches, or all"),
         ("escape", "clear_search", "Clear the search"),
     ),
-    *key_rows(
-        "search",
-        "While typing a search",
+    ("search", "While typing a search"): (
         ("enter", "screen.keep_search", "Keep the matches", "keep"),
         ("escape", "screen.drop_search", "Clear, and go back", "clear"),
         ("tab", "screen.filter", "Show only matches, or all", "filter"),
         ("down", "screen.match(1)", "Next match", "next"),
         ("up", "screen.match(-1)", "Previous match", "previous"),
     ),
-    *key_rows(
-        "tree",
-        "Move",
+    ("tree", "Move"): (
         ("up k", "move(-1)", "Up"),
         ("down j", "move(1)", "Down"),
         ("left h", "close", "Fold, or go to the parent"),
@@ -148,9 +106,7 @@ KEYS: tuple[KeyEntry, ...] = (
         ("shift+right", "pan(1)", "Scroll columns right"),
         ("J", "screen.jump_to_twin", "Go to where it is shared or tied"),
     ),
-    *key_rows(
-        "tree",
-        "Fold or unfold",
+    ("tree", "Fold or unfold"): (
         ("space", "fold('one')", "Fold the module", "fold"),
         ("enter", "screen.unfold_or_view", "Fold the module, or view a leaf"),
         ("z", "fold('branch')", "Fold the whole branch", "branch"),
@@ -161,23 +117,17 @@ KEYS: tuple[KeyEntry, ...] = (
         ("O", "fold('class branches')", "Fold all branches of this class"),
         ("B", "screen.fold_repeats", "Group repeats: 12 × Block"),
     ),
-    *key_rows(
-        "tree",
-        "Sort",
-        (" ".join(DIGITS), "sort({key})", "Sort by column 1–9; 0 = model order"),
+    ("tree", "Sort"): (
+        ("1 2 3 4 5 6 7 8 9 0", "sort({key})", "Sort by column 1–9; 0 = model order"),
     ),
-    *key_rows(
-        "anywhere",
-        "Panels",
+    ("anywhere", "Panels"): (
         ("tab", "panel(1)", "Next panel", "panel"),
         ("shift+tab", "panel(-1)", "Previous panel"),
         ("less_than_sign", "resize(1)", "Widen the panels"),
         ("greater_than_sign", "resize(-1)", "Narrow the panels"),
         ("M f11", "maximize", "Maximize the panel, or the tree"),
     ),
-    *key_rows(
-        "anywhere",
-        "Show or hide columns",
+    ("anywhere", "Show or hide columns"): (
         ("t", "column('shapes')", "Parameter shapes", "shapes"),
         ("b", "column('size')", "Memory", "memory"),
         ("p", "column('parameters')", "Parameter counts", "params"),
@@ -190,9 +140,7 @@ KEYS: tuple[KeyEntry, ...] = (
         ("A", "align", "Align the columns"),
         ("L", "labels", "Choose and order the columns"),
     ),
-    *key_rows(
-        "labels",
-        "Label panel",
+    ("labels", "Label panel"): (
         ("up k", "move(-1)", "Up"),
         ("down j", "move(1)", "Down"),
         ("space enter", "choose", "Show or hide the column", "toggle"),
@@ -202,11 +150,99 @@ KEYS: tuple[KeyEntry, ...] = (
         ("B", "shift(99)", "Move it to the bottom"),
         ("escape", "screen.labels", "Close the panel", "close"),
     ),
-)
+    ("panel", "In a panel"): (
+        ("up k", "line(-1)", "Up"),
+        ("down j", "line(1)", "Down"),
+        ("pageup", "screenful(-1)", "Page up"),
+        ("pagedown", "screenful(1)", "Page down"),
+        ("home", "end(-1)", "First line"),
+        ("end", "end(1)", "Last line"),
+        ("shift+left", "pan(-1)", "Scroll left"),
+        ("shift+right", "pan(1)", "Scroll right"),
+        ("escape left h", "back", "Cancel, close, or go back to the tree", "back"),
+    ),
+    ("panel:code", "Code"): (
+        ("f", "forward", "Go to forward", "forward"),
+        ("t", "top", "Go to the class", "class"),
+        ("o", "whole", "Show the whole file, or the class", "file"),
+    ),
+    ("panel:ancestors", "Code"): (
+        ("right_square_bracket", "ancestor(1)", "Go to the base class", "base"),
+        ("left_square_bracket", "ancestor(-1)", "Back to the class itself"),
+    ),
+    ("panel:lines run", "Code"): (("enter", "choose", "Select the op of the line", "op"),),
+    ("panel:attributes", "Attributes"): (
+        ("right l", "unfold", "Open, or call a property"),
+        ("left h", "fold", "Close, or go to the parent"),
+        ("enter space", "choose", "Open: tensors and texts here, modules in the tree", "open"),
+        ("full_stop", "everything", "Show private names and methods", "private"),
+        ("r", "reload", "Reload", "reload"),
+    ),
+    ("panel:picture", "Tensor viewer"): (
+        ("enter space", "mode", "Values, picture, or all slices as pictures", "picture"),
+    ),
+    ("panel:colours", "Tensor viewer"): (
+        ("r", "colours", "One RGB picture, or channel by channel", "RGB"),
+    ),
+    ("panel:slices", "Tensor viewer"): (
+        ("right_square_bracket", "browse(1)", "Next slice", "next"),
+        ("left_square_bracket", "browse(-1)", "Previous slice", "previous"),
+        ("comma", "dimension", "Browse another dimension", "dimension"),
+        ("t", "turn", "Choose the dimensions of rows and columns", "axes"),
+    ),
+    ("panel:tensor", "Tensor viewer"): (
+        ("s", "slice", "Enter a slice: [0, :, 3:7]", "slice"),
+        ("left h", "columns(-1)", "Scroll columns left"),
+        ("right l", "columns(1)", "Scroll columns right"),
+    ),
+    ("panel:text", "Text"): (("left h", "back", "Close"),),
+    ("panel:calls", "Performance"): (
+        ("d space", "differences", "Show calls, or differences between calls", "differences"),
+    ),
+    ("panel:findings", "Findings"): (
+        ("enter", "choose", "Go to the module", "go there"),
+        ("space right l", "tell", "Show or hide the evidence", "more"),
+    ),
+    ("panel:values", "Findings"): (("r", "check", "Check the weights for NaN and Inf", "check"),),
+    ("panel:tensor flow", "Tensor flow"): (
+        ("enter right l", "choose", "Open the op", "open"),
+        ("left h", "return", "Back to the previous op, or to the list", "back"),
+        ("left_square_bracket", "relative(-1)", "Go to the first input op", "parent"),
+        ("right_square_bracket", "relative(1)", "Go to the first op that uses it", "child"),
+        ("g", "module", "Go to the op's module in the tree", "module"),
+    ),
+    ("panel:quantities", "Gradient flow"): (
+        ("space", "quantity", "Gradients, updates, or output gradients", "quantity"),
+    ),
+    ("panel:gradient flow", "Gradient flow"): (
+        ("enter", "choose", "Go to the layer", "go there"),
+        ("s", "sort", "Model order, or largest first", "sort"),
+    ),
+    ("panel:percentiles", "Series"): (
+        ("space", "bands", "Percentiles, or range and mean", "bands"),
+    ),
+}
+"""By place and heading of the help: keys, action, help text, and the hint of the footer."""
+
+_ENTRIES = [
+    KeyEntry(
+        keys=tuple(keys.split()),
+        action=action,
+        does=does,
+        section=section,
+        place=place,
+        hint=hint[0] if hint else "",
+        urgent=action in _FOCUSING,
+    )
+    for (place, section), rows in _TABLE.items()
+    for keys, action, does, *hint in rows
+]
+KEYS = tuple(entry for entry in _ENTRIES if not entry.place.startswith("panel"))
+PANEL_KEYS = tuple(entry for entry in _ENTRIES if entry.place.startswith("panel"))
 
 
-def bindings(place: Place, keys: Iterable[KeyEntry] = KEYS) -> list[BindingType]:
-    """The keys of one place as Textual bindings."""
+def bindings(*places: Place, keys: Iterable[KeyEntry] = (*KEYS, *PANEL_KEYS)) -> list[BindingType]:
+    """The keys of some places as Textual bindings."""
     return [
         Binding(
             key,
@@ -215,6 +251,7 @@ def bindings(place: Place, keys: Iterable[KeyEntry] = KEYS) -> list[BindingType]
             key_display=glyph(key),
             priority=entry.urgent,
         )
+        for place in places
         for entry in keys
         if entry.place == place
         for key in entry.keys
@@ -231,129 +268,14 @@ def footer_order(key: KeyEntry) -> int:
     return next(found, len(_FOOTER))
 
 
-def hints(places: Collection[Place], keys: Iterable[KeyEntry] = KEYS) -> list[KeyEntry]:
+def hints(places: Collection[Place], keys: Iterable[KeyEntry]) -> list[KeyEntry]:
     """The keys in the footer that act in one of these places."""
     return [key for key in keys if key.hint and key.place in places]
 
 
-def sections(keys: Iterable[KeyEntry] = KEYS) -> dict[str, list[KeyEntry]]:
+def sections(keys: Iterable[KeyEntry]) -> dict[str, list[KeyEntry]]:
     """All keys by heading of the help."""
     found: dict[str, list[KeyEntry]] = {}
     for key in keys:
         found.setdefault(key.section, []).append(key)
     return found
-
-
-PANEL_KEYS: tuple[KeyEntry, ...] = (
-    *key_rows(
-        "panel",
-        "In a panel",
-        ("up k", "line(-1)", "Up"),
-        ("down j", "line(1)", "Down"),
-        ("pageup", "screenful(-1)", "Page up"),
-        ("pagedown", "screenful(1)", "Page down"),
-        ("home", "end(-1)", "First line"),
-        ("end", "end(1)", "Last line"),
-        ("shift+left", "pan(-1)", "Scroll left"),
-        ("shift+right", "pan(1)", "Scroll right"),
-        ("escape left h", "back", "Cancel, close, or go back to the tree", "back"),
-    ),
-    *key_rows(
-        "panel:code",
-        "Code",
-        ("f", "forward", "Go to forward", "forward"),
-        ("t", "top", "Go to the class", "class"),
-        ("o", "whole", "Show the whole file, or the class", "file"),
-    ),
-    *key_rows(
-        "panel:ancestors",
-        "Code",
-        ("right_square_bracket", "ancestor(1)", "Go to the base class", "base"),
-        ("left_square_bracket", "ancestor(-1)", "Back to the class itself"),
-    ),
-    *key_rows("panel:lines run", "Code", ("enter", "choose", "Select the op of the line", "op")),
-    *key_rows(
-        "panel:attributes",
-        "Attributes",
-        ("right l", "unfold", "Open, or call a property"),
-        ("left h", "fold", "Close, or go to the parent"),
-        ("enter space", "choose", "Open: tensors and texts here, modules in the tree", "open"),
-        ("full_stop", "everything", "Show private names and methods", "private"),
-        ("r", "reload", "Reload", "reload"),
-    ),
-    *key_rows(
-        "panel:picture",
-        "Tensor viewer",
-        ("enter space", "mode", "Values, picture, or all slices as pictures", "picture"),
-    ),
-    *key_rows(
-        "panel:colours",
-        "Tensor viewer",
-        ("r", "colours", "One RGB picture, or channel by channel", "RGB"),
-    ),
-    *key_rows(
-        "panel:slices",
-        "Tensor viewer",
-        ("right_square_bracket", "browse(1)", "Next slice", "next"),
-        ("left_square_bracket", "browse(-1)", "Previous slice", "previous"),
-        ("comma", "dimension", "Browse another dimension", "dimension"),
-        ("t", "turn", "Choose the dimensions of rows and columns", "axes"),
-    ),
-    *key_rows(
-        "panel:tensor",
-        "Tensor viewer",
-        ("s", "slice", "Enter a slice: [0, :, 3:7]", "slice"),
-        ("left h", "columns(-1)", "Scroll columns left"),
-        ("right l", "columns(1)", "Scroll columns right"),
-    ),
-    *key_rows("panel:text", "Text", ("left h", "back", "Close")),
-    *key_rows(
-        "panel:calls",
-        "Performance",
-        ("d space", "differences", "Show calls, or differences between calls", "differences"),
-    ),
-    *key_rows(
-        "panel:findings",
-        "Findings",
-        ("enter", "choose", "Go to the module", "go there"),
-        ("space right l", "tell", "Show or hide the evidence", "more"),
-    ),
-    *key_rows(
-        "panel:values", "Findings", ("r", "check", "Check the weights for NaN and Inf", "check")
-    ),
-    *key_rows(
-        "panel:tensor flow",
-        "Tensor flow",
-        ("enter right l", "choose", "Open the op", "open"),
-        ("left h", "return", "Back to the previous op, or to the list", "back"),
-        ("left_square_bracket", "relative(-1)", "Go to the first input op", "parent"),
-        ("right_square_bracket", "relative(1)", "Go to the first op that uses it", "child"),
-        ("g", "module", "Go to the op's module in the tree", "module"),
-    ),
-    *key_rows(
-        "panel:quantities",
-        "Gradient flow",
-        (
-            "space",
-            "quantity",
-            "Gradients, updates, or output gradients",
-            "quantity",
-        ),
-    ),
-    *key_rows(
-        "panel:gradient flow",
-        "Gradient flow",
-        ("enter", "choose", "Go to the layer", "go there"),
-        ("s", "sort", "Model order, or largest first", "sort"),
-    ),
-    *key_rows(
-        "panel:percentiles",
-        "Series",
-        ("space", "bands", "Percentiles, or range and mean", "bands"),
-    ),
-)
-
-
-def panel_bindings(*places: str) -> list[BindingType]:
-    """The panel keys of some places as Textual bindings."""
-    return [binding for place in places for binding in bindings(place, PANEL_KEYS)]

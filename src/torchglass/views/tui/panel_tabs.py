@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import cell_len
-from rich.style import Style
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
@@ -20,10 +20,9 @@ from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import KEYS, PANEL_KEYS, KeyEntry, bindings, glyph
 from torchglass.views.tui.panels import PANELS
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.styled_text import TextRow, fit
+from torchglass.views.tui.styled_text import TEXT_STYLES, TextRow, fit
 from torchglass.views.tui.tree import ModuleTree
 from torchglass.views.tui.tree_columns import NAME, ColumnChoice, Group, TreeColumn
-from torchglass.views.tui.tree_lines import TEXT_STYLES, rich_style
 
 _NAMES = 20
 _KEYS: dict[Group, str] = {
@@ -39,6 +38,7 @@ class LabelPanel(Panel):
     key: ClassVar[str] = "L"
     title: ClassVar[str] = "Labels"
     has_cursor = True
+    styles_of_text = TEXT_STYLES
     BINDINGS: ClassVar = bindings("labels")
 
     class Changed(Message):
@@ -57,14 +57,6 @@ class LabelPanel(Panel):
             [self._row(column) for column in self.labels.all],
             [TextRow(list(self._preview())), TextRow([])],
         )
-
-    def _style(self, tone: str, style: str) -> Style:
-        """The colours of the tree come before those of a panel."""
-        if style not in TEXT_STYLES:
-            return super()._style(tone, style)
-        focused = "glass-cursor" if self.has_focus else "glass-resting"
-        ground = "panel" if self.has_focus else "surface"
-        return rich_style(self.app.theme_variables, style, focused if tone == "cursor" else ground)
 
     def _row(self, column: TreeColumn) -> TextRow:
         ticked = column.id in self.labels.shown
@@ -129,12 +121,11 @@ class TabBar(Widget):
         *("tabs--front", "tabs--behind", "tabs--key", "tabs--subtitle"),
     }
 
+    @dataclass
     class Clicked(Message):
         """The title of a panel was clicked."""
 
-        def __init__(self, key: str) -> None:
-            super().__init__()
-            self.key = key
+        key: str
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,12 +202,12 @@ def _width(panel: Panel) -> int:
 class PanelEdge(Widget):
     """The line between the tree and the panels, which can be dragged."""
 
+    @dataclass
     class Dragged(Message):
         """The edge was dragged to a position on the screen."""
 
-        def __init__(self, x: int, y: int) -> None:
-            super().__init__()
-            self.x, self.y = x, y
+        x: int
+        y: int
 
     def render(self) -> str:
         width, height = self.size

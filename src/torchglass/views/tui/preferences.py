@@ -6,9 +6,9 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import platformdirs
 
@@ -18,6 +18,7 @@ from torchglass.views.tui.tree_rows import Folds, Outline
 
 _MOST_MODELS = 30
 _MOST_FOLDS = 2_000
+_SAVED = ("theme", "share", "panels", "repeats_folded", "filtering", "folds")
 
 
 SourceKind = Literal["model", "forward", "trace", "run", "comparison", "failure"]
@@ -97,12 +98,9 @@ class Preferences:
             by_kind={**self.by_kind, kind: choice},
         )
 
-    def folds_of(self, model: Model) -> tuple[str, ...] | None:
-        return self.folds.get(_name(model))
-
     def first_folds(self, outline: Outline, room: int) -> Folds:
         """The folds to open first: those of the last time, or as many as fit."""
-        paths = self.folds_of(outline.model)
+        paths = self.folds.get(_name(outline.model))
         if paths is None or self.depth is not None:
             return outline.first_folds(room, self.depth)
         found = map(outline.model.find, paths)
@@ -115,17 +113,7 @@ class Preferences:
         return replace(self, folds=dict(list(kept.items())[-_MOST_MODELS:]))
 
 
-class PreferenceStore(Protocol):
-    """Where preferences are stored."""
-
-    def load(self) -> Preferences:
-        """The stored preferences."""
-
-    def save(self, preferences: Preferences) -> None:
-        """Store these. An error is not a reason to stop."""
-
-
-class InMemoryPreferences:
+class PreferenceStore:
     """Keeps preferences in memory: each session starts with the defaults."""
 
     def __init__(self, preferences: Preferences | None = None) -> None:
@@ -138,10 +126,11 @@ class InMemoryPreferences:
         self.preferences = preferences
 
 
-class PreferenceFile:
+class PreferenceFile(PreferenceStore):
     """Keeps preferences in a JSON file."""
 
     def __init__(self, path: Path | None = None) -> None:
+        super().__init__()
         self.path = path or platformdirs.user_config_path("torchglass") / "explorer.json"
 
     def load(self) -> Preferences:
@@ -163,27 +152,13 @@ class PreferenceFile:
 def to_json(preferences: Preferences) -> str:
     """Preferences as text."""
     labels = preferences.labels
-    return json.dumps(
-        {
-            "order": labels.order,
-            "shown": sorted(labels.shown),
-            "aligned": labels.aligned,
-            "theme": preferences.theme,
-            "share": preferences.share,
-            "panels": preferences.panels,
-            "repeats_folded": preferences.repeats_folded,
-            "filtering": preferences.filtering,
-            "folds": preferences.folds,
-            "by_kind": {
-                kind: {
-                    "shown": None if choice.shown is None else sorted(choice.shown),
-                    "panels": choice.panels,
-                }
-                for kind, choice in preferences.by_kind.items()
-            },
-        },
-        indent=1,
-    )
+    kept = {
+        **{name: getattr(labels, name) for name in ("order", "shown", "aligned")},
+        **{name: getattr(preferences, name) for name in _SAVED},
+        "by_kind": {kind: asdict(choice) for kind, choice in preferences.by_kind.items()},
+    }
+    # Sets become sorted lists.
+    return json.dumps(kept, indent=1, default=sorted)
 
 
 def from_json(text: str) -> Preferences:

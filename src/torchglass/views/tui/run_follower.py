@@ -94,11 +94,8 @@ class RunFollower:
             update = self._look()
             if update.has_news or update != self._last:
                 self._tell(update)
-            self._last = RunUpdate(
-                step=update.step,
-                finished=update.finished,
-                status=update.status,
-                problem=update.problem,
+            self._last = replace(
+                update, series=(), points=(), histograms=(), model=None, documents=None
             )
             # A finished run does not change, but other series of it may be requested.
             self._waiting = True
@@ -158,27 +155,24 @@ _CHECKED_BYTES = 1 << 29
 class BackgroundReader:
     """What the explorer does in threads. Its screen gets the results as messages."""
 
+    @dataclass
     class Counted(Message):
         """The modules of a model were counted."""
 
-        def __init__(self, model: Model, contents: ModelContents) -> None:
-            super().__init__()
-            self.model = model
-            self.contents = contents
+        model: Model
+        contents: ModelContents
 
+    @dataclass
     class Checked(Message):
         """The weights were checked for NaN and Inf."""
 
-        def __init__(self, found: Sequence[Finding] | None) -> None:
-            super().__init__()
-            self.found = found
+        found: Sequence[Finding] | None
 
+    @dataclass
     class Read(Message):
         """The run was read again."""
 
-        def __init__(self, update: RunUpdate) -> None:
-            super().__init__()
-            self.update = update
+        update: RunUpdate
 
     def __init__(self, screen: Screen[None], state: ExplorerState, reader: Reader) -> None:
         self._screen = screen

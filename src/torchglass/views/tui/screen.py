@@ -35,7 +35,7 @@ class Explorer(Screen[None]):
     """The tree of a model, the panels that follow its cursor, and the bars around them."""
 
     AUTO_FOCUS = "ModuleTree"
-    BINDINGS: ClassVar = bindings("anywhere", all_keys())
+    BINDINGS: ClassVar = bindings("anywhere", keys=all_keys())
 
     def __init__(
         self,

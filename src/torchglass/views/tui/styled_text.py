@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from functools import lru_cache
+from typing import Any, cast, overload
 
 from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.style import Style
+from textual.color import Color
 from textual.theme import Theme
 
 Piece = tuple[str, str]
@@ -218,138 +221,134 @@ def meter(share: float, width: int, style: str = "bar") -> Line:
     return [(filled, style), (rest, "faint")]
 
 
-DARK = Theme(
-    name="glass-dark",
-    primary="#7aa8ff",
-    secondary="#5f87d7",
-    accent="#ffb454",
-    warning="#ffb454",
-    error="#ff7a85",
-    success="#7fd88f",
-    foreground="#d7dce5",
-    background="#12151b",
-    surface="#171b23",
-    panel="#1e2430",
-)
-LIGHT = Theme(
-    name="glass-light",
-    primary="#1c5fc4",
-    secondary="#3b78d8",
-    accent="#a85b00",
-    warning="#a85b00",
-    error="#b3243b",
-    success="#1f7a3a",
-    foreground="#1f2430",
-    background="#fbfcfe",
-    surface="#f2f4f8",
-    panel="#e6eaf1",
-    dark=False,
-)
-SIXTEEN = Theme(
-    name="glass-16",
-    primary="#0000ff",
-    secondary="#00ffff",
-    accent="#ffff00",
-    warning="#ffff00",
-    error="#ff0000",
-    success="#00ff00",
-    foreground="#c0c0c0",
-    background="#000000",
-    surface="#000000",
-    panel="#000000",
-)
-"""Only uses the colours of a 16-colour terminal, so that none is rounded to another."""
-THEMES = (DARK, LIGHT, SIXTEEN)
+# fmt: off
+_PALETTE = {
+    # On dark, on light, and of the colours of a 16-colour terminal, so that none is rounded.
+    "primary":     ("#7aa8ff", "#1c5fc4", "#0000ff"),
+    "secondary":   ("#5f87d7", "#3b78d8", "#00ffff"),
+    "accent":      ("#ffb454", "#a85b00", "#ffff00"),
+    "warning":     ("#ffb454", "#a85b00", "#ffff00"),
+    "error":       ("#ff7a85", "#b3243b", "#ff0000"),
+    "success":     ("#7fd88f", "#1f7a3a", "#00ff00"),
+    "foreground":  ("#d7dce5", "#1f2430", "#c0c0c0"),
+    "background":  ("#12151b", "#fbfcfe", "#000000"),
+    "surface":     ("#171b23", "#f2f4f8", "#000000"),
+    "panel":       ("#1e2430", "#e6eaf1", "#000000"),
+    "glass-name":    ("#ff8fc0", "#a8205f", "#ff00ff"),
+    "glass-class":   ("#6cb6ff", "#0a5fb4", "#00ffff"),
+    "glass-args":    ("#4f9bd6", "#2b6ca3", "#008080"),
+    "glass-count":   ("#ffb454", "#a85b00", "#ffff00"),
+    "glass-own":     ("#e09a4a", "#8f5a14", "#808000"),
+    "glass-bar":     ("#c88a3a", "#d08c34", "#808000"),
+    "glass-bytes":   ("#56c596", "#0d7a50", "#00ff00"),
+    "glass-time":    ("#ff8a65", "#b3401e", "#ff0000"),
+    "glass-flops":   ("#d4a5ff", "#7a3fb0", "#ff00ff"),
+    "glass-in":      ("#e8cf5a", "#7d6608", "#ffff00"),
+    "glass-out":     ("#d9bd3c", "#6b5a00", "#808000"),
+    "glass-calls":   ("#ffb454", "#a85b00", "#ffff00"),
+    "glass-shape":   ("#9bd65c", "#4a7a12", "#00ff00"),
+    "glass-device":  ("#b39dff", "#6242c7", "#ff00ff"),
+    "glass-dtype":   ("#5cc8dc", "#0b7285", "#00ffff"),
+    "glass-spark":   ("#f78fb3", "#b8336a", "#ff00ff"),
+    "glass-gutter":  ("#22c04a", "#1a8f3c", "#00ff00"),
+    "glass-same":    ("#183026", "#dcf3e3", "#008000"),
+    "glass-cursor":  ("#2b3a55", "#cfe0fb", "#000080"),
+    "glass-resting": ("#232a38", "#e3e8f0", "#808080"),
+    "glass-heat0":   ("#4a6b8a", "#7f9bb5", "#808080"),
+    "glass-heat1":   ("#5c9e8f", "#3f8f7d", "#00ff00"),
+    "glass-heat2":   ("#c9b458", "#b3941f", "#ffff00"),
+    "glass-heat3":   ("#e8964a", "#d0701a", "#ffff00"),
+    "glass-heat4":   ("#f2616b", "#c42f3d", "#ff0000"),
+}
+# fmt: on
 
-_ON_DARK = {
-    "glass-name": "#ff8fc0",
-    "glass-class": "#6cb6ff",
-    "glass-args": "#4f9bd6",
-    "glass-count": "#ffb454",
-    "glass-own": "#e09a4a",
-    "glass-bar": "#c88a3a",
-    "glass-bytes": "#56c596",
-    "glass-time": "#ff8a65",
-    "glass-flops": "#d4a5ff",
-    "glass-in": "#e8cf5a",
-    "glass-out": "#d9bd3c",
-    "glass-calls": "#ffb454",
-    "glass-shape": "#9bd65c",
-    "glass-device": "#b39dff",
-    "glass-dtype": "#5cc8dc",
-    "glass-spark": "#f78fb3",
-    "glass-gutter": "#22c04a",
-    "glass-same": "#183026",
-    "glass-cursor": "#2b3a55",
-    "glass-resting": "#232a38",
-    "glass-heat0": "#4a6b8a",
-    "glass-heat1": "#5c9e8f",
-    "glass-heat2": "#c9b458",
-    "glass-heat3": "#e8964a",
-    "glass-heat4": "#f2616b",
+
+def _theme(name: str, column: int) -> Theme:
+    own = {key: colours[column] for key, colours in _PALETTE.items() if "-" not in key}
+    return Theme(name=name, dark=name != "glass-light", **cast(Any, own))
+
+
+DARK, LIGHT, SIXTEEN = THEMES = (
+    _theme("glass-dark", 0),
+    _theme("glass-light", 1),
+    _theme("glass-16", 2),
+)
+
+TEXT_STYLES: Mapping[str, str] = {
+    "plain": "foreground",
+    "path": "foreground bold",
+    "heading": "foreground 75% bold",
+    "header": "foreground 60% bold",
+    **dict.fromkeys(("share", "value", "slot", "shared", "muted"), "foreground 60%"),
+    "comment": "foreground 50% italic",
+    **dict.fromkeys(("guide", "line"), "foreground 35%"),
+    "faint": "foreground 30%",
+    **{
+        name: f"glass-{name}"
+        for name in ("count", "own", "bar", "bytes", "time", "flops", "out", "spark", "shape")
+    },
+    **{f"heat{heat}": f"glass-heat{heat}" for heat in range(5)},
+    "gutter": "glass-gutter",
+    "name": "glass-name bold",
+    **dict.fromkeys(("class", "definition"), "glass-class bold"),
+    "extra": "glass-class",
+    "args": "glass-args italic",
+    "in": "glass-in italic",
+    "calls": "glass-calls italic",
+    "device": "glass-device bold",
+    "dtype": "glass-dtype italic",
+    **dict.fromkeys(("number", "literal"), "glass-count"),
+    "keyword": "glass-device",
+    "string": "glass-shape",
+    "builtin": "glass-dtype",
+    "decorator": "glass-spark",
+    "match": "text-accent bold underline",
+    **dict.fromkeys(("sorted", "key"), "text-accent bold"),
+    **dict.fromkeys(("mark", "note"), "text-success"),
+    "problem": "text-error",
+    "warning": "text-warning",
+    "added": "text-success bold",
+    "removed": "text-error bold strike",
+    "changed": "text-warning bold",
 }
-_ON_LIGHT = {
-    "glass-name": "#a8205f",
-    "glass-class": "#0a5fb4",
-    "glass-args": "#2b6ca3",
-    "glass-count": "#a85b00",
-    "glass-own": "#8f5a14",
-    "glass-bar": "#d08c34",
-    "glass-bytes": "#0d7a50",
-    "glass-time": "#b3401e",
-    "glass-flops": "#7a3fb0",
-    "glass-in": "#7d6608",
-    "glass-out": "#6b5a00",
-    "glass-calls": "#a85b00",
-    "glass-shape": "#4a7a12",
-    "glass-device": "#6242c7",
-    "glass-dtype": "#0b7285",
-    "glass-spark": "#b8336a",
-    "glass-gutter": "#1a8f3c",
-    "glass-same": "#dcf3e3",
-    "glass-cursor": "#cfe0fb",
-    "glass-resting": "#e3e8f0",
-    "glass-heat0": "#7f9bb5",
-    "glass-heat1": "#3f8f7d",
-    "glass-heat2": "#b3941f",
-    "glass-heat3": "#d0701a",
-    "glass-heat4": "#c42f3d",
+"""A colour of the theme, its opacity, and how text is drawn in it."""
+PANEL_STYLES: Mapping[str, str] = {
+    **TEXT_STYLES,
+    "name": "foreground",
+    "dtype": "glass-dtype",
+    "device": "glass-device",
+    "mark": "glass-gutter",
 }
-_OF_SIXTEEN = {
-    **_ON_DARK,
-    "glass-name": "#ff00ff",
-    "glass-class": "#00ffff",
-    "glass-args": "#008080",
-    "glass-count": "#ffff00",
-    "glass-own": "#808000",
-    "glass-bar": "#808000",
-    "glass-bytes": "#00ff00",
-    "glass-time": "#ff0000",
-    "glass-flops": "#ff00ff",
-    "glass-in": "#ffff00",
-    "glass-out": "#808000",
-    "glass-calls": "#ffff00",
-    "glass-shape": "#00ff00",
-    "glass-device": "#ff00ff",
-    "glass-dtype": "#00ffff",
-    "glass-spark": "#ff00ff",
-    "glass-gutter": "#00ff00",
-    "glass-same": "#008000",
-    "glass-cursor": "#000080",
-    "glass-resting": "#808080",
-    "glass-heat0": "#808080",
-    "glass-heat1": "#00ff00",
-    "glass-heat2": "#ffff00",
-    "glass-heat3": "#ffff00",
-    "glass-heat4": "#ff0000",
-}
+"""A panel has fewer colours side by side than the tree, and emphasizes less."""
+
+
+def rich_style(variables: Mapping[str, str], style: str, behind: str) -> Style:
+    """A text style on a background, as rich draws it. The variables are those of the theme.
+
+    Styles are not component classes of the style sheet: applying forty of these to a widget takes
+    longer than drawing it.
+    """
+    return _rich_style(variables[style.partition(" ")[0]], variables[behind], style)
+
+
+@lru_cache(maxsize=1 << 10)
+def _rich_style(colour: str, behind: str, style: str) -> Style:
+    ground, words = Color.parse(behind), style.split()
+    percent = next((int(word[:-1]) for word in words if word.endswith("%")), 100)
+    return Style(
+        color=ground.blend(Color.parse(colour), percent / 100).rich_color,
+        bgcolor=ground.rich_color,
+        bold="bold" in words,
+        italic="italic" in words,
+        underline="underline" in words,
+        strike="strike" in words,
+    )
 
 
 def column_colours(theme: Theme) -> Mapping[str, str]:
     """The colours that the style sheet calls `$glass-…`."""
-    if theme.name == SIXTEEN.name:
-        return _OF_SIXTEEN
-    return _ON_DARK if theme.dark else _ON_LIGHT
+    column = 2 if theme.name == SIXTEEN.name else 0 if theme.dark else 1
+    return {name: colours[column] for name, colours in _PALETTE.items() if "-" in name}
 
 
 def theme_for(environment: Mapping[str, str], colours: str | None = "truecolor") -> str:

@@ -24,6 +24,7 @@ from torchglass.views.formats import harmless
 from torchglass.views.tui import tree_rows
 from torchglass.views.tui.explorer_state import ExplorerState
 from torchglass.views.tui.keys import bindings
+from torchglass.views.tui.styled_text import TEXT_STYLES, rich_style
 from torchglass.views.tui.tree_columns import (
     NAME,
     ColumnChoice,
@@ -32,8 +33,8 @@ from torchglass.views.tui.tree_columns import (
     SortOrder,
     TreeColumn,
 )
-from torchglass.views.tui.tree_lines import BACKGROUNDS, RowState, TreeLines, rich_style
-from torchglass.views.tui.tree_rows import FOLD_ACTIONS, TreeRows
+from torchglass.views.tui.tree_lines import RowState, TreeLines
+from torchglass.views.tui.tree_rows import TreeRows, toggle
 from torchglass.views.tui.tree_search import NONE, Matches
 from torchglass.views.tui.windows import screenshot
 
@@ -101,7 +102,7 @@ def _columns(table: TreeTable) -> list[Column[TreeLine]]:
         return Column(
             column.id,
             column.title,
-            lambda line: column.text(table.state, line.row).strip(),
+            lambda line: column.plain(table.state, line.row).strip(),
             right=column.right,
             csv=column.file_heading,
             value=lambda line: column.value(table.state, line.row),
@@ -145,6 +146,16 @@ def save(app: App[Any], table: TreeTable, format: str) -> str:
     except OSError as error:
         return f"Cannot write {path}: {error.strerror}"
     return f"Wrote {path.name}"
+
+
+_BACKGROUNDS = {
+    "plain": "background",
+    "header": "surface",
+    "same": "glass-same",
+    "cursor": "glass-cursor",
+    "resting": "glass-resting",
+}
+"""The background of a line, as a variable of the theme."""
 
 
 class ModuleTree(ScrollView, can_focus=True):
@@ -351,7 +362,7 @@ class ModuleTree(ScrollView, can_focus=True):
         return alike and not self._has_matches and self.state.comparison is None
 
     def _style(self, tone: str, style: str) -> Style:
-        return rich_style(self.app.theme_variables, style, BACKGROUNDS[tone])
+        return rich_style(self.app.theme_variables, TEXT_STYLES[style], _BACKGROUNDS[tone])
 
     def go_to_row(self, row: int) -> None:
         before = self.cursor
@@ -407,7 +418,7 @@ class ModuleTree(ScrollView, can_focus=True):
             self.action_fold("one")
 
     def action_fold(self, what: str) -> None:
-        self.set_folds(FOLD_ACTIONS[what](self.state.outline, self.folds, self.cursor))
+        self.set_folds(toggle(self.state.outline, self.folds, self.cursor, what))
 
     def action_sort(self, number: int) -> None:
         """Sort by the column of that number; 1 is the name, 0 restores model order."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -30,248 +31,29 @@ from torchglass.views.formats import (
     sparkline,
 )
 from torchglass.views.module_signature import brief
-from torchglass.views.tui.explorer_state import FOUND, LOST, ExplorerState, ModuleActivity
+from torchglass.views.tui.explorer_state import FOUND, LOST, ExplorerState
 from torchglass.views.tui.styled_text import Piece, bar
 
 RowModules = Sequence[Module]
 """The modules of one row of the tree; the first one stands for all."""
 Number = Callable[[ExplorerState, Module], float | None]
-Pieces = Callable[[ExplorerState, Module], Sequence[Piece]]
-
-SPARK, VALUE = 8, 8
-"""The cells of a sparkline, and of the latest value beside it."""
-_MOST_SLOTS = 8
-_MOST_KINDS = 2
-
-
-def counted(number: Callable[[ModuleCounts], int]) -> Number:
-    """A count of a module; None until the model is counted."""
-
-    def of_module(state: ExplorerState, module: Module) -> float | None:
-        counts = state.counts(module)
-        return None if counts is None else number(counts)
-
-    return of_module
-
-
-def activity(number: Callable[[ModuleActivity], float | None]) -> Number:
-    """A measurement of a module's calls."""
-    return lambda state, module: number(state.activity(module))
-
-
-def knows(field: str) -> Callable[[ExplorerState], bool]:
-    """Whether this field is known of any module's calls."""
-    return lambda state: state.has_activity(field)
-
-
-def bytes_of(specs: Iterable[TensorSpec]) -> int | None:
-    """The size of tensors; None where there are none."""
-    sizes = [spec.bytes for spec in specs]
-    return sum(sizes) if sizes else None
-
-
-parameters = counted(lambda counts: counts.total.parameters)
-own_parameters = counted(lambda counts: counts.own.parameters)
-held_bytes = counted(lambda counts: counts.total.bytes)
-own_bytes = counted(lambda counts: counts.own.bytes)
-time = activity(lambda one: one.total_ns)
-flops = activity(lambda one: one.flops)
-
-
-def update_series(state: ExplorerState, module: Module) -> Series | None:
-    """The update ratio of a module's first parameter over steps."""
-    updates = (one for one in state.series_at(module) if one.name.endswith(".update"))
-    return next(updates, None)
-
-
-def update(state: ExplorerState, module: Module) -> float | None:
-    """The latest update ratio."""
-    series = update_series(state, module)
-    if series is None or not len(values := state.values(series)):
-        return None
-    return float(values[-1])
-
-
-def has_updates(state: ExplorerState) -> bool:
-    """Whether update ratios were recorded."""
-    return any(one.name.endswith(".update") for one in state.all_series())
-
-
-def format_value(value: float) -> str:
-    """A measured number with three digits."""
-    return f"{value:.3g}"
-
-
-def every(pieces: Pieces) -> Callable[[ExplorerState], Sequence[str]]:
-    """The texts of all modules."""
-    return lambda state: [
-        "".join(text for text, _ in pieces(state, module)) for module in state.model.modules
-    ]
-
-
-def class_name(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """The class without its package."""
-    return [(harmless(module.kind), "class")]
-
-
-def class_names(state: ExplorerState) -> Sequence[str]:
-    """The classes of all modules."""
-    return [harmless(name.rpartition(".")[2]) for name in state.outline.by_class]
-
-
-def args(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """The settings of a module, short."""
-    return [(_settings(module), "args")]
-
-
-def _settings(module: Module) -> str:
-    whole = brief(module.kind, module.extra)
-    return whole[len(harmless(module.kind)) :].strip("()")
-
-
-def all_args(state: ExplorerState) -> Sequence[str]:
-    """The settings of all modules."""
-    known = {(module.kind, module.extra): module for module in state.model.modules}
-    return [_settings(module) for module in known.values()]
-
-
-def device(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """The devices of all tensors in a module."""
-    return [(_common(state.devices(module)), "device")]
-
-
-def dtype(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """The types of all parameters in a module."""
-    return [(_common(state.dtypes(module)), "dtype")]
-
-
-def devices(state: ExplorerState) -> Sequence[str]:
-    """The device texts of all modules."""
-    return [_common(kinds) for kinds in set(state.contents.devices if state.contents else ())]
-
-
-def dtypes(state: ExplorerState) -> Sequence[str]:
-    """The type texts of all modules."""
-    return [_common(kinds) for kinds in set(state.contents.dtypes if state.contents else ())]
-
-
-def _common(kinds: Sequence[str]) -> str:
-    return harmless(", ".join(kinds)) if len(kinds) <= _MOST_KINDS else "mixed"
-
-
-def shapes(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """The names and shapes of a module's own tensors."""
-    pieces: list[Piece] = []
-    for slot in module.slots[:_MOST_SLOTS]:
-        gap = ", " if pieces else ""
-        pieces += [(f"{gap}{harmless(slot.name)} ", "slot"), (shape_text(slot.spec), "shape")]
-    return pieces
-
-
-def input_shapes(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """The shape of a module's first input, and how many more there are."""
-    return [(_first_shape(state.activity(module).inputs), "in")]
-
-
-def output_shapes(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """The shape of a module's first output, and how many more there are."""
-    return [(_first_shape(state.activity(module).outputs), "out")]
-
-
-def _first_shape(specs: Sequence[TensorSpec]) -> str:
-    if not specs:
-        return ""
-    return shape_text(specs[0]) + (f" +{len(specs) - 1}" if len(specs) > 1 else "")
-
-
-def activity_dtypes(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """The types of a module's inputs and outputs."""
-    seen = state.activity(module)
-    kinds = dict.fromkeys(spec.dtype for spec in (*seen.inputs, *seen.outputs) if spec.dtype)
-    return [(harmless("/".join(kinds)), "dtype")]
-
-
-def trend(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """The gradient of a module's first parameter over steps, and its latest value."""
-    series = state.trend(module)
-    if series is None or not len(values := state.values(series)):
-        return ()
-    return [
-        (f"{sparkline(squeeze(values, SPARK), SPARK):<{SPARK + 1}}", "spark"),
-        (f"{format_value(values[-1]):<{VALUE}}", "value"),
-    ]
-
-
-def notes(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """A problem of the module, or where it is shared."""
-    note = harmless(state.note(module))
-    return [(note, "problem" if note.startswith((LOST, FOUND)) else "note")]
-
-
-def change(state: ExplorerState, module: Module) -> Sequence[Piece]:
-    """How a module differs from the other model, and how many modules below it do."""
-    if state.comparison is None:
-        return ()
-    change = state.comparison.changes.get(module.path)
-    below = state.comparison.below.get(module.path, 0)
-    pieces = _change_pieces(change) if change else []
-    if below:
-        pieces.append((f"{'  ' if pieces else ''}{below:,} below", "share"))
-    return pieces
-
-
-def changes(state: ExplorerState) -> Sequence[str]:
-    """The change texts of all modules that have one."""
-    if state.comparison is None:
-        return ()
-    paths = {*state.comparison.changes, *state.comparison.below}
-    modules = filter(None, map(state.model.find, paths))
-    return ["".join(text for text, _ in change(state, module)) for module in modules]
-
-
-def _change_pieces(change: ModuleChange) -> list[Piece]:
-    if change.verdict != "changed":
-        mark = "+" if change.verdict == "added" else "−"
-        return [(f"{mark} {change.verdict}", change.verdict)]
-    words = [f"was {change.class_before.rpartition('.')[2]}"] if change.class_before else []
-    words += [_slot_change(slot) for slot in change.slots]
-    # A changed shape usually means changed settings, and says more.
-    if change.extra_before is not None and not words:
-        words.append(f"was ({change.extra_before})")
-    return [(harmless("≠ " + ", ".join(words)), "changed")]
-
-
-def _slot_change(slot: SlotChange) -> str:
-    if slot.before is None or slot.after is None:
-        return f"{'+' if slot.before is None else '−'}{slot.name}"
-    if slot.before.shape != slot.after.shape:
-        return f"{slot.name} {shape_text(slot.before)} → {shape_text(slot.after)}"
-    if slot.before.dtype != slot.after.dtype:
-        return f"{slot.name} {slot.before.dtype} → {slot.after.dtype}"
-    return f"{slot.name} {distance_text(slot.distance or 0.0)}"
-
-
-def distance_text(distance: float) -> str:
-    """The distance of two tensors, relative to the norm of the old one."""
-    if math.isnan(distance):
-        return "NaN or Inf on one side"
-    return "was all zeros" if math.isinf(distance) else f"Δ {format_value(distance)}"
-
-
 Group = Literal[
     "name", "class", "args", "parameters", "size", "memory", "device", "shapes",
     "flow", "time", "flops", "gradients", "notes", "change",
 ]  # fmt: skip
 """The columns of a group are shown and hidden with one key."""
-Combine = Callable[[Sequence[float]], float | None]
 
 _BAR, _SHARE = 6, 5
+_SPARK, _VALUE = 8, 8
+"""The cells of a sparkline, and of the latest value beside it."""
+_MOST_SLOTS = 8
+_MOST_KINDS = 2
 _NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreeColumn:
-    """One column. It has a `number`, or `pieces` of text."""
+    """One column. It has a `number`, a `text`, or `pieces` of text in several styles."""
 
     id: str
     title: str
@@ -281,18 +63,19 @@ class TreeColumn:
     group: Group
     number: Number | None = None
     format: Callable[[float], str] = str
-    combine: Combine = sum
+    combine: Callable[[Sequence[float]], float | None] = sum
     """The number of several modules that share a row."""
     is_share: bool = False
     """Whether it is drawn as a bar, the share of the whole model's number."""
-    pieces: Callable[[ExplorerState, Module], Sequence[Piece]] = lambda state, module: ()
+    text: Callable[[ExplorerState, Module], str] | None = None
+    pieces: Callable[[ExplorerState, Module], Sequence[Piece]] | None = None
     first_of_row: bool = False
     """Whether a row shows its first text; otherwise only a text that all its modules share."""
     style: str = "plain"
     cells: int
-    """The width; of a text column with `texts`, the maximum width."""
-    texts: Callable[[ExplorerState], Sequence[str]] | None = None
-    """All texts of the column, which decide its width."""
+    """The width; the maximum width where `texts` or a `text` decide it."""
+    texts: Callable[[ExplorerState], Iterable[str]] | None = None
+    """All texts of the column, where that is quicker than asking each module."""
     applies: Callable[[ExplorerState], bool] = lambda state: True
     """Whether there is anything to show in it."""
     series: Callable[[ExplorerState, Module], Series | None] | None = None
@@ -317,37 +100,46 @@ class TreeColumn:
 
     def width(self, state: ExplorerState) -> int:
         """The cells that it needs."""
-        if self.texts is None:
+        if self.texts is not None:
+            texts = self.texts(state)
+        elif self.text is not None:
+            texts = [self.text(state, module) for module in state.model.modules]
+        else:
             return self.cells
-        longest = max(map(cell_len, set(self.texts(state))), default=0)
+        longest = max(map(cell_len, set(texts)), default=0)
         return min(max(longest, cell_len(self.title)), self.cells)
 
     def draw(self, state: ExplorerState, row: RowModules) -> Sequence[Piece]:
         """The styled text of a row."""
         if self.number is None:
             return self._draw_text(state, row)
-        if self.is_share:
-            return self._draw_share(state, row, self.number)
         value = self._total(state, row, self.number)
-        return () if value is None else [(self.format(value), _row_style(row, self.style))]
+        # The number of a shared module is counted elsewhere, and pale here.
+        pale = row[0].alias_of is not None
+        if not self.is_share:
+            return () if value is None else [(self.format(value), "shared" if pale else self.style)]
+        whole = self.number(state, state.model.root)
+        if not value or not whole:
+            return ()
+        share = min(value / whole, 1.0)
+        filled, rest = bar(share, _BAR)
+        heat = sum(share >= limit for limit in (0.02, 0.1, 0.25, 0.5))
+        return [
+            (filled, "shared" if pale else f"heat{heat}"),
+            (rest, "guide"),
+            (f"{format_share(value, whole):>{_SHARE}}", "shared" if pale else "share"),
+        ]
 
     def _draw_text(self, state: ExplorerState, row: RowModules) -> Sequence[Piece]:
-        drawn = [self.pieces(state, module) for module in row]
+        drawn = [self._pieces(state, module) for module in row]
         if self.first_of_row:
             return next((pieces for pieces in drawn if pieces and pieces[0][0]), ())
         return drawn[0] if all(pieces == drawn[0] for pieces in drawn[1:]) else ()
 
-    def _draw_share(self, state: ExplorerState, row: RowModules, number: Number) -> Sequence[Piece]:
-        part, whole = self._total(state, row, number), number(state, state.model.root)
-        if not part or not whole:
-            return ()
-        share = min(part / whole, 1.0)
-        filled, rest = bar(share, _BAR)
-        return [
-            (filled, _row_style(row, f"heat{_heat(share)}")),
-            (rest, "guide"),
-            (f"{format_share(part, whole):>{_SHARE}}", _row_style(row, "share")),
-        ]
+    def _pieces(self, state: ExplorerState, module: Module) -> Sequence[Piece]:
+        if self.pieces is not None:
+            return self.pieces(state, module)
+        return [(self.text(state, module), self.style)] if self.text else ()
 
     def _total(self, state: ExplorerState, row: RowModules, number: Number) -> float | None:
         """The number of all modules in a row, each shared module counted once."""
@@ -357,14 +149,14 @@ class TreeColumn:
         known = [one for one in numbers if one is not None]
         return self.combine(known) if known else None
 
-    def text(self, state: ExplorerState, row: RowModules) -> str:
+    def plain(self, state: ExplorerState, row: RowModules) -> str:
         """The text of a row, without styles."""
         return "".join(text for text, _ in self.draw(state, row))
 
     def value(self, state: ExplorerState, row: RowModules) -> float | str | None:
         """The value of a row in a file."""
         if self.number is None:
-            return self.text(state, row).strip() or None
+            return self.plain(state, row).strip() or None
         value = self._total(state, row, self.number)
         if value is None:
             return None
@@ -379,18 +171,32 @@ class TreeColumn:
         return self.export_name or self.id.replace(" ", "_")
 
 
-def _heat(share: float) -> int:
-    """The colour of a bar, from 0 to 4."""
-    return sum(share >= limit for limit in (0.02, 0.1, 0.25, 0.5))
+# What the columns show
 
 
-def _row_style(row: RowModules, style: str) -> str:
-    """The style of a number; the number of a shared module is counted elsewhere, and pale here."""
-    return "shared" if row[0].alias_of is not None else style
+def _counted(what: str) -> Number:
+    """A count of a module, like "own.bytes"; None until the model is counted."""
+    read: Callable[[ModuleCounts], int] = attrgetter(what)
+
+    def number(state: ExplorerState, module: Module) -> float | None:
+        counts = state.counts(module)
+        return None if counts is None else read(counts)
+
+    return number
 
 
-def _none(numbers: Sequence[float]) -> None:
-    """Combines numbers that cannot be added up."""
+def _measured(what: str) -> Number:
+    """An attribute of a module's activity."""
+    return lambda state, module: getattr(state.activity(module), what)
+
+
+def _known(field: str) -> Callable[[ExplorerState], bool]:
+    """Whether this field is known of any module's activity."""
+    return lambda state: state.has_activity(field)
+
+
+def _uncombined(numbers: Sequence[float]) -> None:
+    """Several numbers that cannot be added up."""
 
 
 def _count(value: float) -> str:
@@ -401,6 +207,129 @@ def _time(nanoseconds: float) -> str:
     return format_time(nanoseconds / 1e9)
 
 
+def _is_update(series: Series) -> bool:
+    return series.name.endswith(".update")
+
+
+def _update_series(state: ExplorerState, module: Module) -> Series | None:
+    """The update ratio of a module's first parameter over steps."""
+    return next(filter(_is_update, state.series_at(module)), None)
+
+
+def _update(state: ExplorerState, module: Module) -> float | None:
+    series = _update_series(state, module)
+    if series is None or not len(values := state.values(series)):
+        return None
+    return float(values[-1])
+
+
+def format_value(value: float) -> str:
+    """A measured number with three digits."""
+    return f"{value:.3g}"
+
+
+def _args(state: ExplorerState, module: Module) -> str:
+    """The settings of a module, short."""
+    whole = brief(module.kind, module.extra)
+    return whole[len(harmless(module.kind)) :].strip("()")
+
+
+def _all_args(state: ExplorerState) -> Iterable[str]:
+    known = {(module.kind, module.extra): module for module in state.model.modules}
+    return [_args(state, module) for module in known.values()]
+
+
+def _common(kinds: Sequence[str]) -> str:
+    return harmless(", ".join(kinds)) if len(kinds) <= _MOST_KINDS else "mixed"
+
+
+def shapes(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The names and shapes of a module's own tensors."""
+    pieces: list[Piece] = []
+    for slot in module.slots[:_MOST_SLOTS]:
+        gap = ", " if pieces else ""
+        pieces += [(f"{gap}{harmless(slot.name)} ", "slot"), (shape_text(slot.spec), "shape")]
+    return pieces
+
+
+def _first_shape(specs: Sequence[TensorSpec]) -> str:
+    """The first shape, and how many more there are."""
+    if not specs:
+        return ""
+    return shape_text(specs[0]) + (f" +{len(specs) - 1}" if len(specs) > 1 else "")
+
+
+def _activity_dtypes(state: ExplorerState, module: Module) -> str:
+    seen = state.activity(module)
+    kinds = dict.fromkeys(spec.dtype for spec in (*seen.inputs, *seen.outputs) if spec.dtype)
+    return harmless("/".join(kinds))
+
+
+def _trend(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """The gradient of a module's first parameter over steps, and its latest value."""
+    series = state.trend(module)
+    if series is None or not len(values := state.values(series)):
+        return ()
+    return [
+        (f"{sparkline(squeeze(values, _SPARK), _SPARK):<{_SPARK + 1}}", "spark"),
+        (f"{format_value(values[-1]):<{_VALUE}}", "value"),
+    ]
+
+
+def _notes(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    note = harmless(state.note(module))
+    return [(note, "problem" if note.startswith((LOST, FOUND)) else "note")]
+
+
+def _change(state: ExplorerState, module: Module) -> Sequence[Piece]:
+    """How a module differs from the other model, and how many modules below it do."""
+    if state.comparison is None:
+        return ()
+    change = state.comparison.changes.get(module.path)
+    below = state.comparison.below.get(module.path, 0)
+    pieces = [_change_piece(change)] if change else []
+    if below:
+        pieces.append((f"{'  ' if pieces else ''}{below:,} below", "share"))
+    return pieces
+
+
+def _changes(state: ExplorerState) -> Iterable[str]:
+    if state.comparison is None:
+        return ()
+    paths = {*state.comparison.changes, *state.comparison.below}
+    modules = filter(None, map(state.model.find, paths))
+    return ["".join(text for text, _ in _change(state, module)) for module in modules]
+
+
+def _change_piece(change: ModuleChange) -> Piece:
+    if change.verdict != "changed":
+        mark = "+" if change.verdict == "added" else "−"
+        return f"{mark} {change.verdict}", change.verdict
+    words = [f"was {change.class_before.rpartition('.')[2]}"] if change.class_before else []
+    words += [_slot_change(slot) for slot in change.slots]
+    # A changed shape usually means changed settings, and says more.
+    if change.extra_before is not None and not words:
+        words.append(f"was ({change.extra_before})")
+    return harmless("≠ " + ", ".join(words)), "changed"
+
+
+def _slot_change(slot: SlotChange) -> str:
+    if slot.before is None or slot.after is None:
+        return f"{'+' if slot.before is None else '−'}{slot.name}"
+    if slot.before.shape != slot.after.shape:
+        return f"{slot.name} {shape_text(slot.before)} → {shape_text(slot.after)}"
+    if slot.before.dtype != slot.after.dtype:
+        return f"{slot.name} {slot.before.dtype} → {slot.after.dtype}"
+    return f"{slot.name} {distance_text(slot.distance or 0.0)}"
+
+
+def distance_text(distance: float) -> str:
+    """The distance of two tensors, relative to the norm of the old one."""
+    if math.isnan(distance):
+        return "NaN or Inf on one side"
+    return "was all zeros" if math.isinf(distance) else f"Δ {format_value(distance)}"
+
+
 # fmt: off
 NAME = TreeColumn(
     id="name", title="name", name="Module Name", group="name", usual=True, cells=40, style="name",
@@ -409,146 +338,153 @@ NAME = TreeColumn(
 COLUMNS: tuple[TreeColumn, ...] = (
     TreeColumn(
         id="change", title="change", name="Change", group="change", usual=True, cells=36,
-        pieces=change, texts=changes, style="changed",
+        pieces=_change, texts=_changes, style="changed",
         applies=lambda state: state.comparison is not None, example="≠ weight Δ 0.012",
     ),
     TreeColumn(
         id="class", title="class", name="Module Type", group="class", usual=True, cells=22,
-        pieces=class_name, texts=class_names, style="class", example="Conv2d",
+        style="class",
+        text=lambda state, module: harmless(module.kind), example="Conv2d",
+        texts=lambda state: [harmless(name.rpartition(".")[2]) for name in state.outline.by_class],
     ),
     TreeColumn(
         id="args", title="args", name="Module Args", group="args", cells=30,
-        pieces=args, texts=all_args, style="args", example="3→64, 7×7",
+        text=_args, texts=_all_args, style="args", example="3→64, 7×7",
     ),
     TreeColumn(
         id="trend", title="gradient std", name="Gradient Trend", group="gradients", usual=True,
-        pieces=trend, cells=SPARK + 1 + VALUE, style="spark",
+        pieces=_trend, cells=_SPARK + 1 + _VALUE, style="spark",
         applies=ExplorerState.has_trends, series=ExplorerState.trend,
         export_name="gradient_std", example="▇▅▃▂▂▁▁▁",
     ),
     TreeColumn(
         id="update", title="update", name="Update Ratio", group="gradients",
-        number=update, format=format_value, combine=_none, cells=9, style="value",
-        applies=has_updates, series=update_series,
+        number=_update, format=format_value, combine=_uncombined, cells=9, style="value",
+        applies=lambda state: any(map(_is_update, state.all_series())), series=_update_series,
         prefix="update=", export_name="update_ratio", example="0.0012",
     ),
     TreeColumn(
         id="params", title="params", name="Parameter Count", group="parameters", usual=True,
-        number=parameters, format=_count, cells=7, style="count", example="9.4K",
+        number=_counted("total.parameters"), format=_count, cells=7, style="count", example="9.4K",
     ),
     TreeColumn(
         id="params share", title="share", name="Parameter Share", group="parameters", usual=True,
-        number=parameters, is_share=True, cells=_BAR + _SHARE, style="heat3",
+        number=_counted("total.parameters"), is_share=True, cells=_BAR + _SHARE, style="heat3",
         example="━━╸─── 41%",
     ),
     TreeColumn(
         id="own params", title="own", name="Own Parameters", group="parameters", with_key=False,
-        number=own_parameters, format=_count, cells=7, style="own",
+        number=_counted("own.parameters"), format=_count, cells=7, style="own",
         prefix="self=", example="128",
     ),
     TreeColumn(
         id="bytes", title="memory", name="Memory Usage", group="size", usual=True,
-        number=held_bytes, format=format_bytes, cells=9, style="bytes", example="36.8 KB",
+        number=_counted("total.bytes"), format=format_bytes, cells=9, style="bytes",
+        example="36.8 KB",
     ),
     TreeColumn(
         id="bytes share", title="of memory", name="Memory Share", group="memory",
-        number=held_bytes, is_share=True, cells=_BAR + _SHARE, style="heat2",
+        number=_counted("total.bytes"), is_share=True, cells=_BAR + _SHARE, style="heat2",
         example="━╸──── 25%",
     ),
     TreeColumn(
         id="own bytes", title="own", name="Own Memory", group="memory",
-        number=own_bytes, format=format_bytes, cells=9, style="bytes",
+        number=_counted("own.bytes"), format=format_bytes, cells=9, style="bytes",
         prefix="self=", example="512 B",
     ),
     TreeColumn(
         id="in bytes", title="in mem", name="Input Memory", group="memory",
-        number=activity(lambda one: bytes_of(one.inputs)),
-        format=format_bytes, cells=9, style="in", applies=knows("inputs"),
+        number=_measured("input_bytes"),
+        format=format_bytes, cells=9, style="in", applies=_known("inputs"),
         prefix="in_mem=", export_name="input_bytes", example="784.0 KB",
     ),
     TreeColumn(
         id="out bytes", title="out mem", name="Output Memory", group="memory",
-        number=activity(lambda one: bytes_of(one.outputs)),
-        format=format_bytes, cells=9, style="out", applies=knows("outputs"),
+        number=_measured("output_bytes"),
+        format=format_bytes, cells=9, style="out", applies=_known("outputs"),
         prefix="out_mem=", export_name="output_bytes", example="784.0 KB",
     ),
     TreeColumn(
         id="activations", title="activat.", name="Activations Kept", group="memory",
-        number=activity(lambda one: one.activation_bytes),
-        format=format_bytes, cells=10, style="bytes", applies=knows("activation_bytes"),
+        number=_measured("activation_bytes"),
+        format=format_bytes, cells=10, style="bytes", applies=_known("activation_bytes"),
         prefix="kept=", export_name="activation_bytes", example="3.1 MB",
     ),
     TreeColumn(
         id="peak", title="peak", name="Peak Memory", group="memory",
-        number=activity(lambda one: one.peak_bytes), combine=max,
-        format=format_bytes, cells=9, style="bytes", applies=knows("peak_bytes"),
+        number=_measured("peak_bytes"), combine=max,
+        format=format_bytes, cells=9, style="bytes", applies=_known("peak_bytes"),
         prefix="peak=", export_name="peak_bytes", example="9.2 MB",
     ),
     TreeColumn(
         id="device", title="device", name="Device", group="device", cells=16,
-        pieces=device, texts=devices, style="device", example="cuda:0",
+        style="device", text=lambda state, module: _common(state.devices(module)),
+        texts=lambda state: map(_common, set(state.contents.devices if state.contents else ())),
+        example="cuda:0",
     ),
     TreeColumn(
         id="dtype", title="dtype", name="Data Types", group="device", cells=17,
-        pieces=dtype, texts=dtypes, style="dtype", example="float32",
+        style="dtype", text=lambda state, module: _common(state.dtypes(module)),
+        texts=lambda state: map(_common, set(state.contents.dtypes if state.contents else ())),
+        example="float32",
     ),
     TreeColumn(
         id="input", title="input", name="Input Shapes", group="flow", cells=28, style="in",
-        pieces=input_shapes, texts=every(input_shapes),
-        applies=knows("inputs"), prefix="in=", example="1×64×56×56",
+        text=lambda state, module: _first_shape(state.activity(module).inputs),
+        applies=_known("inputs"), prefix="in=", example="1×64×56×56",
     ),
     TreeColumn(
         id="output", title="output", name="Output Shapes", group="flow", cells=28, style="out",
-        pieces=output_shapes, texts=every(output_shapes),
-        applies=knows("outputs"), prefix="out=", example="1×64×56×56",
+        text=lambda state, module: _first_shape(state.activity(module).outputs),
+        applies=_known("outputs"), prefix="out=", example="1×64×56×56",
     ),
     TreeColumn(
         id="flow dtype", title="dtypes", name="Tensor Data Types", group="flow", cells=16,
-        pieces=activity_dtypes, texts=every(activity_dtypes), style="dtype",
-        applies=knows("inputs"), example="float16",
+        text=_activity_dtypes, style="dtype",
+        applies=_known("inputs"), example="float16",
     ),
     TreeColumn(
         id="calls", title="calls", name="Call Count", group="flow",
-        number=activity(lambda one: one.calls), format=lambda value: f"{int(value):,}",
-        cells=6, style="calls", applies=knows("calls"), prefix="calls=", example="4",
+        number=_measured("calls"), format=lambda value: f"{int(value):,}",
+        cells=6, style="calls", applies=_known("calls"), prefix="calls=", example="4",
     ),
     TreeColumn(
         id="time", title="time", name="Total Time", group="time", usual=True,
-        number=time, format=_time, cells=9, style="time", applies=knows("total_ns"),
-        export_name="time_ms", per_unit=_NS_PER_MS, example="1.23ms",
+        number=_measured("total_ns"), format=_time, cells=9, style="time",
+        applies=_known("total_ns"), export_name="time_ms", per_unit=_NS_PER_MS, example="1.23ms",
     ),
     TreeColumn(
         id="time share", title="of time", name="Time Share", group="time",
-        number=time, is_share=True, cells=_BAR + _SHARE, style="heat4",
-        applies=knows("total_ns"), example="━━━╸── 58%",
+        number=_measured("total_ns"), is_share=True, cells=_BAR + _SHARE, style="heat4",
+        applies=_known("total_ns"), example="━━━╸── 58%",
     ),
     TreeColumn(
         id="own time", title="self", name="Self Time", group="time",
-        number=activity(lambda one: one.self_ns), format=_time, cells=9, style="time",
-        applies=knows("self_ns"), prefix="self=",
+        number=_measured("self_ns"), format=_time, cells=9, style="time",
+        applies=_known("self_ns"), prefix="self=",
         export_name="self_time_ms", per_unit=_NS_PER_MS, example="85.00μs",
     ),
     TreeColumn(
         id="mean time", title="per call", name="Time per Call", group="time", with_key=False,
-        number=activity(lambda one: one.mean_ns), format=_time, combine=_none,
-        cells=9, style="time", applies=knows("total_ns"), prefix="avg=",
+        number=_measured("mean_ns"), format=_time, combine=_uncombined,
+        cells=9, style="time", applies=_known("total_ns"), prefix="avg=",
         export_name="time_per_call_ms", per_unit=_NS_PER_MS, example="0.31ms",
     ),
     TreeColumn(
         id="backward", title="backward", name="Backward Time", group="time",
-        number=activity(lambda one: one.backward_ns), format=_time, cells=9, style="time",
-        applies=knows("backward_ns"), prefix="backward=",
+        number=_measured("backward_ns"), format=_time, cells=9, style="time",
+        applies=_known("backward_ns"), prefix="backward=",
         export_name="backward_time_ms", per_unit=_NS_PER_MS, example="2.41ms",
     ),
     TreeColumn(
         id="flops", title="FLOPs", name="FLOPs", group="flops",
-        number=flops, format=_count, cells=7, style="flops",
-        applies=knows("flops"), prefix="FLOPs=", example="236.0M",
+        number=_measured("flops"), format=_count, cells=7, style="flops",
+        applies=_known("flops"), prefix="FLOPs=", example="236.0M",
     ),
     TreeColumn(
         id="flops share", title="of FLOPs", name="FLOPs Share", group="flops",
-        number=flops, is_share=True, cells=_BAR + _SHARE, style="heat3",
-        applies=knows("flops"), example="━━──── 33%",
+        number=_measured("flops"), is_share=True, cells=_BAR + _SHARE, style="heat3",
+        applies=_known("flops"), example="━━──── 33%",
     ),
     TreeColumn(
         id="shapes", title="shapes", name="Parameter Shapes", group="shapes", cells=44,
@@ -556,7 +492,7 @@ COLUMNS: tuple[TreeColumn, ...] = (
     ),
     TreeColumn(
         id="notes", title="notes", name="Notes", group="notes", usual=True, cells=32,
-        pieces=notes, first_of_row=True, style="note",
+        pieces=_notes, first_of_row=True, style="note",
         applies=ExplorerState.has_notes, example="= embed.weight",
     ),
 )
@@ -669,5 +605,5 @@ class SortOrder:
 
 def _natural(column: TreeColumn, state: ExplorerState, module: Module) -> str:
     """A text that sorts "9" before "10"."""
-    text = module.name if column is NAME else column.text(state, [module])
+    text = module.name if column is NAME else column.plain(state, [module])
     return text.zfill(12) if text.isdecimal() else text or "\U0010ffff"

@@ -1,14 +1,10 @@
-"""Draws the lines of the tree: names, widths, columns and colours.
-
-Styles are not component classes of the style sheet: applying forty of these to a widget takes
-longer than drawing it.
-"""
+"""Draws the lines of the tree: names, widths, columns and colours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -17,7 +13,6 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.cache import LRUCache
-from textual.color import Color
 from textual.strip import Strip
 
 from torchglass.records.model import Module, ModuleId
@@ -33,90 +28,6 @@ from torchglass.views.tui.tree_columns import (
     TreeColumn,
 )
 from torchglass.views.tui.tree_rows import TreeRows
-
-
-@dataclass(frozen=True, slots=True)
-class TextStyle:
-    """A colour of the theme, and how text is drawn in it."""
-
-    colour: str
-    """A variable of the theme."""
-    opacity: float = 1.0
-    bold: bool = False
-    italic: bool = False
-    underline: bool = False
-    strike: bool = False
-
-
-_PALE = TextStyle("foreground", 0.6)
-
-TEXT_STYLES: Mapping[str, TextStyle] = {
-    "plain": TextStyle("foreground"),
-    "header": TextStyle("foreground", 0.6, bold=True),
-    "sorted": TextStyle("text-accent", bold=True),
-    "guide": TextStyle("foreground", 0.35),
-    "gutter": TextStyle("glass-gutter"),
-    "name": TextStyle("glass-name", bold=True),
-    "match": TextStyle("text-accent", bold=True, underline=True),
-    "mark": TextStyle("text-success"),
-    "class": TextStyle("glass-class", bold=True),
-    "args": TextStyle("glass-args", italic=True),
-    "count": TextStyle("glass-count"),
-    "own": TextStyle("glass-own"),
-    "share": _PALE,
-    "value": _PALE,
-    "slot": _PALE,
-    "shared": _PALE,
-    "bytes": TextStyle("glass-bytes"),
-    "time": TextStyle("glass-time"),
-    "flops": TextStyle("glass-flops"),
-    "in": TextStyle("glass-in", italic=True),
-    "out": TextStyle("glass-out"),
-    "calls": TextStyle("glass-calls", italic=True),
-    "spark": TextStyle("glass-spark"),
-    "device": TextStyle("glass-device", bold=True),
-    "dtype": TextStyle("glass-dtype", italic=True),
-    "shape": TextStyle("glass-shape"),
-    "note": TextStyle("text-success"),
-    "problem": TextStyle("text-error"),
-    "added": TextStyle("text-success", bold=True),
-    "removed": TextStyle("text-error", bold=True, strike=True),
-    "changed": TextStyle("text-warning", bold=True),
-    "heat0": TextStyle("glass-heat0"),
-    "heat1": TextStyle("glass-heat1"),
-    "heat2": TextStyle("glass-heat2"),
-    "heat3": TextStyle("glass-heat3"),
-    "heat4": TextStyle("glass-heat4"),
-}
-BACKGROUNDS: Mapping[str, str] = {
-    "plain": "background",
-    "header": "surface",
-    "same": "glass-same",
-    "cursor": "glass-cursor",
-    "resting": "glass-resting",
-}
-"""Backgrounds of lines, as variables of the theme."""
-
-
-def rich_style(variables: Mapping[str, str], style: str, behind: str) -> Style:
-    """A text style on a background, as rich draws it."""
-    how = TEXT_STYLES[style]
-    return _style(variables[how.colour], variables[behind], how)
-
-
-@lru_cache(maxsize=1 << 10)
-def _style(colour: str, behind: str, how: TextStyle) -> Style:
-    ground = Color.parse(behind)
-    front = ground.blend(Color.parse(colour), how.opacity)
-    return Style(
-        color=front.rich_color,
-        bgcolor=ground.rich_color,
-        bold=how.bold,
-        italic=how.italic,
-        underline=how.underline,
-        strike=how.strike,
-    )
-
 
 _LEAST_NAME = 12
 _NAME_PERCENT = 45

@@ -2,14 +2,14 @@
 
 >>> rows = visible(outline.order, folds=frozenset({model.root.id}))
 
-Folds are a set of module ids: an id in it shows its children. Each key that folds is a function
-from one set to the next, so that nothing here knows of a screen. A closed fold keeps what was open
-below it, and shows it again when it is opened.
+Folds are a set of module ids: an id in it shows its children. A key that folds turns one set into
+the next, so that nothing here knows of a screen. A closed fold keeps what was open below it, and
+shows it again when it is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -137,7 +137,7 @@ class Outline:
 
     def branches(self, tops: Iterable[ModuleId]) -> Mask:
         """All modules in the branches of `tops`, including `tops`."""
-        first = _array(tops)
+        first = np.array(list(tops), np.int64)
         changes = np.zeros(len(self.model.modules) + 1, np.int64)
         np.add.at(changes, first, 1)
         np.subtract.at(changes, first + self.sizes[first], 1)
@@ -175,45 +175,26 @@ class Outline:
         return frozenset(folds)
 
 
-def toggle(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
-    """Fold or unfold one module (space)."""
-    return folds ^ ({id} & outline.foldable)
+def toggle(outline: Outline, folds: Folds, id: ModuleId, reach: str) -> Folds:
+    """Fold modules if the given one is open, else unfold them.
 
-
-def toggle_branch(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
-    """Fold or unfold a module and everything below it (z)."""
-    branch = outline.below([id])
-    return folds - branch if id in folds else folds | branch
-
-
-def toggle_all(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
-    """Fold everything if anything below the root is open, else unfold everything (Z)."""
-    root = frozenset({outline.model.root.id})
-    return outline.foldable if folds <= root else root & outline.foldable
-
-
-def toggle_siblings(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
-    """Fold or unfold a module and its siblings (s)."""
-    siblings = _siblings(outline, id)
-    return _turn(outline, folds, outline.foldable.intersection(siblings), [id, *siblings])
-
-
-def toggle_sibling_branches(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
-    """Fold or unfold a module, its siblings and everything below them (S)."""
-    siblings = _siblings(outline, id)
-    return _turn(outline, folds, outline.below(siblings), [id, *siblings])
-
-
-def toggle_class(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
-    """Fold all modules of the same class, or unfold and reveal them (o)."""
-    peers = _peers(outline, id)
-    return _turn_class(outline, folds, outline.foldable.intersection(peers), [id, *peers])
-
-
-def toggle_class_branches(outline: Outline, folds: Folds, id: ModuleId) -> Folds:
-    """The same with everything below these modules (O)."""
-    peers = _peers(outline, id)
-    return _turn_class(outline, folds, outline.below(peers), [id, *peers])
+    `reach` says which: "one", its "branch", its "siblings" or all of its "class", which "sibling
+    branches" and "class branches" fold with everything below them, or "all".
+    """
+    model = outline.model
+    if reach == "all":
+        root = frozenset({model.root.id})
+        return outline.foldable if folds <= root else root & outline.foldable
+    module, tops = model[id], [id]
+    if reach.startswith("sibling") and module.parent is not None:
+        tops += model[module.parent].children
+    elif reach.startswith("class"):
+        tops += outline.by_class[module.class_name]
+    ids = outline.below(tops) if "branch" in reach else outline.foldable.intersection(tops)
+    lead = next((one for one in tops if one in outline.foldable), None)
+    if lead in folds:
+        return folds - ids
+    return reveal(outline, folds | ids, tops) if reach.startswith("class") else folds | ids
 
 
 def reveal(outline: Outline, folds: Folds, ids: Iterable[ModuleId]) -> Folds:
@@ -225,42 +206,6 @@ def reveal(outline: Outline, folds: Folds, ids: Iterable[ModuleId]) -> Folds:
                 break
             opened.add(above)
     return folds | opened
-
-
-def _array(ids: Iterable[ModuleId]) -> Ids:
-    return np.array(list(ids), np.int64)
-
-
-def _turn(outline: Outline, folds: Folds, ids: Folds, leads: list[ModuleId]) -> Folds:
-    """Close `ids` if the first foldable one of `leads` is open, else open them."""
-    lead = next((one for one in leads if one in outline.foldable), None)
-    return folds - ids if lead in folds else folds | ids
-
-
-def _turn_class(outline: Outline, folds: Folds, ids: Folds, peers: list[ModuleId]) -> Folds:
-    turned = _turn(outline, folds, ids, peers)
-    return turned if turned < folds else reveal(outline, turned, peers)
-
-
-def _siblings(outline: Outline, id: ModuleId) -> tuple[ModuleId, ...]:
-    parent = outline.model[id].parent
-    return (id,) if parent is None else outline.model[parent].children
-
-
-def _peers(outline: Outline, id: ModuleId) -> list[ModuleId]:
-    return outline.by_class[outline.model[id].class_name]
-
-
-FOLD_ACTIONS: Mapping[str, Callable[[Outline, Folds, ModuleId], Folds]] = {
-    "one": toggle,
-    "branch": toggle_branch,
-    "all": toggle_all,
-    "siblings": toggle_siblings,
-    "sibling branches": toggle_sibling_branches,
-    "class": toggle_class,
-    "class branches": toggle_class_branches,
-}
-"""The functions of the keys that fold, by the argument of their action."""
 
 
 def shared_places(model: Model, module: Module) -> list[ModuleId]:
@@ -291,7 +236,7 @@ class TreeRows:
         self._folds: Folds = frozenset()
         self.repeats_folded = False
         self.order: ModuleOrder = state.outline.order
-        self._filter: Mask | None = None
+        self.filter: Mask | None = None
         self._opened: Mask | None = None
         """What a filter opened in addition to the folds."""
         self.rows: Ids = state.outline.order.ids[:1]
@@ -306,10 +251,6 @@ class TreeRows:
 
     def is_open(self, id: ModuleId) -> bool:
         return id in self._folds or (self._opened is not None and bool(self._opened[id]))
-
-    @property
-    def filtered(self) -> bool:
-        return self._filter is not None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -341,18 +282,18 @@ class TreeRows:
         outline = self.state.outline
         if self.repeats_folded and self._repeated()[id]:
             self.repeats_folded = False
-        if self._filter is not None and not self._filter[id]:
-            self._filter = None
+        if self.filter is not None and not self.filter[id]:
+            self.filter = None
         self.fold(reveal(outline, self.folds, [id]))
 
     def arrange(self, folds: Folds, matches: Ids | None = None) -> None:
         """Open these folds; with matches, show only them and the modules above them."""
         outline = self.state.outline
-        self._folds, self._filter, self._opened = folds, None, None
+        self._folds, self.filter, self._opened = folds, None, None
         if matches is not None:
             self._opened = outline.above(matches)
-            self._filter = self._opened.copy()
-            self._filter[matches] = True
+            self.filter = self._opened.copy()
+            self.filter[matches] = True
         self._lay_out()
 
     def fold_repeats(self, folded: bool) -> None:
@@ -366,7 +307,7 @@ class TreeRows:
         self._lay_out()
 
     def _lay_out(self) -> None:
-        keep = self._filter
+        keep = self.filter
         if self.repeats_folded:
             alone = ~self._repeated()
             keep = alone if keep is None else keep & alone

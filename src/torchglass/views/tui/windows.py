@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -198,13 +199,12 @@ class LoadingScreen(Screen[None]):
 
     BINDINGS: ClassVar = [Binding("escape,q", "app.quit", "cancel", show=False)]
 
+    @dataclass
     class Opened(Message):
         """The work is done, or it raised."""
 
-        def __init__(self, result: object, error: BaseException | None) -> None:
-            super().__init__()
-            self.result = result
-            self.error = error
+        result: object
+        error: BaseException | None
 
     def __init__(self, work: Callable[[], object], says: str = "Loading") -> None:
         super().__init__()

@@ -12,8 +12,8 @@ from torchglass.capture.model.structure import read_model
 from torchglass.records.model import Module
 from torchglass.records.run import RunRecord
 from torchglass.records.series import Points, Series, SeriesId
-from torchglass.views.tui import tree_columns
 from torchglass.views.tui.explorer_state import ExplorerState, count_model
+from torchglass.views.tui.tree_columns import BY_ID
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_devices_and_types_of_containers_are_those_of_all_inside() -> None:
     def told(path: str) -> tuple[str, str]:
         module = model.find(path)
         assert module is not None
-        return tree_columns.device(state, module)[0][0], tree_columns.dtype(state, module)[0][0]
+        return BY_ID["device"].plain(state, [module]), BY_ID["dtype"].plain(state, [module])
 
     assert told("") == ("cpu, meta", "mixed")
     assert told("one") == ("cpu", "float32")

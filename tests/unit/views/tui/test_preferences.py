@@ -9,9 +9,9 @@ import pytest
 
 from tests.unit.views.tui.runs import tiny
 from torchglass.views.tui.preferences import (
-    InMemoryPreferences,
     PreferenceFile,
     Preferences,
+    PreferenceStore,
     from_json,
     to_json,
 )
@@ -34,7 +34,7 @@ def test_choices_come_back_from_the_file(tmp_path: Path) -> None:
     file.save(chosen)
 
     assert file.load() == chosen
-    assert file.load().folds_of(tiny()) == ("", "blocks")
+    assert list(file.load().folds.values()) == [("", "blocks")]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_only_so_many_models_are_remembered() -> None:
 
 
 def test_what_is_forgetful_keeps_for_as_long_as_it_lives() -> None:
-    memory = InMemoryPreferences()
+    memory = PreferenceStore()
 
     memory.save(Preferences(share=70))
 

@@ -121,7 +121,7 @@ def test_modules_that_share_a_row_have_only_what_is_true_of_all() -> None:
     row = [module for module in found if module is not None]
 
     def told(id: str, of: list[Module]) -> str:
-        return BY_ID[id].text(state, of).strip()
+        return BY_ID[id].plain(state, of).strip()
 
     assert told("class", row) == "Linear"
     assert told("trend", row[:1])

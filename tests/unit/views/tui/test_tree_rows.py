@@ -60,32 +60,32 @@ def test_what_is_open_below_a_closed_fold_has_no_row(model: Model) -> None:
 
 
 def test_space_turns_one_fold(model: Model, outline: tree_rows.Outline) -> None:
-    once = tree_rows.toggle(outline, frozenset(), at(model, "x"))
+    once = tree_rows.toggle(outline, frozenset(), at(model, "x"), "one")
 
     assert once == folds(model, "x")
-    assert tree_rows.toggle(outline, once, at(model, "x")) == frozenset()
+    assert tree_rows.toggle(outline, once, at(model, "x"), "one") == frozenset()
 
 
 def test_a_leaf_has_no_fold(model: Model, outline: tree_rows.Outline) -> None:
-    assert tree_rows.toggle(outline, frozenset(), at(model, "z")) == frozenset()
+    assert tree_rows.toggle(outline, frozenset(), at(model, "z"), "one") == frozenset()
 
 
 def test_z_opens_a_whole_branch_and_closes_it(model: Model, outline: tree_rows.Outline) -> None:
     root = folds(model, "")
 
-    opened = tree_rows.toggle_branch(outline, root, at(model, "x"))
+    opened = tree_rows.toggle(outline, root, at(model, "x"), "branch")
 
     assert opened == folds(model, "", "x", "x.a", "x.b")
-    assert tree_rows.toggle_branch(outline, opened, at(model, "x")) == root
+    assert tree_rows.toggle(outline, opened, at(model, "x"), "branch") == root
 
 
 def test_capital_z_opens_everything_then_closes_all_but_the_root(
     model: Model, outline: tree_rows.Outline
 ) -> None:
-    opened = tree_rows.toggle_all(outline, folds(model, ""), at(model, "z"))
+    opened = tree_rows.toggle(outline, folds(model, ""), at(model, "z"), "all")
 
     assert len(shown(model, opened)) == len(model.modules)
-    assert tree_rows.toggle_all(outline, opened, at(model, "z")) == folds(model, "")
+    assert tree_rows.toggle(outline, opened, at(model, "z"), "all") == folds(model, "")
 
 
 def test_s_turns_all_siblings_the_way_of_the_one_under_the_cursor(
@@ -93,22 +93,22 @@ def test_s_turns_all_siblings_the_way_of_the_one_under_the_cursor(
 ) -> None:
     one_open = folds(model, "", "y")
 
-    assert tree_rows.toggle_siblings(outline, one_open, at(model, "x")) == folds(
+    assert tree_rows.toggle(outline, one_open, at(model, "x"), "siblings") == folds(
         model, "", "x", "y"
     )
-    assert tree_rows.toggle_siblings(outline, one_open, at(model, "y")) == folds(model, "")
+    assert tree_rows.toggle(outline, one_open, at(model, "y"), "siblings") == folds(model, "")
 
 
 def test_s_on_a_leaf_follows_the_first_sibling_that_can_be_folded(
     model: Model, outline: tree_rows.Outline
 ) -> None:
-    opened = tree_rows.toggle_siblings(outline, folds(model, ""), at(model, "z"))
+    opened = tree_rows.toggle(outline, folds(model, ""), at(model, "z"), "siblings")
 
     assert opened == folds(model, "", "x", "y")
 
 
 def test_capital_s_reaches_below_the_siblings(model: Model, outline: tree_rows.Outline) -> None:
-    opened = tree_rows.toggle_sibling_branches(outline, folds(model, ""), at(model, "x"))
+    opened = tree_rows.toggle(outline, folds(model, ""), at(model, "x"), "sibling branches")
 
     assert opened == outline.foldable
 
@@ -116,7 +116,7 @@ def test_capital_s_reaches_below_the_siblings(model: Model, outline: tree_rows.O
 def test_o_reaches_modules_of_the_class_in_closed_branches(
     model: Model, outline: tree_rows.Outline
 ) -> None:
-    opened = tree_rows.toggle_class(outline, folds(model, "", "x"), at(model, "x.a"))
+    opened = tree_rows.toggle(outline, folds(model, "", "x"), at(model, "x.a"), "class")
 
     assert "y.b.leaf" in shown(model, opened)
 
@@ -124,7 +124,7 @@ def test_o_reaches_modules_of_the_class_in_closed_branches(
 def test_o_closes_all_of_the_class_and_nothing_else(
     model: Model, outline: tree_rows.Outline
 ) -> None:
-    closed = tree_rows.toggle_class(outline, outline.foldable, at(model, "x.a"))
+    closed = tree_rows.toggle(outline, outline.foldable, at(model, "x.a"), "class")
 
     assert closed == folds(model, "", "x", "y")
 
@@ -132,7 +132,7 @@ def test_o_closes_all_of_the_class_and_nothing_else(
 def test_o_on_a_leaf_shows_where_all_of_its_class_are(
     model: Model, outline: tree_rows.Outline
 ) -> None:
-    opened = tree_rows.toggle_class(outline, folds(model, ""), at(model, "z"))
+    opened = tree_rows.toggle(outline, folds(model, ""), at(model, "z"), "class")
 
     assert shown(model, opened).count("y.a.leaf") == 1
 
@@ -140,7 +140,7 @@ def test_o_on_a_leaf_shows_where_all_of_its_class_are(
 def test_capital_o_opens_what_is_below_the_class_too(
     model: Model, outline: tree_rows.Outline
 ) -> None:
-    opened = tree_rows.toggle_class_branches(outline, folds(model, ""), at(model, "x"))
+    opened = tree_rows.toggle(outline, folds(model, ""), at(model, "x"), "class branches")
 
     assert opened == outline.foldable
 
@@ -170,7 +170,7 @@ def test_a_model_of_depth_5000_folds_without_recursion() -> None:
     model = Model(name="Deep", modules=tuple(deep))
     outline = tree_rows.Outline(model)
 
-    opened = tree_rows.toggle_branch(outline, frozenset(), ModuleId(0))
+    opened = tree_rows.toggle(outline, frozenset(), ModuleId(0), "branch")
 
     assert len(tree_rows.visible(outline.order, opened)) == 5_000
     assert outline.depths[-1] == 4_999
@@ -296,7 +296,7 @@ def test_a_filter_keeps_what_is_above_and_opens_it(arrangement: TreeRows) -> Non
     assert paths(arrangement) == ["", "blocks", "blocks.1", "blocks.1.mlp", "blocks.1.mlp.1"]
 
     arrangement.arrange(frozenset())
-    assert not arrangement.filtered
+    assert arrangement.filter is None
 
 
 def test_a_module_without_a_row_is_found_at_the_one_above_it(arrangement: TreeRows) -> None:

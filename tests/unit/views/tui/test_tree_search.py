@@ -246,7 +246,7 @@ def test_a_search_that_is_given_up_finds_nothing_later(wide: Model) -> None:
         await settle(app, pilot)
 
         assert (searching.at_work, searching.count) == (False, "")
-        assert not tree.tree_rows.filtered
+        assert tree.tree_rows.filter is None
         assert tree.selected.path == ""
 
     drive(app, story)

@@ -11,11 +11,12 @@ from torchglass.records.attributes import Attribute, LiveModel, Page
 from torchglass.records.model import join_path
 from torchglass.views.formats import format_bytes, harmless, shape_text
 from torchglass.views.tui.explorer_state import ExplorerState
-from torchglass.views.tui.keys import panel_bindings
-from torchglass.views.tui.panels.panel import Panel, TextViewer
+from torchglass.views.tui.keys import bindings
+from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.panels.tensor_viewer import (
     TensorSlice,
     TensorViewer,
+    TextViewer,
     ViewedStats,
     read_slice,
 )
@@ -106,7 +107,7 @@ class AttributesPanel(Panel):
     title: ClassVar[str] = "Attributes"
     missing: ClassVar[str] = "No attributes here: use tg.explore(model) in the program of the model"
     has_cursor = True
-    BINDINGS: ClassVar = panel_bindings(
+    BINDINGS: ClassVar = bindings(
         "panel:attributes",
         *("panel:tensor", "panel:picture", "panel:colours", "panel:slices"),
         "panel:text",
@@ -268,7 +269,7 @@ class AttributesPanel(Panel):
         elif attribute.reads and not node.opens:
             self.work(
                 "Reading",
-                lambda _: TextViewer(attribute, live.text(attribute.id)),
+                lambda _: TextViewer(live.text(attribute.id)),
                 lambda reading: self._show(node, reading),
             )
         elif node.is_read:

@@ -21,9 +21,8 @@ from torchglass.records.attributes import Progress
 from torchglass.records.model import Ancestor, ClassSource, Model, Module
 from torchglass.records.trace import OpId
 from torchglass.views.formats import harmless
-from torchglass.views.tui.explorer_state import ExplorerState
-from torchglass.views.tui.keys import panel_bindings
-from torchglass.views.tui.panels.op_flow import TracedForward, traced_forward
+from torchglass.views.tui.explorer_state import ExplorerState, TracedForward
+from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.styled_text import LazyRows, Line, Piece, TextRow
 
@@ -164,7 +163,7 @@ class CodePanel(Panel):
     title: ClassVar[str] = "Code"
     missing: ClassVar[str] = "No source code here: open the model itself, or a run recorded from it"
     has_cursor = True
-    BINDINGS: ClassVar = panel_bindings("panel:code", "panel:ancestors", "panel:lines run")
+    BINDINGS: ClassVar = bindings("panel:code", "panel:ancestors", "panel:lines run")
 
     def __init__(self, state: ExplorerState) -> None:
         super().__init__(state)
@@ -202,7 +201,7 @@ class CodePanel(Panel):
 
     def pick(self, op: OpId) -> None:
         self._picked = op
-        trace, listing = traced_forward(self.state), self.listing
+        trace, listing = self.state.traced_forward, self.listing
         source = trace.op(op).source if trace else None
         if listing and source and source.file == listing.file and source.line in listing:
             self._go_to_line(source.line)
@@ -266,7 +265,7 @@ class CodePanel(Panel):
         self._mark()
 
     def _mark(self) -> None:
-        trace, listing = traced_forward(self.state), self.listing
+        trace, listing = self.state.traced_forward, self.listing
         if trace is None or listing is None:
             self._draw()
             return
@@ -317,7 +316,7 @@ class CodePanel(Panel):
         )
 
     def _picked_line(self, listing: CodeListing) -> int | None:
-        trace = traced_forward(self.state)
+        trace = self.state.traced_forward
         if trace is None or self._picked is None or self._picked >= len(trace.trace.ops):
             return None
         source = trace.op(self._picked).source

@@ -23,8 +23,8 @@ from torchglass.views.formats import (
 )
 from torchglass.views.model_text import part_text
 from torchglass.views.tui.explorer_state import SHARED, TIED, ExplorerState, tied_to
-from torchglass.views.tui.keys import panel_bindings
-from torchglass.views.tui.panels.op_flow import shared_note, traced_forward
+from torchglass.views.tui.keys import bindings
+from torchglass.views.tui.panels.op_flow import shared_note
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.styled_text import (
     TableCell,
@@ -245,7 +245,7 @@ def _standing(slot: Slot) -> str:
 def _last_call(state: ExplorerState, module: Module) -> Iterator[TextRow]:
     """The inputs and outputs of the last recorded call."""
     path = state.path_of_calls(module)
-    recorded, trace = state.statistics(path), traced_forward(state)
+    recorded, trace = state.statistics.get(path), state.traced_forward
     calls = recorded.calls if recorded else trace.calls.get(path, ()) if trace else ()
     if not calls:
         return
@@ -310,7 +310,7 @@ class PerformancePanel(Panel):
     key: ClassVar[str] = "P"
     title: ClassVar[str] = "Performance"
     missing: ClassVar[str] = "No forward recorded: use tg.explore(model, *inputs) or --input"
-    BINDINGS: ClassVar = panel_bindings("panel:calls")
+    BINDINGS: ClassVar = bindings("panel:calls")
 
     def __init__(self, state: ExplorerState) -> None:
         super().__init__(state)
@@ -322,7 +322,7 @@ class PerformancePanel(Panel):
         return measured is not None or state.document(TraceRecord) is not None
 
     def extra_places(self) -> Iterable[str]:
-        statistics = self.state.statistics(self.state.path_of_calls(self.module))
+        statistics = self.state.statistics.get(self.state.path_of_calls(self.module))
         if statistics is not None and len(statistics.calls) > 1:
             yield "panel:calls"
 
@@ -348,8 +348,8 @@ def describe_performance(
     """The rows of a module."""
     measures = state.document(Measures)
     path = state.path_of_calls(module)
-    measured, whole = state.measured(path), state.measured("")
-    statistics = state.statistics(path)
+    measured, whole = state.measures.get(path), state.measures.get("")
+    statistics = state.statistics.get(path)
     notes = measures.notes if measures and measured else ()
     return sections(
         list(shared_note(state, module, width)),
@@ -391,7 +391,7 @@ def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[Tex
 
 def _traced(state: ExplorerState, module: Module) -> Iterator[TextRow]:
     """The time of a module in a trace, where it was not measured."""
-    trace = traced_forward(state)
+    trace = state.traced_forward
     calls = trace.calls.get(state.path_of_calls(module), ()) if trace else ()
     if trace is None or not calls:
         return

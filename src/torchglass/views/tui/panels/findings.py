@@ -15,7 +15,7 @@ from torchglass.analyse.nonfinite_cause import cause
 from torchglass.records.findings import Evidence, Finding, Findings
 from torchglass.views.formats import format_bytes, harmless, shape_text
 from torchglass.views.tui.explorer_state import ExplorerState
-from torchglass.views.tui.keys import panel_bindings
+from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.styled_text import TableCell, TextRow, paragraph, table, text, wrap
 
@@ -29,7 +29,7 @@ class FindingsPanel(Panel):
     key: ClassVar[str] = "exclamation_mark"
     title: ClassVar[str] = "Findings"
     has_cursor = True
-    BINDINGS: ClassVar = panel_bindings("panel:findings", "panel:values")
+    BINDINGS: ClassVar = bindings("panel:findings", "panel:values")
 
     class Checked(Message):
         """The weights were checked."""

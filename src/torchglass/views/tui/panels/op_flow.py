@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
-from weakref import WeakKeyDictionary
 
 from rich.cells import cell_len
 
 from torchglass.analyse.failure.failure import Failure, code_at
 from torchglass.analyse.signatures import argument_name, settings_text, signature
-from torchglass.analyse.trace import TraceStructure
 from torchglass.records.model import Module
-from torchglass.records.trace import CallRecord, Operand, OpId, OpRecord, TraceRecord, Value
+from torchglass.records.trace import Operand, OpId, OpRecord, TraceRecord, Value
 from torchglass.views.failure_text import Part, headline, parts
 from torchglass.views.formats import format_bytes, format_time, harmless, shape_text
-from torchglass.views.tui.explorer_state import SHARED, ExplorerState
-from torchglass.views.tui.keys import panel_bindings
+from torchglass.views.tui.explorer_state import SHARED, ExplorerState, TracedForward
+from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.styled_text import (
     LazyRows,
@@ -34,62 +31,12 @@ from torchglass.views.tui.styled_text import (
 )
 
 
-class TracedForward:
-    """A traced forward, with its ops by module."""
-
-    def __init__(self, trace: TraceRecord) -> None:
-        self.anatomy = TraceStructure(trace)
-
-    @property
-    def trace(self) -> TraceRecord:
-        return self.anatomy.record
-
-    def op(self, id: OpId) -> OpRecord:
-        return self.trace.ops[id]
-
-    def name(self, id: OpId) -> str:
-        return str(self.anatomy.labels[id])
-
-    @cached_property
-    def calls(self) -> Mapping[str, tuple[CallRecord, ...]]:
-        found: dict[str, list[CallRecord]] = {}
-        for call in self.trace.calls:
-            found.setdefault(call.path, []).append(call)
-        return {path: tuple(calls) for path, calls in found.items()}
-
-    def ops(self, path: str) -> list[OpId]:
-        """The ops that ran in a module, inner modules included, in order."""
-        calls = self.calls.get(path, ())
-        if not path:
-            return [op.id for op in self.trace.ops]
-        return sorted({op for call in calls for op in self.anatomy.ops_of_call[call.id]})
-
-    def path(self, id: OpId) -> str:
-        """The module that an op ran in."""
-        call = self.op(id).call
-        return "" if call is None else self.trace.calls[call].path
-
-
 def shared_note(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
     """A note on a shared module: where its calls are recorded."""
     if module.alias_of is not None:
         first = harmless(state.path_of_calls(module)) or "the model"
         words = f"{SHARED} The same module as {first}: all calls of both are recorded there."
         yield from paragraph(words, width, "note")
-
-
-_KNOWN: WeakKeyDictionary[ExplorerState, TracedForward] = WeakKeyDictionary()
-
-
-def traced_forward(state: ExplorerState) -> TracedForward | None:
-    """The traced forward of a run; the same object while the trace is the same."""
-    trace = state.document(TraceRecord)
-    if trace is None:
-        return None
-    known = _KNOWN.get(state)
-    if known is None or known.trace is not trace:
-        known = _KNOWN[state] = TracedForward(trace)
-    return known
 
 
 _NAME, _SHAPE, _TIME = 32, 16, 9
@@ -103,7 +50,7 @@ class TensorFlowPanel(Panel):
     title: ClassVar[str] = "Tensor flow"
     missing: ClassVar[str] = "No traced forward: use tg.explore(model, *inputs) or --input"
     has_cursor = True
-    BINDINGS: ClassVar = panel_bindings("panel:tensor flow")
+    BINDINGS: ClassVar = bindings("panel:tensor flow")
 
     def __init__(self, state: ExplorerState) -> None:
         super().__init__(state)
@@ -117,7 +64,7 @@ class TensorFlowPanel(Panel):
         return state.document(TraceRecord) is not None
 
     def follow(self, moved: bool) -> None:
-        trace = traced_forward(self.state)
+        trace = self.state.traced_forward
         if trace is None or (not moved and trace is self._pass):
             self._draw()
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -21,36 +21,77 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from torchglass.errors import TorchglassError
-from torchglass.records.attributes import Attribute, Progress
+from torchglass.records.attributes import Progress
 from torchglass.records.model import Module
 from torchglass.records.series import SeriesId
 from torchglass.records.trace import OpId
 from torchglass.views.formats import harmless
 from torchglass.views.tui.explorer_state import ExplorerState
-from torchglass.views.tui.keys import panel_bindings
-from torchglass.views.tui.styled_text import SIXTEEN, TextRow, meter, paragraph, text
-
-STYLES = (
-    *("plain", "path", "class", "extra", "heading", "name", "number", "bytes", "shape", "dtype"),
-    *("device", "muted", "faint", "spark", "bar", "note", "problem", "warning", "key"),
-    *("cursor", "header", "marked", "mark", "selected"),
-    *("keyword", "string", "comment", "literal", "definition", "builtin", "decorator", "line"),
+from torchglass.views.tui.keys import bindings
+from torchglass.views.tui.styled_text import (
+    PANEL_STYLES,
+    SIXTEEN,
+    TextRow,
+    meter,
+    paragraph,
+    rich_style,
 )
+
+T = TypeVar("T")
+
+_PATIENCE_SECONDS = 0.25
+"""How long a job runs before its progress is shown: a flicker would be worse than a wait."""
+_METER = 12
 _PAN = 8
 _SHADES = "░▒▓█"
 _LOST, _LOST_COLOUR = "×", "#ff00ff"
 """NaN and Inf in a picture of shades, and in one of colours."""
 
 
-class RowList(ScrollView, can_focus=True):
-    """A scrollable list of rows below a fixed header, with or without a cursor."""
+@dataclass(slots=True, eq=False)
+class BackgroundJob:
+    """Work in a thread, which can be cancelled."""
 
+    says: str
+    """What it does, in a few words."""
+    work: Callable[[Progress], Any]
+    then: Callable[[Any], None]
+    share: float = 0.0
+    stopped: bool = False
+    result: Any = None
+    problem: str = ""
+    """What was raised."""
+
+    def run(self) -> None:
+        try:
+            self.result = self.work(self._progress)
+        except TorchglassError as error:
+            self.problem = str(error)
+        except Exception as error:  # noqa: BLE001 - what is looked at is foreign code, one panel of many
+            self.problem = f"{type(error).__name__}: {error}"
+
+    def _progress(self, share: float) -> bool:
+        self.share = share
+        return not self.stopped
+
+
+class Panel(ScrollView, can_focus=True):
+    """A view of the module under the tree's cursor: rows below a fixed header.
+
+    A subclass has a `key`, a `title` and `follow`, which calls `put` or `say`.
+    """
+
+    key: ClassVar[str] = ""
+    """The key that shows and hides it."""
+    title: ClassVar[str] = ""
+    missing: ClassVar[str] = ""
+    """Why there is nothing to show and what to do about it, in one sentence."""
     has_cursor: bool = False
     """Whether a cursor moves from row to row; otherwise rows only scroll."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{style}" for style in STYLES}
+    styles_of_text: ClassVar[Mapping[str, str]] = PANEL_STYLES
+    BINDINGS: ClassVar = bindings("panel")
     DEFAULT_CSS: ClassVar[str] = """
-    RowList {
+    Panel {
         background: $surface;
         scrollbar-size-horizontal: 0;
         scrollbar-size-vertical: 1;
@@ -58,63 +99,215 @@ class RowList(ScrollView, can_focus=True):
         scrollbar-color: $foreground 25%;
         scrollbar-gutter: stable;
     }
-    RowList:focus { background: $panel; }
-    RowList .lines--path, RowList .lines--heading { text-style: bold; }
-    RowList .lines--heading { color: $foreground 75%; }
-    RowList .lines--header { color: $foreground 60%; text-style: bold; }
-    RowList .lines--class { color: $glass-class; text-style: bold; }
-    RowList .lines--extra { color: $glass-class; }
-    RowList .lines--number { color: $glass-count; }
-    RowList .lines--bytes { color: $glass-bytes; }
-    RowList .lines--shape { color: $glass-shape; }
-    RowList .lines--dtype { color: $glass-dtype; }
-    RowList .lines--device { color: $glass-device; }
-    RowList .lines--muted { color: $foreground 60%; }
-    RowList .lines--faint { color: $foreground 30%; }
-    RowList .lines--spark { color: $glass-spark; }
-    RowList .lines--bar { color: $glass-bar; }
-    RowList .lines--note { color: $text-success; }
-    RowList .lines--problem { color: $text-error; }
-    RowList .lines--warning { color: $text-warning; }
-    RowList .lines--key { color: $text-accent; text-style: bold; }
-    RowList .lines--cursor { background: $glass-resting; }
-    RowList:focus .lines--cursor { background: $glass-cursor; }
-    RowList .lines--marked { background: $glass-same; }
-    RowList .lines--selected { background: $glass-cursor; }
-    RowList .lines--mark { color: $glass-gutter; }
-    RowList .lines--keyword { color: $glass-device; }
-    RowList .lines--string { color: $glass-shape; }
-    RowList .lines--comment { color: $foreground 50%; text-style: italic; }
-    RowList .lines--literal { color: $glass-count; }
-    RowList .lines--definition { color: $glass-class; text-style: bold; }
-    RowList .lines--builtin { color: $glass-dtype; }
-    RowList .lines--decorator { color: $glass-spark; }
-    RowList .lines--line { color: $foreground 35%; }
+    Panel:focus { background: $panel; }
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.row = 0
-        self._rows: Sequence[TextRow] = ()
-        self._header: Sequence[TextRow] = ()
-        self._styles_of: dict[tuple[str, str], Style] = {}
+    @dataclass
+    class Jump(Message):
+        """The user wants to go to another module."""
 
-    def choose(self, row: TextRow) -> None:
-        """Called when a row is selected."""
+        path: str
+
+    @dataclass
+    class Picked(Message):
+        """The user selected an op of the trace."""
+
+        op: OpId
+
+    class Leave(Message):
+        """The user wants to go back to the tree."""
+
+    class Retitled(Message):
+        """The text beside the title changed."""
+
+    @dataclass
+    class _Done(Message):
+        job: BackgroundJob
+
+    def __init__(self, state: ExplorerState) -> None:
+        super().__init__()
+        self.state = state
+        self.module = state.model.root
+        self.row = 0
+        self.rows: Sequence[TextRow] = ()
+        self._header: Sequence[TextRow] = ()
+        self._subtitle = self._position = ""
+        self._places: tuple[str, ...] = ()
+        self._is_empty = True
+        self._job: BackgroundJob | None = None
+        self._waited = False
+
+    # What a panel may define
+
+    @classmethod
+    def available(cls, state: ExplorerState) -> bool:
+        """Whether it has anything to show."""
+        return True
+
+    def follow(self, moved: bool) -> None:
+        """Draw the module; `moved` if it is another one than before."""
+        raise NotImplementedError
+
+    def extra_places(self) -> Iterable[str]:
+        """The places of keys that act only sometimes."""
+        return ()
+
+    def wanted(self) -> Iterable[SeriesId]:
+        """The series that it shows, which have to be read."""
+        return ()
+
+    def pick(self, op: OpId) -> None:
+        """Show the op that was selected in another panel."""
 
     def stood(self) -> None:
         """Called when the cursor moved to another row."""
 
-    def placed(self) -> None:
-        """Called when another part may be visible."""
+    def choose(self, row: TextRow) -> None:
+        """Called when a row is selected."""
+        if isinstance(row.target, str):
+            self.post_message(self.Jump(row.target))
 
     def is_marker(self, row: TextRow, x: int) -> bool:
         """Whether `x` is on the triangle that opens and closes a row."""
         return False
 
+    def close_inner(self) -> bool:
+        """Close what was opened inside the panel; False if nothing was."""
+        return False
+
+    # What it shows
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The places of the key table whose keys act now."""
+        own = () if self._is_empty else (f"panel:{self.title.lower()}",)
+        return ("panel", *own, *self.extra_places())
+
+    @property
+    def subtitle(self) -> str:
+        """The text beside the title: the position, and what is shown."""
+        return " · ".join(filter(None, (self._position, self._subtitle)))
+
+    @subtitle.setter
+    def subtitle(self, words: str) -> None:
+        if words != self._subtitle:
+            self._subtitle = words
+            self.post_message(self.Retitled())
+
+    @property
+    def position(self) -> str:
+        """The row of the cursor, or how much was scrolled; "" if everything fits."""
+        count = len(self.rows)
+        if count <= self.window:
+            return ""
+        if self.has_cursor:
+            return f"{self.row + 1:,}/{count:,}"
+        return f"{min((self.scroll_offset.y + self.window) / count, 1):.0%}"
+
+    def show(self, module: Module) -> None:
+        """Show a module, or what is new about it."""
+        moved = module.path != self.module.path
+        self.module = module
+        if moved:
+            self.stop()
+            self.row = 0
+            self.turn_to(0, 0)
+        self.refresh_data(moved)
+
+    def refresh_data(self, moved: bool = False) -> None:
+        if self.available(self.state):
+            self.follow(moved)
+        else:
+            self.say(f"{self.missing}.")
+
+    def on_resize(self) -> None:
+        self.refresh_data()
+
+    def put(self, rows: Sequence[TextRow], header: Sequence[TextRow] = ()) -> None:
+        """Show these rows below a fixed header."""
+        self._is_empty = False
+        self._put(rows, header)
+
+    def say(self, words: str) -> None:
+        """Show a sentence instead of rows; the keys of the panel do not act on it."""
+        self._is_empty = True
+        self._put(paragraph(words, self.room, "muted"), ())
+
+    def _put(self, rows: Sequence[TextRow], header: Sequence[TextRow]) -> None:
+        self.rows, self._header = rows, header
+        self.row = min(self.row, max(len(rows) - 1, 0))
+        self.lay_out()
+
+    def lay_out(self) -> None:
+        """Update the sizes for other rows."""
+        near = self.scroll_offset.y
+        widest = max(map(_width, self.rows[near : near + 2 * self.window]), default=0)
+        self.virtual_size = Size(widest + 2, len(self.rows) + len(self.top()))
+        self.refresh()
+        self._retitle()
+
+    def _retitle(self) -> None:
+        """Tell of another position, or of other keys."""
+        before = self._position, self._places
+        self._position, self._places = self.position, self.places
+        if before != (self._position, self._places):
+            self.post_message(self.Retitled())
+
     def top(self) -> Sequence[TextRow]:
-        """The rows above the list that do not scroll."""
-        return self._header
+        """The rows that do not scroll: the header, and the progress of the job."""
+        job = self._job
+        if job is None or not self._waited:
+            return self._header
+        share = f" {job.share:4.0%}  "
+        pieces = [(f"{job.says}  ", "muted"), *meter(job.share, _METER), (share, "muted")]
+        return [*self._header, TextRow([*pieces, ("Esc", "key"), (" cancel", "muted")])]
+
+    # Jobs in the background
+
+    @property
+    def settled(self) -> bool:
+        return self._job is None
+
+    def work(self, says: str, work: Callable[[Progress], T], then: Callable[[T], None]) -> None:
+        """Run `work` in a thread, then `then` with its result unless it was cancelled."""
+        self.stop()
+        job = self._job = BackgroundJob(says, work, then)
+        self._waited = False
+        # A daemon thread: a property that hangs must not keep the user from quitting.
+        threading.Thread(target=copy_context().run, args=(self._run, job), daemon=True).start()
+        self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
+
+    def _run(self, job: BackgroundJob) -> None:
+        job.run()
+        # The screen may be gone by then.
+        with suppress(RuntimeError):
+            self.post_message(self._Done(job))
+
+    def stop(self) -> None:
+        if self._job is not None:
+            self._job.stopped = True
+            self._job = None
+            self.lay_out()
+
+    @on(_Done)
+    def _take(self, message: _Done) -> None:
+        """Use the result of a job, unless it was cancelled meanwhile."""
+        job = message.job
+        if job is not self._job:
+            return
+        self._job = None
+        if job.problem:
+            self.put(paragraph(harmless(job.problem), self.room, "problem"))
+        else:
+            job.then(job.result)
+
+    def _tell_of_work(self, job: BackgroundJob) -> None:
+        if self._job is job:
+            self._waited = True
+            self.lay_out()
+            self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
+
+    # Drawing
 
     @property
     def room(self) -> int:
@@ -122,56 +315,24 @@ class RowList(ScrollView, can_focus=True):
         return max(self.scrollable_content_region.width - 2, 1)
 
     @property
-    def rows(self) -> Sequence[TextRow]:
-        return self._rows
-
-    @property
     def window(self) -> int:
         """How many rows are visible at once."""
         return max(self.scrollable_content_region.height - len(self.top()), 1)
-
-    @property
-    def position(self) -> str:
-        """The row of the cursor, or how much was scrolled; "" if everything fits."""
-        count = len(self._rows)
-        if count <= self.window:
-            return ""
-        if self.has_cursor:
-            return f"{self.row + 1:,}/{count:,}"
-        return f"{min((self.scroll_offset.y + self.window) / count, 1):.0%}"
-
-    def put(self, rows: Sequence[TextRow], header: Sequence[TextRow] = ()) -> None:
-        """Show these rows below a fixed header."""
-        self._rows, self._header = rows, header
-        self.row = min(self.row, max(len(rows) - 1, 0))
-        self.lay_out()
-
-    def lay_out(self) -> None:
-        """Update the sizes for other rows."""
-        near = self.scroll_offset.y
-        widest = max(map(_width, self._rows[near : near + 2 * self.window]), default=0)
-        self.virtual_size = Size(widest + 2, len(self._rows) + len(self.top()))
-        self.refresh()
-        self.placed()
-
-    def notify_style_update(self) -> None:
-        self._styles_of.clear()
-        super().notify_style_update()
 
     def render_line(self, y: int) -> Strip:
         top = self.top()
         if y < len(top):
             return self._strip(top[y], "plain", 0)
         at = y - len(top) + self.scroll_offset.y
-        if at >= len(self._rows):
+        if at >= len(self.rows):
             return Strip.blank(self.size.width, self.rich_style)
-        row = self._rows[at]
+        row = self.rows[at]
         tone = "cursor" if self.has_cursor and at == self.row else row.tone
         return self._strip(row, tone, self.scroll_offset.x)
 
     def _strip(self, row: TextRow, tone: str, left: int) -> Strip:
         mark = "▌" if tone == "cursor" and self.has_focus else " "
-        behind = self._style(tone, tone)
+        behind = self._style(tone, "plain")
         pieces = [Segment(text, self._style(tone, style)) for text, style in row.pieces if text]
         draw = self._shade if self.has_few_colours else _half_block
         pieces += [draw(*pair, behind) for pixels in row.pictures for pair in pixels]
@@ -179,6 +340,14 @@ class RowList(ScrollView, can_focus=True):
         strip = Strip(pieces).crop(left, left + width - 1)
         gutter = Strip([Segment(mark, self._style(tone, "mark"))])
         return Strip.join([gutter, strip]).adjust_cell_length(width, behind)
+
+    def _style(self, tone: str, style: str) -> Style:
+        focus = self.has_focus
+        if tone == "cursor":
+            behind = "glass-cursor" if focus else "glass-resting"
+        else:
+            behind = "glass-same" if tone == "marked" else "panel" if focus else "surface"
+        return rich_style(self.app.theme_variables, self.styles_of_text[style], behind)
 
     @property
     def has_few_colours(self) -> bool:
@@ -192,28 +361,23 @@ class RowList(ScrollView, can_focus=True):
         """Two pixels as one character, denser for brighter ones."""
         return Segment(_shade(upper, lower, self.app.current_theme.dark), behind)
 
-    def _style(self, tone: str, style: str) -> Style:
-        key = tone, style
-        if key not in self._styles_of:
-            visual = self.get_visual_style(f"lines--{tone}", f"lines--{style}")
-            self._styles_of[key] = visual.rich_style
-        return self._styles_of[key]
+    # Moving
 
     def go(self, row: int) -> None:
         """Move the cursor to a row, and scroll to it."""
-        self.row = min(max(row, 0), max(len(self._rows) - 1, 0))
+        self.row = min(max(row, 0), max(len(self.rows) - 1, 0))
         top = self.scroll_offset.y
         if self.row < top:
             self.turn_to(y=self.row)
         elif self.row >= top + self.window:
             self.turn_to(y=self.row - self.window + 1)
         self.refresh()
-        self.placed()
+        self._retitle()
         self.stood()
 
     def watch_scroll_y(self, old: float, new: float) -> None:
         super().watch_scroll_y(old, new)
-        self.placed()
+        self._retitle()
 
     def turn_to(self, x: int | None = None, y: int | None = None) -> None:
         """Scroll at once: rows that were just put need no layout before."""
@@ -234,24 +398,31 @@ class RowList(ScrollView, can_focus=True):
         self.action_line(direction * max(self.window - 1, 1))
 
     def action_end(self, direction: int) -> None:
-        self.action_line(direction * len(self._rows))
+        self.action_line(direction * len(self.rows))
 
     def action_pan(self, direction: int) -> None:
         self.turn_to(x=self.scroll_offset.x + direction * _PAN)
 
     def action_choose(self) -> None:
-        if self._rows:
-            self.choose(self._rows[self.row])
+        if self.rows:
+            self.choose(self.rows[self.row])
+
+    def action_back(self) -> None:
+        """Cancel the job, close what was opened, or go back to the tree."""
+        if self._job is not None:
+            self.stop()
+        elif not self.close_inner():
+            self.post_message(self.Leave())
 
     def on_click(self, event: events.Click) -> None:
         """Select a row by a second click, or at once where there is no cursor."""
         at = event.y - len(self.top()) + self.scroll_offset.y
-        if not 0 <= at < len(self._rows) or event.y < len(self.top()):
+        if not 0 <= at < len(self.rows) or event.y < len(self.top()):
             return
         if self.has_cursor:
             self.go(at)
-        if event.chain == 2 or not self.has_cursor or self.is_marker(self._rows[at], event.x):
-            self.choose(self._rows[at])
+        if event.chain == 2 or not self.has_cursor or self.is_marker(self.rows[at], event.x):
+            self.choose(self.rows[at])
 
 
 def _width(row: TextRow) -> int:
@@ -283,264 +454,3 @@ def _light(colour: str) -> float:
     """The brightness of a colour, from 0 to 1."""
     red, green, blue = Color.parse(colour).rgb
     return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
-
-
-_TAB = 4
-
-
-class TextViewer:
-    """A long text of an attribute, wrapped."""
-
-    places = ("panel:text",)
-    """The places of the key table whose keys act on it."""
-
-    def __init__(self, attribute: Attribute, words: str) -> None:
-        self.attribute = attribute
-        self._lines = [harmless(line.expandtabs(_TAB).rstrip()) for line in words.splitlines()]
-        self._drawn: tuple[int, list[TextRow]] = (0, [])
-
-    def rows(
-        self, width: int, height: int, *, shades: bool = False
-    ) -> tuple[Sequence[TextRow], Sequence[TextRow]]:
-        """The wrapped lines, and no header."""
-        if self._drawn[0] != width:
-            self._drawn = width, [row for line in self._lines for row in _broken(line, width)]
-        return self._drawn[1], []
-
-
-def _broken(line: str, width: int) -> list[TextRow]:
-    return [text(line)] if cell_len(line) <= width else paragraph(line, width)
-
-
-@dataclass(frozen=True, slots=True)
-class JobOutcome:
-    """The result of a job, or its error."""
-
-    result: Any = None
-    problem: str = ""
-    """What was raised."""
-
-
-class BackgroundJob:
-    """Work in a thread, which can be cancelled."""
-
-    def __init__(self, says: str, work: Callable[[Progress], T], then: Callable[[T], None]) -> None:
-        self.says = says
-        """What the job does, in a few words."""
-        self.share = 0.0
-        self.stopped = False
-        self._work = work
-        self._then = then
-
-    def run(self) -> JobOutcome:
-        try:
-            return JobOutcome(self._work(self._progress))
-        except TorchglassError as error:
-            return JobOutcome(problem=str(error))
-        except Exception as error:  # noqa: BLE001 - what is looked at is foreign code, one panel of many
-            return JobOutcome(problem=f"{type(error).__name__}: {error}")
-
-    def finish(self, outcome: JobOutcome) -> None:
-        self._then(outcome.result)
-
-    def _progress(self, share: float) -> bool:
-        self.share = share
-        return not self.stopped
-
-
-T = TypeVar("T")
-
-_PATIENCE_SECONDS = 0.25
-"""How long a job runs before its progress is shown: a flicker would be worse than a wait."""
-_METER = 12
-
-
-class Panel(RowList):
-    """A view of the module under the tree's cursor.
-
-    A subclass has a `key`, a `title` and `follow`, which calls `put` or `say`.
-    """
-
-    key: ClassVar[str] = ""
-    """The key that shows and hides it."""
-    title: ClassVar[str] = ""
-    missing: ClassVar[str] = ""
-    """Why there is nothing to show and what to do about it, in one sentence."""
-    BINDINGS: ClassVar = panel_bindings("panel")
-
-    class Jump(Message):
-        """The user wants to go to another module."""
-
-        def __init__(self, path: str) -> None:
-            super().__init__()
-            self.path = path
-
-    class Picked(Message):
-        """The user selected an op of the trace."""
-
-        def __init__(self, op: OpId) -> None:
-            super().__init__()
-            self.op = op
-
-    class Leave(Message):
-        """The user wants to go back to the tree."""
-
-    class Retitled(Message):
-        """The text beside the title changed."""
-
-    class _Done(Message):
-        def __init__(self, job: BackgroundJob, outcome: JobOutcome) -> None:
-            super().__init__()
-            self.job = job
-            self.outcome = outcome
-
-    def __init__(self, state: ExplorerState) -> None:
-        super().__init__()
-        self.state = state
-        self.module = state.model.root
-        self._subtitle = self._position = ""
-        self._places: tuple[str, ...] = ()
-        self._is_empty = True
-        self._job: BackgroundJob | None = None
-        self._waited = False
-
-    @classmethod
-    def available(cls, state: ExplorerState) -> bool:
-        """Whether it has anything to show."""
-        return True
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        """The places of the key table whose keys act now."""
-        own = () if self._is_empty else (f"panel:{self.title.lower()}",)
-        return ("panel", *own, *self.extra_places())
-
-    def extra_places(self) -> Iterable[str]:
-        """The places of keys that act only sometimes."""
-        return ()
-
-    def wanted(self) -> Iterable[SeriesId]:
-        """The series that it shows, which have to be read."""
-        return ()
-
-    def show(self, module: Module) -> None:
-        """Show a module, or what is new about it."""
-        moved = module.path != self.module.path
-        self.module = module
-        if moved:
-            self.stop()
-            self.row = 0
-            self.turn_to(0, 0)
-        self._follow(moved)
-
-    def refresh_data(self) -> None:
-        self._follow(False)
-
-    def _follow(self, moved: bool) -> None:
-        if self.available(self.state):
-            self.follow(moved)
-        else:
-            self.say(f"{self.missing}.")
-
-    def pick(self, op: OpId) -> None:
-        """Show the op that was selected in another panel."""
-
-    def follow(self, moved: bool) -> None:
-        """Draw the module; `moved` if it is another one than before."""
-        raise NotImplementedError
-
-    def choose(self, row: TextRow) -> None:
-        if isinstance(row.target, str):
-            self.post_message(self.Jump(row.target))
-
-    def close_inner(self) -> bool:
-        """Close what was opened inside the panel; False if nothing was."""
-        return False
-
-    def placed(self) -> None:
-        before = self._position, self._places
-        self._position, self._places = self.position, self.places
-        if before != (self._position, self._places):
-            self.post_message(self.Retitled())
-
-    @property
-    def subtitle(self) -> str:
-        """The text beside the title: the position, and what is shown."""
-        return " · ".join(filter(None, (self._position, self._subtitle)))
-
-    @subtitle.setter
-    def subtitle(self, words: str) -> None:
-        if words != self._subtitle:
-            self._subtitle = words
-            self.post_message(self.Retitled())
-
-    @property
-    def settled(self) -> bool:
-        return self._job is None
-
-    def put(self, rows: Sequence[TextRow], header: Sequence[TextRow] = ()) -> None:
-        """Show these rows below a fixed header."""
-        self._is_empty = False
-        super().put(rows, header)
-
-    def say(self, words: str) -> None:
-        """Show a sentence instead of rows; the keys of the panel do not act on it."""
-        self._is_empty = True
-        super().put(paragraph(words, self.room, "muted"))
-
-    def work(self, says: str, work: Callable[[Progress], T], then: Callable[[T], None]) -> None:
-        """Run `work` in a thread, then `then` with its result unless it was cancelled."""
-        self.stop()
-        job = self._job = BackgroundJob(says, work, then)
-        self._waited = False
-        # A daemon thread: a property that hangs must not keep the user from quitting.
-        threading.Thread(target=copy_context().run, args=(self._run, job), daemon=True).start()
-        self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
-
-    def _run(self, job: BackgroundJob) -> None:
-        outcome = job.run()
-        # The screen may be gone by then.
-        with suppress(RuntimeError):
-            self.post_message(self._Done(job, outcome))
-
-    def stop(self) -> None:
-        if self._job is not None:
-            self._job.stopped = True
-            self._job = None
-            self.lay_out()
-
-    @on(_Done)
-    def _take(self, message: _Done) -> None:
-        """Use the result of a job, unless it was cancelled meanwhile."""
-        if message.job is not self._job:
-            return
-        self._job = None
-        if message.outcome.problem:
-            self.put(paragraph(harmless(message.outcome.problem), self.room, "problem"))
-        else:
-            message.job.finish(message.outcome)
-
-    def _tell_of_work(self, job: BackgroundJob) -> None:
-        if self._job is job:
-            self._waited = True
-            self.lay_out()
-            self.set_timer(_PATIENCE_SECONDS, partial(self._tell_of_work, job))
-
-    def top(self) -> Sequence[TextRow]:
-        """The header, with the progress of the job."""
-        job = self._job
-        if job is None or not self._waited:
-            return self._header
-        share = f" {job.share:4.0%}  "
-        pieces = [(f"{job.says}  ", "muted"), *meter(job.share, _METER), (share, "muted")]
-        return [*self._header, TextRow([*pieces, ("Esc", "key"), (" cancel", "muted")])]
-
-    def on_resize(self) -> None:
-        self._follow(False)
-
-    def action_back(self) -> None:
-        """Cancel the job, close what was opened, or go back to the tree."""
-        if self._job is not None:
-            self.stop()
-        elif not self.close_inner():
-            self.post_message(self.Leave())

@@ -26,7 +26,7 @@ from torchglass.records.series import Points, Series, SeriesId
 from torchglass.records.tensors import Histograms
 from torchglass.views.formats import harmless, sparkline
 from torchglass.views.tui.explorer_state import ExplorerState, moving
-from torchglass.views.tui.keys import panel_bindings
+from torchglass.views.tui.keys import bindings
 from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.styled_text import LazyRows, TextRow, bar, fit, fit_path, text
 
@@ -47,7 +47,7 @@ class SeriesPanel(Panel):
     title: ClassVar[str] = "Series"
     missing: ClassVar[str] = "Nothing recorded over steps: train with tg.watch(model)"
     has_cursor = True
-    BINDINGS: ClassVar = panel_bindings("panel:percentiles")
+    BINDINGS: ClassVar = bindings("panel:percentiles")
 
     def __init__(self, state: ExplorerState) -> None:
         super().__init__(state)
@@ -219,7 +219,7 @@ class GradientFlowPanel(Panel):
     title: ClassVar[str] = "Gradient flow"
     missing: ClassVar[str] = "No gradients recorded: train with tg.watch(model)"
     has_cursor = True
-    BINDINGS: ClassVar = panel_bindings("panel:gradient flow", "panel:quantities")
+    BINDINGS: ClassVar = bindings("panel:gradient flow", "panel:quantities")
 
     def __init__(self, state: ExplorerState) -> None:
         super().__init__(state)

@@ -289,6 +289,7 @@ _LEAST_TILE = 8
 _GAP = 1
 _RAMP = 16
 _BYTE = "uint8"
+_TAB = 4
 
 
 class TensorPicture:
@@ -635,3 +636,22 @@ def _number(value: Any) -> tuple[str, str]:
 def _rebinned(counts: Sequence[int], bins: int) -> list[int]:
     each = ceil(len(counts) / max(bins, 1))
     return [sum(counts[at : at + each]) for at in range(0, len(counts), each)]
+
+
+class TextViewer:
+    """A long text of an attribute, wrapped."""
+
+    places = ("panel:text",)
+    """The places of the key table whose keys act on it."""
+
+    def __init__(self, words: str) -> None:
+        self._lines = [harmless(line.expandtabs(_TAB).rstrip()) for line in words.splitlines()]
+        self._drawn: tuple[int, list[TextRow]] = (0, [])
+
+    def rows(
+        self, width: int, height: int, *, shades: bool = False
+    ) -> tuple[Sequence[TextRow], Sequence[TextRow]]:
+        """The wrapped lines, and no header."""
+        if self._drawn[0] != width:
+            self._drawn = width, [row for line in self._lines for row in paragraph(line, width)]
+        return self._drawn[1], []

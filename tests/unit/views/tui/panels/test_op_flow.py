@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 from tests.unit.views.tui.panels import samples
 from tests.unit.views.tui.panels.panel_app import PanelApp, drive, seen, settle, subject_of, text_of
 from torchglass.records.trace import OpId, TraceRecord
-from torchglass.views.tui.panels.op_flow import TensorFlowPanel, traced_forward
+from torchglass.views.tui.panels.op_flow import TensorFlowPanel
 from torchglass.views.tui.panels.panel import Panel
 
 
@@ -139,4 +139,4 @@ def test_a_long_pass_is_drawn_only_where_it_is_seen() -> None:
 def test_the_same_trace_is_worked_out_once() -> None:
     state = subject_of(samples.store(None, samples.traced()))
 
-    assert traced_forward(state) is traced_forward(state)
+    assert state.traced_forward is state.traced_forward
