@@ -111,9 +111,6 @@ class LabelPanel(Panel):
         self.post_message(self.Changed())
 
 
-_MORE = 2
-
-
 class TabBar(Widget):
     """The titles of the open panels; a click brings one to the front."""
 
@@ -125,74 +122,59 @@ class TabBar(Widget):
     class Clicked(Message):
         """The title of a panel was clicked."""
 
-        key: str
+        panel: Panel
 
-    def __init__(self) -> None:
+    def __init__(self, tabs: PanelTabs) -> None:
         super().__init__()
-        self._panels: Sequence[Panel] = ()
-        self._front: Panel | None = None
-        self._focused = False
-
-    def show(self, panels: Sequence[Panel], front: Panel | None) -> None:
-        self._panels, self._front = panels, front
-        self.refresh()
+        self._tabs = tabs
 
     def render(self) -> Content:
-        first, shown = self._in_sight()
-        parts = [Content.styled("‹", ".tabs--key")] if first else []
+        before, shown, after = self._in_sight()
+        front = self._tabs.front
+        parts = [Content.styled("‹", ".tabs--key")] if before else []
         for panel in shown:
-            style = self._style(panel)
-            parts.append(
-                Content.assemble(
-                    (f" {glyph(panel.key)} ", ".tabs--key"), (f"{panel.title}", style), " "
-                )
-            )
-        hidden = first + len(shown) < len(self._panels)
-        parts += [Content.styled("›", ".tabs--key")] if hidden else []
-        used = sum(map(_width, shown)) + bool(first) + hidden
-        subtitle = harmless(self._front.subtitle) if self._front else ""
+            key = (f" {glyph(panel.key)} ", ".tabs--key")
+            parts.append(Content.assemble(key, (panel.title, self._style(panel)), " "))
+        parts += [Content.styled("›", ".tabs--key")] if after else []
+        used = sum(map(_width, shown)) + bool(before) + bool(after)
+        subtitle = harmless(front.subtitle) if front else ""
         room = max(self.size.width - used - 2, 0)
         parts.append(Content.styled(f" {fit(subtitle, room, right=True)} ", ".tabs--subtitle"))
         return Content("").join(parts)
 
     def on_click(self, event: events.Click) -> None:
-        first, shown = self._in_sight()
-        left = int(bool(first))
+        before, shown, after = self._in_sight()
+        left = int(bool(before))
         if event.x < left:
-            self.post_message(self.Clicked(self._panels[first - 1].key))
+            self.post_message(self.Clicked(before[-1]))
             return
-        for panel in [*shown, *self._panels[first + len(shown) :][:1]]:
+        for panel in [*shown, *after[:1]]:
             left += _width(panel)
             if event.x < left:
-                self.post_message(self.Clicked(panel.key))
+                self.post_message(self.Clicked(panel))
                 return
 
-    def mark(self, focused: bool) -> None:
-        if focused != self._focused:
-            self._focused = focused
-            self.refresh()
-
     def _style(self, panel: Panel) -> str:
-        if panel is not self._front:
+        if panel is not self._tabs.front:
             return ".tabs--behind"
-        return "bold $background on $primary" if self._focused else ".tabs--front"
+        return "bold $background on $primary" if self._tabs.focused else ".tabs--front"
 
-    def _in_sight(self) -> tuple[int, Sequence[Panel]]:
-        """How many titles are hidden at the left, and those that fit, the one in front included."""
-        front = next((at for at, one in enumerate(self._panels) if one is self._front), 0)
-        widths = [_width(panel) for panel in self._panels]
+    def _in_sight(self) -> tuple[Sequence[Panel], Sequence[Panel], Sequence[Panel]]:
+        """The titles hidden at the left, those that fit around the front one, and the others."""
+        panels = self._tabs.panels
+        front = next((at for at, one in enumerate(panels) if one is self._tabs.front), 0)
+        widths = [_width(panel) for panel in panels]
         room = self.size.width
         if sum(widths) <= room:
-            return 0, self._panels
+            return (), panels, ()
         # A cell at each end shows that there are more.
-        room -= _MORE
-        first = front
+        room -= 2
+        first, last = front, front + 1
         while first and sum(widths[first - 1 : front + 1]) <= room:
             first -= 1
-        last = front + 1
         while last < len(widths) and sum(widths[first : last + 1]) <= room:
             last += 1
-        return first, self._panels[first:last]
+        return panels[:first], panels[first:last], panels[last:]
 
 
 def _width(panel: Panel) -> int:
@@ -232,74 +214,75 @@ class PanelTabs(Vertical):
 
     def __init__(self) -> None:
         super().__init__()
-        self._tabs = TabBar()
-        self._open: list[Panel] = []
+        self._bar = TabBar(self)
+        self.panels: list[Panel] = []
         self.front: Panel | None = None
+        self.focused = False
+        """Whether keys go to the panel in front."""
 
     def compose(self) -> ComposeResult:
-        yield self._tabs
+        yield self._bar
 
-    def __iter__(self) -> Iterator[Panel]:
-        return iter(self._open)
+    @property
+    def visible_panel(self) -> Panel | None:
+        return self.front if self.display else None
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of the open panels, the one in front first."""
-        rest = [panel.key for panel in self._open if panel is not self.front]
+        rest = [panel.key for panel in self.panels if panel is not self.front]
         return (self.front.key, *rest) if self.front else ()
 
     def find(self, key: str) -> Panel | None:
-        return next((panel for panel in self._open if panel.key == key), None)
+        return next((panel for panel in self.panels if panel.key == key), None)
 
     def open(self, panel: Panel) -> None:
-        if panel not in self._open:
-            self._open.append(panel)
+        if panel not in self.panels:
+            self.panels.append(panel)
             self.mount(panel)
         self.turn_to(panel)
 
     def close(self, panel: Panel) -> None:
-        place = self._open.index(panel)
-        self._open.remove(panel)
+        place = self.panels.index(panel)
+        self.panels.remove(panel)
         panel.remove()
-        beside = self._open[min(place, len(self._open) - 1)] if self._open else None
+        beside = self.panels[min(place, len(self.panels) - 1)] if self.panels else None
         self.turn_to(beside if panel is self.front else self.front)
 
     def turn_to(self, panel: Panel | None) -> None:
         self.front = panel
-        for each in self._open:
+        for each in self.panels:
             each.display = each is panel
-        self._tabs.show(self._open, panel)
+        self._bar.refresh()
         self.post_message(self.Turned())
 
     def mark(self, focused: bool) -> None:
-        self._tabs.mark(focused)
+        if focused != self.focused:
+            self.focused = focused
+            self._bar.refresh()
 
     def beside(self, direction: int) -> Panel | None:
         """The next or the previous panel; None at the end."""
         if self.front is None:
             return None
-        place = self._open.index(self.front) + direction
-        return self._open[place] if 0 <= place < len(self._open) else None
-
-    @property
-    def last(self) -> Panel | None:
-        return self._open[-1] if self._open else None
+        place = self.panels.index(self.front) + direction
+        return self.panels[place] if 0 <= place < len(self.panels) else None
 
     def show(self, module: Module) -> None:
-        if self.front is not None and self.display:
-            self.front.show(module)
+        if self.visible_panel is not None:
+            self.visible_panel.show(module)
 
     def refresh_data(self) -> None:
-        if self.front is not None and self.display:
-            self.front.refresh_data()
+        if self.visible_panel is not None:
+            self.visible_panel.refresh_data()
 
     @on(Panel.Retitled)
     def _retitle(self) -> None:
-        self._tabs.refresh()
+        self._bar.refresh()
 
     @on(TabBar.Clicked)
     def _turn(self, message: TabBar.Clicked) -> None:
-        self.turn_to(self.find(message.key))
+        self.turn_to(message.panel)
 
 
 _WIDE, _HIGH = 110, 16
@@ -330,7 +313,7 @@ class PanelArea(Container):
         width, height = self.app.size
         wide = width >= _WIDE
         alone = self._maximized or (not wide and height < _HIGH)
-        has_panels = bool(self.tabs.keys)
+        has_panels = bool(self.tabs.panels)
         self.set_class(wide, "wide")
         self.tree_panel.display = not (alone and self._in_panel and has_panels)
         self.tabs.display = has_panels and (self._in_panel or not alone)
@@ -360,34 +343,22 @@ class PanelArea(Container):
     def toggle(self, key: str) -> bool:
         """Open a panel, or close it if it is in front; False if it has nothing to show."""
         panel = self.tabs.find(key)
-        if panel is not None and panel is self.tabs.front and self.tabs.display:
-            self._close(panel)
+        if panel is not None and panel is self.tabs.visible_panel:
+            had_focus = panel.has_focus
+            self.tabs.close(panel)
+            self.lay_out()
+            if had_focus or self.tabs.front is None:
+                self.enter(None)
             return True
         panel = panel or self._make(key)
         if panel is None:
             return False
         self.tabs.open(panel)
         self.lay_out()
-        if not self.tabs.display:
+        # The panel that chooses columns is only of use with the keys in it.
+        if not self.tabs.display or isinstance(panel, LabelPanel):
             self.enter(panel)
         return True
-
-    def toggle_labels(self) -> None:
-        """Open the label panel and enter it, or close it and go back to the tree."""
-        panel = self.tabs.find(LabelPanel.key)
-        if panel is not None and panel is self.tabs.front:
-            self._close(panel)
-            self.enter(None)
-            return
-        self.tabs.open(panel or LabelPanel(self.state, self.tree_panel))
-        self.enter(self.tabs.front)
-
-    def _close(self, panel: Panel) -> None:
-        had_focus = panel.has_focus
-        self.tabs.close(panel)
-        self.lay_out()
-        if had_focus or self.tabs.front is None:
-            self.enter(None)
 
     @on(ModuleTree.Viewed)
     def enter_front(self) -> None:
@@ -398,10 +369,12 @@ class PanelArea(Container):
 
     def enter_next(self, direction: int) -> None:
         """Move the focus from the tree to the panel in front, then to the next, then back."""
-        if self.screen.focused is self.tree_panel:
-            panel = self.tabs.front if direction > 0 else self.tabs.last
-        else:
+        if self.screen.focused is not self.tree_panel:
             panel = self.tabs.beside(direction)
+        else:
+            panel = (
+                self.tabs.front if direction > 0 or not self.tabs.panels else self.tabs.panels[-1]
+            )
         if panel is not None:
             self.tabs.turn_to(panel)
         self.enter(panel)

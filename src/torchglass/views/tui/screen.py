@@ -87,7 +87,7 @@ class Explorer(Screen[None]):
     def settled(self) -> bool:
         """Whether no work goes on in the background, and its results are on the screen."""
         drawn = self._has_folds and not self._panels_are_due
-        drawn = drawn and all(panel.settled for panel in self.tabs)
+        drawn = drawn and all(panel.settled for panel in self.tabs.panels)
         is_counted = self.state.contents is not None
         return is_counted and drawn and not self.search.at_work and self.background.idle
 
@@ -185,8 +185,8 @@ class Explorer(Screen[None]):
         """Have the series read that are on the screen."""
         wanted = {series.id for series in self.tree_panel.wanted()}
         wanted.update(series.id for series in self.state.series_at(self.tree_panel.selected))
-        if self.tabs.front is not None and self.tabs.display:
-            wanted.update(self.tabs.front.wanted())
+        if self.tabs.visible_panel is not None:
+            wanted.update(self.tabs.visible_panel.wanted())
         self.background.want(wanted)
 
     # The cursor, the status bar and the focus
@@ -267,7 +267,7 @@ class Explorer(Screen[None]):
 
     @on(Panel.Picked)
     def _pick(self, message: Panel.Picked) -> None:
-        for panel in self.tabs:
+        for panel in self.tabs.panels:
             panel.pick(message.op)
 
     # Panels
@@ -287,7 +287,7 @@ class Explorer(Screen[None]):
             self.say(missing or "Nothing to show")
 
     def action_labels(self) -> None:
-        self.area.toggle_labels()
+        self.area.toggle(LabelPanel.key)
 
     def action_resize(self, direction: int) -> None:
         self.area.widen(direction)

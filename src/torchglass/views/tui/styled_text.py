@@ -13,6 +13,8 @@ from rich.style import Style
 from textual.color import Color
 from textual.theme import Theme
 
+from torchglass.views.formats import harmless
+
 Piece = tuple[str, str]
 """A text and the name of its style."""
 
@@ -138,10 +140,16 @@ def heading(words: str, beside: str = "") -> TextRow:
     return TextRow([(words, "heading"), (f"  {beside}" if beside else "", "muted")])
 
 
-def sections(*parts: Sequence[TextRow]) -> list[TextRow]:
+def section(words: str, rows: Iterable[TextRow], beside: str = "") -> list[TextRow]:
+    """Rows below a heading; nothing if there are no rows."""
+    below = list(rows)
+    return [heading(words, beside), *below] if below else []
+
+
+def sections(*parts: Iterable[TextRow]) -> list[TextRow]:
     """Sections with an empty row between them; empty sections are left out."""
     rows: list[TextRow] = []
-    for part in parts:
+    for part in map(list, parts):
         if part:
             rows += [TextRow(), *part] if rows else part
     return rows
@@ -196,17 +204,27 @@ def paragraph(words: str, width: int, style: str = "plain", indent: str = "") ->
     return [TextRow(line) for line in wrap([(words, style)], width, indent)]
 
 
-def table(cells: Sequence[Sequence[TableCell]], gap: int = 2) -> list[Line]:
-    """Cells in aligned columns, each as wide as its widest cell."""
-    if not cells:
-        return []
-    widths = [max(cell_len(cell.text) for cell in column) for column in zip(*cells, strict=True)]
+def table(cells: Sequence[Sequence[str | TableCell]], styles: str = "", gap: int = 2) -> list[Line]:
+    """Cells in aligned columns, each as wide as its widest cell.
+
+    `styles` are those of the columns with plain texts; ">bytes" aligns a column at the right.
+    """
+    rows = [
+        [
+            cell
+            if isinstance(cell, TableCell)
+            else TableCell(harmless(cell), style.lstrip(">"), style[0] == ">")
+            for cell, style in zip(line, (*styles.split(), *["plain"] * len(line)), strict=False)
+        ]
+        for line in cells
+    ]
+    widths = [max(cell_len(cell.text) for cell in column) for column in zip(*rows, strict=True)]
     return [
         [
             (fit(cell.text, width, right=cell.right) + " " * gap, cell.style)
             for cell, width in zip(line, widths, strict=True)
         ]
-        for line in cells
+        for line in rows
     ]
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
-from torchglass.analyse.model_diff import ModuleChange, SlotChange
+from torchglass.analyse.model_diff import ModuleChange
 from torchglass.analyse.parameters import Counts, ModuleCounts
 from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics
 from torchglass.records.measures import Measures, ModuleMeasure
@@ -33,6 +33,7 @@ from torchglass.views.tui.styled_text import (
     line_width,
     meter,
     paragraph,
+    section,
     sections,
     table,
     text,
@@ -40,62 +41,16 @@ from torchglass.views.tui.styled_text import (
 )
 from torchglass.views.tui.tree_columns import distance_text
 
-_BESIDE = {
+_CHANGE_NOTES = {
     "added": "only in the new model",
     "removed": "only in the old model",
     "changed": "old → new",
 }
-
-
-def describe_change(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
-    """How a module differs from the other model; nothing if it does not."""
-    comparison = state.comparison
-    if comparison is None:
-        return
-    change = comparison.changes.get(module.path)
-    inside = comparison.below.get(module.path, 0)
-    if change is not None:
-        yield heading(change.verdict, _BESIDE[change.verdict])
-        if change.verdict == "changed":
-            yield from _differences(change, width)
-    elif inside:
-        yield heading("no direct changes")
-    if inside:
-        yield text(f"{inside:,} changed below")
-
-
-def _differences(change: ModuleChange, width: int) -> Iterator[TextRow]:
-    if change.class_before:
-        yield from paragraph(f"class before: {harmless(change.class_before)}", width)
-    if change.extra_before is not None:
-        yield from paragraph(f"settings before: {harmless(change.extra_before) or 'none'}", width)
-    yield from map(TextRow, table(_filled([_cells(slot) for slot in change.slots])))
-
-
-def _filled(lines: list[list[TableCell]]) -> list[list[TableCell]]:
-    """The table without its empty columns."""
-    columns = [column for column in zip(*lines, strict=True) if any(cell.text for cell in column)]
-    return [list(line) for line in zip(*columns, strict=True)]
-
-
-def _cells(slot: SlotChange) -> list[TableCell]:
-    same = slot.before == slot.after
-    return [
-        TableCell(harmless(slot.name), "name"),
-        TableCell("" if same else _spec(slot.before), "shape"),
-        TableCell("" if same else "→", "muted"),
-        TableCell(_spec(slot.after), "shape"),
-        TableCell("" if slot.distance is None else distance_text(slot.distance), "number"),
-    ]
-
-
-def _spec(spec: TensorSpec | None) -> str:
-    return "none" if spec is None else f"{shape_text(spec)} {harmless(spec.dtype)}"
-
-
 _MOST_SLOTS = 1_000
 _MOST_VALUES = 50
-_METER = 12
+_MOST_CALLS = 500
+_NUMBERS = ("min", "max", "mean", "std")
+_NOTHING = "–"
 
 
 class DetailsPanel(Panel):
@@ -109,89 +64,109 @@ class DetailsPanel(Panel):
 
 
 def describe_module(state: ExplorerState, module: Module, width: int) -> list[TextRow]:
-    """The rows of a module."""
-    counts = state.counts(module)
+    """The rows of the details panel."""
+    hooks = (text(harmless(hook), "name") for hook in module.hooks)
+    problem = paragraph(harmless(module.problem), width, "problem") if module.problem else ()
     return sections(
-        list(_who(state, module, width)),
-        _problem(module, width),
-        list(_also_in_file(state, module, width)),
-        list(describe_change(state, module, width)),
-        [heading("size"), *_totals(state, module, counts)] if counts else [],
-        [heading("tensors"), *_tensors(state, module)] if module.slots else [],
-        list(_last_call(state, module)),
-        list(_inheritance(state, module)),
-        list(_hooks(module)),
+        _identity(state, module, width),
+        section("problem", problem),
+        section("also in this file", _also_in_file(state, module, width)),
+        _change(state, module, width),
+        section("size", _totals(state, module)),
+        section("tensors", _tensors(state, module)),
+        _last_call(state, module),
+        section("inherits", _inheritance(state, module)),
+        section("hooks", hooks),
     )
 
 
-def _who(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
+def _identity(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
     model = state.model
     yield text(harmless(module.path or model.name), "path")
     extra = f"({harmless(module.extra)})" if module.extra else ""
-    for line in wrap([(harmless(module.kind), "class"), (extra, "extra")], width, "  "):
-        yield TextRow(line)
+    yield from map(TextRow, wrap([(harmless(module.kind), "class"), (extra, "extra")], width, "  "))
     package = module.class_name.rpartition(".")[0]
     # The groups of a checkpoint have no class and no mode.
     if package:
         peers = len(state.outline.by_class[module.class_name])
+        instances = "1 instance" if peers == 1 else f"{peers:,} instances"
         mode = "training" if module.training else "eval"
-        told = " · ".join((harmless(package), mode, _peers(peers)))
-        yield from paragraph(told, width, "muted")
+        yield from paragraph(f"{harmless(package)} · {mode} · {instances}", width, "muted")
     if module.alias_of is not None:
         first = model[module.alias_of].path
-        yield TextRow(
-            [
-                (f"{SHARED} same module as ", "note"),
-                (harmless(first) or "the model itself", "name"),
-            ],
-            first,
-        )
-
-
-def _peers(count: int) -> str:
-    return "1 instance" if count == 1 else f"{count:,} instances"
-
-
-def _problem(module: Module, width: int) -> list[TextRow]:
-    if not module.problem:
-        return []
-    return [heading("problem"), *paragraph(harmless(module.problem), width, "problem")]
+        name = harmless(first) or "the model itself"
+        yield TextRow([(f"{SHARED} same module as ", "note"), (name, "name")], first)
 
 
 def _also_in_file(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
     """What a checkpoint contains besides the model. Parts with tensors are in the tree."""
     parts = state.model.also_in_file if module.parent is None else ()
-    if parts:
-        yield heading("also in this file")
     for part in parts[:_MOST_VALUES]:
         for row in paragraph(part_text(part), width, "name" if part.path else "plain", "  "):
             yield TextRow(row.pieces, part.path or None)
-    if len(parts) > _MOST_VALUES:
-        yield text(f"and {len(parts) - _MOST_VALUES:,} more", "muted")
+    yield from _more(len(parts) - _MOST_VALUES)
 
 
-def _totals(state: ExplorerState, module: Module, counts: ModuleCounts) -> Iterator[TextRow]:
-    lines = [
-        [TableCell("", "muted"), TableCell("own", "muted", True), TableCell("total", "muted", True)]
-    ]
-    lines += [
-        [
-            TableCell(title, "muted"),
-            TableCell(number(counts.own), style, True),
-            TableCell(number(counts.total), style, True),
-        ]
-        for title, style, number in _HELD
-        if title in _ALWAYS or number(counts.total) != number(Counts())
-    ]
-    yield from map(TextRow, table(lines, gap=3))
+def _more(count: int) -> Iterator[TextRow]:
+    if count > 0:
+        yield text(f"and {count:,} more", "muted")
+
+
+def _change(state: ExplorerState, module: Module, width: int) -> Iterator[TextRow]:
+    """How a module differs from the other model; nothing if it does not."""
+    comparison = state.comparison
+    if comparison is None:
+        return
+    change = comparison.changes.get(module.path)
+    inside = comparison.below.get(module.path, 0)
+    if change is not None:
+        yield heading(change.verdict, _CHANGE_NOTES[change.verdict])
+        if change.verdict == "changed":
+            yield from _differences(change, width)
+    elif inside:
+        yield heading("no direct changes")
+    if inside:
+        yield text(f"{inside:,} changed below")
+
+
+def _differences(change: ModuleChange, width: int) -> Iterator[TextRow]:
+    if change.class_before:
+        yield from paragraph(f"class before: {harmless(change.class_before)}", width)
+    if change.extra_before is not None:
+        yield from paragraph(f"settings before: {harmless(change.extra_before) or 'none'}", width)
+    cells = []
+    for slot in change.slots:
+        before, arrow = (_spec(slot.before), "→") if slot.before != slot.after else ("", "")
+        distance = "" if slot.distance is None else distance_text(slot.distance)
+        cells.append((slot.name, before, arrow, _spec(slot.after), distance))
+    styles = ("name", "shape", "muted", "shape", "number")
+    columns = list(zip(*cells, strict=True))
+    filled = [at for at, column in enumerate(columns) if any(column)]
+    lines = zip(*(columns[at] for at in filled), strict=True)
+    yield from map(TextRow, table(list(lines), " ".join(styles[at] for at in filled)))
+
+
+def _spec(spec: TensorSpec | None) -> str:
+    return "none" if spec is None else f"{shape_text(spec)} {spec.dtype}"
+
+
+def _totals(state: ExplorerState, module: Module) -> Iterator[TextRow]:
+    counts = state.counts(module)
+    if counts is None:
+        return
+    lines: list[list[str | TableCell]] = [["", "own", "total"]]
+    for title, style, number in _SIZES:
+        own, total = number(counts.own), number(counts.total)
+        if title in ("parameters", "memory") or total != number(Counts()):
+            lines.append([title, TableCell(own, style, True), TableCell(total, style, True)])
+    yield from map(TextRow, table(lines, "muted >muted >muted", gap=3))
+    parameters = counts.total.parameters
     for of, whole in _wholes(state, module):
-        if counts.total.parameters and whole.total.parameters:
-            share = counts.total.parameters / whole.total.parameters
-            words = format_share(counts.total.parameters, whole.total.parameters)
-            yield TextRow(
-                [*meter(share, _METER), (f" {words:>4}", "number"), (f" of {of}", "muted")]
-            )
-    if counts.per_use.parameters != counts.total.parameters:
+        if parameters and whole.total.parameters:
+            share = f" {format_share(parameters, whole.total.parameters):>4}"
+            bar = meter(parameters / whole.total.parameters, 12)
+            yield TextRow([*bar, (share, "number"), (f" of {of}", "muted")])
+    if counts.per_use.parameters != parameters:
         uses = format_count(counts.per_use.parameters)
         yield text(f"{uses} counting shared weights twice", "muted")
 
@@ -208,24 +183,17 @@ def _wholes(state: ExplorerState, module: Module) -> Iterator[tuple[str, ModuleC
 
 def _tensors(state: ExplorerState, module: Module) -> Iterator[TextRow]:
     shown = module.slots[:_MOST_SLOTS]
-    lines = table([_slot_cells(slot) for slot in shown])
-    for slot, line in zip(shown, lines, strict=True):
+    cells = [(slot.name, *_spec_cells(slot.spec), _standing(slot)) for slot in shown]
+    for slot, line in zip(shown, table(cells, "name shape dtype >bytes muted"), strict=True):
         yield TextRow(line)
         for place in tied_to(state.model, module, slot):
             # The path of the module is followed by the name of the tensor.
             yield TextRow([(f"  {TIED} {harmless(place)}", "note")], place.rpartition(".")[0])
-    if len(module.slots) > _MOST_SLOTS:
-        yield text(f"and {len(module.slots) - _MOST_SLOTS:,} more", "muted")
+    yield from _more(len(module.slots) - _MOST_SLOTS)
 
 
-def _slot_cells(slot: Slot) -> list[TableCell]:
-    return [
-        TableCell(harmless(slot.name), "name"),
-        TableCell(shape_text(slot.spec), "shape"),
-        TableCell(harmless(slot.spec.dtype), "dtype"),
-        TableCell(format_bytes(slot.spec.bytes), "bytes", True),
-        TableCell(_standing(slot), "muted"),
-    ]
+def _spec_cells(spec: TensorSpec) -> tuple[str, str, str]:
+    return shape_text(spec), spec.dtype, format_bytes(spec.bytes)
 
 
 def _standing(slot: Slot) -> str:
@@ -235,73 +203,48 @@ def _standing(slot: Slot) -> str:
         words.append(slot.role if slot.persistent else f"{slot.role}, not saved")
     elif not slot.trainable:
         words.append("frozen")
-    if slot.spec.device != "cpu":
-        words.append(harmless(slot.spec.device))
-    if slot.spec.layout != "strided":
-        words.append(harmless(slot.spec.layout))
+    words += [slot.spec.device] if slot.spec.device != "cpu" else []
+    words += [slot.spec.layout] if slot.spec.layout != "strided" else []
     return ", ".join(words)
 
 
-def _last_call(state: ExplorerState, module: Module) -> Iterator[TextRow]:
+def _last_call(state: ExplorerState, module: Module) -> list[TextRow]:
     """The inputs and outputs of the last recorded call."""
     path = state.path_of_calls(module)
     recorded, trace = state.statistics.get(path), state.traced_forward
     calls = recorded.calls if recorded else trace.calls.get(path, ()) if trace else ()
     if not calls:
-        return
-    last = calls[-1]
+        return []
     cells = [
-        [
-            TableCell(join_path(side, harmless(value.place)), "muted"),
-            TableCell(shape_text(value.spec), "shape"),
-            TableCell(harmless(value.spec.dtype), "dtype"),
-            TableCell(format_bytes(value.spec.bytes), "bytes", True),
-        ]
-        for side, values in (("input", last.inputs), ("output", last.outputs))
+        (join_path(side, value.place), *_spec_cells(value.spec))
+        for side, values in (("input", calls[-1].inputs), ("output", calls[-1].outputs))
         for value in values[:_MOST_VALUES]
     ]
-    yield heading("last call", f"of {len(calls):,}" if len(calls) > 1 else "")
-    yield from map(TextRow, table(cells))
+    rows = map(TextRow, table(cells, "muted shape dtype >bytes"))
+    return [heading("last call", f"of {len(calls):,}" if len(calls) > 1 else ""), *rows]
 
 
 def _inheritance(state: ExplorerState, module: Module) -> Iterator[TextRow]:
     source = state.model.classes.get(module.class_name)
     if source is None or not source.ancestors:
         return
-    yield heading("inherits")
     names = [module.class_name, *(one.class_name for one in source.ancestors)]
     for depth, name in enumerate(names):
         package, _, kind = name.rpartition(".")
         guide = "  " * (depth - 1) + "└ " if depth else ""
+        style = "plain" if depth else "class"
         yield TextRow(
-            [
-                (guide, "faint"),
-                (harmless(kind), "plain" if depth else "class"),
-                (f"  {harmless(package)}", "muted"),
-            ]
+            [(guide, "faint"), (harmless(kind), style), (f"  {harmless(package)}", "muted")]
         )
 
 
-def _hooks(module: Module) -> Iterator[TextRow]:
-    if module.hooks:
-        yield heading("hooks")
-        for hook in module.hooks:
-            yield text(harmless(hook), "name")
-
-
-_ALWAYS = {"parameters", "memory"}
-_HELD: tuple[tuple[str, str, Callable[[Counts], str]], ...] = (
-    ("parameters", "number", lambda held: format_count(held.parameters)),
-    ("trainable", "number", lambda held: format_count(held.trainable)),
-    ("frozen", "number", lambda held: format_count(held.frozen)),
-    ("buffers", "number", lambda held: format_count(held.buffers)),
-    ("memory", "bytes", lambda held: format_bytes(held.bytes)),
+_SIZES: tuple[tuple[str, str, Callable[[Counts], str]], ...] = (
+    ("parameters", "number", lambda counts: format_count(counts.parameters)),
+    ("trainable", "number", lambda counts: format_count(counts.trainable)),
+    ("frozen", "number", lambda counts: format_count(counts.frozen)),
+    ("buffers", "number", lambda counts: format_count(counts.buffers)),
+    ("memory", "bytes", lambda counts: format_bytes(counts.bytes)),
 )
-
-_PERFORMANCE_METER = 10
-_MOST_CALLS = 500
-_NUMBERS = ("min", "max", "mean", "std")
-_NOTHING = "–"
 
 
 class PerformancePanel(Panel):
@@ -337,80 +280,60 @@ class PerformancePanel(Panel):
         if len(rows) > len(list(shared_note(self.state, self.module, self.room))):
             self.put(rows)
         else:
-            self.say(
-                f"{harmless(self.module.path or 'The model')} did not run in the recorded forward."
-            )
+            path = harmless(self.module.path or "The model")
+            self.say(f"{path} did not run in the recorded forward.")
 
 
 def describe_performance(
     state: ExplorerState, module: Module, width: int, *, differences: bool
 ) -> list[TextRow]:
-    """The rows of a module."""
-    measures = state.document(Measures)
+    """The rows of the performance panel."""
     path = state.path_of_calls(module)
-    measured, whole = state.measures.get(path), state.measures.get("")
+    measures, measured = state.document(Measures), state.measures.get(path)
     statistics = state.statistics.get(path)
     notes = measures.notes if measures and measured else ()
     return sections(
-        list(shared_note(state, module, width)),
-        list(_costs(measured, whole)) if measured else list(_traced(state, module)),
+        shared_note(state, module, width),
+        _costs(measured, state.measures.get("")) if measured else _traced(state, path),
         [row for note in notes for row in paragraph(harmless(note), width, "muted")],
-        list(_calls(statistics, width, differences=differences)) if statistics else [],
+        _calls(statistics, width, differences=differences) if statistics else (),
     )
 
 
 def _costs(measured: ModuleMeasure, whole: ModuleMeasure | None) -> Iterator[TextRow]:
     yield heading("fastest run", f"{measured.calls:,} call{'s' * (measured.calls != 1)}")
-    lines, shares = [], []
+    lines: list[Sequence[str | TableCell]] = []
+    shares = []
     for title, name, style, write in _COSTS:
         total, own = getattr(measured, f"total_{name}"), getattr(measured, f"self_{name}", None)
         if total is None:
             continue
         of = getattr(whole, f"total_{name}") if whole else None
-        lines.append(
-            [
-                TableCell(title, "muted"),
-                TableCell(write(total), style, True),
-                TableCell(_NOTHING if own is None else write(own), style, True),
-                TableCell(format_share(total, of) if of else "", "muted", True),
-            ]
-        )
+        self_cell = TableCell(_NOTHING if own is None else write(own), style, True)
+        share = format_share(total, of) if of else ""
+        lines.append((title, TableCell(write(total), style, True), self_cell, share))
         shares.append(min(total / of, 1.0) if of else 0.0)
     if not lines:
         yield text("not measured", "muted")
         return
-    head = [
-        TableCell("", "header"),
-        *(TableCell(word, "header", True) for word in ("total", "self", "share")),
-    ]
-    first, *rest = table([head, *lines])
+    head = [TableCell(word, "header", bool(word)) for word in ("", "total", "self", "share")]
+    first, *rest = table([head, *lines], "muted >plain >plain >muted")
     yield TextRow(first)
-    for line, share in zip(rest, shares, strict=True):
-        yield TextRow([*line, *meter(share, _PERFORMANCE_METER)])
+    for line, share_of_whole in zip(rest, shares, strict=True):
+        yield TextRow([*line, *meter(share_of_whole, 10)])
 
 
-def _traced(state: ExplorerState, module: Module) -> Iterator[TextRow]:
+def _traced(state: ExplorerState, path: str) -> Iterator[TextRow]:
     """The time of a module in a trace, where it was not measured."""
     trace = state.traced_forward
-    calls = trace.calls.get(state.path_of_calls(module), ()) if trace else ()
+    calls = trace.calls.get(path, ()) if trace else ()
     if trace is None or not calls:
         return
     total = sum(call.total_ns for call in calls)
-    root = sum(call.total_ns for call in trace.calls.get("", ()))
+    share = format_share(total, sum(call.total_ns for call in trace.calls.get("", ())))
     yield heading("one traced forward", "times include tracing")
-    cells = [
-        [
-            TableCell("calls", "muted"),
-            TableCell(f"{len(calls):,}", "number", True),
-            TableCell("", "muted"),
-        ],
-        [
-            TableCell("forward", "muted"),
-            TableCell(format_time(total / 1e9), "number", True),
-            TableCell(format_share(total, root), "muted", True),
-        ],
-    ]
-    yield from map(TextRow, table(cells))
+    cells = [("calls", f"{len(calls):,}", ""), ("forward", format_time(total / 1e9), share)]
+    yield from map(TextRow, table(cells, "muted >number >muted"))
 
 
 def _calls(statistics: ModuleStatistics, width: int, *, differences: bool) -> Iterator[TextRow]:
@@ -422,7 +345,8 @@ def _calls(statistics: ModuleStatistics, width: int, *, differences: bool) -> It
     shown = statistics.calls[-_MOST_CALLS:]
     if len(shown) < totals.calls:
         yield text(f"last {len(shown):,} calls", "muted")
-    lines = [[TableCell(word, "header", word not in _LEFT) for word in _HEADINGS]]
+    left = ("", "shape")
+    lines = [[TableCell(word, "header", word not in left) for word in _HEADINGS]]
     for before, call in zip([None, *shown[:-1]], shown, strict=True):
         lines += _call_lines(call, before, differences=differences)
     drawn = table(lines)
@@ -431,47 +355,33 @@ def _calls(statistics: ModuleStatistics, width: int, *, differences: bool) -> It
     yield from map(TextRow, drawn)
 
 
-_LEFT = ("", "shape")
-_HEADINGS = ("call", "time", *_LEFT, *_NUMBERS)
+_HEADINGS = ("call", "time", "", "shape", *_NUMBERS)
 
 
 def _call_lines(
     call: ForwardStats, before: ForwardStats | None, *, differences: bool
 ) -> Iterator[list[TableCell]]:
     """A line for each tensor of a call; the first has the time."""
-    first = True
-    for side in ("inputs", "outputs"):
+    number = TableCell(f"{call.number}", "number", True)
+    start = [number, _time(call, before, differences)]
+    for side, word in (("inputs", "in"), ("outputs", "out")):
         tensors: Sequence[CallTensor] = getattr(call, side)
         earlier: Sequence[CallTensor] = getattr(before, side) if before else ()
         for at, tensor in enumerate(tensors):
             other = earlier[at] if at < len(earlier) else None
+            same = differences and other is not None and other.spec.shape == tensor.spec.shape
+            shape = "same" if same else shape_text(tensor.spec)
+            place = f" {harmless(tensor.place)}" if len(tensors) > 1 and tensor.place else ""
             yield [
-                TableCell(f"{call.number}" if first else "", "number", True),
-                _time(call, before, differences) if first else TableCell("", "plain", True),
-                TableCell(_place(side, tensor.place, len(tensors)), "muted"),
-                _shape(tensor, other if differences else None),
+                *start,
+                TableCell(word + place, "muted"),
+                TableCell(shape, "faint" if same else "shape"),
                 *_stats_cells(tensor.stats, other.stats if other else None, differences),
             ]
-            first = False
+            start = [TableCell("", "number", True), TableCell("", "plain", True)]
     if call.error:
-        blank = [TableCell("", "plain")] * (len(_HEADINGS) - 4)
-        yield [
-            TableCell(f"{call.number}", "number", True),
-            TableCell("", "plain"),
-            TableCell("✗", "problem"),
-            TableCell(harmless(call.error), "problem"),
-            *blank,
-        ]
-
-
-def _place(side: str, place: str, count: int) -> str:
-    word = "in" if side == "inputs" else "out"
-    return f"{word} {harmless(place)}" if count > 1 and place else word
-
-
-def _shape(tensor: CallTensor, before: CallTensor | None) -> TableCell:
-    same = before is not None and before.spec.shape == tensor.spec.shape
-    return TableCell("same" if same else shape_text(tensor.spec), "faint" if same else "shape")
+        error = [TableCell("✗", "problem"), TableCell(harmless(call.error), "problem")]
+        yield [number, TableCell(""), *error, *[TableCell("")] * len(_NUMBERS)]
 
 
 def _stats_cells(stats: Stats | None, before: Stats | None, differences: bool) -> list[TableCell]:
@@ -479,20 +389,14 @@ def _stats_cells(stats: Stats | None, before: Stats | None, differences: bool) -
     for name in _NUMBERS:
         value = getattr(stats, name) if stats else math.nan
         if differences:
-            earlier = getattr(before, name) if before else math.nan
-            cells.append(_difference(value, earlier))
+            change = value - (getattr(before, name) if before else math.nan)
+            words = _NOTHING if math.isnan(change) else f"{change:+.3g}"
+            style = "faint" if math.isnan(change) or change == 0 else "plain"
         else:
-            strange = stats is not None and bool(stats.nan or stats.inf)
-            style = "problem" if strange else "plain"
-            cells.append(TableCell(_NOTHING if math.isnan(value) else f"{value:.4g}", style, True))
+            words = _NOTHING if math.isnan(value) else f"{value:.4g}"
+            style = "problem" if stats is not None and (stats.nan or stats.inf) else "plain"
+        cells.append(TableCell(words, style, True))
     return cells
-
-
-def _difference(value: float, before: float) -> TableCell:
-    change = value - before
-    if math.isnan(change):
-        return TableCell(_NOTHING, "faint", True)
-    return TableCell(f"{change:+.3g}", "faint" if change == 0 else "plain", True)
 
 
 def _time(call: ForwardStats, before: ForwardStats | None, differences: bool) -> TableCell:
