@@ -133,22 +133,20 @@ class MemoryReport:
         )
         """The moment of the peak; None for a step that takes nothing."""
         self._at_peak = self._live_at_peak()
-        own, total = self._per_module(_itself), self._per_module(_itself_and_above)
+        own = self._per_module(lambda path: (path,))
+        total = self._per_module(_itself_and_above)
+        known = (module.path for module in model.modules if module.alias_of is None)
+        ran = (block.path for block in self._blocks if block.path is not None)
         self.modules: Mapping[str, ModuleMemory] = {
             path: ModuleMemory(
                 path=path, own=own.get(path, NOTHING), total=total.get(path, NOTHING)
             )
-            for path in self._paths()
+            for path in dict.fromkeys(("", *known, *ran))
         }
         """What each module takes, by path; those below "" add up to the whole step."""
         loose = own.get(None, NOTHING)
         self.unattributed = ModuleMemory(path=None, own=loose, total=loose)
         """What no module made: the inputs, the loss, the temporaries of an optimizer."""
-
-    def _paths(self) -> Iterable[str]:
-        known = (module.path for module in self.model.modules if module.alias_of is None)
-        ran = (path for path in (block.path for block in self._blocks) if path is not None)
-        return dict.fromkeys(("", *known, *ran))
 
     @property
     def root(self) -> ModuleMemory:
@@ -163,7 +161,29 @@ class MemoryReport:
     @cached_property
     def ops(self) -> tuple[OpMemory, ...]:
         """What the kernels take, those with the largest part of the peak first."""
-        return self._ops()
+        groups: dict[_OpKey, list[MemoryBlock]] = defaultdict(list)
+        for block in self._blocks:
+            if block.phase is not None and block.bytes:
+                groups[_op_key(block)].append(block)
+        at_peak: Counter[_OpKey] = Counter()
+        for block in self._at_peak:
+            at_peak[_op_key(block)] += block.bytes
+        most = self._most(lambda block: (_op_key(block),))
+        ops = (
+            OpMemory(
+                op=op,
+                path=path,
+                phase=phase or "forward",
+                blocks=len(group),
+                taken_bytes=_bytes(group),
+                activation_bytes=_bytes(b for b in group if b.kind == "activation"),
+                gradient_bytes=_bytes(b for b in group if b.kind == "gradient"),
+                most_bytes=most[path, op, phase],
+                peak_bytes=at_peak[path, op, phase],
+            )
+            for (path, op, phase), group in groups.items()
+        )
+        return tuple(sorted(ops, key=lambda op: (-op.peak_bytes, -op.taken_bytes)))
 
     @cached_property
     def peak_holders(self) -> tuple[Holder, ...]:
@@ -184,7 +204,7 @@ class MemoryReport:
         for block in self._blocks:
             if block.kind != "temporary":
                 sizes[block.kind] += block.bytes
-        sizes["temporary"] = self._most(_if_temporary)["temporary"]
+        sizes["temporary"] = self._most(lambda block: (block.kind,))["temporary"]
         return dict(sizes)
 
     @property
@@ -199,7 +219,6 @@ class MemoryReport:
         return None
 
     def _live_at_peak(self) -> list[MemoryBlock]:
-        """The blocks that are there at the peak."""
         live = {block.id for block in self._blocks if block.phase is None}
         if self.peak is not None:
             for moment in self.timeline:
@@ -241,35 +260,6 @@ class MemoryReport:
                     most[key] = now[key]
         return most
 
-    def _ops(self) -> tuple[OpMemory, ...]:
-        groups: dict[_MemoryKey, list[MemoryBlock]] = defaultdict(list)
-        for block in self._blocks:
-            if block.phase is not None and block.bytes:
-                groups[_op_key(block)].append(block)
-        at_peak: Counter[_MemoryKey] = Counter()
-        for block in self._at_peak:
-            at_peak[_op_key(block)] += block.bytes
-        most = self._most(lambda block: (_op_key(block),))
-        ops = (
-            OpMemory(
-                op=key.op,
-                path=key.path,
-                phase=group[0].phase or "forward",
-                blocks=len(group),
-                taken_bytes=_bytes(group),
-                activation_bytes=_bytes(b for b in group if b.kind == "activation"),
-                gradient_bytes=_bytes(b for b in group if b.kind == "gradient"),
-                most_bytes=most[key],
-                peak_bytes=at_peak[key],
-            )
-            for key, group in groups.items()
-        )
-        return tuple(sorted(ops, key=lambda op: (-op.peak_bytes, -op.taken_bytes)))
-
-
-def _itself(path: str | None) -> tuple[str | None]:
-    return (path,)
-
 
 def _itself_and_above(path: str | None) -> Iterator[str]:
     """A path and all above it; what no module made is part of the whole model."""
@@ -279,18 +269,11 @@ def _itself_and_above(path: str | None) -> Iterator[str]:
     yield ""
 
 
-class _MemoryKey(NamedTuple):
-    path: str | None
-    op: str
-    phase: StepPhase | None
+_OpKey = tuple[str | None, str, StepPhase | None]
 
 
-def _op_key(block: MemoryBlock) -> _MemoryKey:
-    return _MemoryKey(block.path, block.op, block.phase)
-
-
-def _if_temporary(block: MemoryBlock) -> tuple[BlockKind, ...]:
-    return (block.kind,) if block.kind == "temporary" else ()
+def _op_key(block: MemoryBlock) -> _OpKey:
+    return block.path, block.op, block.phase
 
 
 def _bytes(blocks: Iterable[MemoryBlock]) -> int:
@@ -301,12 +284,5 @@ def _moments(changes: Sequence[MemoryChange], before: int) -> Iterator[Moment]:
     live = accumulate((change.bytes for change in changes), initial=before)
     next(live)
     for change, now in zip(changes, live, strict=True):
-        yield Moment(
-            change.time_ns,
-            now,
-            change.bytes,
-            change.phase,
-            change.op,
-            change.path,
-            change.block,
-        )
+        place = change.phase, change.op, change.path, change.block
+        yield Moment(change.time_ns, now, change.bytes, *place)

@@ -1,8 +1,8 @@
-"""The argument names of torch's functions."""
+"""The argument names of torch's functions, and the settings of a module."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torchglass.records.trace import OpRecord
 
@@ -105,3 +105,34 @@ def argument_name(place: str, names: Sequence[str] = ()) -> str:
         unnamed = "input" if number == 0 else f"argument {number + 1}"
         head = names[number] if number < len(names) else unnamed
     return head + "".join(f"[{part}]" for part in inner)
+
+
+def facts_of(extra: str) -> dict[str, str]:
+    """The settings in a module's `extra_repr`, by name; unnamed ones are numbered.
+
+    >>> facts_of("3, 64, kernel_size=(7, 7), bias=False")
+    {'0': '3', '1': '64', 'kernel_size': '(7, 7)', 'bias': 'False'}
+    """
+    facts: dict[str, str] = {}
+    for part in split_settings(extra.replace("\n", ",")):
+        name, equals, value = part.partition("=")
+        if equals and name.strip().isidentifier():
+            facts[name.strip()] = value.strip()
+        else:
+            facts[str(len(facts))] = part
+    return facts
+
+
+def split_settings(extra: str) -> Iterator[str]:
+    """The parts of a text between commas that are not in brackets."""
+    part, depth = "", 0
+    for char in extra:
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth <= 0:
+            if part.strip():
+                yield part.strip()
+            part = ""
+        else:
+            part += char
+    if part.strip():
+        yield part.strip()

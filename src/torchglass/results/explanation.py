@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from torchglass.analyse.failure.failure import ExceptionContext, Failure
 from torchglass.results.trace import Trace
-from torchglass.views.failure_text import digest_text, failure_note, failure_text
-from torchglass.views.html import failure_fragment
+from torchglass.views.failure_text import (
+    digest_text,
+    failure_fragment,
+    failure_note,
+    failure_text,
+)
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -7,26 +7,31 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from torchglass.analyse.flops import Amount, ModuleFlops, OpFlops, add_up
+from torchglass.analyse.flops import ModuleFlops, OpFlops, add_up
 from torchglass.analyse.latency import Latency, ModuleTime, latency
 from torchglass.records.json_data import to_json_data
 from torchglass.records.measures import FlopRecord
 from torchglass.records.model import Model
 from torchglass.records.timing import Stage, Timing
-from torchglass.results.report import ModuleReport, RowsByPath, Sort, largest
-from torchglass.tables.text import Column, Fact, file_column, number_column
+from torchglass.results.report import ModuleReport, RowsByPath, Sort, fraction, largest
+from torchglass.tables.text import Column, Fact, number_column
 from torchglass.views.formats import (
     NOT_RUN,
     format_bytes,
     format_flops,
+    format_ns,
     format_share,
-    format_time,
     harmless,
+    share_text,
 )
 
 CONVENTION = "1 multiply-add = 2 FLOPs = 1 MAC"
 _COUNTED = (
     "matrix products and convolutions, 1 multiply-add = 2 FLOPs; masked attention counted in full"
+)
+_TOTALS = (
+    *("total_flops", "total_macs", "forward_flops", "backward_flops", "recomputed_flops"),
+    "is_lower_bound",
 )
 _MOST_NAMED = 5
 
@@ -149,12 +154,7 @@ class Flops(ModuleReport[ModuleFlops]):
             "convention": CONVENTION,
             "backward": self.work.backward,
             "fake": self.work.fake,
-            "total_flops": self.total_flops,
-            "total_macs": self.total_macs,
-            "forward_flops": self.forward_flops,
-            "backward_flops": self.backward_flops,
-            "recomputed_flops": self.recomputed_flops,
-            "is_lower_bound": self.is_lower_bound,
+            **{name: getattr(self, name) for name in _TOTALS},
             "uncounted": [self._op_dict(op) for op in self.uncounted],
             "uncounted_share": self.uncounted_share,
             "bytes": self.total_bytes,
@@ -191,66 +191,50 @@ class Flops(ModuleReport[ModuleFlops]):
         }
 
     def _columns(self) -> Sequence[Column[ModuleFlops]]:
-        went_back, timed = self.work.backward, self.latency is not None
+        def intensity(row: ModuleFlops) -> float | None:
+            return row.intensity
+
+        went_back = self.work.backward
+        time, speed = ("", "") if self.latency is None else ("Time", "FLOP/s")
         return [
             *self._first_columns(spare=3),
-            Column(
-                "calls", "Calls", self._calls, spare=5, csv="calls", value=lambda row: row.calls
-            ),
+            Column("calls", "Calls", self._calls, spare=5, value=lambda row: row.calls),
             *self._stage_columns("forward", "Forward" if went_back else "FLOPs"),
             *self._stage_columns("backward", "Backward" if went_back else ""),
-            file_column("recomputed_flops", lambda row: row.recomputed_flops),
-            file_column("total_flops", lambda row: row.total_flops),
-            file_column("total_macs", lambda row: row.total_flops // 2),
-            file_column("bytes", lambda row: row.total_bytes),
+            Column("recomputed_flops", value=lambda row: row.recomputed_flops),
+            Column("total_flops", value=lambda row: row.total_flops),
+            Column("total_macs", value=lambda row: row.total_flops // 2),
+            Column("bytes", value=lambda row: row.total_bytes),
             number_column(
-                "intensity",
-                "FLOPs/byte",
-                lambda row: row.intensity,
-                _ratio,
-                spare=4,
-                csv="flops_per_byte",
+                "intensity", "FLOPs/byte", intensity, _ratio, spare=4, csv="flops_per_byte"
             ),
-            file_column("uncounted_calls", lambda row: row.uncounted_calls),
-            number_column(
-                "time", "Time" if timed else "", self.time_ns, _time, spare=2, csv="time_ns"
-            ),
-            number_column(
-                "speed", "FLOP/s" if timed else "", self.speed, format_flops, csv="flops_per_second"
-            ),
-            file_column("share", lambda row: _fraction(row.total_flops, self.total_flops)),
+            Column("uncounted_calls", value=lambda row: row.uncounted_calls),
+            number_column("time", time, self.time_ns, format_ns, spare=2, csv="time_ns"),
+            number_column("speed", speed, self.speed, format_flops, csv="flops_per_second"),
+            Column("share", value=lambda row: fraction(row.total_flops, self.total_flops)),
         ]
 
     def _stage_columns(self, stage: Stage, heading: str) -> list[Column[ModuleFlops]]:
         """Total, self and share of a stage; without a heading only in files."""
 
-        def amount(module: ModuleFlops) -> Amount:
-            return module.forward if stage == "forward" else module.backward
+        whole = self.forward_flops if stage == "forward" else self.backward_flops
 
-        def total(module: ModuleFlops) -> str:
-            more = "≥ " if module.uncounted_calls else ""
-            return more + format_flops(amount(module).total_flops)
+        def total(row: ModuleFlops) -> int:
+            return (row.forward if stage == "forward" else row.backward).total_flops
 
-        def share(module: ModuleFlops) -> str:
-            whole = self.forward_flops if stage == "forward" else self.backward_flops
-            return _share(amount(module).total_flops, whole)
+        def own(row: ModuleFlops) -> int:
+            return (row.forward if stage == "forward" else row.backward).self_flops
 
+        def text(row: ModuleFlops) -> str:
+            return "≥ " * bool(row.uncounted_calls) + format_flops(total(row))
+
+        def share(row: ModuleFlops) -> str:
+            return share_text(total(row), whole)
+
+        key, title, csv = f"{stage}_self", heading and "self", f"{stage}_self_flops"
         return [
-            Column(
-                stage,
-                heading,
-                total,
-                csv=f"{stage}_flops",
-                value=lambda row: amount(row).total_flops,
-            ),
-            number_column(
-                f"{stage}_self",
-                heading and "self",
-                lambda row: amount(row).self_flops,
-                format_flops,
-                spare=6,
-                csv=f"{stage}_self_flops",
-            ),
+            Column(stage, heading, text, csv=f"{stage}_flops", value=total),
+            number_column(key, title, own, format_flops, spare=6, csv=csv),
             Column(f"{stage}_share", heading and "share", share, spare=1),
         ]
 
@@ -266,14 +250,16 @@ class Flops(ModuleReport[ModuleFlops]):
         if self.work.backward:
             columns.append(Column("backward", "Backward", flops(lambda op: op.backward_flops)))
         columns += [
-            Column("share", "Share", lambda op: _share(op.total_flops, self.total_flops), spare=-2),
+            Column(
+                "share", "Share", lambda op: share_text(op.total_flops, self.total_flops), spare=-2
+            ),
             Column("bytes", "Moved", lambda op: format_bytes(op.bytes), spare=1),
             number_column("intensity", "FLOPs/byte", lambda op: op.intensity, _ratio, spare=2),
         ]
         whole_ns = self.work.total_ns
         if whole_ns:
             columns += [
-                Column("time", "Time", lambda op: _share(op.time_ns or 0, whole_ns), spare=-1),
+                Column("time", "Time", lambda op: share_text(op.time_ns or 0, whole_ns), spare=-1),
                 number_column("speed", "FLOP/s", lambda op: op.flops_per_second, format_flops),
             ]
         return columns
@@ -296,7 +282,8 @@ class Flops(ModuleReport[ModuleFlops]):
         if self.latency is not None:
             speed, time_ns = self.flops_per_second, self.time_ns(self.root)
             fast = format_flops(speed) if speed else 0
-            facts.append(Fact("Speed", f"{fast} FLOP/s over {_time(time_ns) if time_ns else ''}"))
+            over = format_ns(time_ns) if time_ns else ""
+            facts.append(Fact("Speed", f"{fast} FLOP/s over {over}"))
         free = self.share(self.free)
         if free is not None:
             share = format_share(free, 1)
@@ -336,17 +323,5 @@ def _named(ops: Sequence[OpFlops]) -> str:
     return ", ".join(named) + (f" and {left_out:,} more" if left_out else "")
 
 
-def _share(part: float, whole: float) -> str:
-    return format_share(part, whole) if part else ""
-
-
-def _fraction(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
-
-
 def _ratio(ratio: float) -> str:
     return f"{ratio:.1f}"
-
-
-def _time(time_ns: float) -> str:
-    return format_time(time_ns / 1e9)

@@ -1,8 +1,8 @@
 """The result of `inspect`: what each module did in a pass, with NaN and Inf traced to a module.
 
-Memory is in MB of 1e6 bytes and latency in milliseconds under the names of that tool. What is ours
-stands beside them: `calls` has bytes and nanoseconds, by which the record is read back exactly.
-`inspection.schema.json` describes the file.
+Its file is Inspector Gadgets' tree of `info` and `children`: memory is in MB of 1e6 bytes, latency
+in milliseconds. We add `calls` in bytes and nanoseconds, from which the record is read back
+exactly. `inspection.schema.json` describes the file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torchglass.errors import LookupFailedError, StoreError
 from torchglass.records.calls import (
@@ -24,17 +24,17 @@ from torchglass.records.calls import (
 )
 from torchglass.records.json_data import from_json_data, nan_as_none, to_json_data
 from torchglass.records.model import join_path
-from torchglass.results.report import Report
+from torchglass.results.report import Report, hidden_line
 from torchglass.tables.export import File, HtmlRow, tree_fragment, written
 from torchglass.tables.text import (
     Column,
     Fact,
     column_texts,
     csv_rows,
-    file_column,
     framed,
     name_column,
     note_lines,
+    number_column,
     readable_depth,
     wrapped,
 )
@@ -45,8 +45,8 @@ from torchglass.views.formats import (
     first_shape,
     format_bytes,
     format_count,
+    format_ns,
     format_share,
-    format_time,
     harmless,
     shorten,
 )
@@ -56,6 +56,9 @@ SCHEMA_FILE = Path(__file__).with_name("inspection.schema.json")
 _MB = 1e6
 _NS_PER_MS = 1e6
 _MOMENTS = ("min", "max", "mean", "std")
+_UNREADABLE = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
 
 
 def inspection_dict(model: InspectedModel) -> dict[str, Any]:
@@ -67,11 +70,6 @@ def inspection_dict(model: InspectedModel) -> dict[str, Any]:
             trees[module.parent]["children"][module.name] = trees[-1]
     trees[0]["info"] |= {"passes": model.passes, "notes": list(model.notes)}
     return {model.name: trees[0]}
-
-
-def inspection_json(model: InspectedModel) -> str:
-    """The same as JSON text, in ASCII, so that any name can be written anywhere."""
-    return json.dumps(inspection_dict(model), indent=4, allow_nan=False)
 
 
 def module_info(model: InspectedModel, module: InspectedModule) -> dict[str, Any]:
@@ -113,7 +111,7 @@ def module_info(model: InspectedModel, module: InspectedModule) -> dict[str, Any
 
 
 def read_json(text: str | bytes) -> InspectedModel:
-    """The record of what `inspection_json` wrote."""
+    """The record that an inspection was written from."""
     try:
         ((name, root),) = json.loads(text).items()
         modules = _read_tree(root)
@@ -124,7 +122,12 @@ def read_json(text: str | bytes) -> InspectedModel:
         # Whatever the file says, what is read has the types that all else relies on.
         return from_json_data(InspectedModel, to_json_data(record))
     except (
-        *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
     ) as error:
         raise StoreError(
             f"this is not an inspection that Torchglass wrote, or it is corrupt: {error!r}"
@@ -138,32 +141,26 @@ def _read_tree(root: Mapping[str, Any]) -> list[InspectedModule]:
         name, node, above = waiting.pop()
         index = len(modules)
         path = name if above is None else join_path(modules[above].path, name)
-        modules.append(_read_module(path, name, above, node["info"]))
+        info = node["info"]
+        same_as = info.get("same_as")
+        own_calls = info["calls"] if same_as is None else ()
+        modules.append(
+            InspectedModule(
+                path=path,
+                name=name,
+                class_name=info["type"],
+                parent=above,
+                parameters=info["num_parameters"],
+                learnable=info["num_learnable_parameters"],
+                parameter_bytes=round(info["param_memory_usage"] * _MB),
+                gradient_bytes=round(info["gradient_memory_usage"] * _MB),
+                call_count=info["num_calls"] if same_as is None else 0,
+                calls=tuple(from_json_data(InspectedCall, _with_nan(call)) for call in own_calls),
+                same_as=same_as,
+            )
+        )
         waiting += [(below, child, index) for below, child in reversed(node["children"].items())]
     return modules
-
-
-def _read_module(
-    path: str, name: str, parent: int | None, info: Mapping[str, Any]
-) -> InspectedModule:
-    same_as = info.get("same_as")
-    return InspectedModule(
-        path=path,
-        name=name,
-        class_name=info["type"],
-        parent=parent,
-        parameters=info["num_parameters"],
-        learnable=info["num_learnable_parameters"],
-        parameter_bytes=round(info["param_memory_usage"] * _MB),
-        gradient_bytes=round(info["gradient_memory_usage"] * _MB),
-        call_count=info["num_calls"] if same_as is None else 0,
-        calls=tuple(map(_read_call, info["calls"])) if same_as is None else (),
-        same_as=same_as,
-    )
-
-
-def _read_call(plain: Mapping[str, Any]) -> InspectedCall:
-    return from_json_data(InspectedCall, _with_nan(plain))
 
 
 def _with_nan(plain: Any) -> Any:
@@ -195,9 +192,6 @@ def _added(effort: CallCost | None) -> float | None:
 def _counts(what: str, found: NonFinite) -> dict[str, int]:
     return {f"{what}_nan_count": found.nan, f"{what}_inf_count": found.inf}
 
-
-if TYPE_CHECKING:
-    pass
 
 _LONGEST_NAME = 44
 _MINUS = "−"
@@ -291,7 +285,8 @@ class Inspection(Report, Mapping[str, ModuleInspection]):
         if any(column.key == "gradient" for column in columns):
             below += wrapped(_GRADIENT_LEGEND, width)
         texts = [name_column(shown, names), *column_texts(columns, [row.module for row in shown])]
-        hidden = self._hidden(every, shown, width) if depth is None else []
+        deepest = max(row.depth for row in every)
+        hidden = hidden_line(shown, every, deepest, width) if depth is None else []
         return framed(texts, hidden, below, room=width)
 
     def to_dict(self) -> dict[str, Any]:
@@ -300,7 +295,8 @@ class Inspection(Report, Mapping[str, ModuleInspection]):
 
     def to_json(self, file: File | None = None) -> str:
         """The text of the file, also written to `file` if one is named."""
-        return written(inspection_json(self.record), file)
+        # In ASCII, so that any name can be written anywhere.
+        return written(json.dumps(self.to_dict(), indent=4, allow_nan=False), file)
 
     def save(self, file: File) -> Path:
         """Write the file of `to_json`, whatever its ending, and the folders that it is in."""
@@ -310,7 +306,7 @@ class Inspection(Report, Mapping[str, ModuleInspection]):
 
     def _csv(self) -> tuple[Sequence[str], Iterable[Iterable[Any]]]:
         modules = self.record.modules
-        path: Column[InspectedModule] = file_column("path", lambda row: row.path or self.title)
+        path: Column[InspectedModule] = Column("path", value=lambda row: row.path or self.title)
         return csv_rows([path, *self._columns(modules)], modules)
 
     def _repr_html_(self) -> str:
@@ -338,78 +334,60 @@ class Inspection(Report, Mapping[str, ModuleInspection]):
             for index, module in enumerate(modules)
         ]
 
-    def _hidden(
-        self, every: Sequence[InspectionRow], shown: Sequence[InspectionRow], room: int | None
-    ) -> list[str]:
-        if len(shown) == len(every):
-            return []
-        deepest = max(row.depth for row in every)
-        line = f"{len(shown)} of {len(every):,} rows; depth={deepest} (--depth {deepest}) shows all"
-        return wrapped(line, room)
-
     def _columns(self, modules: Sequence[InspectedModule]) -> list[Column[InspectedModule]]:
         """The columns that at least one of the modules has something for."""
         root = self.record.modules[0]
         columns: list[Column[InspectedModule]] = [
+            Column("class", "Class", _class, False, 1, value=lambda row: row.class_name),
             Column(
-                "class", "Class", _class, False, 1, csv="class", value=lambda row: row.class_name
+                "output",
+                "Output",
+                lambda row: first_shape(row.latest.outputs) if row.latest else "",
+                right=False,
+                spare=2,
             ),
-            Column("output", "Output", _output, right=False, spare=2),
-            Column(
+            number_column(
                 "parameters",
                 "Params",
-                lambda row: format_count(row.parameters) if row.parameters else "",
+                lambda row: row.parameters,
+                format_count,
                 spare=6,
                 csv="parameters",
-                value=lambda row: row.parameters,
             ),
-            Column(
-                "calls", "Calls", _calls, spare=5, csv="calls", value=lambda row: row.call_count
-            ),
+            Column("calls", "Calls", _calls, spare=5, value=lambda row: row.call_count),
             *_time_columns("forward", lambda row: row.forward, root),
         ]
         if any(module.backward for module in modules):
             columns += _time_columns("backward", lambda row: row.backward, root)
         if any(map(_gradient, modules)):
             columns.append(Column("gradient", "Gradient", _gradient, spare=7))
-        if any(module.forward and module.forward.added_bytes is not None for module in modules):
-            columns.append(_memory_column("forward", "Memory fwd", lambda row: row.forward))
-        if any(module.backward and module.backward.added_bytes is not None for module in modules):
-            columns.append(_memory_column("backward", "bwd", lambda row: row.backward))
-        if any(any(bad) for module in modules for bad in _places(module).values()):
-            columns.append(
-                Column("nan_inf", "NaN/Inf", _mark, right=False, csv="nan_inf", value=_mark)
-            )
-        return columns
+        memory: list[Column[InspectedModule]] = [
+            Column("forward_memory", "Memory fwd", lambda row: _added_text(row.forward), spare=3),
+            Column("backward_memory", "bwd", lambda row: _added_text(row.backward), spare=3),
+            Column("nan_inf", "NaN/Inf", _nonfinite_places, right=False, value=_nonfinite_places),
+        ]
+        return columns + [column for column in memory if any(map(column.text, modules))]
 
 
 def _time_columns(
-    stage: str, effort: Callable[[InspectedModule], CallCost | None], root: InspectedModule
+    stage: str, cost: Callable[[InspectedModule], CallCost | None], root: InspectedModule
 ) -> list[Column[InspectedModule]]:
-    whole = effort(root)
+    def total_ns(row: InspectedModule) -> int | None:
+        found = cost(row)
+        return None if found is None else found.total_ns
 
     def time(row: InspectedModule) -> str:
-        found = effort(row)
-        return "" if found is None else format_time(found.total_ns / 1e9)
+        taken = total_ns(row)
+        return "" if taken is None else format_ns(taken)
 
     def share(row: InspectedModule) -> str:
-        found = effort(row)
-        return format_share(found.total_ns, whole.total_ns) if found and whole else ""
-
-    def total_ns(row: InspectedModule) -> int | None:
-        found = effort(row)
-        return None if found is None else found.total_ns
+        taken, whole = total_ns(row), total_ns(root)
+        return "" if taken is None else format_share(taken, whole or 0)
 
     return [
         Column(stage, stage.capitalize(), time, csv=f"{stage}_ns", value=total_ns),
         Column(f"{stage}_share", "share", share, spare=4),
     ]
-
-
-def _memory_column(
-    stage: str, heading: str, effort: Callable[[InspectedModule], CallCost | None]
-) -> Column[InspectedModule]:
-    return Column(f"{stage}_memory", heading, lambda row: _memory(effort(row)), spare=3)
 
 
 def _class(module: InspectedModule) -> str:
@@ -418,22 +396,18 @@ def _class(module: InspectedModule) -> str:
     return harmless(module.class_name)
 
 
-def _output(module: InspectedModule) -> str:
-    return first_shape(module.latest.outputs) if module.latest else ""
-
-
 def _calls(module: InspectedModule) -> str:
     if module.same_as is not None:
         return ""
     return f"{module.call_count:,}" if module.call_count else NOT_RUN
 
 
-def _memory(effort: CallCost | None) -> str:
-    if effort is None or effort.added_bytes is None:
+def _added_text(cost: CallCost | None) -> str:
+    if cost is None or cost.added_bytes is None:
         return ""
-    sign = _MINUS if effort.added_bytes < 0 else ""
+    sign = _MINUS if cost.added_bytes < 0 else ""
     # In the units of the file, which are those of Inspector Gadgets.
-    return sign + format_bytes(abs(effort.added_bytes), step=1000)
+    return sign + format_bytes(abs(cost.added_bytes), step=1000)
 
 
 def _gradient(module: InspectedModule) -> str:
@@ -445,17 +419,14 @@ def _gradient(module: InspectedModule) -> str:
     return f"{math.hypot(stats.mean, stats.std):.2e}"
 
 
-def _places(module: InspectedModule) -> dict[str, NonFinite]:
-    """Counts of NaN and Inf by the names that the file has for where they are."""
-    return {
+def _nonfinite_places(module: InspectedModule) -> str:
+    """Where NaN and Inf are, by the names that the file has for these places."""
+    places = {
         "output": module.bad_outputs,
         "grad_out": module.bad_output_gradients,
         "grad_in": module.bad_input_gradients,
     }
-
-
-def _mark(module: InspectedModule) -> str:
-    return ", ".join(name for name, bad in _places(module).items() if any(bad))
+    return ", ".join(name for name, bad in places.items() if any(bad))
 
 
 def _origins(model: InspectedModel) -> Iterator[str]:
@@ -479,15 +450,13 @@ def _innermost(
         before, after = ends(module)
         if any(after) and not any(before):
             makers.append(index)
-    above = {outer for index in makers for outer in _above(model, index)}
+    above: set[int] = set()
+    for index in makers:
+        parent = model.modules[index].parent
+        while parent is not None:
+            above.add(parent)
+            parent = model.modules[parent].parent
     return [model.modules[index] for index in makers if index not in above]
-
-
-def _above(model: InspectedModel, index: int) -> Iterator[int]:
-    parent = model.modules[index].parent
-    while parent is not None:
-        yield parent
-        parent = model.modules[parent].parent
 
 
 def _named(module: InspectedModule, model: InspectedModel) -> str:

@@ -23,8 +23,8 @@ from torchglass.records.json_data import to_json_data
 from torchglass.records.measures import BlockKind, Footprint, MemoryBlock
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
-from torchglass.results.report import ModuleReport, RowsByPath, Sort, largest
-from torchglass.tables.text import Column, Fact, fact_lines, file_column, note_lines, number_column
+from torchglass.results.report import ModuleReport, RowsByPath, Sort, fraction, largest
+from torchglass.tables.text import Column, Fact, fact_lines, note_lines, number_column
 from torchglass.views.formats import (
     NOT_RUN,
     SPARKS,
@@ -33,6 +33,7 @@ from torchglass.views.formats import (
     format_share,
     harmless,
     pad,
+    share_text,
     width,
 )
 
@@ -182,6 +183,7 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
         }
 
     def _columns(self) -> Sequence[Column[ModuleMemory]]:
+        whole = self.peak_bytes
         return [
             *self._first_columns(spare=4),
             Column("output", "Output", self._output, right=False, spare=7),
@@ -193,10 +195,10 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
             *self._quantity("optimizer", "optimizer_bytes", spare=3, if_any=True),
             *self._quantity("temporary", "temporary_peak_bytes", spare=6),
             *self._quantity("peak", "peak_bytes", heading="At peak"),
-            Column("share", "share", self._share, spare=1),
-            *(file_column(field, _total(field)) for field in _FIELDS),
-            *(file_column(f"own_{field}", _own(field)) for field in _FIELDS),
-            file_column("peak_share", self._peak_fraction),
+            Column("share", "share", lambda row: share_text(row.total.peak_bytes, whole), spare=1),
+            *(Column(field, value=_total(field)) for field in _FIELDS),
+            *(Column(f"own_{field}", value=_own(field)) for field in _FIELDS),
+            Column("peak_share", value=lambda row: fraction(row.total.peak_bytes, whole)),
         ]
 
     def _quantity(
@@ -221,13 +223,6 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
             return ""
         call = self._first_calls.get(row.path)
         return NOT_RUN if call is None else first_shape(call.outputs)
-
-    def _share(self, row: ModuleMemory) -> str:
-        part = row.total.peak_bytes
-        return format_share(part, self.peak_bytes) if part else ""
-
-    def _peak_fraction(self, row: ModuleMemory) -> float | None:
-        return row.total.peak_bytes / self.peak_bytes if self.peak_bytes else None
 
     def _below(self, room: int | None) -> list[str]:
         """The curve, then the facts."""
@@ -317,23 +312,21 @@ def area_text(timeline: Sequence[Moment], before_bytes: int, cells: int, height:
     labels = {0: format_bytes(high), height - 1: format_bytes(low)}
     margin = max(map(width, labels.values()))
     columns = max(cells - margin - 2, 8)
-    levels = _levels([moment.live_bytes for moment in timeline], low, high, columns, height)
-    lines = []
-    for row in range(height):
-        floor = (height - 1 - row) * _LEVELS
-        bars = "".join(_bar(level - floor) for level in levels)
-        lines.append(f"{pad(labels.get(row, ''), margin, right=True)} ┤{bars}".rstrip())
-    phases = _phases([moment.phase for moment in timeline], columns)
-    return [*lines, f"{' ' * margin} └{phases}"]
-
-
-def _levels(values: Sequence[int], low: int, high: int, columns: int, height: int) -> list[int]:
-    """The height of each column, in eighths of a row."""
+    # The height of each column, in eighths of a row.
     scale = (height * _LEVELS - 1) / max(high - low, 1)
-    return [
+    values = [moment.live_bytes for moment in timeline]
+    levels = [
         1 + round((max(values[first:last]) - low) * scale)
         for first, last in _pieces(len(values), columns)
     ]
+    blocks = f" {SPARKS}"
+    lines = []
+    for row in range(height):
+        floor = (height - 1 - row) * _LEVELS
+        bars = "".join(blocks[min(max(level - floor, 0), _LEVELS)] for level in levels)
+        lines.append(f"{pad(labels.get(row, ''), margin, right=True)} ┤{bars}".rstrip())
+    phases = _phases([moment.phase for moment in timeline], columns)
+    return [*lines, f"{' ' * margin} └{phases}"]
 
 
 def _pieces(count: int, columns: int) -> Iterable[tuple[int, int]]:
@@ -341,12 +334,6 @@ def _pieces(count: int, columns: int) -> Iterable[tuple[int, int]]:
     for column in range(columns):
         first = column * count // columns
         yield first, max(first + 1, (column + 1) * count // columns)
-
-
-def _bar(level: int) -> str:
-    if level <= 0:
-        return " "
-    return SPARKS[min(level, _LEVELS) - 1]
 
 
 def _phases(phases: Sequence[str], columns: int) -> str:

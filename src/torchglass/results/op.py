@@ -17,7 +17,7 @@ from torchglass.analyse.trace import TraceStructure, parameters_of
 from torchglass.records.model import Module, Slot
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine, Value
-from torchglass.views.formats import format_shape, harmless
+from torchglass.views.formats import format_shape, harmless, plural
 from torchglass.views.trace_text import TensorPreview, op_line, op_text
 
 if TYPE_CHECKING:
@@ -338,8 +338,7 @@ class Call:
         return tuple(self.trace.ops[op] for op in inside)
 
     def __repr__(self) -> str:
-        count = len(self.ops)
-        return f"<call {self.label or 'of the model'}: {count} op{'s' * (count != 1)}>"
+        return f"<call {self.label or 'of the model'}: {plural(len(self.ops), 'op')}>"
 
 
 class NamedTensor:

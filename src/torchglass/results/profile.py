@@ -14,18 +14,19 @@ from torchglass.errors import ViewError
 from torchglass.records.model import Model, Module
 from torchglass.records.timing import Span, Stage, Timing
 from torchglass.records.trace import CallRecord, Value
-from torchglass.results.report import ModuleReport, RowsByPath, Sort, full_name, largest
+from torchglass.results.report import ModuleReport, RowsByPath, Sort, fraction, full_name, largest
 from torchglass.tables.export import File, written
-from torchglass.tables.text import Column, Fact, file_column, shortened, wrapped
+from torchglass.tables.text import Column, Fact, shortened, wrapped
 from torchglass.views.formats import (
     NOT_RUN,
     first_shape,
     format_bytes,
     format_count,
+    format_ns,
     format_share,
-    format_time,
     harmless,
     pad,
+    plural,
     shape_text,
     shorten,
     width,
@@ -37,32 +38,26 @@ _NS_PER_US = 1e3
 
 def chrome_trace(timing: Timing, model: str) -> dict[str, Any]:
     """The published run in Chrome's trace event format; arrows lead from ops to their backwards."""
+    names = (("process_name", model), ("thread_name", timing.clock))
+    headers = [{"ph": "M", "name": key, "args": {"name": name}, **_PROCESS} for key, name in names]
     return {
         "displayTimeUnit": "ms",
         "otherData": {"model": model, "clock": timing.clock},
-        "traceEvents": [*_names(model, timing.clock), *_events(timing.spans, model)],
+        "traceEvents": [*headers, *_events(timing.spans, model)],
     }
-
-
-def chrome_trace_json(timing: Timing, model: str) -> str:
-    """The same as JSON text."""
-    return json.dumps(chrome_trace(timing, model))
-
-
-def _names(model: str, clock: str) -> Iterator[dict[str, Any]]:
-    yield {"ph": "M", "name": "process_name", "args": {"name": model}, **_PROCESS}
-    yield {"ph": "M", "name": "thread_name", "args": {"name": clock}, **_PROCESS}
 
 
 def _events(spans: Sequence[Span], model: str) -> Iterator[dict[str, Any]]:
     origin = min((span.start_ns for span in spans), default=0)
     paths: list[str] = []
     for number, span in enumerate(spans):
-        paths.append(_path(span, paths))
+        is_module = span.kind == "module"
+        owner = paths[span.owner] if span.owner is not None else ""
+        paths.append(span.name if is_module else owner)
         yield {
             "ph": "X",
             "cat": span.kind,
-            "name": (span.name or model) if span.kind == "module" else span.name,
+            "name": (span.name or model) if is_module else span.name,
             "ts": (span.start_ns - origin) / _NS_PER_US,
             "dur": span.total_ns / _NS_PER_US,
             "args": {"module": paths[-1], "cpu_us": span.cpu_ns / _NS_PER_US},
@@ -73,13 +68,6 @@ def _events(spans: Sequence[Span], model: str) -> Iterator[dict[str, Any]]:
             arrow = {"cat": "backward", "name": "backward of", "id": number, **_PROCESS}
             yield {"ph": "s", "ts": (maker.start_ns - origin) / _NS_PER_US, **arrow}
             yield {"ph": "f", "bp": "e", "ts": (span.start_ns - origin) / _NS_PER_US, **arrow}
-
-
-def _path(span: Span, paths: Sequence[str]) -> str:
-    """The module that a span belongs to."""
-    if span.kind == "module":
-        return span.name
-    return paths[span.owner] if span.owner is not None else ""
 
 
 _MUCH = 1.25
@@ -117,8 +105,12 @@ class Profile(ModuleReport[ModuleTime]):
     def op_table(self, count: int | None = 20, *, width: int | None = None) -> str:
         """The slowest ops as a table; a `count` of None shows all."""
         whole = self.root.total_ns
+
+        def op_name(op: OpTime) -> str:
+            return harmless(op.op) or ("autograd" if op.path is None else "between ops")
+
         columns: list[Column[OpTime]] = [
-            Column("op", "Op", lambda op: harmless(op.op) or _rest(op), right=False),
+            Column("op", "Op", op_name, right=False),
             Column("module", "Module", lambda op: self._path_text(op.path), right=False),
             Column("calls", "Calls", lambda op: str(op.calls or ""), spare=1),
             Column("forward", "Forward", lambda op: _total(op.forward)),
@@ -141,7 +133,7 @@ class Profile(ModuleReport[ModuleTime]):
 
     def to_chrome_trace(self, file: File) -> Path:
         """Write the run as a trace for chrome://tracing or ui.perfetto.dev; returns the path."""
-        written(chrome_trace_json(self.timing, self.model.name), file)
+        written(json.dumps(chrome_trace(self.timing, self.model.name)), file)
         return Path(file)
 
     def to_dict(self) -> dict[str, Any]:
@@ -189,9 +181,7 @@ class Profile(ModuleReport[ModuleTime]):
             *self._first_columns(spare=2),
             Column("output", "Output", self._output, right=False, spare=3),
             Column("parameters", "Params", self._parameters, spare=6),
-            Column(
-                "calls", "Calls", self._calls, spare=4, csv="calls", value=lambda row: row.calls
-            ),
+            Column("calls", "Calls", self._calls, spare=4, value=lambda row: row.calls),
             *self._stage_columns("forward"),
             *self._stage_columns("backward"),
             Column("spread", "Spread", _spread, spare=7),
@@ -214,7 +204,7 @@ class Profile(ModuleReport[ModuleTime]):
                 times = _stage(row, stage)
                 return None if times is None else value(times)
 
-            return file_column(f"{stage}_{key}", cell)
+            return Column(f"{stage}_{key}", value=cell)
 
         def share(times: Times) -> str:
             return format_share(times.total_ns, whole.total_ns) if whole else ""
@@ -232,7 +222,7 @@ class Profile(ModuleReport[ModuleTime]):
             column("_median", f"{title} median", median, usual=False),
             number("self_ns", lambda times: times.self_ns),
             number("total_ns", lambda times: times.total_ns),
-            number("share", lambda times: _fraction(times, whole)),
+            number("share", lambda times: fraction(times.total_ns, whole.total_ns if whole else 0)),
             number("self_cpu_ns", lambda times: times.cost.self_cpu_ns),
             number("total_cpu_ns", lambda times: times.cost.total_cpu_ns),
             number("median_ns", lambda times: times.median_ns),
@@ -296,11 +286,7 @@ class Profile(ModuleReport[ModuleTime]):
         return notes
 
     def _below(self, room: int | None) -> list[str]:
-        slowest = [line for text in self._slowest() for line in wrapped(text, room)]
-        return [*super()._below(room), *slowest]
-
-    def _slowest(self) -> Iterator[str]:
-        """The modules with the largest self times, and their share of forward and backward."""
+        """Also the modules with the largest self times, and their share of the total time."""
         times = sorted(self.rows.values(), key=lambda time: -time.self_ns)[:_MOST_NAMED]
         named = [
             f"{shorten(harmless(full_name(time.path, self.model)), _LONGEST_NAME)} "
@@ -308,8 +294,9 @@ class Profile(ModuleReport[ModuleTime]):
             for time in times
             if time.self_ns
         ]
-        if len(self.rows) > 1 and named:
-            yield f"Slowest: {', '.join(named)} (share of the total time, without children)"
+        line = f"Slowest: {', '.join(named)} (share of the total time, without children)"
+        slowest = wrapped(line, room) if len(self.rows) > 1 and named else []
+        return [*super()._below(room), *slowest]
 
     def _is_listed(self, row: ModuleTime, sort: Sort | None) -> bool:
         return bool(row.stages)
@@ -327,21 +314,13 @@ def _times_dict(times: Times | None, whole: Times | None) -> dict[str, Any] | No
         "total_ns": times.total_ns,
         "self_cpu_ns": times.cost.self_cpu_ns,
         "total_cpu_ns": times.cost.total_cpu_ns,
-        "share": _fraction(times, whole),
+        "share": fraction(times.total_ns, whole.total_ns if whole else 0),
         "median_ns": times.median_ns,
         "spread_ns": list(times.spread_ns),
         "median_self_ns": times.median_self_ns,
         "self_spread_ns": list(times.self_spread_ns),
         "runs_ns": [cost.total_ns for cost in times.runs],
     }
-
-
-def _fraction(times: Times, whole: Times | None) -> float | None:
-    return times.total_ns / whole.total_ns if whole and whole.total_ns else None
-
-
-def _rest(op: OpTime) -> str:
-    return "autograd" if op.path is None else "between ops"
 
 
 def _spread(time: ModuleTime) -> str:
@@ -353,7 +332,7 @@ def _total(times: Times | None) -> str:
 
 
 def _ns(nanoseconds: float) -> str:
-    return format_time(nanoseconds / 1e9) if nanoseconds else "0"
+    return format_ns(nanoseconds) if nanoseconds else "0"
 
 
 def _stage_fact(times: Times) -> str:
@@ -368,8 +347,7 @@ def _stage_fact(times: Times) -> str:
 def _runs_fact(timing: Timing) -> str:
     runs = len(timing.runs)
     which = f"; showing run {timing.published + 1}, the fastest" if runs > 1 else ""
-    threads = f"{timing.threads} thread{'s' * (timing.threads != 1)}"
-    where = threads if timing.clock == "host" else f"on {timing.clock}"
+    where = plural(timing.threads, "thread") if timing.clock == "host" else f"on {timing.clock}"
     return f"{runs} after {timing.warmup} warm-up runs, {where}{which}"
 
 
@@ -387,8 +365,13 @@ def _overlay(
     ├─ backward()   ⚡ 380.00μs     Gradient: computed
     └─ memory       📊 144.0 KB     Parameters: 36,864 × 4 bytes
     """
-    chosen = list(paths) or list(_layers(profile))
-    blocks = [_block(profile, path, memory.get(path)) for path in chosen]
+    found = ((path, time, profile.model.find(path)) for path, time in profile.rows.items())
+    layers = [
+        path
+        for path, time, module in found
+        if module is not None and time.calls and (module.slots or not module.children)
+    ]
+    blocks = [_block(profile, path, memory.get(path)) for path in list(paths) or layers]
     first, second = (
         max((width(line[column]) for block in blocks for line in block), default=0)
         for column in (0, 1)
@@ -403,27 +386,21 @@ def _overlay(
     return "\n\n".join("\n".join(text(*line) for line in block) for block in blocks)
 
 
-def _layers(profile: Profile) -> Iterator[str]:
-    for path, time in profile.rows.items():
-        module = profile.model.find(path)
-        if module is not None and time.calls and (module.slots or not module.children):
-            yield path
-
-
 def _block(profile: Profile, path: str, activations: int | None) -> list[Sequence[str]]:
     time, module = profile.latency.modules.get(path), profile.model.find(path)
     if time is None or module is None:
         raise ViewError(f"no module {path!r} ran; profile.rows lists those that did")
     own = profile._counts[module.id].total
     held = format_bytes(own.bytes + (activations or 0))
+    weights = [shape_text(slot.spec) for slot in module.slots if slot.role != "buffer"]
     forward, backward, memory = _ARMS
     call = profile._first_calls.get(path)
     return [
         (
             harmless(path) or harmless(profile.model.name),
             f"{format_count(own.parameters)} params",
-            *_weight(module),
-            f"Time: {format_time(time.total_ns / 1e9)}",
+            *[f"Shape: {shape}" for shape in weights[:1]],
+            f"Time: {format_ns(time.total_ns)}",
             f"Mem: {held}",
         ),
         (
@@ -432,22 +409,13 @@ def _block(profile: Profile, path: str, activations: int | None) -> list[Sequenc
             f"Input: {_shapes(call.inputs if call else ())}",
             f"Output: {_shapes(call.outputs if call else ())}",
         ),
-        (backward, _flash(time.backward), f"Gradient: {_gradient(time)}"),
+        (backward, _flash(time.backward), f"Gradient: {'computed' if time.backward else 'none'}"),
         (memory, f"📊 {held}", *_memory(module, own, activations)),
     ]
 
 
-def _weight(module: Module) -> list[str]:
-    shapes = [shape_text(slot.spec) for slot in module.slots if slot.role != "buffer"]
-    return [f"Shape: {shapes[0]}"] if shapes else []
-
-
 def _flash(times: Times | None) -> str:
-    return "⚡ –" if times is None else f"⚡ {format_time(times.total_ns / 1e9)}"
-
-
-def _gradient(time: ModuleTime) -> str:
-    return "computed" if time.backward is not None else "none"
+    return "⚡ –" if times is None else f"⚡ {format_ns(times.total_ns)}"
 
 
 def _shapes(values: Sequence[Value]) -> str:

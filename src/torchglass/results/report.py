@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -33,7 +33,6 @@ from torchglass.tables.text import (
     column_texts,
     csv_rows,
     fact_lines,
-    file_column,
     framed,
     left_out,
     name_column,
@@ -48,8 +47,6 @@ from torchglass.targets.names import near_or_all
 from torchglass.views.formats import NOT_RUN, harmless
 
 Sort = Literal["total", "self"]
-
-UNATTRIBUTED = "unattributed"
 
 
 class HasPath(Protocol):
@@ -76,7 +73,7 @@ class ModuleRow(Generic[M]):
 
 
 def check_order(sort: str | None, depth: int | None) -> None:
-    """Raise for an order or a number of levels that there is not."""
+    """Raise for an unknown order or a negative depth."""
     if sort is not None and sort not in get_args(Sort):
         raise ViewError(f"sort must be one of {', '.join(get_args(Sort))}, not {sort!r}")
     if depth is not None and depth < 0:
@@ -93,7 +90,8 @@ def ranked(
     measured: Iterable[M], model: Model, size: Callable[[M], int], depth: int | None
 ) -> list[ModuleRow[M]]:
     """One list of all modules down to a depth, the largest first."""
-    shown = [one for one in measured if depth is None or _level(one) <= depth]
+    levels = ((one, one.path.count(".") + 1 if one.path else 0) for one in measured)
+    shown = [one for one, level in levels if depth is None or level <= depth]
     shown.sort(key=size, reverse=True)
     return [ModuleRow(one, full_name(one.path, model), 0, True) for one in shown]
 
@@ -104,49 +102,28 @@ def tree(
     """The tree of modules down to a depth; with a size, the largest of siblings comes first."""
     below: dict[str | None, list[M]] = {}
     for one in measured:
-        below.setdefault(_parent(one.path), []).append(one)
+        # What belongs to no module is a child of the model.
+        parent = "" if one.path is None else one.path.rpartition(".")[0] if one.path else None
+        below.setdefault(parent, []).append(one)
     if size is not None:
         for siblings in below.values():
             siblings.sort(key=size, reverse=True)
-    return list(_walk(below, model, depth))
+    rows: list[ModuleRow[M]] = []
+    waiting = [ModuleRow(root, model.name, 0, True) for root in below.get(None, ())]
+    while waiting:
+        row = waiting.pop()
+        rows.append(row)
+        if row.measured.path is None or (depth is not None and row.depth >= depth):
+            continue
+        for child in reversed(children := below.get(row.measured.path, [])):
+            name = full_name(child.path, model).rpartition(".")[2]
+            waiting.append(ModuleRow(child, name, row.depth + 1, child is children[-1]))
+    return rows
 
 
 def full_name(path: str | None, model: Model) -> str:
     """The path of a module; the name of the model for the model itself."""
-    return UNATTRIBUTED if path is None else path or model.name
-
-
-def _walk(
-    below: dict[str | None, list[M]], model: Model, depth: int | None
-) -> Iterator[ModuleRow[M]]:
-    waiting = [ModuleRow(root, model.name, 0, True) for root in below.get(None, ())]
-    while waiting:
-        row = waiting.pop()
-        yield row
-        if row.measured.path is None or (depth is not None and row.depth >= depth):
-            continue
-        children = below.get(row.measured.path, [])
-        waiting += reversed(
-            [
-                ModuleRow(child, _name(child), row.depth + 1, child is children[-1])
-                for child in children
-            ]
-        )
-
-
-def _parent(path: str | None) -> str | None:
-    """The path of a module's parent; what belongs to no module is a child of the model."""
-    if path is None:
-        return ""
-    return path.rpartition(".")[0] if path else None
-
-
-def _name(measured: HasPath) -> str:
-    return UNATTRIBUTED if measured.path is None else measured.path.rpartition(".")[2]
-
-
-def _level(measured: HasPath) -> int:
-    return measured.path.count(".") + 1 if measured.path else 0
+    return "unattributed" if path is None else path or model.name
 
 
 def measures(
@@ -155,13 +132,15 @@ def measures(
     memory: Mapping[str, ModuleMemory],
     notes: tuple[str, ...] = (),
 ) -> Measures:
-    """The rows of all modules that one of these tells of; what none tells is None."""
-    paths = dict.fromkeys([*times, *flops, *memory])
-    rows = (_row(path, times.get(path), flops.get(path), memory.get(path)) for path in paths)
+    """The measures of all modules that one of these has; what was not measured is None."""
+    rows = (
+        _measure(path, times.get(path), flops.get(path), memory.get(path))
+        for path in dict.fromkeys([*times, *flops, *memory])
+    )
     return Measures(rows=tuple(rows), notes=notes)
 
 
-def _row(
+def _measure(
     path: str, time: ModuleTime | None, flops: ModuleFlops | None, memory: ModuleMemory | None
 ) -> ModuleMeasure:
     forward = time.forward if time else None
@@ -234,9 +213,6 @@ class Report(ABC):
             written(f"{self.table()}\n", path)
         return path
 
-    def __str__(self) -> str:
-        return self.table()
-
     def __repr__(self) -> str:
         return self.table()
 
@@ -271,15 +247,15 @@ class ModuleReport(Report, Generic[M]):
 
     @abstractmethod
     def _facts(self) -> list[Fact]:
-        """What is said about the whole model."""
+        """Facts about the whole model."""
 
     @abstractmethod
     def _notes(self) -> list[str]:
-        """What a reader has to know besides."""
+        """Notes below the table."""
 
     @abstractmethod
     def _is_listed(self, row: M, sort: Sort | None) -> bool:
-        """Whether a row belongs into a list of modules, or what no module owns into a tree."""
+        """Whether a sorted list has a row for a module, and a tree one for what no module owns."""
 
     @abstractmethod
     def op_table(self, count: int | None = 20, *, width: int | None = None) -> str:
@@ -316,8 +292,10 @@ class ModuleReport(Report, Generic[M]):
         )
         signs = _sign_lines(text for column in texts for text in column.texts[1:])
         names = name_column(shown, (harmless(row.name) for row in shown))
-        above = [*signs, *_hidden_line(every, shown, width)]
-        return framed([names, *texts], above, self._below(width), room=width)
+        deepest = max((row.measured.path or "").count(".") + 1 for row in every)
+        sorting = ', sort="self" (--sort self) the largest first'
+        hidden = hidden_line(shown, every, deepest, width, sorting)
+        return framed([names, *texts], [*signs, *hidden], self._below(width), room=width)
 
     def module_rows(
         self, *, depth: int | None = None, sort: Sort | None = None
@@ -357,8 +335,8 @@ class ModuleReport(Report, Generic[M]):
     def _first_columns(self, spare: int) -> list[Column[M]]:
         """The path and the class of a module."""
         return [
-            file_column("path", lambda row: full_name(row.path, self.model)),
-            Column("class", "Class", self._kind, False, spare, csv="class", value=self._class),
+            Column("path", value=lambda row: full_name(row.path, self.model)),
+            Column("class", "Class", self._kind, False, spare, value=self._class),
         ]
 
     @cached_property
@@ -385,6 +363,11 @@ def largest(
     return table_text(columns, shown, left_out(rows, shown), room=room)
 
 
+def fraction(part: float, whole: float) -> float | None:
+    """A part of a whole; None for a whole of 0."""
+    return part / whole if whole else None
+
+
 def _sign_lines(texts: Iterable[str]) -> list[str]:
     """What the signs in the cells mean, of those that are there."""
     every = set(texts)
@@ -401,15 +384,9 @@ def _readable(rows: Sequence[ModuleRow[M]]) -> Sequence[ModuleRow[M]]:
     return [row for row in rows if row.depth <= depth] if depth else rows[:_MOST_ROWS]
 
 
-def _hidden_line(
-    every: Sequence[ModuleRow[M]], shown: Sequence[ModuleRow[M]], room: int | None
+def hidden_line(
+    shown: Sequence[object], every: Sequence[object], depth: int, room: int | None, more: str = ""
 ) -> list[str]:
-    """How many rows are left out, and how to see them."""
-    if len(shown) == len(every):
-        return []
-    deepest = max((row.measured.path or "").count(".") + 1 for row in every)
-    line = (
-        f"{len(shown)} of {len(every):,} rows; depth={deepest} (--depth {deepest}) shows all, "
-        'sort="self" (--sort self) the largest first'
-    )
-    return wrapped(line, room)
+    """How many rows are left out, and the depth that shows all."""
+    line = f"{len(shown)} of {len(every):,} rows; depth={depth} (--depth {depth}) shows all{more}"
+    return wrapped(line, room) if len(shown) < len(every) else []

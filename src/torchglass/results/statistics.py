@@ -15,7 +15,7 @@ from torchglass.results.report import Report
 from torchglass.tables.export import HtmlRow, tree_fragment, typed_shape
 from torchglass.tables.text import Column, TextColumn, column_texts, framed, wrapped
 from torchglass.targets.names import near
-from torchglass.views.formats import first_shape, format_share, format_time, harmless, shorten
+from torchglass.views.formats import first_shape, format_ns, format_share, harmless, plural, shorten
 from torchglass.views.model_text import ends
 
 if TYPE_CHECKING:
@@ -177,9 +177,9 @@ class Recording(Report, Mapping[str, ModuleStatistics]):
     def _headline(self, modules: Sequence[ModuleStatistics]) -> str:
         calls = sum(module.totals.calls for module in modules)
         return (
-            f"{harmless(self.model)}: {_counted(self.forward_count, 'forward')}, "
-            f"{_counted(calls, 'call')} of {_counted(len(modules), 'module')}, "
-            f"{format_time(_total_ns(modules) / 1e9)}"
+            f"{harmless(self.model)}: {plural(self.forward_count, 'forward')}, "
+            f"{plural(calls, 'call')} of {plural(len(modules), 'module')}, "
+            f"{format_ns(_total_ns(modules))}"
         )
 
     def _columns(self, modules: Sequence[ModuleStatistics]) -> list[Column[ModuleStatistics]]:
@@ -203,8 +203,8 @@ class Recording(Report, Mapping[str, ModuleStatistics]):
             ]
         return [
             *columns,
-            Column("time", "Time", lambda row: format_time(row.totals.total_ns / 1e9), spare=-1),
-            Column("self", "Self", lambda row: format_time(row.totals.self_ns / 1e9), spare=5),
+            Column("time", "Time", lambda row: format_ns(row.totals.total_ns), spare=-1),
+            Column("self", "Self", lambda row: format_ns(row.totals.self_ns), spare=5),
             Column(
                 "share", "Share", lambda row: format_share(row.totals.self_ns, whole_ns), spare=2
             ),
@@ -218,7 +218,7 @@ class Recording(Report, Mapping[str, ModuleStatistics]):
         for module in modules:
             if module.totals.failed:
                 raised = ", ".join(sorted({call.error for call in module.calls if call.error}))
-                times = _counted(module.totals.failed, "call")
+                times = plural(module.totals.failed, "call")
                 where = shorten(harmless(module.path or "the model"), _LONGEST_NAME)
                 yield f"{times} of {where} raised {raised}".rstrip()
 
@@ -251,7 +251,3 @@ def _shape(module: ModuleStatistics, side: str) -> str:
 
 def _total_ns(modules: Iterable[ModuleStatistics]) -> int:
     return sum(module.totals.self_ns for module in modules)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -12,7 +12,7 @@ from torchglass.errors import ViewError
 from torchglass.records.json_data import to_json_data
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord, Value
-from torchglass.results.report import Report, full_name
+from torchglass.results.report import Report, fraction, full_name
 from torchglass.results.run_report import RunNote
 from torchglass.tables.export import HtmlRow, tree_fragment, typed_shape
 from torchglass.tables.text import (
@@ -20,7 +20,6 @@ from torchglass.tables.text import (
     column_texts,
     csv_rows,
     fact_lines,
-    file_column,
     framed,
     name_column,
     select_columns,
@@ -30,10 +29,10 @@ from torchglass.views.formats import (
     SAME_AS,
     first_shape,
     format_bytes,
-    format_share,
-    format_time,
+    format_ns,
     harmless,
     shape_text,
+    share_text,
 )
 from torchglass.views.model_text import (
     NO_TENSOR,
@@ -201,7 +200,7 @@ def summary_columns(report: SummaryReport) -> list[Column[SummaryRow]]:
         def text(row: SummaryRow) -> str:
             return f"{value(row):,}"
 
-        return column(key, key.capitalize(), text, spare, usual=usual, csv=key, value=value)
+        return column(key, key.capitalize(), text, spare, usual=usual, value=value)
 
     def words(
         key: str, csv: str, value: Callable[[SummaryRow], Sequence[str]], spare: int
@@ -217,24 +216,29 @@ def summary_columns(report: SummaryReport) -> list[Column[SummaryRow]]:
             value=lambda row: " ".join(value(row)),
         )
 
+    def outputs(row: SummaryRow) -> str:
+        return _typed(row.calls[0].outputs if row.calls else ())
+
+    def part(row: SummaryRow) -> str:
+        return share_text(row.total.parameters, total.parameters)
+
     def share(row: SummaryRow) -> float:
-        return row.total.parameters / total.parameters if total.parameters else 0
+        return fraction(row.total.parameters, total.parameters) or 0
 
     return [
-        file_column("path", lambda row: full_name(row.module.path, model)),
+        Column("path", value=lambda row: full_name(row.module.path, model)),
         Column(
             "class",
             "Class",
             lambda row: _class(row, model),
             right=False,
-            csv="class",
             value=lambda row: row.module.class_name,
         ),
         Column("output_size", "Output", lambda row: output_text(row, report), False, 1, report.ran),
-        file_column("depth", lambda row: row.depth),
-        file_column("repeats", lambda row: len(row.members)),
+        Column("depth", value=lambda row: row.depth),
+        Column("repeats", value=lambda row: len(row.members)),
         counts("parameters", lambda row: row.total.parameters, usual=True),
-        column("share", "Share", lambda row: _share(row, total), 4, bar=share),
+        column("share", "Share", part, 4, bar=share),
         column(
             "trainable",
             "Trainable",
@@ -242,13 +246,12 @@ def summary_columns(report: SummaryReport) -> list[Column[SummaryRow]]:
             5,
             right=False,
             usual=bool(total.frozen and total.trainable),  # else it says the same in each row
-            csv="trainable",
             value=lambda row: row.total.trainable,
         ),
-        file_column("frozen", lambda row: row.total.frozen),
+        Column("frozen", value=lambda row: row.total.frozen),
         counts("buffers", lambda row: row.total.buffers, 7),
-        column("bytes", "Bytes", _size, 2, csv="bytes", value=lambda row: row.total.bytes),
-        file_column("own_parameters", lambda row: row.own.parameters),
+        column("bytes", "Bytes", _size, 2, value=lambda row: row.total.bytes),
+        Column("own_parameters", value=lambda row: row.own.parameters),
         words("dtype", "dtypes", lambda row: row.dtypes, 9),
         words("device", "devices", lambda row: row.devices, 10),
         counts("calls", lambda row: len(row.calls), 8),
@@ -262,17 +265,14 @@ def summary_columns(report: SummaryReport) -> list[Column[SummaryRow]]:
             csv="input_shapes",
             value=lambda row: _typed(row.calls[0].inputs if row.calls else ()),
         ),
-        file_column("output_shapes", lambda row: _typed(row.calls[0].outputs if row.calls else ())),
-        file_column("alias_of", lambda row: _first_path(row, model)),
+        Column(
+            "output_shapes", value=lambda row: _typed(row.calls[0].outputs if row.calls else ())
+        ),
+        Column("alias_of", value=lambda row: _first_path(row, model)),
         column("kernel_size", "Kernel", _kernel, 6, right=False, usual=False),
         column("shapes", "Shapes", _slot_shapes, 11, right=False, usual=False),
         column("time", "Time", lambda row: _time(row, report), 12, usual=False),
     ]
-
-
-def _share(row: SummaryRow, total: Counts) -> str:
-    part = row.total.parameters
-    return format_share(part, total.parameters) if part else ""
 
 
 def _size(row: SummaryRow) -> str:
@@ -305,7 +305,7 @@ def _time(row: SummaryRow, report: SummaryReport) -> str:
     """The time of all calls of a module together."""
     if not row.calls:
         return unseen_text(row, report)
-    return format_time(sum(call.total_ns for call in row.calls) / 1e9)
+    return format_ns(sum(call.total_ns for call in row.calls))
 
 
 def _trainable(row: SummaryRow) -> str:

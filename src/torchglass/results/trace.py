@@ -407,7 +407,7 @@ class Trace(Sequence[Op]):
         return f"<trace of {self.record.model}: {len(self)} ops, {len(self.calls)} module calls>"
 
     def _repr_html_(self) -> str:
-        from torchglass.views.html import trace_fragment
+        from torchglass.views.trace_text import trace_fragment
 
         return trace_fragment(self.anatomy, self.model, frozenset(self.saved_tensors))
 

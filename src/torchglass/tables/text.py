@@ -36,9 +36,9 @@ class Column(Generic[R]):
     usual: bool = True
     """Whether it is shown without being selected."""
     csv: str = ""
-    """Heading in a CSV file; "" for a column that files do not have."""
-    value: Callable[[R], Any] = _nothing
-    """Cell of a CSV file."""
+    """Heading in a CSV file, if it is not the key."""
+    value: Callable[[R], Any] | None = None
+    """Cell of a CSV file; None for a column that files do not have."""
     bar: Callable[[R], float] | None = None
     """How much of its cell a bar fills in HTML, from 0 to 1."""
 
@@ -53,18 +53,14 @@ def number_column(
     usual: bool = True,
     csv: str = "",
 ) -> Column[R]:
-    """A column whose cells are its formatted values; 0 and None are blank."""
+    """A column whose cells are its formatted values; 0 and None are blank. In files with `csv`."""
 
     def text(row: R) -> str:
         number = value(row)
         return format(number) if number else ""
 
-    return Column(key, heading, text, spare=spare, usual=usual, csv=csv, value=value)
-
-
-def file_column(csv: str, value: Callable[[R], Any]) -> Column[R]:
-    """A column that only files have."""
-    return Column(csv, csv=csv, value=value)
+    in_file = value if csv else None
+    return Column(key, heading, text, spare=spare, usual=usual, csv=csv, value=in_file)
 
 
 def select_columns(columns: Iterable[Column[R]], keys: Iterable[str] | None) -> list[Column[R]]:
@@ -82,9 +78,8 @@ def select_columns(columns: Iterable[Column[R]], keys: Iterable[str] | None) -> 
 
 def csv_rows(columns: Sequence[Column[R]], rows: Iterable[R]) -> tuple[list[str], list[list[Any]]]:
     """The headings and the cells of a CSV file."""
-    kept = [column for column in columns if column.csv]
-    cells = [[column.value(row) for column in kept] for row in rows]
-    return [column.csv for column in kept], cells
+    values = [(column.csv or column.key, column.value) for column in columns if column.value]
+    return [name for name, _ in values], [[value(row) for _, value in values] for row in rows]
 
 
 GAP = "  "

@@ -1,4 +1,4 @@
-"""Findings, and the explanation of a failed forward, as text."""
+"""Findings, and the explanation of a failed forward, as text and HTML."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torchglass.analyse.nonfinite_cause import cause
 from torchglass.analyse.trace import TraceStructure
 from torchglass.records.findings import Evidence, Finding, ReplayRecord
 from torchglass.records.model import Model
-from torchglass.records.tensors import Stats
 from torchglass.records.trace import CallRecord, OpId, OpRecord, SourceLine, TraceRecord
+from torchglass.tables.export import html_text, stylesheet
 from torchglass.tables.text import aligned_rows
-from torchglass.views.formats import format_shape, format_time, harmless, shape_text, shorten
+from torchglass.views.formats import format_ns, format_shape, harmless, plural, shape_text, shorten
 from torchglass.views.module_signature import brief, forward_signature, misled_class
 
 _LONGEST_CODE = 88
@@ -41,15 +41,12 @@ class Part:
 
 def parts(failure: Failure) -> tuple[Part, ...]:
     """Where it failed, the tensors, why, what would fit, and what ran before."""
+    given = "Tensors involved" if failure.op is not None else "Arguments of the module"
     every = (
         Part(title="Where", rows=tuple(_where(failure)), in_note=True),
-        Part(title=_title_of_given(failure), rows=tuple(_given(failure)), in_note=True),
+        Part(title=given, rows=tuple(_given(failure)), in_note=True),
         Part(title="Why", rows=tuple(_why(failure)), in_note=True),
-        Part(
-            title="What would fit here",
-            rows=tuple(_fits(failure)),
-            listed=True,
-        ),
+        Part(title="What would fit here", rows=tuple(_fits(failure)), listed=True),
         Part(title="The last operations before it", rows=tuple(_last(failure))),
     )
     return tuple(part for part in every if part.rows)
@@ -58,15 +55,11 @@ def parts(failure: Failure) -> tuple[Part, ...]:
 def digest(anatomy: TraceStructure) -> tuple[str, str]:
     """Two lines about a pass that completed."""
     record = anatomy.record
-    ops = _count(sum(op.kind == "op" for op in record.ops), "op")
-    calls = _count(len(record.calls), "module call")
-    taken = format_time((record.end_ns - record.start_ns) / 1e9)
+    ops = plural(sum(op.kind == "op" for op in record.ops), "op")
+    calls = plural(len(record.calls), "module call")
+    taken = format_ns(record.end_ns - record.start_ns)
     ran = f"{harmless(record.model)} completed: {ops} in {calls}, {taken}."
     return ran, f"{_ends(record.ops, 'input')} → {_ends(record.ops, 'output')}"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'s' * (number != 1)}"
 
 
 def _ends(ops: Sequence[OpRecord], kind: str) -> str:
@@ -86,41 +79,37 @@ def lines(text: str) -> str:
     return "\n".join(harmless(line) for line in text.splitlines())
 
 
-def _doer(failure: Failure) -> str:
+def _op_and_module(failure: Failure) -> str:
     """The op and the module it ran in: "linear in fc1, Linear(in_features=400, …)"."""
-    where = _surrounding(failure)
-    if failure.op is None:
-        return where
-    function = harmless(failure.op.function)
-    return f"{function} in {where}" if where else function
-
-
-def _surrounding(failure: Failure) -> str:
-    """The module where it happened, with its class and settings."""
-    if failure.call is None:
-        return ""
-    path = harmless(failure.call.path)
     module = failure.module
-    if module is None:
-        return path
-    made = harmless(f"{module.kind}({module.extra})".removesuffix("()"))
-    return f"{module_name(path)}, {made}" if path else f"the model itself, {made}"
+    where = harmless(failure.call.path) if failure.call is not None else ""
+    if module is not None:
+        made = harmless(f"{module.kind}({module.extra})".removesuffix("()"))
+        where = f"{module_name(where) if where else 'the model itself'}, {made}"
+    function = harmless(failure.op.function) if failure.op is not None else ""
+    return " in ".join(filter(None, (function, where)))
 
 
 def _where(failure: Failure) -> Iterator[PartRow]:
     """The op, the module and the line, and how often it worked before."""
-    yield (_doer(failure) or "before the model's forward began",)
+    yield (_op_and_module(failure) or "before the model's forward began",)
     if failure.call is not None and failure.call.number > 1:
         yield (f"in call {failure.call.number} of that module",)
     if failure.earlier:
         yield (_earlier(failure),)
     if failure.source is not None:
-        yield (_place(failure.source),)
-        code = _code(failure.source)
+        source = failure.source
+        yield (harmless(f'File "{source.file}", line {source.line}, in {source.function}'),)
+        code = _code(source)
         if code:
             yield (f"    {code}",)
     if failure.op is None:
-        yield from _in_python(failure)
+        torchs = failure.clues.torch_source
+        if torchs is None or torchs.function in _CARRIERS:
+            yield ("no torch operation failed: the exception came from Python code",)
+        else:
+            file = harmless(PurePath(torchs.file).name)
+            yield (f"raised by torch's own Python code: {file}:{torchs.line}, {torchs.function}",)
 
 
 def _earlier(failure: Failure) -> str:
@@ -140,19 +129,6 @@ def _earlier(failure: Failure) -> str:
         if tensor.operand.spec.shape != operand.spec.shape
     ]
     return f"{told}: {', '.join(changed)}" if changed else told
-
-
-def _in_python(failure: Failure) -> Iterator[PartRow]:
-    torchs = failure.clues.torch_source
-    if torchs is None or torchs.function in _CARRIERS:
-        yield ("no torch operation failed: the exception came from Python code",)
-    else:
-        file = harmless(PurePath(torchs.file).name)
-        yield (f"raised by torch's own Python code: {file}:{torchs.line}, {torchs.function}",)
-
-
-def _title_of_given(failure: Failure) -> str:
-    return "Tensors involved" if failure.op is not None else "Arguments of the module"
 
 
 def _given(failure: Failure) -> Iterator[PartRow]:
@@ -259,14 +235,10 @@ def _last(failure: Failure) -> Iterator[PartRow]:
         source = failure.source_of(op)
         line = _short_place(source) if source is not None else ""
         yield (str(failure.anatomy.labels[op.id]), made, where, line)
-    yield _end(failure)
-
-
-def _end(failure: Failure) -> PartRow:
     where = _named(failure, failure.call) if failure.call and failure.call.path else ""
     line = _short_place(failure.source) if failure.source else ""
     done = harmless(failure.op.function) if failure.op else "raise"
-    return (f"✗ {done}", "", where, line)
+    yield (f"✗ {done}", "", where, line)
 
 
 def _named(failure: Failure, call: CallRecord) -> str:
@@ -274,11 +246,6 @@ def _named(failure: Failure, call: CallRecord) -> str:
     module = failure.model.find(call.path)
     kind = f": {brief(module.kind, module.extra)}" if module else ""
     return harmless(failure.anatomy.call_name(call)) + kind
-
-
-def _place(source: SourceLine) -> str:
-    """A line as Python's tracebacks write it, which editors turn into links."""
-    return harmless(f'File "{source.file}", line {source.line}, in {source.function}')
 
 
 def _short_place(source: SourceLine) -> str:
@@ -309,7 +276,6 @@ def finding_text(finding: Finding) -> str:
 
 
 def _how_to_allow(finding: Finding) -> str:
-    """How to allow a finding that is intended."""
     name = finding.path or finding.op
     either = f', or allow=["{finding.path}"] for the module' if finding.path else ""
     if finding.phase == "optimizer":
@@ -325,15 +291,14 @@ def findings_text(findings: Iterable[Finding]) -> str:
 
 def replay_text(replay: ReplayRecord) -> str:
     """The result of rerunning an op."""
-    op = harmless(replay.finding.op)
     verdict = "reproduced" if replay.reproduced else "not reproduced"
     lines = [
-        f"{op}, run alone: {verdict}",
-        f"then: {harmless(replay.finding.message)}",
-        *map(harmless, _finding_place(replay.finding)),
-        *map(harmless, _table(replay.tensors)),
+        f"{replay.finding.op}, run alone: {verdict}",
+        f"then: {replay.finding.message}",
+        *_finding_place(replay.finding),
+        *_table(replay.tensors),
     ]
-    return f"\n{_INDENT}".join(lines)
+    return f"\n{_INDENT}".join(map(harmless, lines))
 
 
 def _finding_place(finding: Finding) -> Iterator[str]:
@@ -349,10 +314,10 @@ def _finding_place(finding: Finding) -> Iterator[str]:
 
 def _table(tensors: tuple[Evidence, ...], first_index: list[int] | None = None) -> Iterator[str]:
     """The tensors, one a line, their names, kinds and ranges below each other."""
-    shown = (
-        tensors if len(tensors) <= _MOST_TENSORS else (*tensors[: _MOST_TENSORS - 1], tensors[-1])
-    )
-    rows = [[_name(one), _kind(one), _numbers(one)] for one in shown]
+    shown = tensors
+    if len(tensors) > _MOST_TENSORS:
+        shown = (*tensors[: _MOST_TENSORS - 1], tensors[-1])
+    rows = [[_name(one), f"{shape_text(one.spec)} {one.spec.dtype}", _range(one)] for one in shown]
     if rows and first_index:
         rows[-1][-1] += f", the first at {first_index}"
     yield from aligned_rows(rows)
@@ -367,46 +332,36 @@ def _name(one: Evidence) -> str:
     return f"{one.name} ({holder})" if holder else one.name
 
 
-def _kind(one: Evidence) -> str:
-    return f"{shape_text(one.spec)} {one.spec.dtype}"
-
-
-def _numbers(one: Evidence) -> str:
-    if one.stats is None:
+def _range(one: Evidence) -> str:
+    stats = one.stats
+    if stats is None:
         return "overwritten since"
-    made = f" (produced by {one.maker})" if one.maker else ""
-    return _range(one.stats) + made
-
-
-def _range(stats: Stats) -> str:
     parts = [] if math.isnan(stats.min) else [f"{stats.min:.4g} … {stats.max:.4g}"]
-    parts += [f"{stats.nan:,} NaN"] if stats.nan else []
-    parts += [f"{stats.inf:,} Inf"] if stats.inf else []
-    return ", ".join(parts)
+    parts += [
+        f"{count:,} {what}" for count, what in ((stats.nan, "NaN"), (stats.inf, "Inf")) if count
+    ]
+    return ", ".join(parts) + (f" (produced by {one.maker})" if one.maker else "")
 
 
 def failure_note(record: TraceRecord, model: Model, clues: ExceptionContext | None = None) -> str:
-    """What an exception can be told to add: the op, its module, its line, its operands and why."""
+    """The note for an exception: the op, its module, its line, its operands and why it failed."""
     told = [part for part in parts(Failure(record, model, clues)) if part.in_note]
     lines = [line for part in told for line in _lines(part)]
     return f"\n{_INDENT}".join([f"torchglass: {lines[0]}", *lines[1:]])
 
 
 def failure_text(failure: Failure) -> str:
-    """The whole story of a forward that raised."""
-    who, what = headline(failure)
-    blocks = [f"{who} {what}", *("\n".join(_block(part)) for part in parts(failure))]
+    """The full explanation of a forward that raised."""
+    blocks = [" ".join(headline(failure))]
+    for part in parts(failure):
+        lines = (f"{_INDENT * 2}{line}" for line in _lines(part))
+        blocks.append("\n".join([f"{_INDENT}{part.title}", *lines]))
     return "\n\n".join(blocks)
 
 
 def digest_text(failure: Failure) -> str:
     """Two lines on a forward that did not raise."""
     return "\n".join(digest(failure.anatomy))
-
-
-def _block(part: Part) -> Iterator[str]:
-    yield f"{_INDENT}{part.title}"
-    yield from (f"{_INDENT * 2}{line}" for line in _lines(part))
 
 
 def _lines(part: Part) -> Iterator[str]:
@@ -416,3 +371,35 @@ def _lines(part: Part) -> Iterator[str]:
     for row in part.rows:
         line = row[0] if len(row) == 1 else next(table)
         yield from f"{bullet}{line}".rstrip().split("\n")
+
+
+def failure_fragment(failure: Failure) -> str:
+    """The explanation as HTML without scripts; two lines for a forward that completed."""
+    if not failure.error:
+        inside = [f"<p>{html_text(line)}</p>" for line in digest(failure.anatomy)]
+    else:
+        who, what = headline(failure)
+        inside = [f'<h3>{html_text(who)} <span class="error">{_html_lines(what)}</span></h3>']
+        inside += (html for part in parts(failure) for html in _html_part(part))
+    opening = '<div class="torchglass-failure">'
+    return "\n".join([stylesheet("failure.css"), opening, *inside, "</div>"])
+
+
+def _html_part(part: Part) -> Iterator[str]:
+    yield f"<h4>{html_text(part.title)}</h4>"
+    if part.listed:
+        yield "<ul>" + "".join(f"<li>{_html_lines(row[0])}</li>" for row in part.rows) + "</ul>"
+    elif len(part.rows[0]) > 1:
+        rows = ("".join(f"<td>{html_text(cell)}</td>" for cell in row) for row in part.rows)
+        cells = "".join(f"<tr>{row}</tr>" for row in rows)
+        yield f"<table><tbody>{cells}</tbody></table>"
+    else:
+        yield from (f"<p>{_html_lines(row[0])}</p>" for row in part.rows)
+
+
+def _html_lines(content: str) -> str:
+    """Text whose further lines are code, which keeps its indent."""
+    return "<br>".join(
+        f"<code>{html_text(line.strip())}</code>" if line.startswith("    ") else html_text(line)
+        for line in content.split("\n")
+    )

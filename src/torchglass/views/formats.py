@@ -129,12 +129,22 @@ def format_time(seconds: float) -> str:
     return f"{minutes:.1f}min" if minutes < 60.0 else f"{minutes / 60.0:.1f}h"
 
 
+def format_ns(nanoseconds: float) -> str:
+    """A duration that was measured in nanoseconds."""
+    return format_time(nanoseconds / 1e9)
+
+
 def format_share(part: float, whole: float) -> str:
     """A part of a whole in percent, with "<1%" for what rounding would hide."""
     if not whole:
         return ""
     percent = 100 * part / whole
     return "<1%" if 0 < percent < 1 else f"{percent:.0f}%"
+
+
+def share_text(part: float, whole: float) -> str:
+    """A share in percent, "" for nothing."""
+    return format_share(part, whole) if part else ""
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -157,6 +167,11 @@ def harmless(text: str) -> str:
     if text.isprintable() and text.isascii():
         return text
     return "".join(_escape(char) if _acts(char) else char for char in text)
+
+
+def plural(count: int, noun: str) -> str:
+    """A count and its noun: "1 op", "1,200 ops"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def shorten(text: str, limit: int) -> str:

@@ -26,6 +26,7 @@ from torchglass.views.formats import (
     format_bytes,
     format_count,
     harmless,
+    plural,
     width,
 )
 from torchglass.views.module_signature import brief
@@ -64,8 +65,7 @@ def part_text(part: FilePart) -> str:
     name = harmless(part.name)
     if not part.tensors:
         return f"{name}={harmless(part.text)}"
-    count = f"{part.tensors:,} tensor{'s' * (part.tensors != 1)}"
-    told = [harmless(part.text), count, format_bytes(part.bytes)]
+    told = [harmless(part.text), plural(part.tensors, "tensor"), format_bytes(part.bytes)]
     return f"{name} ({', '.join(filter(None, told))})"
 
 
@@ -205,7 +205,7 @@ def ends(items: Sequence[T], most: int) -> tuple[Sequence[T], int, Sequence[T]]:
 
 def _sum(specs: Collection[TensorSpec]) -> str:
     size = format_bytes(sum(spec.bytes for spec in specs))
-    return f"{len(specs)} tensor{'s' * (len(specs) != 1)} ({size})"
+    return f"{plural(len(specs), 'tensor')} ({size})"
 
 
 NO_TENSOR = "no tensor"

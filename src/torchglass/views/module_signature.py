@@ -14,25 +14,21 @@ import linecache
 import re
 import textwrap
 import tokenize
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
+from torchglass.analyse.signatures import facts_of, split_settings
 from torchglass.records.model import ClassSource
 from torchglass.views.formats import harmless, shorten
+
+Facts = Mapping[str, str]
+"""The settings of a module by name; unnamed ones are numbered."""
 
 _LONGEST = 48
 _UNSAID = {"inplace=False", "bias=True"}
 _IN_AND_OUT = (("in_features", "out_features"), ("in_channels", "out_channels"), ("nx", "nf"))
+_RECURRENT = ("num_layers", "bidirectional")
 _DIMENSIONS = re.compile(r"([123])d$")
-
-
-@dataclass(frozen=True, slots=True)
-class _Extra:
-    """An `extra_repr`, taken apart at its commas."""
-
-    positional: tuple[str, ...]
-    named: dict[str, str]
 
 
 @lru_cache(maxsize=1 << 12)
@@ -45,11 +41,11 @@ def brief(kind: str, extra: str) -> str:
 @lru_cache(maxsize=1 << 12)
 def kernel_size(kind: str, extra: str) -> str:
     """The kernel size of a module, "" where it has none."""
-    return _times(_parse(extra).named.get("kernel_size", ""), _dimensions(kind))
+    return _times(facts_of(extra).get("kernel_size", ""), _dimensions(kind))
 
 
 def _settings(kind: str, extra: str) -> str:
-    parsed = _parse(extra)
+    parsed = facts_of(extra)
     for matches, write in _WRITERS:
         if matches(kind):
             written = write(kind, parsed)
@@ -58,43 +54,32 @@ def _settings(kind: str, extra: str) -> str:
     return _through(parsed) or _anything(extra)
 
 
-def _convolution(kind: str, extra: _Extra) -> str:
-    if len(extra.positional) < 2 or "kernel_size" not in extra.named:
-        return ""
-    return f"{_arrow(*extra.positional[:2])}, {_times(extra.named['kernel_size'])}"
+def _convolution(kind: str, facts: Facts) -> str:
+    return _join(_sizes(facts), _times(facts["kernel_size"])) if "kernel_size" in facts else ""
 
 
-def _embedding(kind: str, extra: _Extra) -> str:
-    return _arrow(*extra.positional[:2]) if len(extra.positional) >= 2 else ""
+def _embedding(kind: str, facts: Facts) -> str:
+    return _sizes(facts)
 
 
-def _recurrent(kind: str, extra: _Extra) -> str:
-    if len(extra.positional) < 2:
-        return ""
-    more = (f"{name}={value}" for name, value in extra.named.items() if name in _OF_RECURRENT)
-    return ", ".join((_arrow(*extra.positional[:2]), *more))
+def _recurrent(kind: str, facts: Facts) -> str:
+    return _join(_sizes(facts), *(f"{name}={facts[name]}" for name in facts if name in _RECURRENT))
 
 
-_OF_RECURRENT = ("num_layers", "bidirectional")
-
-
-def _pool(kind: str, extra: _Extra) -> str:
-    size = extra.named.get("kernel_size") or extra.named.get("output_size", "")
-    if not size:
-        return ""
+def _pool(kind: str, facts: Facts) -> str:
     dimensions = _dimensions(kind)
-    stride = extra.named.get("stride", size)
-    written = _times(size, dimensions)
-    if _times(stride, dimensions) == written:
-        return written
-    return f"{written}, stride={_times(stride)}"
+    size = facts.get("kernel_size") or facts.get("output_size", "")
+    written, stride = _times(size, dimensions), facts.get("stride", size)
+    return (
+        written if _times(stride, dimensions) == written else f"{written}, stride={_times(stride)}"
+    )
 
 
-def _norm(kind: str, extra: _Extra) -> str:
-    return ", ".join(map(_times, extra.positional))
+def _norm(kind: str, facts: Facts) -> str:
+    return ", ".join(_times(value) for name, value in facts.items() if name.isdecimal())
 
 
-_WRITERS: tuple[tuple[Callable[[str], bool], Callable[[str, _Extra], str]], ...] = (
+_WRITERS: tuple[tuple[Callable[[str], bool], Callable[[str, Facts], str]], ...] = (
     (lambda kind: "Conv" in kind, _convolution),
     (lambda kind: "Embedding" in kind, _embedding),
     (lambda kind: kind.startswith(("RNN", "LSTM", "GRU")), _recurrent),
@@ -103,16 +88,25 @@ _WRITERS: tuple[tuple[Callable[[str], bool], Callable[[str, _Extra], str]], ...]
 )
 
 
-def _through(extra: _Extra) -> str:
+def _sizes(facts: Facts) -> str:
+    """The input and output size, which are the first two settings."""
+    return _arrow(facts["0"], facts["1"]) if "0" in facts and "1" in facts else ""
+
+
+def _join(sizes: str, *more: str) -> str:
+    return ", ".join((sizes, *more)) if sizes else ""
+
+
+def _through(facts: Facts) -> str:
     """Input and output features, under any of their names."""
     for into, out in _IN_AND_OUT:
-        if into in extra.named and out in extra.named:
-            return _arrow(extra.named[into], extra.named[out])
+        if into in facts and out in facts:
+            return _arrow(facts[into], facts[out])
     return ""
 
 
 def _anything(extra: str) -> str:
-    kept = [part for part in _split(extra) if part not in _UNSAID]
+    kept = [part for part in split_settings(extra) if part not in _UNSAID]
     return shorten(", ".join(kept), _LONGEST)
 
 
@@ -128,33 +122,8 @@ def _dimensions(kind: str) -> int:
 
 def _times(size: str, dimensions: int = 1) -> str:
     """A size with multiplication signs: "(7, 7)" is "7×7", and so is "7" in two dimensions."""
-    parts = [part for part in _split(size.strip("()[] ")) if part]
+    parts = list(split_settings(size.strip("()[] ")))
     return "×".join(parts * dimensions if len(parts) == 1 else parts)
-
-
-def _parse(extra: str) -> _Extra:
-    positional: list[str] = []
-    named: dict[str, str] = {}
-    for part in _split(extra):
-        name, sign, value = part.partition("=")
-        if sign and name.isidentifier():
-            named[name] = value
-        else:
-            positional.append(part)
-    return _Extra(tuple(positional), named)
-
-
-def _split(text: str) -> list[str]:
-    """The parts of a text between commas outside of brackets."""
-    parts = [""]
-    depth = 0
-    for char in text:
-        depth += (char in "([{") - (char in ")]}")
-        if char == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += char
-    return [part.strip() for part in parts if part.strip()]
 
 
 _WRONG_ARGUMENTS = re.compile(r"TypeError: (?:.*\.)?(\w+)\.forward\(\) (?:missing|takes|got) ")

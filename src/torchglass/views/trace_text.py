@@ -1,4 +1,4 @@
-"""A trace and its ops as text."""
+"""A trace and its ops as text, and a trace as HTML."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ from torchglass.analyse.trace import TraceStructure, parameters_of
 from torchglass.records.model import Model, Module
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord
+from torchglass.tables.export import html_text, stylesheet
 from torchglass.tables.text import TextColumn, fitted, lined_up
-from torchglass.views.formats import first_shape, format_bytes, harmless, shape_text, sparkline
+from torchglass.views.formats import (
+    first_shape,
+    format_bytes,
+    format_count,
+    format_ns,
+    format_shape,
+    harmless,
+    shape_text,
+    sparkline,
+)
 from torchglass.views.model_text import Saved, ends, parameters, structure, tensors
 
 _WIDTH = 72
@@ -306,3 +316,84 @@ def _names(anatomy: TraceStructure, ops: Sequence[OpId]) -> str:
 
 def _call_names(anatomy: TraceStructure, calls: Sequence[CallRecord]) -> str:
     return ", ".join(harmless(anatomy.call_name(call)) for call in calls)
+
+
+_MOST_HTML_ROWS = 1_000
+_HEADINGS = (
+    ("", "number"),
+    ("Layer", ""),
+    ("Shape", ""),
+    ("Type", ""),
+    ("Size", "number"),
+    ("Params", "number"),
+    ("Module", ""),
+    ("Parents", ""),
+    ("Time", "number"),
+)
+
+
+def trace_fragment(anatomy: TraceStructure, model: Model, saved: Saved) -> str:
+    """What the pass was, and a row for each of its ops."""
+    record = anatomy.record
+    facts = (
+        structure(anatomy, model),
+        tensors(anatomy, saved),
+        parameters(anatomy),
+        f"{format_ns(record.end_ns - record.start_ns)} elapsed",
+    )
+    heads = "".join(f'<th class="{kind}">{title}</th>' for title, kind in _HEADINGS)
+    return "\n".join(
+        [
+            stylesheet("trace.css"),
+            '<div class="torchglass-trace">',
+            f"<h3>{html_text(record.model)}: forward pass</h3>",
+            *([f'<p class="error">{html_text(record.error)}</p>'] if record.error else []),
+            "<ul>",
+            *(f"<li>{html_text(fact)}</li>" for fact in facts),
+            "</ul>",
+            f'<div class="layers"><table><thead><tr>{heads}</tr></thead><tbody>',
+            *_html_rows(anatomy),
+            "</tbody></table></div></div>",
+        ]
+    )
+
+
+def _html_rows(anatomy: TraceStructure) -> Iterator[str]:
+    longest = max((op.end_ns - op.start_ns for op in anatomy.record.ops), default=0)
+    listed = [(place, anatomy.record.ops[op]) for place, op in enumerate(anatomy.listed)]
+    first, left_out, last = ends(listed, _MOST_HTML_ROWS)
+    for place, op in first:
+        yield _html_row(anatomy, place, op, longest)
+    if left_out:
+        yield f'<tr><td colspan="{len(_HEADINGS)}" class="quiet">… {left_out} more …</td></tr>'
+    for place, op in last:
+        yield _html_row(anatomy, place, op, longest)
+
+
+def _html_row(anatomy: TraceStructure, place: int, op: OpRecord, longest: int) -> str:
+    spec = op.outputs[0].spec if op.outputs else None
+    calls = anatomy.modules(op.id)
+    used = sum(parameter.elements for parameter in parameters_of(op).values())
+    size = sum(value.spec.bytes for value in op.outputs)
+    parents = ", ".join(str(anatomy.labels[parent]) for parent in op.parents)
+    return (
+        "<tr>"
+        f'<td class="number quiet">{place}</td>'
+        f"<td>{html_text(anatomy.labels[op.id])}</td>"
+        f"<td>{html_text(format_shape(spec.shape) if spec else '')}</td>"
+        f'<td class="quiet">{html_text(spec.dtype if spec else "")}</td>'
+        f'<td class="number">{format_bytes(size)}</td>'
+        f'<td class="number">{format_count(used) if used else ""}</td>'
+        f'<td class="quiet">{html_text(anatomy.call_name(calls[-1]) if calls else "")}</td>'
+        f'<td class="quiet">{html_text(parents)}</td>'
+        f"{_html_time(op, longest)}"
+        "</tr>"
+    )
+
+
+def _html_time(op: OpRecord, longest: int) -> str:
+    taken = op.end_ns - op.start_ns
+    if not taken:
+        return "<td></td>"
+    share = f"{taken / longest:.1%}"
+    return f'<td class="number time" style="--share: {share}">{format_ns(taken)}</td>'

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.timings import run, timing
-from torchglass.results.profile import chrome_trace, chrome_trace_json
+from torchglass.results.profile import chrome_trace
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_the_model_and_the_clock_have_their_names(events: list[dict[str, Any]]) 
 
 
 def test_it_is_json() -> None:
-    plain = json.loads(chrome_trace_json(timing(), "Net"))
+    plain = json.loads(json.dumps(chrome_trace(timing(), "Net")))
 
     assert plain == chrome_trace(timing(), "Net")
     assert plain["displayTimeUnit"] == "ms"

@@ -13,7 +13,7 @@ from tests.inspections import call, inspected, tensor
 from torchglass.errors import StoreError
 from torchglass.records.calls import CallCost, InspectedModel, InspectedModule
 from torchglass.records.tensors import Stats
-from torchglass.results.inspection import SCHEMA_FILE, inspection_dict, inspection_json, read_json
+from torchglass.results.inspection import SCHEMA_FILE, Inspection, inspection_dict, read_json
 
 
 def test_units_are_megabytes_of_a_million_bytes_and_milliseconds() -> None:
@@ -32,7 +32,7 @@ def test_units_are_megabytes_of_a_million_bytes_and_milliseconds() -> None:
 def test_the_file_is_as_its_schema_says_and_is_read_back_to_the_same_record() -> None:
     record = inspected()
 
-    text = inspection_json(record)
+    text = Inspection(record).to_json()
 
     jsonschema.validate(json.loads(text), json.loads(SCHEMA_FILE.read_text()))
     assert read_json(text) == record
@@ -45,7 +45,7 @@ def test_what_is_no_number_is_null_in_the_file_and_nan_again_after_it() -> None:
     )
     record = InspectedModel(name="Net", modules=(root,))
 
-    text = inspection_json(record)
+    text = Inspection(record).to_json()
 
     assert "NaN" not in text
     assert read_json(text) == record

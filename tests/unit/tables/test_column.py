@@ -8,14 +8,13 @@ from torchglass.errors import ViewError
 from torchglass.tables.text import (
     Column,
     csv_rows,
-    file_column,
     number_column,
     select_columns,
     table_text,
 )
 
 COLUMNS: list[Column[int]] = [
-    file_column("number", lambda number: number),
+    Column("number", value=lambda number: number),
     number_column("double", "Double", lambda number: 2 * number, str, csv="twice"),
     Column("share", "Share", lambda number: f"{number / 4:.0%}", usual=False),
 ]

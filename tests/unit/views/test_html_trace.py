@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tests import make
 from torchglass.analyse.trace import TraceStructure
-from torchglass.views.html import trace_fragment
+from torchglass.views.trace_text import trace_fragment
 
 MODEL = make.model()
 

@@ -8,8 +8,7 @@ from tests import make
 from torchglass.analyse.failure.failure import Failure
 from torchglass.records.model import Model
 from torchglass.records.trace import Operand, OpId, OpRecord, SourceLine, TraceRecord
-from torchglass.views.failure_text import digest_text, failure_note, failure_text
-from torchglass.views.html import failure_fragment
+from torchglass.views.failure_text import digest_text, failure_fragment, failure_note, failure_text
 
 MODEL = make.model(
     {

@@ -10,7 +10,6 @@ So the number of edges grows with the number of nodes, and not with its square.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -39,22 +38,6 @@ def call_graph(
     builder = _CallGraphBuilder(trace, facts or {}, attached or {})
     builder.connect()
     return builder.graph()
-
-
-def facts_of(extra: str) -> dict[str, str]:
-    """The settings in a module's `extra_repr`, by name; unnamed ones are numbered.
-
-    >>> facts_of("3, 64, kernel_size=(7, 7), bias=False")
-    {'0': '3', '1': '64', 'kernel_size': '(7, 7)', 'bias': 'False'}
-    """
-    facts: dict[str, str] = {}
-    for part in _split(extra):
-        name, equals, value = part.partition("=")
-        if equals and name.strip().isidentifier():
-            facts[name.strip()] = value.strip()
-        else:
-            facts[str(len(facts))] = part
-    return facts
 
 
 def union(one: Graph | None, other: Graph, *, times: int = 1) -> Graph:
@@ -368,22 +351,3 @@ class _Union:
                 count += self.edges[ends].count
             source, target = ends
             self.edges[ends] = replace(edge, source=source, target=target, count=count)
-
-
-_OPENING, _CLOSING = "([{", ")]}"
-_TOKEN = re.compile(r"[\[\](){},]|[^\[\](){},]+")
-
-
-def _split(extra: str) -> Iterator[str]:
-    """The parts of a text between commas that are not in brackets."""
-    part, depth = "", 0
-    for token in _TOKEN.findall(extra.replace("\n", ",")):
-        depth += (token in _OPENING) - (token in _CLOSING)
-        if token == "," and depth <= 0:
-            if part.strip():
-                yield part.strip()
-            part = ""
-        else:
-            part += token
-    if part.strip():
-        yield part.strip()

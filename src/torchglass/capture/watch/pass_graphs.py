@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchglass.analyse.graph.call_graph import call_graph, facts_of, union
+from torchglass.analyse.graph.call_graph import call_graph, union
+from torchglass.analyse.signatures import facts_of
 from torchglass.blocks import deferred_signals, undo_reliably
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on
 from torchglass.capture.trace.assemble import Assembly, finish

@@ -16,6 +16,7 @@ from torchglass.views.formats import (
     format_shape,
     format_time,
     harmless,
+    plural,
     shorten,
 )
 
@@ -128,7 +129,7 @@ def ranges(numbers: Sequence[int]) -> str:
 def headline(info: PassInfo) -> tuple[str, str]:
     """The two lines above a picture."""
     facts = [
-        f"{info.op_count:,} op{'s' * (info.op_count != 1)}",
+        plural(info.op_count, "op"),
         _parameters(info.cost.parameters, info.parameters),
         f"{format_bytes(info.cost.bytes)} of tensors",
     ]

@@ -19,7 +19,7 @@ from textual.strip import Strip
 from torchglass.records.model import Model, Module, ModuleId
 from torchglass.records.series import Series
 from torchglass.tables.export import HtmlRow, csv_text, html_page, json_text, tree_fragment
-from torchglass.tables.text import Column, TextColumn, column_texts, csv_rows, file_column, lined_up
+from torchglass.tables.text import Column, TextColumn, column_texts, csv_rows, lined_up
 from torchglass.views.formats import harmless
 from torchglass.views.tui import tree_rows
 from torchglass.views.tui.explorer_state import ExplorerState
@@ -113,8 +113,8 @@ def _columns(table: TreeTable) -> list[Column[TreeLine]]:
 
 def _file_rows(table: TreeTable) -> tuple[list[str], list[list[Any]]]:
     first: list[Column[TreeLine]] = [
-        file_column("path", lambda line: line.row[0].path),
-        file_column("class", lambda line: line.row[0].class_name),
+        Column("path", value=lambda line: line.row[0].path),
+        Column("class", value=lambda line: line.row[0].class_name),
     ]
     others = [column for column in _columns(table) if column.key != "class"]
     return csv_rows([*first, *others], table.lines)

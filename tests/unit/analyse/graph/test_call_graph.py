@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from tests import make
-from torchglass.analyse.graph.call_graph import call_graph, facts_of, union
+from torchglass.analyse.graph.call_graph import call_graph, union
+from torchglass.analyse.signatures import facts_of
 from torchglass.records.graph import Graph
 from torchglass.records.trace import CallRecord, OpId, TraceRecord
 
