@@ -44,9 +44,8 @@ class OpenRun:
         revision = self.reader.revision()
         known = self._documents.get(name)
         if known is None or known[0] != revision:
-            payload = payloads.document_payload(self.reader, name)
-            known = revision, payloads.to_json(payload).encode("ascii")
-            self._documents[name] = known
+            document = payloads.document_payload(self.reader, name)
+            known = self._documents[name] = revision, payloads.to_json(document)
         return known[1]
 
 
@@ -143,7 +142,7 @@ def answer(runs: OpenRuns, name: str, query: Query) -> bytes:
         LookupFailedError: The run, or the name of the request, does not exist.
     """
     if name in _ALL_RUNS:
-        return _json(_ALL_RUNS[name](runs, query))
+        return payloads.to_json(_ALL_RUNS[name](runs, query))
     run = runs.find(_integer(query, "run"))
     if run is None:
         raise LookupFailedError(f"there is no run {_integer(query, 'run')}")
@@ -151,33 +150,7 @@ def answer(runs: OpenRuns, name: str, query: Query) -> bytes:
         return run.document_json(name)
     if name not in _ONE_RUN:
         raise LookupFailedError(f"there is no answer called {name!r}")
-    return _json(_ONE_RUN[name](run, query))
-
-
-def _runs(runs: OpenRuns, _: Query) -> payloads.Payload:
-    return {**payloads.runs_payload(runs), "grows": runs.grows}
-
-
-def _statuses(runs: OpenRuns, _: Query) -> payloads.Payload:
-    return {"version": payloads.VERSION, "runs": runs.statuses()}
-
-
-def _distances(runs: OpenRuns, query: Query) -> payloads.Payload:
-    return payloads.distances_payload(runs, _integer(query, "run"), _integer(query, "with"))
-
-
-def _points(run: OpenRun, query: Query) -> payloads.Payload:
-    return payloads.points_payload(run.reader, _series(query), after=_integer(query, "after", -1))
-
-
-def _histograms(run: OpenRun, query: Query) -> payloads.Payload:
-    after = _integer(query, "after", -1)
-    return payloads.histograms_payload(run.histograms, _series(query), after=after)
-
-
-def _latest_histograms(run: OpenRun, query: Query) -> payloads.Payload:
-    step = _integer(query, "step", run.reader.last_step())
-    return payloads.latest_histograms_payload(run.histograms, _series(query), step=step)
+    return payloads.to_json(_ONE_RUN[name](run, query))
 
 
 def _source(run: OpenRun, query: Query) -> payloads.Payload:
@@ -187,16 +160,24 @@ def _source(run: OpenRun, query: Query) -> payloads.Payload:
 
 
 _ALL_RUNS: Mapping[str, Callable[[OpenRuns, Query], payloads.Payload]] = {
-    "runs": _runs,
-    "statuses": _statuses,
-    "distances": _distances,
+    "runs": lambda runs, _: payloads.runs_payload(runs),
+    "statuses": lambda runs, _: {"version": payloads.VERSION, "runs": runs.statuses()},
+    "distances": lambda runs, query: payloads.distances_payload(
+        runs, _integer(query, "run"), _integer(query, "with")
+    ),
 }
 _ONE_RUN: Mapping[str, Callable[[OpenRun, Query], payloads.Payload]] = {
     "run": lambda run, _: payloads.run_payload(run.reader),
     "series": lambda run, _: payloads.series_payload(run.reader),
-    "points": _points,
-    "histograms": _histograms,
-    "glance": _latest_histograms,
+    "points": lambda run, query: payloads.points_payload(
+        run.reader, _series(query), after=_integer(query, "after", -1)
+    ),
+    "histograms": lambda run, query: payloads.histograms_payload(
+        run.histograms, _series(query), after=_integer(query, "after", -1)
+    ),
+    "glance": lambda run, query: payloads.latest_histograms_payload(
+        run.histograms, _series(query), step=_integer(query, "step", run.reader.last_step())
+    ),
     "flow": lambda run, _: payloads.gradient_norms_payload(run.gradient_norms),
     "source": _source,
 }
@@ -217,7 +198,3 @@ def _parsed(name: str, text: str) -> int:
         return int(text)
     except ValueError as error:
         raise ViewError(f"{name} is a whole number") from error
-
-
-def _json(payload: payloads.Payload) -> bytes:
-    return payloads.to_json(payload).encode("ascii")

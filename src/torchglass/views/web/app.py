@@ -172,7 +172,7 @@ def _page_file(request: Request) -> Response:
 
 
 class _Api:
-    """The endpoints, over the runs of one runs."""
+    """The endpoints of the page."""
 
     def __init__(self, runs: OpenRuns, closing: threading.Event) -> None:
         self._runs = runs
@@ -181,7 +181,6 @@ class _Api:
         self._streams = 0
 
     def routes(self) -> list[BaseRoute]:
-        """Where everything is."""
         return [
             Route("/", _in_thread(_page_file)),
             Route("/saved.html", _in_thread(self._saved)),
@@ -242,16 +241,16 @@ class _Api:
 
 
 class _Latest(NamedTuple):
-    """How far all runs were at one look."""
+    """The progress of all runs at one time."""
 
     mark: str
     event: str
     ended: bool
-    """Whether nothing can come any more."""
+    """Whether all runs have ended."""
 
 
 class _EventSource:
-    """Reads how far the runs are, once for all open streams."""
+    """Reads the progress of the runs, once for all open streams."""
 
     def __init__(self, runs: OpenRuns) -> None:
         self._runs = runs
@@ -260,7 +259,7 @@ class _EventSource:
         self._latest = _Latest("", "", ended=False)
 
     async def latest(self) -> _Latest:
-        """What a look less than a poll ago found, or a new one does."""
+        """The latest status, at most half a poll old."""
         async with self._lock:
             if time.monotonic() - self._read_at >= _POLL_SECONDS / 2:
                 self._latest = await _beside(self._look)
@@ -278,7 +277,7 @@ class _EventSource:
 
 
 def _answer(request: Request, body: bytes, media_type: str) -> Response:
-    """The body, or word that the browser has this very one already."""
+    """The body, or status 304 if the browser has it already."""
     tag = f'W/"{hashlib.sha256(body).hexdigest()[:20]}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
     if tag in request.headers.get("if-none-match", ""):
@@ -288,8 +287,7 @@ def _answer(request: Request, body: bytes, media_type: str) -> Response:
 
 def _problem(status_code: int) -> Callable[[Request, Exception], Response]:
     def tell(request: Request, error: Exception) -> Response:
-        payload = {"version": payloads.VERSION, "error": str(error)}
-        body = payloads.to_json(payload)
+        body = payloads.to_json({"version": payloads.VERSION, "error": str(error)})
         return Response(body, status_code=status_code, media_type="application/json")
 
     return tell

@@ -15,9 +15,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from torchglass.analyse.class_source import read_class
 from torchglass.analyse.graph.op_graph import op_graph
 from torchglass.analyse.memory import MemoryReport, Moment, devices_of
@@ -82,45 +79,36 @@ class _SpecTable:
             self.written.append(to_json_data(spec))
         return self._places[spec]
 
-    def places(self, specs: Iterable[TensorSpec]) -> list[int]:
-        return [self.place(spec) for spec in specs]
-
 
 def _node(node: Node, specs: _SpecTable) -> Payload:
-    plain: Payload = {"kind": node.kind, "path": node.path}
-    if node.parent is not None:
-        plain["parent"] = node.parent
-    if node.name:
-        plain["name"] = node.name
-    if node.number != 1:
-        plain["number"] = node.number
-    if node.count != 1:
-        plain["count"] = node.count
-    if node.facts:
-        plain["facts"] = dict(node.facts)
-    if node.inputs:
-        plain["inputs"] = specs.places(node.inputs)
-    if node.outputs:
-        plain["outputs"] = specs.places(node.outputs)
-    return plain
+    """A node; what has its usual value is left out."""
+    optional: Payload = {
+        "name": node.name,
+        "number": node.number if node.number != 1 else None,
+        "count": node.count if node.count != 1 else None,
+        "facts": dict(node.facts),
+        "inputs": [specs.place(spec) for spec in node.inputs],
+        "outputs": [specs.place(spec) for spec in node.outputs],
+    }
+    parent = {} if node.parent is None else {"parent": node.parent}
+    told = {name: value for name, value in optional.items() if value not in (None, "", {}, [])}
+    return {"kind": node.kind, "path": node.path, **parent, **told}
 
 
-def findings(reader: Reader) -> Payload:
-    """The findings, in the order in which they were found."""
-    record = reader.document(Findings)
-    return {"findings": [] if record is None else to_json_data(record.findings)}
+def _list_of(record_type: type[Any], field: str) -> Callable[[Reader], Payload]:
+    """The payload of a record that is one list."""
+
+    def payload(reader: Reader) -> Payload:
+        record = reader.document(record_type)
+        return {field: [] if record is None else to_json_data(getattr(record, field))}
+
+    return payload
 
 
 def measures(reader: Reader) -> Payload:
     """Time, FLOPs and memory per module."""
     record = reader.document(Measures)
     return {"measures": None if record is None else to_json_data(record)}
-
-
-def statistics(reader: Reader) -> Payload:
-    """The last calls of each module, with their inputs and outputs."""
-    record = reader.document(Statistics)
-    return {"modules": [] if record is None else to_json_data(record.modules)}
 
 
 def spans(reader: Reader) -> Payload:
@@ -177,12 +165,6 @@ def _timed_below(
             yield from _timed_below(model, child, rows)
 
 
-def activations(reader: Reader) -> Payload:
-    """Small pictures of module outputs."""
-    record = reader.document(Activations)
-    return {"maps": [] if record is None else to_json_data(record.maps)}
-
-
 def memory(reader: Reader) -> Payload:
     """The memory of one step over time, and what holds it at the peak."""
     footprint, model = reader.document(Footprint), model_of(reader)
@@ -198,13 +180,8 @@ def memory(reader: Reader) -> Payload:
                 for one in _decimated_moments(report.timeline, report.peak)
             ],
             "holders": [
-                {
-                    "path": holder.path or "",
-                    "kind": holder.kind,
-                    "op": holder.op,
-                    "bytes": holder.bytes,
-                }
-                for holder in report.peak_holders[:_MOST_HOLDERS]
+                {"path": one.path or "", "kind": one.kind, "op": one.op, "bytes": one.bytes}
+                for one in report.peak_holders[:_MOST_HOLDERS]
             ],
         }
     }
@@ -247,11 +224,11 @@ def model(reader: Reader) -> Payload:
 DOCUMENTS: Mapping[str, Callable[[Reader], Payload]] = {
     "model": model,
     "graph": graph,
-    "findings": findings,
+    "findings": _list_of(Findings, "findings"),
     "measures": measures,
-    "statistics": statistics,
+    "statistics": _list_of(Statistics, "modules"),
     "spans": spans,
-    "activations": activations,
+    "activations": _list_of(Activations, "maps"),
     "memory": memory,
 }
 """The records of a whole run by name; they change only with the revision of the run."""
@@ -288,6 +265,7 @@ def runs_payload(runs: OpenRuns) -> Payload:
         "version": VERSION,
         "runs": [_run_and_file(reader) for reader in runs.readers],
         "compare": list(runs.compared),
+        "grows": runs.grows,
     }
 
 
@@ -308,12 +286,8 @@ def _run_and_file(reader: Reader) -> Payload:
 def distances_payload(runs: OpenRuns, number: int, other: int) -> Payload:
     """The distances between the weights of two runs; null if they cannot be compared."""
     found = runs.distances(number, other)
-    return {
-        "version": VERSION,
-        "distances": None
-        if found is None
-        else {name: _number(value) for name, value in found.items()},
-    }
+    distances = {name: _number(value) for name, value in (found or {}).items()}
+    return {"version": VERSION, "distances": None if found is None else distances}
 
 
 def status(reader: Reader) -> Payload:
@@ -358,7 +332,7 @@ def points_payload(
     for found in reader.points_of(list(series), after=after):
         points = decimate(in_order(found), limit)
         names = FIELDS[points.series.kind]
-        columns = {name: _numbers(points.column(name)) for name in names}
+        columns = {name: [_number(v) for v in points.column(name).tolist()] for name in names}
         sent.append(
             {"series": points.series.id, "steps": points.steps.tolist(), "columns": columns}
         )
@@ -399,16 +373,9 @@ def latest_histograms_payload(
 
 def _column(column: StepColumn[Histogram]) -> list[Any]:
     """First and last step, exponent, first bin, counts, and the number of NaN and Inf."""
-    bins = column.content
+    bins, steps = column.content, (column.first_step, column.last_step)
     broken = bins.stats.nan + bins.stats.inf
-    return [
-        column.first_step,
-        column.last_step,
-        bins.exponent,
-        bins.first,
-        list(bins.counts),
-        broken,
-    ]
+    return [*steps, bins.exponent, bins.first, list(bins.counts), broken]
 
 
 def gradient_norms_payload(norms: GradientNormColumns) -> Payload:
@@ -457,12 +424,13 @@ def _sources(model: Model | None) -> Payload:
     return {name: source(model, name)["source"] for name in names}
 
 
-def to_json(payload: Payload) -> str:
+def to_json(payload: Payload) -> bytes:
     """A payload as ASCII text, so that no name can break the encoding."""
     try:
-        return json.dumps(payload, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(payload, separators=(",", ":"), allow_nan=False)
     except ValueError:
-        return json.dumps(_nonfinite_as_text(payload), separators=(",", ":"), allow_nan=False)
+        text = json.dumps(_nonfinite_as_text(payload), separators=(",", ":"), allow_nan=False)
+    return text.encode("ascii")
 
 
 def _nonfinite_as_text(value: Any) -> Any:
@@ -472,10 +440,6 @@ def _nonfinite_as_text(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_nonfinite_as_text(each) for each in value]
     return _number(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _numbers(column: npt.NDArray[np.float64]) -> list[float | str]:
-    return [_number(value) for value in column.tolist()]
 
 
 def _number(value: float) -> float | str:

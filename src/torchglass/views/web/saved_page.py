@@ -82,7 +82,7 @@ def render_runs(runs: OpenRuns) -> str:
             if 0 in (one, other) and runs.distances(one, other) is not None
         },
     }
-    packed = gzip.compress(to_json(data).encode("ascii"), 6, mtime=0)
+    packed = gzip.compress(to_json(data), 6, mtime=0)
     title = f"{readers[0].run().name} – Torchglass"
     return _render(title, base64.b64encode(packed).decode("ascii"))
 
