@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torchglass.analyse.latency import charge
+from torchglass.analyse.latency import attribute_time
 from torchglass.records.timing import Span, SpanKind, Timing
 
 
@@ -67,7 +67,7 @@ def run(scale: int = 1, *, cpu: int = 1) -> tuple[Span, ...]:
 def timing(scales: Iterable[int] = (2, 1, 3), **fields: Any) -> Timing:
     """Several such runs, each so many times as long; the second is the fastest unless told."""
     runs = [run(scale) for scale in scales]
-    charges = tuple(map(charge, runs))
+    charges = tuple(map(attribute_time, runs))
     published = min(range(len(runs)), key=lambda number: charges[number].total_ns)
     return Timing(
         **{

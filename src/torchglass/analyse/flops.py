@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torchglass.records.measures import CallPath, FlopRecord, FlopStatus, OpFlopRecord
+from torchglass.records.model import paths_above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,19 +132,14 @@ def add_up(work: FlopRecord) -> FlopSums:
 
 def _holders(places: tuple[CallPath, ...], index: int, called: Mapping[str, int]) -> Iterable[str]:
     """The paths whose totals include what runs in a place, each once."""
-    found: dict[str, None] = {"": None}
+    found = [""]
     place: int | None = index
     while place is not None:
         path = places[place].path
-        found[path] = None
-        above = path.rpartition(".")[0]
-        while above:
-            # A container that is never called, such as a ModuleList, has what its modules have.
-            if above not in called:
-                found[above] = None
-            above = above.rpartition(".")[0]
+        # A container that is never called, such as a ModuleList, has what its modules have.
+        found += [path, *(above for above in paths_above(path) if above not in called)]
         place = places[place].parent
-    return found
+    return dict.fromkeys(found)
 
 
 def _module(

@@ -1,10 +1,10 @@
-"""Where the time of several runs went: attributed to modules and ops, own time and total time.
+"""Where the time of several runs went: self time and total time per module and op.
 
 The times are those of one run, the published one, so that they add up. The spread over all runs
-is beside them.
+is given too.
 
-Self time is the total without what ran inside. A backward does not run in the order of modules:
-there a module is charged for the nodes that its ops made, and those inside of it for theirs.
+Self time is the total time without inner calls. Backward does not run module by module: there a
+module's time is that of the autograd nodes that its ops created.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TypeVar
 
+from torchglass.records.model import paths_above
 from torchglass.records.timing import ModuleKey, OpKey, RunTimes, Span, Stage, StageTime, Timing
 
 Key = TypeVar("Key")
@@ -40,12 +41,12 @@ class Times:
 
     @property
     def self_ns(self) -> int:
-        """The time it took itself, in the published run."""
+        """The self time of the published run."""
         return self.cost.self_ns
 
     @property
     def total_ns(self) -> int:
-        """The time it took with all inside of it, in the published run."""
+        """The total time of the published run."""
         return self.cost.total_ns
 
     @property
@@ -71,7 +72,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTime:
-    """How long one module took. A stage that it had no part in is None."""
+    """How long one module took. A stage that it did not run in is None."""
 
     path: str | None
     """None for what no module owns: autograd's own work, and the backward of the loss."""
@@ -80,7 +81,7 @@ class ModuleTime:
 
     @property
     def stages(self) -> list[Times]:
-        """The stages that it had a part in."""
+        """The stages that it ran in."""
         return [times for times in (self.forward, self.backward) if times is not None]
 
     @property
@@ -90,7 +91,7 @@ class ModuleTime:
 
     @property
     def self_ns(self) -> int:
-        """The same without what ran inside."""
+        """The same without inner calls."""
         return sum(times.self_ns for times in self.stages)
 
     @property
@@ -115,7 +116,7 @@ class OpTime(ModuleTime):
     """How long all calls of one op in one module took."""
 
     op: str
-    """torch's name of it; "" for the time between ops: Python and our own measuring."""
+    """torch's name of it; "" for the time between ops: Python code and our own timers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,13 +124,13 @@ class Latency:
     """How long each module and each op of a model took."""
 
     modules: Mapping[str, ModuleTime]
-    """All that took time, by path, uncalled containers included."""
+    """All that took time, by path, including containers that are never called."""
     unattributed: ModuleTime
     ops: tuple[OpTime, ...]
     """Slowest first. Their self times add up to the root's total, as those of the modules do."""
     loss_ns: int
     busy: float | None
-    """Wall time divided by CPU time where that is too much, else None."""
+    """Wall time divided by CPU time if that is far above 1, else None."""
     overhead: float | None
     """CPU time of a timed run divided by that of a plain one; None where not measured."""
 
@@ -140,7 +141,7 @@ class Latency:
 
 
 def latency(timing: Timing) -> Latency:
-    """All runs of a model together, with the times of the published one."""
+    """The times of the published run, with the spread over all runs."""
     modules = _times((run.modules for run in timing.runs), timing.published)
     paths = dict.fromkeys(key.path for key in modules)
     by_path = {
@@ -172,7 +173,7 @@ def middle_half(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _times(runs: Iterable[Mapping[Key, StageTime]], published: int) -> dict[Key, Times]:
-    """The costs of each key, run by run; one that a run did not have cost nothing in it."""
+    """The times of each key, run by run; 0 in a run without the key."""
     every = list(runs)
     keys = dict.fromkeys(key for run in (every[published], *every) for key in run)
     nothing = StageTime()
@@ -198,8 +199,8 @@ def _op_times(timing: Timing) -> tuple[OpTime, ...]:
 
 
 def _busy(timing: Timing) -> float | None:
-    """Only the host's clock goes on while other processes have the CPU."""
     run = timing.runs[timing.published]
+    # Only the host's clock runs on while other processes have the CPU.
     if timing.clock != _HOST or not run.total_cpu_ns:
         return None
     ratio = run.total_ns / run.total_cpu_ns
@@ -216,35 +217,38 @@ _ENOUGH = 8
 """The fewest gaps between nodes that define the usual gap."""
 
 
-def charge(spans: Sequence[Span]) -> RunTimes:
+def attribute_time(spans: Sequence[Span]) -> RunTimes:
     """The time of each module and op per stage, from the spans of one run."""
-    return _Charging(spans).charges()
+    times = _SpanTimes(spans)
+    return RunTimes(modules=times.of_modules(), ops=times.of_ops())
 
 
-class _Charging:
-    """The spans of one run, each with its own time and the span it is attributed to."""
+class _SpanTimes:
+    """The spans of one run, each with its self time, its stage and the path of its module."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = spans
         self._self_ns = [span.total_ns for span in spans]
         self._self_cpu_ns = [span.cpu_ns for span in spans]
         self._stages: list[Stage] = []
-        self._homes: list[str | None] = []
+        self._paths: list[str | None] = []
         for span in spans:
             if span.parent is not None:
                 self._self_ns[span.parent] -= span.total_ns
                 self._self_cpu_ns[span.parent] -= span.cpu_ns
-            self._stages.append(self._stage(span))
-            self._homes.append(self._home(span))
+            inherited = self._stages[span.parent] if span.parent is not None else None
+            named = (stage for stage in _STAGES if stage == span.name)
+            self._stages.append(inherited or next(named))
+            self._paths.append(self._path(span))
         for index, span in enumerate(spans):
             if span.kind == "stage" and span.name == "backward":
-                self._charge_sums(index)
+                self._attribute_gaps(index)
 
-    def _charge_sums(self, backward: int) -> None:
+    def _attribute_gaps(self, backward: int) -> None:
         """Attribute the gap after a node to that node, as far as it is longer than usual.
 
-        Autograd adds a node's gradient there to those that others gave the same tensor. The usual
-        time between two nodes is autograd's own, and that of the hooks which time the nodes.
+        In that gap autograd sums the gradients of a tensor that several nodes used. The usual gap
+        is the time of autograd itself and of the hooks that time the nodes.
         """
         nodes = [index for index, span in enumerate(self._spans) if span.parent == backward]
         gaps = [
@@ -264,26 +268,18 @@ class _Charging:
                 self._self_ns[backward] -= more
                 self._self_cpu_ns[backward] -= more_cpu
 
-    def charges(self) -> RunTimes:
-        return RunTimes(modules=self._of_modules(), ops=self._of_ops())
-
-    def _stage(self, span: Span) -> Stage:
-        if span.parent is not None:
-            return self._stages[span.parent]
-        return next(stage for stage in _STAGES if stage == span.name)
-
-    def _home(self, span: Span) -> str | None:
+    def _path(self, span: Span) -> str | None:
         """The path of the module that a span is attributed to."""
         if span.kind == "module":
             return span.name
         if span.kind == "stage":
             return "" if span.name == "forward" else None
-        return None if span.owner is None else self._homes[span.owner]
+        return None if span.owner is None else self._paths[span.owner]
 
-    def _of_modules(self) -> dict[ModuleKey, StageTime]:
+    def of_modules(self) -> dict[ModuleKey, StageTime]:
         own: dict[ModuleKey, list[int]] = defaultdict(list)
-        for index, home in enumerate(self._homes):
-            own[ModuleKey(home, self._stages[index])].append(index)
+        for index, path in enumerate(self._paths):
+            own[ModuleKey(path, self._stages[index])].append(index)
         inside = self._inside()
         outermost = {path: self._outermost(group) for path, group in self._groups().items()}
         costs = {}
@@ -320,7 +316,7 @@ class _Charging:
         return inside
 
     def _groups(self) -> dict[str, list[int]]:
-        """The spans of each module; for a container that is never called, those of all below it."""
+        """The spans of each module; of a container that is never called, those of all below it."""
         groups: dict[str, list[int]] = {"": []}
         for index, span in enumerate(self._spans):
             if span.kind == "module":
@@ -329,13 +325,13 @@ class _Charging:
                 groups[""].append(index)
         containers: dict[str, list[int]] = defaultdict(list)
         for path, group in groups.items():
-            for above in _paths_above(path):
+            for above in paths_above(path):
                 if above not in groups:
                     containers[above] += group
         return {**groups, **containers}
 
     def _outermost(self, group: Sequence[int]) -> list[int]:
-        """The spans that are inside none of the others: recursion counts once."""
+        """The spans that are not inside another one of the group: recursion counts once."""
         if len(group) == 1:
             return list(group)
         members = set(group)
@@ -347,19 +343,15 @@ class _Charging:
             yield owner
             owner = self._spans[owner].owner
 
-    def _of_ops(self) -> dict[OpKey, StageTime]:
+    def of_ops(self) -> dict[OpKey, StageTime]:
         groups: dict[OpKey, list[int]] = defaultdict(list)
         for index, stage in enumerate(self._stages):
-            groups[OpKey(self._homes[index], self._op(index), stage)].append(index)
+            groups[OpKey(self._paths[index], self._op(index), stage)].append(index)
         costs = {}
         for key, group in groups.items():
-            ns, cpu_ns = self._sum(group)
+            ns, cpu = self._sum(group)
             costs[key] = StageTime(
-                calls=len(group),
-                self_ns=ns,
-                total_ns=ns,
-                self_cpu_ns=cpu_ns,
-                total_cpu_ns=cpu_ns,
+                calls=len(group), self_ns=ns, total_ns=ns, self_cpu_ns=cpu, total_cpu_ns=cpu
             )
         return costs
 
@@ -371,15 +363,5 @@ class _Charging:
         return span.name if span.kind in ("op", "node") else ""
 
     def _sum(self, indices: Iterable[int]) -> tuple[int, int]:
-        ns = cpu_ns = 0
-        for index in indices:
-            ns += self._self_ns[index]
-            cpu_ns += self._self_cpu_ns[index]
-        return ns, cpu_ns
-
-
-def _paths_above(path: str) -> Iterator[str]:
-    above = path.rpartition(".")[0]
-    while above:
-        yield above
-        above = above.rpartition(".")[0]
+        found = list(indices)
+        return sum(self._self_ns[at] for at in found), sum(self._self_cpu_ns[at] for at in found)

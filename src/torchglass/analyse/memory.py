@@ -17,7 +17,7 @@ from torchglass.records.measures import (
     MemoryChange,
     StepPhase,
 )
-from torchglass.records.model import Model
+from torchglass.records.model import Model, paths_above
 
 
 class Moment(NamedTuple):
@@ -134,7 +134,8 @@ class MemoryReport:
         """The moment of the peak; None for a step that takes nothing."""
         self._at_peak = self._live_at_peak()
         own = self._per_module(lambda path: (path,))
-        total = self._per_module(_itself_and_above)
+        # What no module made is part of the whole model.
+        total = self._per_module(lambda path: {path or "", *paths_above(path or ""), ""})
         known = (module.path for module in model.modules if module.alias_of is None)
         ran = (block.path for block in self._blocks if block.path is not None)
         self.modules: Mapping[str, ModuleMemory] = {
@@ -259,14 +260,6 @@ class MemoryReport:
                 if now[key] > most[key]:
                     most[key] = now[key]
         return most
-
-
-def _itself_and_above(path: str | None) -> Iterator[str]:
-    """A path and all above it; what no module made is part of the whole model."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
-    yield ""
 
 
 _OpKey = tuple[str | None, str, StepPhase | None]

@@ -1,12 +1,12 @@
 """The names of a trace's ops, how to find an op by them, and which are one op of a loop.
 
-Two ops are passes of one layer when they compute the same function with the same parameters, or
-when one place in the code ran them in a loop. A place that only gathers what different layers
-made, as `x = x + layer(x)` over a list of layers does, is no loop: between its runs lie ops that
-ran once.
+Two ops are passes of one layer if they compute the same function with the same parameters, or if
+one line of code ran them in a loop. A line that only collects the results of different layers, such
+as `x = x + layer(x)` over a list of layers, does not count as a loop: other ops ran once between
+its runs.
 
-There are many more names than ops, and few are ever asked for. So a name is taken apart instead of
-searched among all names written out: "relu_1_3:2" is the second pass of the layer "relu_1_3".
+There are many more names than ops, and few are ever looked up. So a name is parsed instead of
+searched in a list of all names: "relu_1_3:2" is the second pass of the layer "relu_1_3".
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def passes(ops: Sequence[OpRecord]) -> Iterator[tuple[OpId, ...]]:
 
 
 def longest_loop(ops: Sequence[OpRecord], layers: Collection[Sequence[OpId]]) -> int:
-    """The most passes of any layer whose own results came back to it.
+    """The number of passes of the longest loop; 1 without a loop.
 
-    Of all layers only those with several passes are needed. Passes side by side, as of a module
-    that is given two images, are no loop; where nothing comes back the answer is 1.
+    `layers` are those with several passes. In a loop, a result of a layer reaches the layer again.
+    A module that is called with two images side by side does not loop.
     """
     counts = {layer[0]: len(layer) for layer in layers}
     if not counts:
@@ -66,7 +66,7 @@ def longest_loop(ops: Sequence[OpRecord], layers: Collection[Sequence[OpId]]) ->
 
 
 def _peeled(layers: set[OpId], before: _Links, after: _Links) -> set[OpId]:
-    """The layers that are left after removing, again and again, those without predecessors."""
+    """The layers that are left after repeatedly removing those without predecessors."""
     waiting = {layer: len(before.get(layer, set()) & layers) for layer in layers}
     free = [layer for layer, count in waiting.items() if not count]
     for layer in free:
@@ -80,26 +80,18 @@ def _peeled(layers: set[OpId], before: _Links, after: _Links) -> set[OpId]:
 def _repeated(ops: Sequence[OpRecord]) -> dict[_Key, list[OpId]]:
     """The ops that share a key with others, by that key."""
     # Most ops of a long pass can be told apart without keys, which take memory.
-    hints = [_hint(op) for op in ops]
+    hints = [
+        next((operand.parameter for operand in op.operands if operand.parameter), op.site)
+        for op in ops
+    ]
     counts = Counter(hints)
     alike: dict[_Key, list[OpId]] = {}
     for op, hint in zip(ops, hints, strict=True):
         if op.kind == "op" and counts[hint] > 1:
-            alike.setdefault(_key(op), []).append(op.id)
+            parameters = tuple([operand.parameter for operand in op.operands if operand.parameter])
+            key = (op.function, parameters or op.site, op.phase)
+            alike.setdefault(key, []).append(op.id)
     return {key: those for key, those in alike.items() if len(those) > 1}
-
-
-def _hint(op: OpRecord) -> str | int:
-    """The key that all passes of one op in a loop share."""
-    for operand in op.operands:
-        if operand.parameter:
-            return operand.parameter
-    return op.site
-
-
-def _key(op: OpRecord) -> _Key:
-    parameters = tuple([operand.parameter for operand in op.operands if operand.parameter])
-    return (op.function, parameters or op.site, op.phase)
 
 
 def _loops(alike: Mapping[_Key, Sequence[OpId]], count: int) -> set[_Key]:
@@ -114,7 +106,7 @@ def _loops(alike: Mapping[_Key, Sequence[OpId]], count: int) -> set[_Key]:
         gathering = [
             key
             for key in loops
-            if not _has_parameters(key)
+            if not isinstance(key[1], tuple)  # without parameters
             and all(singles[after] > singles[before + 1] for before, after in pairwise(alike[key]))
         ]
         if not gathering:
@@ -127,10 +119,6 @@ def _loops(alike: Mapping[_Key, Sequence[OpId]], count: int) -> set[_Key]:
 def _mark(marks: bytearray, places: Iterable[int], mark: bool) -> None:
     for place in places:
         marks[place] = mark
-
-
-def _has_parameters(key: _Key) -> bool:
-    return isinstance(key[1], tuple)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +147,7 @@ class Label:
 class OpLabels(Sequence[Label]):
     """The label of each op, in the order of the ops, created on demand.
 
-    Of a long pass few are, so only numbers are kept.
+    Only numbers are kept: few labels of a long pass are ever needed.
     """
 
     def __init__(self, ops: Sequence[OpRecord]) -> None:
@@ -202,7 +190,7 @@ class Layers(Mapping[str, tuple[OpId, ...]]):
         self._nth = array("i")
 
     def add(self, ops: tuple[OpId, ...]) -> None:
-        """The next layer."""
+        """Add the next layer."""
         total = len(self._first)
         self._first.append(ops[0])
         if len(ops) > 1:
@@ -243,11 +231,6 @@ class Layers(Mapping[str, tuple[OpId, ...]]):
         return 2 * len(self._first)
 
 
-def labels(ops: Sequence[OpRecord]) -> OpLabels:
-    """The label of each op, in the order of the ops."""
-    return OpLabels(ops)
-
-
 _MOST_NEAR = 6
 _MOST_COMPARED = 2000
 
@@ -274,7 +257,7 @@ class Lookup:
             return self._ordinal(key)
         lower = key.lower()
         named = dict.fromkeys(self._named(key)) or dict.fromkeys(self._named(lower))
-        found = tuple(named) or self._containing(lower)
+        found = tuple(named) or [op.id for op in self._ops if self._is_part(lower, op.id)]
         listed = [op for op in found if op in self._ordinals]
         if len(listed) == 1:
             return listed[0]
@@ -294,11 +277,6 @@ class Lookup:
             return tuple(sorted(own))
         ordinal = self._ordinals[op]
         return (ordinal - len(self._ordinals), ordinal, *sorted(own))
-
-    @property
-    def layers(self) -> Layers:
-        """The ops of each layer, pass by pass, by the layer's long and by its short name."""
-        return self._labels.layers
 
     def _ordinal(self, key: int) -> OpId:
         count = len(self._ordinals)
@@ -321,7 +299,7 @@ class Lookup:
         listed = ", ".join(str(self._labels[op]) for op in list(self._ordinals)[:_MOST_NEAR])
         more = " …" if len(self._ordinals) > _MOST_NEAR else ""
         name = str(self._labels[found[0]]) if len(found) == 1 else key
-        saved = f"saved are {listed}{more}" if listed else "none is saved"
+        saved = f"saved: {listed}{more}" if listed else "none is saved"
         return (
             f"the tensor of {name} was not saved, and keep_unsaved_layers=False leaves such "
             f"layers out; {saved}"
@@ -329,12 +307,13 @@ class Lookup:
 
     def _named(self, name: str) -> Iterator[OpId]:
         """The ops that a full name may mean, possibly with repeats."""
-        yield from self.layers.get(name, ())
+        layers = self._labels.layers
+        yield from layers.get(name, ())
         yield from self._addresses.get(name, ())
         yield from map(_returned, _equal(self._by_path, name, _PATH))
         name, _, number = name.rpartition(":")
         if number.isdecimal() and number[0] != "0":
-            yield from self.layers.get(name, ())[int(number) - 1 : int(number)]
+            yield from layers.get(name, ())[int(number) - 1 : int(number)]
             yield from map(_returned, _equal(self._by_path, (name, int(number)), _PATH_AND_NUMBER))
 
     def _names(self, op: OpId) -> Iterator[str]:
@@ -358,16 +337,16 @@ class Lookup:
     @cached_property
     def _by_path(self) -> list[CallRecord]:
         """The calls that returned an op's output, by path, then by call number."""
-        return sorted((call for call in self._calls if _returns(call)), key=_PATH)
+        returned = (one for one in self._calls if one.outputs and one.outputs[0].op is not None)
+        return sorted(returned, key=_PATH)
 
     @cached_property
     def _by_op(self) -> list[CallRecord]:
         """The same calls, ordered by the op they returned."""
         return sorted(self._by_path, key=_returned)
 
-    def _containing(self, part: str) -> tuple[OpId, ...]:
-        found = (op.id for op in self._ops if any(part in n.lower() for n in self._names(op.id)))
-        return tuple(found)
+    def _is_part(self, part: str, op: OpId) -> bool:
+        return any(part in name.lower() for name in self._names(op))
 
     def _ambiguous(self, key: str, found: Sequence[OpId]) -> str:
         names = [str(self._labels[op]) for op in found]
@@ -380,7 +359,9 @@ class Lookup:
         # Comparing is slow, so in a large trace only names with the same start are compared.
         candidates = [name for name in names if name.startswith(kind)] or list(names)
         near = difflib.get_close_matches(key.lower(), candidates[:_MOST_COMPARED], n=_MOST_NEAR)
-        hint = f"; near it are {', '.join(near)}" if near else "; print the trace to see its names"
+        hint = (
+            f"; did you mean {', '.join(near)}?" if near else "; print the trace to see its names"
+        )
         return f"no op is called {key!r}{hint}"
 
 
@@ -391,10 +372,6 @@ _PATH_AND_NUMBER = attrgetter("path", "number")
 def _addresses(op: OpRecord) -> Iterator[str]:
     if op.kind != "op":
         yield f"{op.kind}.{op.function}" if op.function else op.kind
-
-
-def _returns(call: CallRecord) -> bool:
-    return bool(call.outputs) and call.outputs[0].op is not None
 
 
 def _returned(call: CallRecord) -> Any:

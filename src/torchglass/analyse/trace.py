@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from torchglass.analyse.op_names import Lookup, OpLabels, labels, longest_loop
+from torchglass.analyse.op_names import Lookup, OpLabels, longest_loop
 from torchglass.blocks import collector_paused
 from torchglass.errors import LookupFailedError
 from torchglass.records.tensors import TensorSpec
@@ -44,7 +44,7 @@ class TraceStructure:
     @collector_paused()
     def labels(self) -> OpLabels:
         """The label of each op."""
-        return labels(self.record.ops)
+        return OpLabels(self.record.ops)
 
     @cached_property
     def lookup(self) -> Lookup:
@@ -55,7 +55,7 @@ class TraceStructure:
     @property
     def layers(self) -> Mapping[str, tuple[OpId, ...]]:
         """The ops of each layer, pass by pass, by the layer's long and by its short name."""
-        return self.lookup.layers
+        return self.labels.layers
 
     @cached_property
     def children(self) -> tuple[tuple[OpId, ...], ...]:

@@ -150,3 +150,10 @@ class Model:
 def join_path(*parts: str) -> str:
     """The dotted path of its parts, without empty ones."""
     return ".".join(part for part in parts if part)
+
+
+def paths_above(path: str) -> Iterator[str]:
+    """The paths of the modules around one, innermost first, without the model's own ""."""
+    while "." in path:
+        path = path.rpartition(".")[0]
+        yield path

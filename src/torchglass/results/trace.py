@@ -198,8 +198,8 @@ class Trace(Sequence[Op]):
 
     def layer(self, name: str) -> tuple[Op, ...]:
         """All passes of a layer: `trace.layer("linear_1_1")`, or "linear_1" for short."""
-        lookup = self.anatomy.lookup
-        passes = [op for op in lookup.layers.get(name.lower(), ()) if op in lookup]
+        found = self.anatomy.layers.get(name.lower(), ())
+        passes = [op for op in found if op in self.anatomy.lookup]
         return tuple(self.ops[op] for op in passes) if passes else (self[name],)
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -339,7 +339,7 @@ class Trace(Sequence[Op]):
                 if not near:
                     raise
                 raise LookupFailedError(
-                    f"nothing is called {key!r}; near it are {', '.join(near)}"
+                    f"nothing is called {key!r}; did you mean {', '.join(near)}?"
                 ) from None
             return self._alive.held.setdefault(key, NamedTensor(self, key, self._held[key]))
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tests.timings import run, timing
-from torchglass.analyse.latency import Latency, charge, latency, middle_half
+from torchglass.analyse.latency import Latency, attribute_time, latency, middle_half
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_ops_are_sorted_slowest_first(found: Latency) -> None:
 
 def test_a_module_that_only_some_runs_reached_cost_nothing_in_the_others() -> None:
     every = timing([1, 1])
-    without = charge([span for span in run() if span.name != "act"][:4])
+    without = attribute_time([span for span in run() if span.name != "act"][:4])
     found = latency(dataclasses.replace(every, runs=(without, every.runs[1]), published=0))
 
     act = found.modules["act"].forward
@@ -65,7 +65,7 @@ def test_a_module_that_only_some_runs_reached_cost_nothing_in_the_others() -> No
 
 
 def test_a_busy_machine_is_noticed_on_the_host_alone() -> None:
-    slow = charge(run(10, cpu=4))
+    slow = attribute_time(run(10, cpu=4))
 
     busy = latency(timing(runs=(slow,), published=0))
     on_device = latency(timing(runs=(slow,), published=0, clock="cuda:0"))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests import make
-from torchglass.analyse.op_names import Lookup, labels
+from torchglass.analyse.op_names import Lookup, OpLabels
 from torchglass.errors import LookupFailedError
 
 OPS = (
@@ -25,7 +25,7 @@ CALLS = (
 
 @pytest.fixture
 def lookup() -> Lookup:
-    return Lookup(OPS, CALLS, labels(OPS))
+    return Lookup(OPS, CALLS, OpLabels(OPS))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_part_of_a_name_is_enough_where_one_op_has_it(lookup: Lookup) -> None:
 def test_an_exact_name_is_not_taken_for_a_part_of_others() -> None:
     ops = [make.op(number, "relu") for number in range(12)]
 
-    assert Lookup(ops, (), labels(ops)).find("relu_1") == 0
+    assert Lookup(ops, (), OpLabels(ops)).find("relu_1") == 0
 
 
 @pytest.mark.parametrize("key", ["linear_1_2", "linear_1", "fc", "lin"])
@@ -63,7 +63,7 @@ def test_a_layer_without_its_pass_names_the_passes(lookup: Lookup, key: str) -> 
 
 def test_a_wrong_name_tells_the_near_ones(lookup: Lookup) -> None:
     with pytest.raises(
-        LookupFailedError, match=r"no op is called 'conv2d_9'; near it are .*conv2d_1"
+        LookupFailedError, match=r"no op is called 'conv2d_9'; did you mean .*conv2d_1"
     ):
         lookup.find("conv2d_9")
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from tests import make
-from torchglass.analyse.op_names import labels
+from torchglass.analyse.op_names import OpLabels
 from torchglass.records.trace import OpRecord
 
 
 def names(*ops: OpRecord) -> list[str]:
-    return [str(label) for label in labels(ops)]
+    return [str(label) for label in OpLabels(ops)]
 
 
 def test_a_label_counts_the_ops_of_its_type_and_all_layers() -> None:
@@ -42,24 +42,24 @@ def test_the_passes_of_a_layer_share_its_numbers() -> None:
 
 
 def test_an_op_that_ran_once_is_also_its_layers_first_pass() -> None:
-    (label,) = labels((make.op(0, "conv2d"),))
+    (label,) = OpLabels((make.op(0, "conv2d"),))
 
     assert list(label.keys()) == ["conv2d_1", "conv2d_1:1", "conv2d_1_0", "conv2d_1_0:1"]
 
 
 def test_a_layer_with_several_passes_has_no_key_without_a_pass() -> None:
-    first, second = labels((make.op(0, "relu", site=5), make.op(1, "relu", 0, site=5)))
+    first, second = OpLabels((make.op(0, "relu", site=5), make.op(1, "relu", 0, site=5)))
 
     assert list(first.keys()) == ["relu_1:1", "relu_1_0:1"]
     assert list(second.keys()) == ["relu_1:2", "relu_1_0:2"]
 
 
 def test_nothing_has_no_labels() -> None:
-    assert not labels(())
+    assert not OpLabels(())
 
 
 def test_layers_go_by_their_long_and_by_their_short_names() -> None:
-    layers = labels((make.op(0, "relu", site=5), make.op(1, "relu", 0, site=5))).layers
+    layers = OpLabels((make.op(0, "relu", site=5), make.op(1, "relu", 0, site=5))).layers
 
     assert dict(layers) == {"relu_1_0": (0, 1), "relu_1": (0, 1)}
     assert len(layers) == 2
@@ -67,11 +67,11 @@ def test_layers_go_by_their_long_and_by_their_short_names() -> None:
 
 @pytest.mark.parametrize("name", ["relu", "relu_2", "relu_0", "relu_01", "relu_1_7", "relu_1_0_0"])
 def test_nothing_but_a_whole_name_is_a_layers(name: str) -> None:
-    assert name not in labels((make.op(0, "relu"),)).layers
+    assert name not in OpLabels((make.op(0, "relu"),)).layers
 
 
 def test_labels_are_cut_and_counted_from_the_end_as_any_sequence_is() -> None:
-    found = labels((make.op(0, "conv2d"), make.op(1, "relu", 0)))
+    found = OpLabels((make.op(0, "conv2d"), make.op(1, "relu", 0)))
 
     assert str(found[-1]) == "relu_1_1"
     assert [str(label) for label in found[:1]] == ["conv2d_1_0"]

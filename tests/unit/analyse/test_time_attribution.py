@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.timings import run, span
-from torchglass.analyse.latency import charge
+from torchglass.analyse.latency import attribute_time
 from torchglass.records.timing import ModuleKey, OpKey, RunTimes, Span, Stage, StageTime
 
 
@@ -20,7 +20,7 @@ def self_and_total(charges: RunTimes, stage: Stage) -> dict[str | None, tuple[in
 
 
 def test_self_time_is_the_total_without_the_children() -> None:
-    assert self_and_total(charge(run()), "forward") == {
+    assert self_and_total(attribute_time(run()), "forward") == {
         "": (10, 100),
         "fc": (60, 60),
         "act": (30, 30),
@@ -28,7 +28,7 @@ def test_self_time_is_the_total_without_the_children() -> None:
 
 
 def test_a_backward_is_charged_to_whoever_made_its_nodes() -> None:
-    assert self_and_total(charge(run()), "backward") == {
+    assert self_and_total(attribute_time(run()), "backward") == {
         None: (50, 50),
         "": (0, 200),
         "fc": (120, 120),
@@ -37,7 +37,7 @@ def test_a_backward_is_charged_to_whoever_made_its_nodes() -> None:
 
 
 def test_an_op_has_its_backward_and_what_is_left_of_a_module_lies_between_ops() -> None:
-    ops = charge(run()).ops
+    ops = attribute_time(run()).ops
 
     assert ops[OpKey("fc", "linear", "forward")].self_ns == 50
     assert ops[OpKey("fc", "linear", "backward")].self_ns == 120
@@ -47,7 +47,7 @@ def test_an_op_has_its_backward_and_what_is_left_of_a_module_lies_between_ops() 
 
 
 def test_cpu_time_is_charged_like_time_on_the_wall() -> None:
-    slow = charge(run(10, cpu=2))
+    slow = attribute_time(run(10, cpu=2))
 
     assert slow.modules[ModuleKey("fc", "backward")] == StageTime(
         calls=0, self_ns=1200, total_ns=1200, self_cpu_ns=240, total_cpu_ns=240
@@ -56,7 +56,7 @@ def test_cpu_time_is_charged_like_time_on_the_wall() -> None:
 
 
 def test_calls_are_counted() -> None:
-    charges = charge(run())
+    charges = attribute_time(run())
 
     assert charges.modules[ModuleKey("act", "forward")].calls == 2
     assert charges.ops[OpKey("fc", "linear", "forward")].calls == 1
@@ -71,11 +71,15 @@ def test_a_recursion_counts_once_in_the_total_of_its_module() -> None:
         span("module", "a", 30, 70, 3),
     ]
 
-    assert self_and_total(charge(spans), "forward") == {"": (20, 100), "a": (60, 80), "b": (20, 60)}
+    assert self_and_total(attribute_time(spans), "forward") == {
+        "": (20, 100),
+        "a": (60, 80),
+        "b": (20, 60),
+    }
 
 
 def test_a_run_that_ended_before_its_backward_has_none() -> None:
-    charges = charge(run()[:7])
+    charges = attribute_time(run()[:7])
 
     assert charges.root("backward") == StageTime()
     assert charges.total_ns == 100
@@ -111,7 +115,7 @@ def nested(draw: st.DrawFn) -> list[Span]:
 
 @given(nested())
 def test_self_times_add_up_to_the_whole_exactly(spans: list[Span]) -> None:
-    charges = charge(spans)
+    charges = attribute_time(spans)
 
     stages = {span.name: span.total_ns for span in spans if span.kind == "stage"}
     for stage in ("forward", "backward"):
@@ -131,7 +135,7 @@ def test_deep_models_are_charged_too(deep: int) -> None:
         for level in range(deep)
     ]
 
-    costs = charge(spans).modules
+    costs = attribute_time(spans).modules
 
     assert costs[ModuleKey(".".join("a" * (deep - 1)), "forward")].self_ns == 2
     assert sum(cost.self_ns for cost in costs.values()) == 2 * deep
@@ -152,7 +156,7 @@ def test_adding_up_gradients_is_charged_to_the_module_that_one_of_them_came_from
         spans.append(span("node", "Backward0", start, start + 10, 4, owner=owner))
         start += 10 + (50 if number == 2 else 2)
 
-    backward = self_and_total(charge(spans), "backward")
+    backward = self_and_total(attribute_time(spans), "backward")
 
     assert backward["fc"] == (10 + 48, 10 + 48)
     assert backward["act"] == (90, 90)

@@ -8,7 +8,7 @@ import pytest
 
 from tests import make
 from tests.timings import run, timing
-from torchglass.analyse.latency import charge
+from torchglass.analyse.latency import attribute_time
 from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.timing import Timing
 from torchglass.results.profile import Profile
@@ -59,7 +59,7 @@ def test_below_the_rows_stands_how_it_was_measured() -> None:
 
 
 def test_a_busy_machine_is_said() -> None:
-    text = str(profile(runs=(charge(run(10, cpu=4)),), published=0, notes=("it was late",)))
+    text = str(profile(runs=(attribute_time(run(10, cpu=4)),), published=0, notes=("it was late",)))
 
     assert "Note: it was late." in text
     assert "Note: wall time is 2.5× CPU time: the machine is busy" in text
@@ -85,7 +85,7 @@ def test_a_view_that_is_not_there_is_refused(options: Any) -> None:
 
 
 def test_without_a_backward_there_are_no_columns_for_it() -> None:
-    text = str(profile(runs=(charge(run()[:6]),), published=0))
+    text = str(profile(runs=(attribute_time(run()[:6]),), published=0))
 
     assert "Backward" not in text
     assert "unattributed" not in text

@@ -376,7 +376,7 @@ def test_a_misspelt_weight_is_told_its_name() -> None:
     trace = tg.trace(nn.Sequential(nn.Linear(4, 4)), torch.ones(2, 4))
 
     with pytest.raises(
-        LookupFailedError, match=r"nothing is called '0.weigth'; near it are 0.weight"
+        LookupFailedError, match=r"nothing is called '0.weigth'; did you mean 0.weight"
     ):
         trace["0.weigth"]
 

@@ -22,7 +22,7 @@ from torchglass.analyse.graph.op_flow import (
     links_into,
 )
 from torchglass.analyse.graph.repeats import Repeat, RepeatFinder
-from torchglass.analyse.op_names import labels
+from torchglass.analyse.op_names import OpLabels
 from torchglass.analyse.parameters import count
 from torchglass.errors import ViewError
 from torchglass.records.graph import (
@@ -153,7 +153,7 @@ class _Folder:
         self._flow = flow
         self._places = places
         self._flops = flops
-        self._labels = labels(trace.ops)
+        self._labels = OpLabels(trace.ops)
         self._held = count(model)[model.root.id].total.parameters if model else 0
         self._classes = {module.path: module.kind for module in model.modules} if model else {}
         self._calls_of = Counter(call.path for call in trace.calls)

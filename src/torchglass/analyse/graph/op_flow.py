@@ -259,5 +259,5 @@ def _matching(calls: Sequence[CallRecord], focus: str) -> list[CallId]:
         inner = {call.id for call in calls if call.parent in found and call.id in found}
         return [call for call in found if call not in inner]
     near = difflib.get_close_matches(focus, {call.path for call in calls}, n=6, cutoff=0.5)
-    hint = f"; near it are {', '.join(sorted(near))}" if near else ""
+    hint = f"; did you mean {', '.join(sorted(near))}?" if near else ""
     raise LookupFailedError(f"no module {focus!r} ran in this pass{hint}")

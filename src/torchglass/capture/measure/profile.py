@@ -21,7 +21,7 @@ from torch import nn
 from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
-from torchglass.analyse.latency import charge
+from torchglass.analyse.latency import attribute_time
 from torchglass.blocks import uninterruptible
 from torchglass.capture.autograd import (
     UNNUMBERED,
@@ -376,9 +376,9 @@ class TimedRuns:
             self._run_plain()
         for number in range(repeats):
             if number < plain:
-                self._plain_cpu_ns.append(charge(self._run_plain()).total_cpu_ns)
+                self._plain_cpu_ns.append(attribute_time(self._run_plain()).total_cpu_ns)
             spans = self._run_timed()
-            self._charges.append(charge(spans))
+            self._charges.append(attribute_time(spans))
             if number == 0 or self._charges[-1].total_ns < self._charges[self._lowest].total_ns:
                 self._lowest, self._spans = number, spans
 

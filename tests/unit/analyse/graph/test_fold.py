@@ -8,7 +8,7 @@ import pytest
 
 from tests import make
 from torchglass.analyse.graph.fold import fold
-from torchglass.analyse.op_names import Lookup, labels
+from torchglass.analyse.op_names import Lookup, OpLabels
 from torchglass.errors import LookupFailedError, ViewError
 from torchglass.records.graph import Edge, Graph, Node, NodeId, Repetition
 from torchglass.records.trace import CallId, CallRecord, Operand, OpId, OpRecord, TraceRecord
@@ -114,7 +114,7 @@ def test_every_name_in_a_picture_is_a_key_of_the_trace(options: dict[str, Any]) 
         replace(call, outputs=(make.value(2, 3, op=made_by.get(call.id, 1)),))
         for call in trace.calls
     ]
-    lookup = Lookup(trace.ops, calls, labels(trace.ops))
+    lookup = Lookup(trace.ops, calls, OpLabels(trace.ops))
 
     graph = fold(replace(trace, calls=tuple(calls)), **options)
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.sleepers import FakeClock, Sleeper
-from torchglass.analyse.latency import charge
+from torchglass.analyse.latency import attribute_time
 from torchglass.capture.measure.profile import ModuleTimer, Stopwatch, timing_ops
 from torchglass.capture.module_calls import observe_calls
 from torchglass.records.timing import ModuleKey, Span
@@ -29,7 +29,7 @@ def spans_of(clock: FakeClock, model: nn.Module, *args: Any) -> tuple[Span, ...]
 
 
 def self_and_total(spans: tuple[Span, ...]) -> dict[str | None, tuple[int, int]]:
-    modules = charge(spans).modules
+    modules = attribute_time(spans).modules
     return {
         key.path: (cost.self_ns, cost.total_ns)
         for key, cost in modules.items()
@@ -63,7 +63,7 @@ def test_a_module_called_twice_and_under_two_names_has_all_of_its_time() -> None
     spans = spans_of(clock, model, torch.ones(1))
 
     assert self_and_total(spans) == {"": (0, 16), "0": (6, 6), "1": (10, 10)}
-    assert charge(spans).modules[ModuleKey("0", "forward")].calls == 2
+    assert attribute_time(spans).modules[ModuleKey("0", "forward")].calls == 2
 
 
 def test_a_recursion_is_counted_once_in_the_total() -> None:

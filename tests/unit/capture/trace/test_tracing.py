@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchglass as tg
-from torchglass.analyse.op_names import labels
+from torchglass.analyse.op_names import OpLabels
 from torchglass.capture.trace.assemble import CapturedPass, assemble
 from torchglass.capture.trace.pass_recorder import tracing
 from torchglass.capture.trace.replay import validate
@@ -42,7 +42,7 @@ def capture(model: nn.Module, *args: Any, **kwargs: Any) -> CapturedPass:
 def flow(captured: CapturedPass) -> list[str]:
     """Each op with its parents: "add_1_2 < mul_1_1, input_1_0"."""
     ops = captured.trace.ops
-    names = [str(label) for label in labels(ops)]
+    names = [str(label) for label in OpLabels(ops)]
     return [
         name + (" < " + ", ".join(names[parent] for parent in op.parents) if op.parents else "")
         for name, op in zip(names, ops, strict=True)
@@ -50,7 +50,7 @@ def flow(captured: CapturedPass) -> list[str]:
 
 
 def values(captured: CapturedPass) -> dict[str, torch.Tensor]:
-    names = [str(label) for label in labels(captured.trace.ops)]
+    names = [str(label) for label in OpLabels(captured.trace.ops)]
     return {names[op]: tensor for (op, output), tensor in captured.tensors.items() if not output}
 
 
@@ -298,7 +298,7 @@ def test_a_loop_rolls_up_into_passes() -> None:
 
     model = Written(forward, inner=nn.Linear(4, 5), outer=nn.Linear(5, 5))
 
-    names = [str(label) for label in labels(capture(model, torch.randn(2, 4)).trace.ops)]
+    names = [str(label) for label in OpLabels(capture(model, torch.randn(2, 4)).trace.ops)]
 
     once = ["getitem_1_2", "linear_1_3", "linear_2_4", "add_1_5", "tanh_1_6"]
     first, second = ([f"{name}:{number}" for name in once] for number in (1, 2))
@@ -313,7 +313,7 @@ def test_residuals_over_a_list_of_layers_are_no_loop() -> None:
 
     model = Written(forward, layers=nn.ModuleList(nn.Linear(4, 4) for _ in range(3)))
 
-    assert all(label.passes == 1 for label in labels(capture(model, torch.randn(4)).trace.ops))
+    assert all(label.passes == 1 for label in OpLabels(capture(model, torch.randn(4)).trace.ops))
 
 
 def test_one_module_at_two_places_of_the_code_is_two_layers_unless_it_has_parameters() -> None:
@@ -324,7 +324,7 @@ def test_one_module_at_two_places_of_the_code_is_two_layers_unless_it_has_parame
 
     model = Written(forward, fc=nn.Linear(4, 4), act=nn.ReLU())
 
-    names = [str(label) for label in labels(capture(model, torch.randn(4)).trace.ops)]
+    names = [str(label) for label in OpLabels(capture(model, torch.randn(4)).trace.ops)]
 
     assert names[1:-1] == ["linear_1_1:1", "relu_1_2", "add_1_3", "linear_1_1:2", "relu_2_4"]
 
