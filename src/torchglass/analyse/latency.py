@@ -233,12 +233,12 @@ class _SpanTimes:
         self._stages: list[Stage] = []
         self._paths: list[str | None] = []
         for span in spans:
-            if span.parent is not None:
+            if span.parent is None:
+                self._stages.append(next(stage for stage in _STAGES if stage == span.name))
+            else:
                 self._self_ns[span.parent] -= span.total_ns
                 self._self_cpu_ns[span.parent] -= span.cpu_ns
-            inherited = self._stages[span.parent] if span.parent is not None else None
-            named = (stage for stage in _STAGES if stage == span.name)
-            self._stages.append(inherited or next(named))
+                self._stages.append(self._stages[span.parent])
             self._paths.append(self._path(span))
         for index, span in enumerate(spans):
             if span.kind == "stage" and span.name == "backward":
