@@ -87,7 +87,7 @@ _MIXED_DTYPES = (
 def find_broken_rule(failed: FailedOp) -> BrokenRule | None:
     """The broken rule; None if the facts prove none."""
     rules = [value_rules.device, *_PYTHON_RULES]
-    # A sparse or nested tensor, or one of a subclass, has rules of its own.
+    # Sparse and nested tensors and subclasses follow other rules.
     if all(tensor.is_plain for tensor in failed.tensors):
         rules += [*_RULES.get(failed.function, ()), shape_rules.dimension]
     if failed.function not in _MIXED_DTYPES:
@@ -122,11 +122,11 @@ def _not_a_tensor(failed: FailedOp) -> BrokenRule | None:
         return None
     kind = "None" if found[3] == "NoneType" else f"a {found[3]}"
     weights = [slot.spec.shape for slot in failed.layer.slots[:1]] if failed.layer else []
-    # A weight that is a matrix tells the size that the input must have.
+    # The weight matrix gives the size that the input must have.
     wanted = weights[0][1] if weights and weights[0] and len(weights[0]) == 2 else None
     fitting = [tensor for tensor in failed.tensors if tensor.shape[-1:] == (wanted,)]
     return BrokenRule(
-        why=f"{found[1]} takes a tensor as its {found[2]}, and was given {kind}",
+        why=f"{found[1]} takes a tensor as its {found[2]}, but got {kind}",
         fits=tuple(f"pass {tensor.name}, which is {text(tensor.shape)}" for tensor in fitting),
     )
 
@@ -139,7 +139,7 @@ _PACKAGE = str(Path(__file__).parents[2])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExceptionContext:
-    """What only the exception and the live tensors tell, and the record of the pass does not."""
+    """What the exception and the live tensors know and the record of the pass does not."""
 
     source: SourceLine | None = None
     """The innermost line of the user's code in the traceback."""
@@ -266,7 +266,7 @@ class Failure:
     ) -> BrokenRule:
         found = input_of_size(self.record.ops, asked)
         if found is None:
-            why = f"there are {bound} {limit} positions ({held}), and {asked} were asked for"
+            why = f"there are {bound} {limit} positions ({held}), but {asked} were requested"
             return BrokenRule(why=why, fits=(longer,))
         op, dim = found
         spec = op.outputs[0].spec
@@ -275,7 +275,7 @@ class Failure:
         cut = ", ".join([":"] * dim + [f":{limit}"])
         shorter = [f"cut the input to {limit}: {name}[{cut}]"] if asked > limit else []
         return BrokenRule(
-            why=f"the model takes {bound} {limit} {units} ({held}), and input {name} "
+            why=f"the model takes {bound} {limit} {units} ({held}), but input {name} "
             f"{text(spec.shape or ())} has {asked}",
             fits=(*shorter, longer),
         )

@@ -19,7 +19,7 @@ from torchglass.analyse.failure.operands import (
 
 
 def batch_norm(failed: FailedOp) -> BrokenRule | None:
-    """There are as many channels as running means, and several values of each."""
+    """The channels match the running means, and each has several values."""
     tensor = failed["input"]
     held = failed["running_mean"] or failed["weight"]
     if tensor is None or len(tensor.shape) < 2:
@@ -29,19 +29,19 @@ def batch_norm(failed: FailedOp) -> BrokenRule | None:
         return _channels(failed, held.shape[0], "num_features")
     values = product(tensor.shape) // max(channels, 1)
     if failed.settings.get("training") is True and values == 1:
-        fits = ["give it a batch of two or more"]
+        fits = ["use a batch of two or more"]
         if failed["running_mean"] is not None:
-            fits.append("call model.eval() first: it then uses its running statistics")
+            fits.append("call model.eval() first, to use the running statistics")
         return BrokenRule(
-            why=f"in training mode {failed.subject} takes mean and variance over the batch, and "
-            f"{text(tensor.shape)} has a single value for each channel",
+            why=f"in training mode {failed.subject} takes mean and variance over the batch, but "
+            f"{text(tensor.shape)} has a single value per channel",
             fits=tuple(fits),
         )
     return None
 
 
 def layer_norm(failed: FailedOp) -> BrokenRule | None:
-    """The input ends with the shape that is normalised."""
+    """The input ends with the normalized shape."""
     tensor, wanted = failed["input"], failed.numbers("normalized_shape")
     if tensor is None or not tensor.shape or not wanted or tensor.shape[-len(wanted) :] == wanted:
         return None
@@ -52,7 +52,7 @@ def layer_norm(failed: FailedOp) -> BrokenRule | None:
         fits.append(f"make the layer a {failed.owner.kind} over {ends[0] if count == 1 else ends}")
     which = "the last dimension" if count == 1 else f"the last {count} dimensions"
     return BrokenRule(
-        why=f"{failed.subject} normalises over {sizes_text(wanted)}, which must be {which} of its "
+        why=f"{failed.subject} normalizes over {sizes_text(wanted)}, which must be {which} of its "
         f"input {text(tensor.shape)}",
         fits=tuple(fits),
         sizes=(("input", -1),),
@@ -60,7 +60,7 @@ def layer_norm(failed: FailedOp) -> BrokenRule | None:
 
 
 def group_norm(failed: FailedOp) -> BrokenRule | None:
-    """The channels are as many as the weights, and can be shared out among the groups."""
+    """The channels match the weights and are a multiple of the groups."""
     tensor, weight = failed["input"], failed["weight"]
     groups = first_of(failed.numbers("num_groups"), 1)
     if tensor is None or len(tensor.shape) < 2:
@@ -71,7 +71,7 @@ def group_norm(failed: FailedOp) -> BrokenRule | None:
     if groups and channels % groups:
         divisors = [count for count in range(1, channels + 1) if channels % count == 0]
         return BrokenRule(
-            why=f"{channels} channels of {text(tensor.shape)} cannot be shared out among "
+            why=f"{channels} channels of {text(tensor.shape)} cannot be divided into "
             f"{groups} groups",
             fits=(f"a number of groups that divides {channels}: {', '.join(map(str, divisors))}",),
             sizes=(("input", 1),),
@@ -87,11 +87,11 @@ def _channels(failed: FailedOp, wanted: int, setting: str, groups: int = 1) -> B
     fits = [f"give it an input of {text((shape[0], wanted, *shape[2:]))}"]
     if shape[-1] == wanted and len(shape) == 3:
         moved = text((shape[0], shape[2], shape[1]))
-        fits = [f"the channels seem to stand last; input.transpose(1, 2) is {moved}"]
+        fits = [f"the channels seem to be last; input.transpose(1, 2) is {moved}"]
     elif failed.owner is not None and not failed.has_worked and found % groups == 0:
         fits.append(f"make the layer a {failed.owner.kind} with {setting}={found}")
     return BrokenRule(
-        why=f"{failed.subject} has {setting}={wanted}, and its input {text(shape)} has {found} "
+        why=f"{failed.subject} has {setting}={wanted}, but its input {text(shape)} has {found} "
         f"channels in dimension 1",
         fits=tuple(fits),
         sizes=(("input", 1),),
@@ -102,7 +102,7 @@ _RANKS = {"1d": ((2, 3), "N×C or N×C×L"), "2d": ((4,), "N×C×H×W"), "3d": (
 
 
 def norm_module(failed: FailedOp) -> BrokenRule | None:
-    """A batch norm module looks at the number of dimensions before it begins."""
+    """A batch norm module checks the number of dimensions first."""
     tensor = next(iter(failed.tensors), None)
     expected = _RANKS.get(failed.function[-2:])
     if tensor is None or expected is None or len(tensor.shape) in expected[0]:
@@ -111,19 +111,19 @@ def norm_module(failed: FailedOp) -> BrokenRule | None:
     kind = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}.get(rank, "")
     is_batch_norm = failed.function.startswith("BatchNorm") and kind
     return BrokenRule(
-        why=f"{failed.subject} takes {expected[1]}, and was given {text(tensor.shape)}, "
+        why=f"{failed.subject} takes {expected[1]}, but got {text(tensor.shape)}, "
         f"which has {rank} dimension{'s' * (rank != 1)}",
         fits=(f"{kind} takes {text(tensor.shape)}",) if is_batch_norm else (),
     )
 
 
 def recurrent_module(failed: FailedOp) -> BrokenRule | None:
-    """A recurrent module looks at the size of its input before it begins."""
+    """A recurrent module checks the size of its input first."""
     return _module_takes(failed, "weight_ih_l0", "input_size")
 
 
 def attention_module(failed: FailedOp) -> BrokenRule | None:
-    """Attention looks at the length of the queries before it begins."""
+    """Attention checks the length of the queries first."""
     return _module_takes(failed, "in_proj_weight", "embed_dim")
 
 
@@ -140,7 +140,7 @@ def _module_takes(failed: FailedOp, weight: str, setting: str) -> BrokenRule | N
     if not failed.has_worked:
         fits.append(f"make it one with {setting}={found}")
     return BrokenRule(
-        why=f"{failed.subject} has {setting}={wanted}, and the last dimension of its {which} "
+        why=f"{failed.subject} has {setting}={wanted}, but the last dimension of its {which} "
         f"{text(tensor.shape)} is {found}",
         fits=tuple(fits),
         sizes=((tensor.name, -1),),
@@ -169,7 +169,7 @@ def linear(failed: FailedOp) -> BrokenRule | None:
 
 
 def _rearranged(tensor: TensorArgument, wanted: int) -> Iterator[str]:
-    """What brings the wanted size to the end of a shape without changing any number."""
+    """Ways to bring the expected size to the end of a shape without changing a value."""
     shape = tensor.shape
     for start in range(1, len(shape) - 1):
         if product(shape[start:]) == wanted:
@@ -177,11 +177,11 @@ def _rearranged(tensor: TensorArgument, wanted: int) -> Iterator[str]:
             yield f"flatten it first: {tensor.name}.flatten({start}) is {flat}"
     if len(shape) > 1 and shape[-2] == wanted:
         turned = text((*shape[:-2], shape[-1], wanted))
-        yield f"turn it around: {tensor.name}.transpose(-2, -1) is {turned}"
+        yield f"transpose it: {tensor.name}.transpose(-2, -1) is {turned}"
 
 
 def convolution(failed: FailedOp) -> BrokenRule | None:
-    """Channels stand before the places that the kernel moves over, and are as many as it takes."""
+    """The channels come before the spatial dimensions, and are as many as the layer takes."""
     tensor, weight = failed["input"], failed["weight"]
     if tensor is None or weight is None or len(weight.shape) < 3:
         return None
@@ -191,8 +191,8 @@ def convolution(failed: FailedOp) -> BrokenRule | None:
     groups = first_of(failed.numbers("groups"), 1)
     if weight.shape[0] % groups:
         return BrokenRule(
-            why=f"the {weight.shape[0]} kernels of {failed.subject} cannot be shared out "
-            f"among groups={groups}: {weight.shape[0]} is not a multiple of {groups}"
+            why=f"the {weight.shape[0]} kernels of {failed.subject} cannot be divided "
+            f"into groups={groups}: {weight.shape[0]} is not a multiple of {groups}"
         )
     transposed = "transpose" in failed.function
     wanted = weight.shape[0] if transposed else weight.shape[1] * groups
@@ -206,7 +206,7 @@ def _needs_places(failed: FailedOp, tensor: TensorArgument, places: int) -> Brok
     letters = ("L", "H×W", "D×H×W")[places - 1]
     return BrokenRule(
         why=f"{failed.subject} takes N×C×{letters} (or C×{letters} without a batch), "
-        f"and its input has {_dimensions(tensor.shape)}: {text(tensor.shape)}"
+        f"but its input has {_dimensions(tensor.shape)}: {text(tensor.shape)}"
     )
 
 
@@ -220,12 +220,9 @@ def _needs_channels(
         order = (*range(channels), len(shape) - 1, *range(channels, len(shape) - 1))
         moved = text([shape[place] for place in order])
         dims = ", ".join(map(str, order))
-        fits.append(
-            f"the channels seem to stand last; {tensor.name}.permute({dims}) brings them "
-            f"forward: {moved}"
-        )
+        fits.append(f"the channels seem to be last; {tensor.name}.permute({dims}) is {moved}")
     if channels == 1 and shape[0] == wanted:
-        fits.append(f"the channels seem to stand first; {tensor.name}.transpose(0, 1) swaps them")
+        fits.append(f"the channels seem to be first; {tensor.name}.transpose(0, 1) swaps them")
     if channels == 0 and wanted == 1:
         taller = text((found, 1, *shape[1:]))
         fits.append(f"if {found} is the batch, {tensor.name}.unsqueeze(1) is {taller}")
@@ -235,10 +232,10 @@ def _needs_channels(
         owner = failed.owner
         if owner is not None and _may_change(failed, "Conv") and "groups" not in owner.extra:
             fits.append(f"make the layer a {owner.kind} with in_channels={found}")
-    unbatched = f" (as {len(shape)} dimensions are one image without a batch)" * (channels == 0)
+    unbatched = f" ({len(shape)} dimensions are one image without a batch)" * (channels == 0)
     return BrokenRule(
         why=f"{failed.subject} takes {wanted} channel{_s(wanted)}, "
-        f"and its input {text(shape)} has {found} in dimension {channels}{unbatched}",
+        f"but its input {text(shape)} has {found} in dimension {channels}{unbatched}",
         fits=tuple(fits),
         sizes=(("input", channels),),
     )
@@ -262,11 +259,11 @@ def _needs_room(
         max(pad, pad + (span - room + 1) // 2)
         for pad, span, room in zip(padding, spans, rooms, strict=True)
     ]
-    padded = f" (with padding {sizes_text(rooms)})" if any(padding) else ""
+    padded = f" ({sizes_text(rooms)} with padding)" if any(padding) else ""
     needed = [max(1, span - 2 * pad) for span, pad in zip(spans, padding, strict=True)]
     return BrokenRule(
         why=f"the window of {failed.subject} covers {sizes_text(spans)}, "
-        f"more than the {sizes_text(tensor.shape[-places:])}{padded} that is left of its input",
+        f"but its input is only {sizes_text(tensor.shape[-places:])}{padded}",
         fits=(
             f"give it at least {sizes_text(needed)}",
             f"pad it: padding={tuple(lacking) if places > 1 else lacking[0]} is enough",
@@ -290,7 +287,7 @@ def pooling(failed: FailedOp) -> BrokenRule | None:
 
 
 def matrices(failed: FailedOp) -> BrokenRule | None:
-    """The last dimension of the left is the last but one of the right."""
+    """The last dimension of the left is the second to last of the right."""
     left, right = failed["left"], failed["right"]
     if left is None or right is None or not left.shape or not right.shape:
         return None
@@ -298,7 +295,7 @@ def matrices(failed: FailedOp) -> BrokenRule | None:
     for tensor in (left, right):
         if wanted is not None and len(tensor.shape) != wanted:
             return BrokenRule(
-                why=f"{failed.function} takes tensors of {wanted} dimensions, and {tensor.name} "
+                why=f"{failed.function} takes tensors of {wanted} dimensions, but {tensor.name} "
                 f"has {_dimensions(tensor.shape)}: {text(tensor.shape)}",
                 fits=("use matmul (the @ operator)",)
                 if _multiplies(left.shape, right.shape) and "add" not in failed.function
@@ -306,16 +303,16 @@ def matrices(failed: FailedOp) -> BrokenRule | None:
             )
     if failed.function == "dot" and left.shape != right.shape:
         return BrokenRule(
-            why=f"dot takes two vectors of one length, and these are {text(left.shape)} and "
+            why=f"dot takes two vectors of equal length, but these are {text(left.shape)} and "
             f"{text(right.shape)}",
             sizes=(("left", -1), ("right", -1)),
         )
     inner = -1 if len(right.shape) == 1 else -2
-    which = "only one" if inner == -1 else "last but one"
+    which = "only" if inner == -1 else "second to last"
     if left.shape[-1] != right.shape[inner]:
         return BrokenRule(
-            why=f"a product takes the last dimension of left and the {which} of right as one, and "
-            f"these are {left.shape[-1]} in {text(left.shape)} and {right.shape[inner]} in "
+            why=f"the last dimension of left must equal the {which} dimension of right, but "
+            f"they are {left.shape[-1]} in {text(left.shape)} and {right.shape[inner]} in "
             f"{text(right.shape)}",
             fits=tuple(_turned(left.shape, right.shape)) if "add" not in failed.function else (),
             sizes=(("left", -1), ("right", inner)),
@@ -327,15 +324,15 @@ def matrices(failed: FailedOp) -> BrokenRule | None:
 def _batches(
     left: TensorArgument, right: TensorArgument, *, stretched: bool = True
 ) -> BrokenRule | None:
-    """Batches of matrices are of one size, or where they are `stretched` one of them is 1."""
+    """Batches of matrices have the same size; one of them may be 1 if it is `stretched`."""
     one, other = left.shape[:-2], right.shape[:-2]
     common = broadcast(one, other)
     if one == other or (stretched and common is not None):
         return None
     return BrokenRule(
-        why=f"the batches do not go together: {sizes_text(one)} of {left.name} {text(left.shape)} "
+        why=f"the batches do not match: {sizes_text(one)} of {left.name} {text(left.shape)} "
         f"and {sizes_text(other)} of {right.name} {text(right.shape)}",
-        fits=("use matmul (the @ operator), which stretches a batch of 1",) if common else (),
+        fits=("use matmul (the @ operator), which broadcasts a batch of 1",) if common else (),
         sizes=((left.name, 0), (right.name, 0)),
     )
 
@@ -343,18 +340,18 @@ def _batches(
 def _added(
     tensor: TensorArgument | None, left: TensorArgument, right: TensorArgument
 ) -> BrokenRule | None:
-    """What is added to a product stretches to its shape."""
+    """What is added to a product can be broadcast to its shape."""
     result = _multiplies(left.shape, right.shape)
     if tensor is None or result is None or broadcast(tensor.shape, result) == result:
         return None
     return BrokenRule(
-        why=f"left @ right is {text(result)}, and input {text(tensor.shape)} does not stretch "
-        f"to that"
+        why=f"left @ right is {text(result)}, but input {text(tensor.shape)} cannot be "
+        f"broadcast to that"
     )
 
 
 def _turned(left: Shape, right: Shape) -> Iterator[str]:
-    """Which operands turned around, or swapped, would multiply."""
+    """Which operands would multiply if transposed or swapped."""
     turned_left, turned_right = _transposed(left), _transposed(right)
     trials = (
         ("transpose the right one", "left", left, "right.mT", turned_right),
@@ -380,7 +377,7 @@ def _multiplies(left: Shape, right: Shape) -> Shape | None:
 
 
 def attention(failed: FailedOp) -> BrokenRule | None:
-    """Queries and keys are vectors of one length, keys and values are as many."""
+    """Queries and keys have the same length, and there is a value for each key."""
     query, key, value = failed["query"], failed["key"], failed["value"]
     if query is None or key is None or value is None:
         return None
@@ -394,7 +391,7 @@ def attention(failed: FailedOp) -> BrokenRule | None:
         )
     if key.shape[-2] != value.shape[-2]:
         return BrokenRule(
-            why=f"each key needs a value, and there are {key.shape[-2]} keys for "
+            why=f"each key needs a value, but there are {key.shape[-2]} keys and "
             f"{value.shape[-2]} values",
             sizes=(("key", -2), ("value", -2)),
         )
@@ -418,14 +415,14 @@ def _features(failed: FailedOp, name: str, weight_name: str) -> BrokenRule | Non
     change = () if failed.has_worked else (f"make it one with {setting}={found.shape[-1]}",)
     return BrokenRule(
         why=f"{failed.subject} has {setting}={wanted}, "
-        f"and the last dimension of its {name} {text(found.shape)} is {found.shape[-1]}",
+        f"but the last dimension of its {name} {text(found.shape)} is {found.shape[-1]}",
         fits=(f"give it {text((*found.shape[:-1], wanted))}", *change),
         sizes=((found.name, -1),),
     )
 
 
 def _may_change(failed: FailedOp, kind: str) -> bool:
-    """Whether it is one of torch's own layers that nothing else in the pass was right for."""
+    """Whether it is a layer of torch that did not work earlier in the pass."""
     owner = failed.owner
     return (
         owner is not None

@@ -18,7 +18,7 @@ from torchglass.analyse.failure.operands import (
 
 
 def joining(failed: FailedOp) -> BrokenRule | None:
-    """Tensors that are joined differ in one dimension at most; those that are stacked in none."""
+    """Concatenated tensors differ in at most one dimension, stacked tensors in none."""
     tensors = failed.several("tensors")
     if len(tensors) < 2:
         return None
@@ -29,7 +29,7 @@ def joining(failed: FailedOp) -> BrokenRule | None:
     along = None if stacked else dim % rank if rank else 0
     for other in tensors[1:]:
         if len(other.shape) != rank:
-            # Of all tensors, an empty one of one dimension goes with any others.
+            # torch concatenates an empty tensor of one dimension with any other.
             if (0,) in (other.shape, first.shape):
                 continue
             return _ranks_differ(failed, first, other)
@@ -60,7 +60,7 @@ def _sizes_differ(
     first = tensors[0]
     dims = [d for d in range(len(first.shape)) if d != along and other.shape[d] != first.shape[d]]
     dim = dims[0]
-    must = "in every dimension" if along is None else f"but in dimension {along}, where they join"
+    must = "in every dimension" if along is None else f"except in dimension {along}"
     fits = []
     if along is not None and all(_joins(first.shape, each.shape, dim) for each in tensors):
         fits.append(f"join them along dimension {dim}")
@@ -77,7 +77,7 @@ def _sizes_differ(
 
 
 def _joins(left: Shape, right: Shape, along: int | None) -> bool:
-    """Whether two shapes are the same but for one dimension."""
+    """Whether two shapes are equal except in one dimension."""
     if len(left) != len(right):
         return False
     skipped = along % len(left) if along is not None and left else None
@@ -97,7 +97,7 @@ def broadcasting(failed: FailedOp) -> BrokenRule | None:
     left, right, place = _clash(tensors)
     return BrokenRule(
         why=f"{left.name} {text(left.shape)} and {right.name} {text(right.shape)} cannot be "
-        f"stretched to one shape: {_from_the_end(place)} is {left.shape[-place]} in one and "
+        f"broadcast: {_from_the_end(place)} is {left.shape[-place]} in one and "
         f"{right.shape[-place]} in the other, and neither is 1",
         fits=tuple(_aligned(left, right)) if len(tensors) == 2 else (),
         sizes=((left.name, -place), (right.name, -place)),
@@ -105,25 +105,25 @@ def broadcasting(failed: FailedOp) -> BrokenRule | None:
 
 
 def _clash(tensors: Sequence[TensorArgument]) -> tuple[TensorArgument, TensorArgument, int]:
-    """The first two tensors that cannot be stretched to each other, and how far from the end."""
+    """The first two tensors that cannot be broadcast, and the dimension, counted from the end."""
     for index, left in enumerate(tensors):
         for right in tensors[index + 1 :]:
             for place in range(1, min(len(left.shape), len(right.shape)) + 1):
                 if broadcast(left.shape[-place:][:1], right.shape[-place:][:1]) is None:
                     return left, right, place
-    raise ValueError("all of them go together")
+    raise ValueError("all of them broadcast")
 
 
 def _cannot_grow(target: TensorArgument, common: Shape) -> BrokenRule:
     return BrokenRule(
-        why=f"an in-place operation keeps the shape of what it writes into, {text(target.shape)}, "
-        f"and the result here would be {text(common)}",
-        fits=("use the operation that makes a new tensor, without the underscore",),
+        why=f"an in-place operation keeps the shape of its target, {text(target.shape)}, "
+        f"but the result would be {text(common)}",
+        fits=("use the operation without the underscore, which returns a new tensor",),
     )
 
 
 def _aligned(left: TensorArgument, right: TensorArgument) -> Iterator[str]:
-    """What lets two shapes broadcast without changing a number of either."""
+    """Ways to let two shapes broadcast without changing a value."""
     for tensor, other in ((left, right), (right, left)):
         shape = tensor.shape
         if len(shape) < len(other.shape):
@@ -140,7 +140,7 @@ def _aligned(left: TensorArgument, right: TensorArgument) -> Iterator[str]:
 
 
 def same_shape(failed: FailedOp) -> BrokenRule | None:
-    """What is compared number by number has one shape."""
+    """Tensors that are compared element by element have the same shape."""
     tensor, target = failed["input"], failed["target"]
     if tensor is None or target is None or tensor.shape == target.shape:
         return None
@@ -154,8 +154,8 @@ def same_shape(failed: FailedOp) -> BrokenRule | None:
     if target.shape == tensor.shape[:-1]:
         fits.append("cross_entropy, if target holds one class index for each row")
     return BrokenRule(
-        why=f"{failed.function} compares element by element, and input is {text(tensor.shape)} "
-        f"while target is {text(target.shape)}",
+        why=f"{failed.function} compares element by element, but input is {text(tensor.shape)} "
+        f"and target is {text(target.shape)}",
         fits=tuple(fits),
         sizes=tuple(_first_difference(tensor, target)),
     )
@@ -179,12 +179,12 @@ def reshaping(failed: FailedOp) -> BrokenRule | None:
     has = f"{text(tensor.shape)} has {elements} elements"
     if target.count(-1) > 1:
         return BrokenRule(
-            why=f"only one size can be left to be found, and {_list(target)} leaves two"
+            why=f"only one size can be -1, but {_list(target)} has {target.count(-1)}"
         )
     if -1 in target and (known == 0 or elements % known):
         why = f"{has}, which is not a multiple of {known}: no size fits for -1 in {_list(target)}"
     elif -1 not in target and known != elements:
-        why = f"{has}, and {text(target)} has {known}"
+        why = f"{has}, but {text(target)} has {known}"
     elif "view" in failed.error and "stride" in failed.error:
         return _not_in_one_piece(tensor, target)
     else:
@@ -198,14 +198,14 @@ def reshaping(failed: FailedOp) -> BrokenRule | None:
 
 def _not_in_one_piece(tensor: TensorArgument, target: Shape) -> BrokenRule:
     return BrokenRule(
-        why=f"view makes no copies, and the numbers of this {text(tensor.shape)} do not lie in "
-        f"memory in the order that {_list(target)} would need, as after a transpose",
-        fits=(f"{tensor.name}.reshape{_list(target)}, which copies where it must",),
+        why=f"view does not copy, but the values of this {text(tensor.shape)} are not in "
+        f"the memory order that {_list(target)} needs, for example after a transpose",
+        fits=(f"{tensor.name}.reshape{_list(target)}, which copies if it must",),
     )
 
 
 def _reshapes(tensor: TensorArgument, target: Shape) -> Iterator[str]:
-    """Shapes near the one that was asked for which have the right number of elements."""
+    """Similar shapes that have the right number of elements."""
     shape = tensor.shape
     elements = product(shape)
     fitting: dict[Shape, Shape] = {}
@@ -218,7 +218,7 @@ def _reshapes(tensor: TensorArgument, target: Shape) -> Iterator[str]:
             sizes = (*target[:dim], elements // others, *target[dim + 1 :])
             fitting.setdefault(sizes, sizes)
     for sizes, asked in fitting.items():
-        # A view of the same shape may be impossible where the numbers are not in order.
+        # A view of the same shape may be impossible if the values are not in order.
         yield f"{tensor.name}.reshape{_list(asked)} is {text(sizes)}"
 
 
@@ -231,17 +231,17 @@ def stretching(failed: FailedOp) -> BrokenRule | None:
     if len(target) < len(shape):
         return BrokenRule(
             why=f"expand needs a size for each of the {len(shape)} dimensions of {text(shape)}, "
-            f"and got {len(target)}: {_list(target)}",
+            f"but got {len(target)}: {_list(target)}",
         )
     if -1 in target[: len(target) - len(shape)]:
         return BrokenRule(
-            why=f"-1 keeps a size, and {_list(target)} has it where {text(shape)} has no dimension"
+            why=f"-1 keeps a size, but {_list(target)} has it where {text(shape)} has no dimension"
         )
     for place in range(1, len(shape) + 1):
         if target[-place] not in (shape[-place], -1) and shape[-place] != 1:
             kept = (*target[:-place], -1, *target[len(target) - place + 1 :])
             return BrokenRule(
-                why=f"expand stretches dimensions of size 1 only; {_from_the_end(place)} of "
+                why=f"expand works only on dimensions of size 1; {_from_the_end(place)} of "
                 f"{text(shape)} is {shape[-place]} and cannot become {target[-place]}",
                 fits=(f"keep that size: {tensor.name}.expand{_list(kept)}",),
                 sizes=(("input", -place),),
@@ -265,7 +265,7 @@ def splitting(failed: FailedOp) -> BrokenRule | None:
     else:
         return None
     return BrokenRule(
-        why=f"{why}, and dimension {dim} of {text(tensor.shape)} is {whole}",
+        why=f"{why}, but dimension {dim} of {text(tensor.shape)} is {whole}",
         sizes=(("input", dim),),
     )
 
@@ -277,7 +277,7 @@ def permuting(failed: FailedOp) -> BrokenRule | None:
         return None
     return BrokenRule(
         why=f"permute names {len(dims)} dimensions, {_list(dims)}, "
-        f"and {text(tensor.shape)} has {len(tensor.shape)}"
+        f"but {text(tensor.shape)} has {len(tensor.shape)}"
     )
 
 
@@ -285,7 +285,7 @@ _OUT_OF_RANGE = re.compile(r"Dimension out of range .*\[(-?\d+), (-?\d+)\], but 
 
 
 def dimension(failed: FailedOp) -> BrokenRule | None:
-    """A dimension that is named is there."""
+    """A named dimension exists."""
     found = _OUT_OF_RANGE.search(failed.error)
     if found is None or not failed.tensors:
         return None
@@ -293,27 +293,25 @@ def dimension(failed: FailedOp) -> BrokenRule | None:
     shape = failed.tensors[0].shape
     return BrokenRule(
         why=f"{text(shape)} has {len(shape)} dimension{'s' * (len(shape) != 1)}, so "
-        f"{failed.function} can name {low} to {high}, and dimension {asked} was asked for",
+        f"{failed.function} takes dimensions {low} to {high}, not {asked}",
     )
 
 
 def sums_of_products(failed: FailedOp) -> BrokenRule | None:
-    """A letter of an einsum stands for one size."""
+    """A letter of an einsum always has the same size."""
     equation = failed.settings.get("equation")
     tensors = failed.several("operands")
     if not isinstance(equation, str) or "." in equation:
         return None
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     if len(terms) != len(tensors):
-        return BrokenRule(
-            why=f'"{equation}" speaks of {len(terms)} operands, and {len(tensors)} were given'
-        )
+        return BrokenRule(why=f'"{equation}" has {len(terms)} operands, but got {len(tensors)}')
     sizes: dict[str, tuple[TensorArgument, int]] = {}
     for term, tensor in zip(terms, tensors, strict=True):
         if len(term) != len(tensor.shape):
             return BrokenRule(
-                why=f'"{term}" of "{equation}" stands for {len(term)} dimensions, '
-                f"and its operand {text(tensor.shape)} has {len(tensor.shape)}"
+                why=f'"{term}" of "{equation}" has {len(term)} dimensions, '
+                f"but its operand {text(tensor.shape)} has {len(tensor.shape)}"
             )
         for dim, letter in enumerate(term):
             first, place = sizes.setdefault(letter, (tensor, dim))

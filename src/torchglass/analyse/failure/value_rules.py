@@ -31,7 +31,7 @@ def device(failed: FailedOp) -> BrokenRule | None:
     if any(tensor.is_held for tensor in failed.tensors):
         fits.append(f'model.to("{others[0].operand.spec.device}")')
     if "meta" in devices:
-        listed += "; a tensor on meta has a shape and no numbers"
+        listed += "; a tensor on meta has a shape but no values"
         fits = []
     return BrokenRule(why=f"the tensors must be on one device: {listed}", fits=tuple(fits))
 
@@ -41,7 +41,7 @@ _NO_KERNEL = re.compile(r"not implemented for '\w+'")
 
 
 def dtype(failed: FailedOp) -> BrokenRule | None:
-    """The tensors of an op are of one dtype, and of one that it can compute with."""
+    """The tensors of an op have one dtype, which the op supports."""
     dtypes = {tensor.dtype for tensor in failed.tensors}
     if _ABOUT_DTYPES.search(failed.error) and len(dtypes) > 1:
         return _mixed(failed)
@@ -50,7 +50,7 @@ def dtype(failed: FailedOp) -> BrokenRule | None:
     first = failed.tensors[0]
     if "floating point" in failed.error and not _is_float(first):
         return BrokenRule(
-            why=f"{failed.function} needs floating-point values, and {first.name} is {first.dtype}",
+            why=f"{failed.function} needs floating-point values, but {first.name} is {first.dtype}",
             fits=(f"{first.name}.float()",),
         )
     if _NO_KERNEL.search(failed.error):
@@ -68,7 +68,7 @@ def _mixed(failed: FailedOp) -> BrokenRule:
     if any(tensor.is_held for tensor in failed.tensors) and all(map(_is_float, others)):
         fits.append(f"model.to(torch.{others[0].dtype})")
     listed = ", ".join(f"{tensor.name} is {tensor.dtype}" for tensor in failed.tensors)
-    return BrokenRule(why=f"the tensors must be of one dtype: {listed}", fits=tuple(fits))
+    return BrokenRule(why=f"the tensors must have one dtype: {listed}", fits=tuple(fits))
 
 
 def _is_float(tensor: TensorArgument) -> bool:
@@ -87,7 +87,7 @@ def embedding(failed: FailedOp) -> BrokenRule | None:
     if not _is_integer(tensor):
         return BrokenRule(
             why=f"an embedding takes indices, so its input must be int64 or int32, "
-            f"and it is {tensor.dtype}",
+            f"not {tensor.dtype}",
             fits=(f"{tensor.name}.long(), if these values are indices",),
         )
     rows = weight.shape[0]
@@ -104,7 +104,7 @@ def embedding(failed: FailedOp) -> BrokenRule | None:
         needed = int(tensor.stats.max) + 1
         fits.insert(0, f"make the layer an Embedding of at least {needed} rows")
     return BrokenRule(
-        why=f"{failed.subject} has {rows} rows, numbered 0 to {rows - 1}, and {beyond}",
+        why=f"{failed.subject} has {rows} rows, numbered 0 to {rows - 1}, but {beyond}",
         fits=tuple(fits),
     )
 
@@ -115,7 +115,7 @@ def _beyond(tensor: TensorArgument, count: int) -> str | None:
         return None
     low, high = int(tensor.stats.min), int(tensor.stats.max)
     if low < 0 and high >= count:
-        return f"{tensor.name} holds values from {low} to {high}"
+        return f"{tensor.name} has values from {low} to {high}"
     return f"the largest index is {high}" if high >= count else f"the smallest index is {low}"
 
 
@@ -128,12 +128,12 @@ def one_hot(failed: FailedOp) -> BrokenRule | None:
         return None
     fits = (f"num_classes={int(tensor.stats.max) + 1}",) if tensor.stats.min >= 0 else ()
     return BrokenRule(
-        why=f"num_classes={classes} makes classes 0 to {classes - 1}, and {beyond}", fits=fits
+        why=f"num_classes={classes} allows classes 0 to {classes - 1}, but {beyond}", fits=fits
     )
 
 
 def classes(failed: FailedOp) -> BrokenRule | None:
-    """A target is the number of a class for each prediction, or as many probabilities."""
+    """A target is a class index for each prediction, or a probability for each class."""
     tensor, target = failed["input"], failed["target"]
     if tensor is None or target is None or not tensor.shape:
         return None
@@ -145,7 +145,7 @@ def classes(failed: FailedOp) -> BrokenRule | None:
     if _is_float(target):
         return BrokenRule(
             why=f"a target of {text(wanted)} holds class indices, so it must be int64, "
-            f"and it is {target.dtype}",
+            f"not {target.dtype}",
             fits=("target.long(), if these values are class indices",),
         )
     return _class_range(failed, tensor.shape[min(1, len(tensor.shape) - 1)], target)
@@ -158,7 +158,7 @@ def _target_shape(shape: Shape) -> Shape:
 def _numbers_for_probabilities(target: TensorArgument) -> BrokenRule:
     return BrokenRule(
         why=f"a target of the input's shape {text(target.shape)} holds probabilities, so it must "
-        f"be floating point, and it is {target.dtype}",
+        f"be floating point, not {target.dtype}",
         fits=(
             "target.float(), if it holds a probability (or a one) for each class",
             "target.argmax(1), if it is one-hot",
@@ -173,13 +173,13 @@ def _other_targets(tensor: TensorArgument, target: TensorArgument, wanted: Shape
         fits.append(f"target.squeeze(-1) is {text(wanted)}")
     elif target.shape == shape[:-1] and len(shape) > 2:
         fits.append(
-            f"the classes seem to stand last; flatten both: input.flatten(0, -2) is "
+            f"the classes seem to be last; flatten both: input.flatten(0, -2) is "
             f"{text((product(shape[:-1]), shape[-1]))} and target.flatten() {product(shape[:-1])}"
         )
     why = (
         f"for input {text(shape)} ({shape[min(1, len(shape) - 1)]} classes in dimension "
         f"{min(1, len(shape) - 1)}) the target must be {text(wanted)} with class indices, or "
-        f"{text(shape)} with probabilities, and it is {text(target.shape)}"
+        f"{text(shape)} with probabilities, but it is {text(target.shape)}"
     )
     different = shape[:1] != target.shape[:1] and len(shape) > 1
     sizes = (("input", 0), ("target", 0)) if different and target.shape else ()
@@ -189,7 +189,7 @@ def _other_targets(tensor: TensorArgument, target: TensorArgument, wanted: Shape
 def _class_range(failed: FailedOp, count: int, target: TensorArgument) -> BrokenRule | None:
     ignored = first_of(failed.numbers("ignore_index"), -100)
     stats = target.stats
-    # What is ignored may be anything, and hides what else is below 0.
+    # The ignored class may have any index, and hides other values below 0.
     if stats is None or (stats.max < count and (stats.min >= 0 or int(stats.min) == ignored)):
         return None
     wrong = [int(stats.max)] if stats.max >= count else []
@@ -202,7 +202,7 @@ def _class_range(failed: FailedOp, count: int, target: TensorArgument) -> Broken
     if stats.min >= 0:
         fits.append(f"predict {int(stats.max) + 1} classes: an input with that many in dimension 1")
     return BrokenRule(
-        why=f"target has class {' and class '.join(map(str, wrong))}, and the valid classes are "
+        why=f"target has class {' and class '.join(map(str, wrong))}, but the valid classes are "
         f"0 to {count - 1}: the input has scores for {count}",
         fits=tuple(fits),
         sizes=(("input", min(1, len(failed.tensors[0].shape) - 1)),),
@@ -217,12 +217,12 @@ def probabilities(failed: FailedOp) -> BrokenRule | None:
             continue
         if tensor.stats.min < 0 or tensor.stats.max > 1:
             fits = {
-                "input": "binary_cross_entropy_with_logits takes any numbers as scores",
+                "input": "binary_cross_entropy_with_logits takes any values as scores",
                 "target": "a target of probabilities, or of zeros and ones",
             }
             return BrokenRule(
-                why=f"{name} must lie between 0 and 1, and goes from {tensor.stats.min:.4g} "
-                f"to {tensor.stats.max:.4g}",
+                why=f"{name} must be between 0 and 1, but its values range from "
+                f"{tensor.stats.min:.4g} to {tensor.stats.max:.4g}",
                 fits=(fits[name],),
             )
     return None
@@ -237,20 +237,20 @@ def along_dimension(failed: FailedOp) -> BrokenRule | None:
     if not -len(tensor.shape) <= dim < len(tensor.shape):
         return None
     if not _is_integer(index):
-        return BrokenRule(why=f"indices must be integers, and index is {index.dtype}")
+        return BrokenRule(why=f"indices must be integers, but index is {index.dtype}")
     size = tensor.shape[dim]
     beyond = _beyond(index, size)
     if beyond is None:
         return None
     return BrokenRule(
         why=f"dimension {dim} of input {text(tensor.shape)} has the indices 0 to {size - 1}, "
-        f"and {beyond}",
+        f"but {beyond}",
         sizes=(("input", dim),),
     )
 
 
 def indexing(failed: FailedOp) -> BrokenRule | None:
-    """`x[i, mask, …]`: each index fits the dimension that it stands for."""
+    """`x[i, mask, …]`: each index fits its dimension."""
     tensor = failed["input"]
     if tensor is None:
         return None
@@ -264,7 +264,7 @@ def indexing(failed: FailedOp) -> BrokenRule | None:
         of = f"dimension {dim} of {text(tensor.shape)}"
         if type(index) is int and not -size <= index < size:
             return BrokenRule(
-                why=f"{of} has the indices 0 to {size - 1}, and {index} was asked for",
+                why=f"{of} has the indices 0 to {size - 1}, not {index}",
                 sizes=(("input", dim),),
             )
         if isinstance(index, TensorArgument):
@@ -281,8 +281,8 @@ def _index_tensor(tensor: TensorArgument, index: TensorArgument, dim: int) -> Br
         if index.shape == covered:
             return None
         return BrokenRule(
-            why=f"a mask has the shape of what it selects from: that is {text(covered)} in "
-            f"{text(tensor.shape)}, and the mask is {text(index.shape)}",
+            why=f"a mask must have the shape of the dimensions it selects from: {text(covered)} of "
+            f"{text(tensor.shape)}, but the mask is {text(index.shape)}",
             sizes=((index.name, 0),) if index.shape else (),
         )
     stats = index.stats
@@ -291,13 +291,13 @@ def _index_tensor(tensor: TensorArgument, index: TensorArgument, dim: int) -> Br
     worst = int(stats.max) if stats.max >= size else int(stats.min)
     return BrokenRule(
         why=f"dimension {dim} of {text(tensor.shape)} has the indices 0 to {size - 1}, "
-        f"and {index.name} holds {worst}",
+        f"but {index.name} has {worst}",
         sizes=(("input", dim),),
     )
 
 
 def _by_dimension(failed: FailedOp, rank: int) -> Iterator[tuple[int, object]]:
-    """The indices of a subscript, each with the dimension that it stands for."""
+    """The indices of a subscript, each with its dimension."""
     indices = _indices(failed)
     taken = sum(_dimensions(index) for index in indices)
     dim = 0
@@ -322,7 +322,7 @@ def _indices(failed: FailedOp) -> list[object]:
 
 
 def _dimensions(index: object) -> int:
-    """How many dimensions of a tensor an index stands for."""
+    """How many dimensions of a tensor an index covers."""
     if index is None or index is ... or isinstance(index, bool):
         return 0
     if isinstance(index, TensorArgument) and index.dtype == "bool":
