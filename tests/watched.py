@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 import torchglass as tg
-from torchglass.analyse.graph.op_graph import op_graph
+from torchglass.analyse.graph.call_graph import op_graph
 from torchglass.api.run_files import this_run
 from torchglass.capture.watch import Watcher
 from torchglass.capture.watch.options import Options

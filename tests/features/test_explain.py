@@ -79,7 +79,7 @@ def test_the_sizes_that_it_names_really_fit() -> None:
 def test_an_image_too_small_for_a_kernel_is_told_how_large_it_must_be() -> None:
     told = story(LeNet(), torch.zeros(2, 1, 10, 10))
 
-    assert "the window of conv2 (Conv2d) covers 5×5, more than the 3×3" in told
+    assert "the window of conv2 (Conv2d) covers 5×5, but its input is only 3×3" in told
     assert "make the model's input x 2×1×14×14 or larger" in told
     assert "the window of conv2" not in story(LeNet(), torch.zeros(2, 1, 14, 14))
 
@@ -87,7 +87,7 @@ def test_an_image_too_small_for_a_kernel_is_told_how_large_it_must_be() -> None:
 def test_a_forgotten_channel_is_offered_to_be_added() -> None:
     told = story(LeNet(), torch.zeros(32, 28, 28))
 
-    assert "takes 1 channel, and its input 32×28×28 has 32 in dimension 0" in told
+    assert "takes 1 channel, but its input 32×28×28 has 32 in dimension 0" in told
     assert "input.unsqueeze(1) is 32×1×28×28" in told
 
 
@@ -158,14 +158,14 @@ def test_an_index_beyond_the_table_is_named() -> None:
 
     told = story(model, torch.tensor([[1, 12]]))
 
-    assert "module 0 (Embedding) has 10 rows, numbered 0 to 9, and the largest index is 12" in told
+    assert "module 0 (Embedding) has 10 rows, numbered 0 to 9, but the largest index is 12" in told
     assert "make the layer an Embedding of at least 13 rows" in told
 
 
 def test_classes_counted_from_one_are_recognised() -> None:
     told = story(nn.CrossEntropyLoss(), torch.zeros(3, 4), torch.tensor([1, 2, 4]))
 
-    assert "target has class 4, and the valid classes are 0 to 3: the input has scores" in told
+    assert "target has class 4, but the valid classes are 0 to 3: the input has scores" in told
     assert "target - 1 goes to 3" in told
 
 
@@ -175,7 +175,7 @@ def test_a_residual_of_another_size_is_traced_to_both_of_its_makers() -> None:
 
     told = story(Does(forward, wide=nn.Linear(4, 6), narrow=nn.Linear(4, 5)), torch.zeros(2, 4))
 
-    assert "left 2×6 and right 2×5 cannot be stretched to one shape" in told
+    assert "left 2×6 and right 2×5 cannot be broadcast" in told
     assert "the 6 of left was set by linear_1_1 in wide (Linear(4→6))" in told
     assert "the 5 of right was set by linear_2_2 in narrow (Linear(4→5))" in told
 
@@ -202,7 +202,7 @@ def test_a_single_example_in_training_is_told_to_be_too_few() -> None:
 
     told = story(model, torch.zeros(1, 3))
 
-    assert "has a single value for each channel" in told
+    assert "has a single value per channel" in told
     assert "call model.eval() first" in told
     assert explain(model.eval(), torch.zeros(1, 3)).ok
 
@@ -215,14 +215,14 @@ def test_a_check_in_torchs_own_python_code_is_explained_like_an_op() -> None:
 
     assert "rnn, LSTM(8, 5)" in told
     assert "raised by torch's own Python code" in told
-    assert "rnn (LSTM) has input_size=8, and the last dimension of its input 2×3×4 is 4" in told
+    assert "rnn (LSTM) has input_size=8, but the last dimension of its input 2×3×4 is 4" in told
     assert "was set by linear_1_1 in embed (Linear(6→4))" in told
 
 
 def test_what_a_lstm_returns_is_not_what_a_linear_takes() -> None:
     told = story(nn.Sequential(nn.LSTM(8, 4), nn.Linear(4, 2)), torch.zeros(2, 3, 8))
 
-    assert "linear takes a tensor as its input, and was given a tuple" in told
+    assert "linear takes a tensor as its input, but got a tuple" in told
     assert "pass input[0], which is 2×3×4" in told
 
 
@@ -402,7 +402,7 @@ class Positions(nn.Module):
 def test_a_sequence_that_is_too_long_is_told_how_long_it_may_be(way: str, why: str) -> None:
     told = str(tg.explain(Positions(way), torch.zeros(2, 20, dtype=torch.long)))
 
-    assert f"the model takes {why}, and input x 2×20 has 20" in told
+    assert f"the model takes {why}, but input x 2×20 has 20" in told
     assert "cut the input to 16: x[:, :16]" in told
     assert "expand(" not in told.partition("What would fit here")[2]
 
@@ -410,7 +410,7 @@ def test_a_sequence_that_is_too_long_is_told_how_long_it_may_be(way: str, why: s
 def test_a_token_beyond_the_vocabulary_is_no_sequence_that_is_too_long() -> None:
     told = str(tg.explain(Positions("sliced"), torch.full((2, 5), 100)))
 
-    assert "tokens (Embedding) has 100 rows, numbered 0 to 99, and the largest index is 100" in told
+    assert "tokens (Embedding) has 100 rows, numbered 0 to 99, but the largest index is 100" in told
     assert "at most" not in told
 
 
@@ -432,11 +432,11 @@ def test_features_that_do_not_go_together_are_no_length() -> None:
 @pytest.mark.parametrize(
     ("target", "options", "why"),
     [
-        ([0, 3], {}, "target has class 3, and the valid classes are 0 to 2"),
-        ([0, -1], {}, "target has class -1, and the valid classes are 0 to 2"),
-        ([7, -1], {}, "target has class 7 and class -1, and the valid classes are 0 to 2"),
-        ([7, -1], {"ignore_index": -1}, "target has class 7, and the valid classes are 0 to 2"),
-        ([0.0, 1.0], {}, "holds class indices, so it must be int64, and it is float32"),
+        ([0, 3], {}, "target has class 3, but the valid classes are 0 to 2"),
+        ([0, -1], {}, "target has class -1, but the valid classes are 0 to 2"),
+        ([7, -1], {}, "target has class 7 and class -1, but the valid classes are 0 to 2"),
+        ([7, -1], {"ignore_index": -1}, "target has class 7, but the valid classes are 0 to 2"),
+        ([0.0, 1.0], {}, "holds class indices, so it must be int64, not float32"),
         ([0, 1, 2], {}, "the target must be (2,) with class indices"),
         ([[1, 0, 0], [0, 1, 0]], {}, "holds probabilities, so it must be floating point"),
     ],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import add, attrgetter, sub
 
 from torchglass.records.model import Model, Module, ModuleId, Slot, TensorId
 
@@ -32,26 +33,14 @@ class Counts:
         return self.parameter_bytes + self.buffer_bytes
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.parameters + other.parameters,
-            self.trainable + other.trainable,
-            self.buffers + other.buffers,
-            self.parameter_bytes + other.parameter_bytes,
-            self.trainable_bytes + other.trainable_bytes,
-            self.buffer_bytes + other.buffer_bytes,
-        )
+        return Counts(*map(add, _numbers(self), _numbers(other)))
 
     def __sub__(self, other: Counts) -> Counts:
-        return Counts(
-            self.parameters - other.parameters,
-            self.trainable - other.trainable,
-            self.buffers - other.buffers,
-            self.parameter_bytes - other.parameter_bytes,
-            self.trainable_bytes - other.trainable_bytes,
-            self.buffer_bytes - other.buffer_bytes,
-        )
+        return Counts(*map(sub, _numbers(self), _numbers(other)))
 
 
+COUNT_FIELDS = tuple(field.name for field in fields(Counts))
+_numbers = attrgetter(*COUNT_FIELDS)
 NOTHING = Counts()
 
 

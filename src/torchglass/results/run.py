@@ -29,8 +29,8 @@ from torchglass.records.run import RunRecord, RunStatus, Session
 from torchglass.records.series import FIELDS, Points, Series
 from torchglass.records.tensors import Histogram, Histograms
 from torchglass.results import ranks
+from torchglass.results.files import open_readers
 from torchglass.results.ranks import RankReport, RanksReader
-from torchglass.results.run_files import open_readers
 from torchglass.store.file_reader import FileReader
 from torchglass.tables.export import csv_text, written
 

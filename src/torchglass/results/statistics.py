@@ -13,10 +13,9 @@ from torchglass.records.calls import FLAT_NAMES, ForwardStats, Level, ModuleStat
 from torchglass.records.json_data import nan_as_none, to_json_data
 from torchglass.results.report import Report
 from torchglass.tables.export import HtmlRow, tree_fragment, typed_shape
-from torchglass.tables.text import Column, TextColumn, column_texts, framed, wrapped
+from torchglass.tables.text import Column, TextColumn, column_texts, ends, framed, wrapped
 from torchglass.targets.names import near
 from torchglass.views.formats import first_shape, format_ns, format_share, harmless, plural, shorten
-from torchglass.views.model_text import ends
 
 if TYPE_CHECKING:
     import torch

@@ -220,9 +220,9 @@ class Trace(Sequence[Op]):
     def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
         """Keep it in a file, for `load_trace`; its tensors go to a second file beside it."""
         # Imported where it is needed: the first trace of a process waits for all imports.
-        from torchglass.results import trace_files
+        from torchglass.results import files
 
-        return trace_files.save(self, Path(path), overwrite=overwrite)
+        return files.save(self, Path(path), overwrite=overwrite)
 
     def list_saved_only(self) -> None:
         """List only the ops whose tensors were saved: in print, by place and by name.
@@ -397,11 +397,11 @@ class Trace(Sequence[Op]):
         return ops if not self._saved_only else tuple(ops[op] for op in self.anatomy.listed)
 
     def __str__(self) -> str:
-        from torchglass.views.trace_text import log_text, trace_text
+        from torchglass.views.trace_text import trace_text
 
+        seed, saved = self.random_seed, frozenset(self.saved_tensors)
         # Only `log_forward_pass` seeds the pass, and what it prints is TorchLens's log.
-        text = trace_text if self.random_seed is None else log_text
-        return text(self.anatomy, self.model, frozenset(self.saved_tensors), self.random_seed)
+        return trace_text(self.anatomy, self.model, saved, seed, as_log=seed is not None)
 
     def __repr__(self) -> str:
         return f"<trace of {self.record.model}: {len(self)} ops, {len(self.calls)} module calls>"
@@ -412,14 +412,14 @@ class Trace(Sequence[Op]):
         return trace_fragment(self.anatomy, self.model, frozenset(self.saved_tensors))
 
     def __getstate__(self) -> dict[str, Any]:
-        from torchglass.results import trace_files
+        from torchglass.results import files
 
-        return trace_files.pickled(self, output=self._kept_output())
+        return files.pickled(self, output=self._kept_output())
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        from torchglass.results import trace_files
+        from torchglass.results import files
 
-        self.__dict__.update(trace_files.unpickled(state))
+        self.__dict__.update(files.unpickled(state))
 
     def _kept_output(self) -> Any:
         """What the model returned, unless the tensors tell it anyway."""
@@ -439,9 +439,9 @@ class Trace(Sequence[Op]):
 
 def load_trace(path: str | PathLike[str]) -> Trace:
     """A trace that `Trace.save` kept. It runs no code of the file's, and needs no model."""
-    from torchglass.results import trace_files
+    from torchglass.results import files
 
-    stored, loaded = trace_files.load(Path(path))
+    stored, loaded = files.load(Path(path))
     trace = Trace(lambda: loaded, lambda: stored.model, random_seed=stored.random_seed)
     if stored.saved_only:
         trace.list_saved_only()

@@ -290,6 +290,14 @@ def note_lines(notes: Iterable[str], room: int | None = None) -> list[str]:
     return [line for note in notes for line in wrapped(f"{note}.", room, before="Note: ")]
 
 
+def ends(items: Sequence[R], most: int) -> tuple[Sequence[R], int, Sequence[R]]:
+    """The beginning of a long list, how many are left out of its middle, and its end."""
+    if len(items) <= most:
+        return items, 0, ()
+    half = most // 2
+    return items[:half], len(items) - 2 * half, items[-half:]
+
+
 def left_out(every: Sequence[object], shown: Sequence[object]) -> list[str]:
     """A line that says how many are not shown, if any."""
     count = len(every) - len(shown)

@@ -1,4 +1,4 @@
-"""What a summary or a trace says about the whole model, and the model as a tree.
+"""The facts and notes of a summary, and the model as a tree.
 
 ResNet(
 ├── 11.7M parameters
@@ -10,14 +10,11 @@ ResNet(
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchglass.analyse.summary import SummaryReport, SummaryRow
-from torchglass.analyse.trace import TraceStructure, parameters_of
 from torchglass.records.model import FilePart, Model
-from torchglass.records.tensors import TensorSpec
-from torchglass.records.trace import OpId
 from torchglass.tables.text import Fact, guides, missing_note, name_text, shortened, wrapped
 from torchglass.views.formats import (
     NOT_RUN,
@@ -42,13 +39,30 @@ def facts(report: SummaryReport) -> list[Fact]:
 
 def notes(report: SummaryReport) -> list[str]:
     """Notes on other contents of the file, shared tensors, folded rows and problems."""
+    model = report.model
+    tied = [
+        f"tied: {harmless(first)} = {harmless(' = '.join(others))}"
+        for first, *others in model.tied.values()
+    ]
+    aliases = [
+        f"alias: {harmless(one.path)} is {harmless(model[one.alias_of].path or 'the model itself')}"
+        for one in model.modules
+        if one.alias_of is not None
+    ]
+    problems = [
+        f"problem: {harmless(one.path or model.name)}: {harmless(one.problem)}"
+        for one in model.modules
+        if one.problem
+    ]
+    is_folded = any(row.module.children and len(row.members) > 1 for row in report.rows)
+    folded = ["folded: a row of several modules shows the inside of the first one"] * is_folded
     return [
-        *also_in_file(report.model),
-        *_few(_tied(report), "tied weights"),
-        *_few(_aliases(report), "aliases"),
-        *_folds(report),
+        *also_in_file(model),
+        *_few(tied, "tied weights"),
+        *_few(aliases, "aliases"),
+        *folded,
         *_signs(report),
-        *_few(_problems(report), "problems"),
+        *_few(problems, "problems"),
     ]
 
 
@@ -119,25 +133,6 @@ def _part(count: int, whole: int) -> str:
     return f"{_number(count)}, {share}"
 
 
-def _tied(report: SummaryReport) -> Iterator[str]:
-    for first, *others in report.model.tied.values():
-        yield f"tied: {harmless(first)} = {harmless(' = '.join(others))}"
-
-
-def _aliases(report: SummaryReport) -> Iterator[str]:
-    model = report.model
-    for module in model.modules:
-        if module.alias_of is not None:
-            first = model[module.alias_of].path or "the model itself"
-            yield f"alias: {harmless(module.path)} is {harmless(first)}"
-
-
-def _folds(report: SummaryReport) -> Iterator[str]:
-    folded = (row for row in report.rows if len(row.members) > 1)
-    if any(row.module.children for row in folded):
-        yield "folded: a row of several modules shows the inside of the first one"
-
-
 def _signs(report: SummaryReport) -> Iterator[str]:
     """What the signs in the rows mean."""
     if report.ran and any(not row.calls and row.module.alias_of is None for row in report.rows):
@@ -146,66 +141,9 @@ def _signs(report: SummaryReport) -> Iterator[str]:
         yield "+1: one more output tensor"
 
 
-def _problems(report: SummaryReport) -> Iterator[str]:
-    for module in report.model.modules:
-        if module.problem:
-            where = harmless(module.path or report.model.name)
-            yield f"problem: {where}: {harmless(module.problem)}"
-
-
-def _few(lines: Iterable[str], what: str) -> list[str]:
-    every = list(lines)
-    if len(every) <= _MOST_NOTES:
-        return every
-    return [*every[:_MOST_NOTES], f"… and {len(every) - _MOST_NOTES} more {what}"]
-
-
-T = TypeVar("T")
-
-Saved = Collection[tuple[OpId, int]]
-"""The tensors that were saved, by number of the op and of its output."""
-
-
-def structure(anatomy: TraceStructure, model: Model) -> str:
-    """The shape of the graph, and how many modules the model has."""
-    loops = anatomy.loops
-    kind = f"recurrent (at most {loops} loops)" if loops > 1 else "purely feedforward"
-    branching = "with branching" if anatomy.is_branching else "without branching"
-    modules = sum(module.alias_of is None for module in model.modules) - 1
-    return f"{kind}, {branching}; {modules} total modules"
-
-
-def tensors(anatomy: TraceStructure, saved: Saved) -> str:
-    """How many tensors the pass made, and how many of them are here."""
-    specs = {
-        (op.id, index): value.spec
-        for op in anatomy.record.ops
-        for index, value in enumerate(op.outputs)
-    }
-    kept = [specs[key] for key in saved if key in specs]
-    return f"{_sum(specs.values())} computed in forward pass; {_sum(kept)} saved"
-
-
-def parameters(anatomy: TraceStructure) -> str:
-    """How many ops used parameters, and how much those are, each counted once."""
-    operations = sum(bool(parameters_of(op)) for op in anatomy.record.ops)
-    specs = anatomy.parameters.values()
-    elements = sum(spec.elements for spec in specs)
-    size = format_bytes(sum(spec.bytes for spec in specs))
-    return f"{operations} parameter operations ({elements} params total; {size})"
-
-
-def ends(items: Sequence[T], most: int) -> tuple[Sequence[T], int, Sequence[T]]:
-    """The beginning of a long list, how many are left out of its middle, and its end."""
-    if len(items) <= most:
-        return items, 0, ()
-    half = most // 2
-    return items[:half], len(items) - 2 * half, items[-half:]
-
-
-def _sum(specs: Collection[TensorSpec]) -> str:
-    size = format_bytes(sum(spec.bytes for spec in specs))
-    return f"{plural(len(specs), 'tensor')} ({size})"
+def _few(lines: list[str], what: str) -> list[str]:
+    more = len(lines) - _MOST_NOTES
+    return [*lines[:_MOST_NOTES], f"… and {more} more {what}"] if more > 0 else lines
 
 
 NO_TENSOR = "no tensor"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -12,7 +12,7 @@ from torchglass.records.model import Model, Module
 from torchglass.records.tensors import Stats, TensorSpec
 from torchglass.records.trace import CallRecord, OpId, OpRecord
 from torchglass.tables.export import html_text, stylesheet
-from torchglass.tables.text import TextColumn, fitted, lined_up
+from torchglass.tables.text import TextColumn, ends, fitted, lined_up
 from torchglass.views.formats import (
     first_shape,
     format_bytes,
@@ -20,10 +20,13 @@ from torchglass.views.formats import (
     format_ns,
     format_shape,
     harmless,
+    plural,
     shape_text,
     sparkline,
 )
-from torchglass.views.model_text import Saved, ends, parameters, structure, tensors
+
+Saved = Collection[tuple[OpId, int]]
+"""The tensors that were saved, by number of the op and of its output."""
 
 _WIDTH = 72
 """Terminal cells of a line of an op, which is indented by two tabs of four."""
@@ -34,33 +37,30 @@ _MOST_LINES = 200
 
 
 def trace_text(
-    anatomy: TraceStructure, model: Model, saved: Saved, random_seed: int | None = None
+    anatomy: TraceStructure,
+    model: Model,
+    saved: Saved,
+    random_seed: int | None = None,
+    *,
+    as_log: bool = False,
 ) -> str:
-    """The structure of a pass, its tensors, parameters, and each op with its shape and module."""
-    marked = bool(saved) and any((op, 0) not in saved for op in anatomy.listed)
-    return "\n".join(
-        [
-            *_beginning(anatomy, model, saved, random_seed),
-            _heading(anatomy, marked, "Operations"),
-            *_operations(anatomy, saved if marked else ()),
-        ]
-    )
+    """The structure of a pass, its tensors, parameters, and each op with its shape and module.
 
-
-def log_text(
-    anatomy: TraceStructure, model: Model, saved: Saved, random_seed: int | None = None
-) -> str:
-    """The same as TorchLens prints it: the modules, then the layers by their labels alone."""
-    marked = bool(saved) and any((op, 0) not in saved for op in anatomy.listed)
-    return "\n".join(
-        [
-            *_beginning(anatomy, model, saved, random_seed),
-            "\tModule Hierarchy:",
-            *_cut(list(_hierarchy(model, model.root, "\t\t"))),
-            _heading(anatomy, marked, "Layers"),
-            *_cut(list(_layers(anatomy, saved if marked else ()))),
+    With `as_log`, as TorchLens prints it: the modules, then the layers by their labels alone.
+    """
+    is_marked = bool(saved) and any((op, 0) not in saved for op in anatomy.listed)
+    starred = {op for op, _ in saved} if is_marked else set()
+    lines = list(_beginning(anatomy, model, saved, random_seed))
+    if not as_log:
+        lines += [_heading(anatomy, is_marked, "Operations"), *_operations(anatomy, starred)]
+    else:
+        lines += ["\tModule Hierarchy:", *_cut(list(_hierarchy(model, model.root, "\t\t")))]
+        layers = [
+            f"\t\t{place}: {anatomy.labels[op]} {'*' if op in starred else ''}"
+            for place, op in enumerate(anatomy.listed)
         ]
-    )
+        lines += [_heading(anatomy, is_marked, "Layers"), *_cut(layers)]
+    return "\n".join(lines)
 
 
 def _beginning(
@@ -70,14 +70,48 @@ def _beginning(
     yield f"Log of {harmless(record.model)} forward pass:"
     if record.error:
         yield f"\tStopped by an error: {harmless(record.error)}"
-    yield f"\tModel structure: {structure(anatomy, model)}."
-    yield f"\t{tensors(anatomy, saved)}."
-    yield f"\t{parameters(anatomy)}."
+    yield f"\tModel structure: {_structure(anatomy, model)}."
+    yield f"\t{_tensors(anatomy, saved)}."
+    yield f"\t{_parameter_ops(anatomy)}."
     if random_seed is not None:
         yield f"\tRandom seed: {random_seed}"
     yield f"\tTime elapsed: {(record.end_ns - record.start_ns) / 1e9:.3f}s"
     for note in record.notes:
         yield f"\tNote: {note}."
+
+
+def _structure(anatomy: TraceStructure, model: Model) -> str:
+    """The shape of the graph, and how many modules the model has."""
+    loops = anatomy.loops
+    kind = f"recurrent (at most {loops} loops)" if loops > 1 else "purely feedforward"
+    branching = "with branching" if anatomy.is_branching else "without branching"
+    modules = sum(module.alias_of is None for module in model.modules) - 1
+    return f"{kind}, {branching}; {modules} total modules"
+
+
+def _tensors(anatomy: TraceStructure, saved: Saved) -> str:
+    """How many tensors the pass made, and how many of them are here."""
+    specs = {
+        (op.id, index): value.spec
+        for op in anatomy.record.ops
+        for index, value in enumerate(op.outputs)
+    }
+    kept = [specs[key] for key in saved if key in specs]
+    return f"{_sum(specs.values())} computed in forward pass; {_sum(kept)} saved"
+
+
+def _parameter_ops(anatomy: TraceStructure) -> str:
+    """How many ops used parameters, and how much those are, each counted once."""
+    operations = sum(bool(parameters_of(op)) for op in anatomy.record.ops)
+    specs = anatomy.parameters.values()
+    elements = sum(spec.elements for spec in specs)
+    size = format_bytes(sum(spec.bytes for spec in specs))
+    return f"{operations} parameter operations ({elements} params total; {size})"
+
+
+def _sum(specs: Collection[TensorSpec]) -> str:
+    size = format_bytes(sum(spec.bytes for spec in specs))
+    return f"{plural(len(specs), 'tensor')} ({size})"
 
 
 def _heading(anatomy: TraceStructure, marked: bool, what: str) -> str:
@@ -87,20 +121,17 @@ def _heading(anatomy: TraceStructure, marked: bool, what: str) -> str:
     return f"\t{what} ({left_out} without a saved tensor left out):" if left_out else f"\t{what}:"
 
 
-def _operations(anatomy: TraceStructure, marked: Saved) -> list[str]:
+def _operations(anatomy: TraceStructure, starred: set[OpId]) -> list[str]:
     """A line for each op: its index, its label, the shape of its output, the module it ran in."""
     places = list(enumerate(anatomy.listed))
     first, left_out, last = ends(places, _MOST_OPERATIONS)
     shown = [*first, *last]
     if not shown:
         return []
-    starred = {op for op, _ in marked}
     ops = [anatomy.record.ops[op] for _, op in shown]
     columns = [
         TextColumn([str(place) for place, _ in shown]),
-        TextColumn(
-            ["*" if op in starred else " " for _, op in shown] if marked else [""] * len(shown)
-        ),
+        TextColumn(["*" if op in starred else " " * bool(starred) for _, op in shown]),
         TextColumn([str(anatomy.labels[op]) for _, op in shown], right=False),
         TextColumn([first_shape(op.outputs) for op in ops], right=False),
         TextColumn([_module(anatomy, op) for _, op in shown], right=False),
@@ -143,12 +174,6 @@ def _wrapped(paths: Sequence[str], indent: str) -> Iterator[str]:
         yield indent + ", ".join(paths[start : start + _PATHS_A_LINE]) + after
 
 
-def _layers(anatomy: TraceStructure, marked: Saved) -> Iterator[str]:
-    starred = {op for op, _ in marked}
-    for place, op in enumerate(anatomy.listed):
-        yield f"\t\t{place}: {anatomy.labels[op]} {'*' if op in starred else ''}"
-
-
 _MOST_OUTPUTS = 4
 _MOST_NAMES = 20
 
@@ -166,7 +191,8 @@ class TensorPreview:
 def op_line(anatomy: TraceStructure, id: OpId) -> str:
     """An op's label, its outputs and its module."""
     op = anatomy.record.ops[id]
-    made = ", ".join(_brief(value.spec) for value in op.outputs[:_MOST_OUTPUTS])
+    specs = (value.spec for value in op.outputs[:_MOST_OUTPUTS])
+    made = ", ".join(f"{shape_text(spec)} {spec.dtype}" for spec in specs)
     calls = anatomy.modules(id)
     where = f" in {harmless(anatomy.call_name(calls[-1]))}" if calls else ""
     return f"<{anatomy.labels[id]}: {made}{where}>"
@@ -197,15 +223,11 @@ def op_text(
             f"\tLookup keys: {', '.join(map(str, _keys(anatomy, id)))}",
             *_values("Values", list(looks.values())[:_MOST_OUTPUTS]),
             *_values("Gradient", [gradient] if gradient else []),
-            *_arguments(op),
+            *([f"\tArguments: {harmless(settings_text(op))}"] if op.settings else []),
             *_relatives(anatomy, id),
             *_source(op, code),
         ]
     )
-
-
-def _brief(spec: TensorSpec) -> str:
-    return f"{shape_text(spec)} {spec.dtype}"
 
 
 def _outputs(op: OpRecord, looks: Mapping[int, TensorPreview]) -> Iterator[str]:
@@ -288,11 +310,6 @@ def _numbers(stats: Stats) -> str:
     )
 
 
-def _arguments(op: OpRecord) -> Iterator[str]:
-    if op.settings:
-        yield f"\tArguments: {harmless(settings_text(op))}"
-
-
 def _relatives(anatomy: TraceStructure, id: OpId) -> Iterator[str]:
     for title, relatives in (
         ("Shares parents with", anatomy.siblings(id)),
@@ -336,9 +353,9 @@ def trace_fragment(anatomy: TraceStructure, model: Model, saved: Saved) -> str:
     """What the pass was, and a row for each of its ops."""
     record = anatomy.record
     facts = (
-        structure(anatomy, model),
-        tensors(anatomy, saved),
-        parameters(anatomy),
+        _structure(anatomy, model),
+        _tensors(anatomy, saved),
+        _parameter_ops(anatomy),
         f"{format_ns(record.end_ns - record.start_ns)} elapsed",
     )
     heads = "".join(f'<th class="{kind}">{title}</th>' for title, kind in _HEADINGS)

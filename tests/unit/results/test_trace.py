@@ -18,8 +18,8 @@ from torchglass.blocks import collector_paused
 from torchglass.errors import LookupFailedError, StoreError, ViewError
 from torchglass.records.model import Model
 from torchglass.records.trace import OpId
+from torchglass.results.files import LoadedPass
 from torchglass.results.trace import Trace, load_trace
-from torchglass.results.trace_files import LoadedPass
 
 UNSAVED = LoadedPass(make.trace([make.op(0, "x", kind="input")]), {}, {})
 CHAIN = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4))

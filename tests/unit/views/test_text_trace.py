@@ -6,7 +6,7 @@ from tests import make
 from torchglass.analyse.trace import TraceStructure
 from torchglass.records.tensors import Stats
 from torchglass.records.trace import OpId, SourceLine
-from torchglass.views.trace_text import TensorPreview, log_text, op_line, op_text
+from torchglass.views.trace_text import TensorPreview, op_line, op_text, trace_text
 
 WEIGHT = {"fc.weight": (3, 3), "fc.bias": (3,)}
 OPS = (
@@ -31,7 +31,7 @@ def anatomy() -> TraceStructure:
 
 
 def test_a_recurrent_pass_says_how_often_it_loops(anatomy: TraceStructure) -> None:
-    assert log_text(anatomy, MODEL, ALL).splitlines() == [
+    assert trace_text(anatomy, MODEL, ALL, as_log=True).splitlines() == [
         "Log of Net forward pass:",
         "\tModel structure: recurrent (at most 2 loops), without branching; 1 total modules.",
         "\t5 tensors (120 B) computed in forward pass; 5 tensors (120 B) saved.",
@@ -51,19 +51,19 @@ def test_a_recurrent_pass_says_how_often_it_loops(anatomy: TraceStructure) -> No
 def test_a_branching_pass_says_so() -> None:
     ops = [make.op(0, "x", kind="input"), make.op(1, "relu", 0), make.op(2, "add", 0, 1)]
 
-    text = log_text(TraceStructure(make.trace(ops)), MODEL, frozenset())
+    text = trace_text(TraceStructure(make.trace(ops)), MODEL, frozenset(), as_log=True)
 
     assert "purely feedforward, with branching; 1 total modules." in text
 
 
 def test_a_known_random_seed_is_shown(anatomy: TraceStructure) -> None:
-    lines = log_text(anatomy, MODEL, ALL, random_seed=3210097511).splitlines()
+    lines = trace_text(anatomy, MODEL, ALL, random_seed=3210097511, as_log=True).splitlines()
 
     assert lines[4:6] == ["\tRandom seed: 3210097511", "\tTime elapsed: 0.250s"]
 
 
 def test_saved_layers_are_marked_where_some_are_not(anatomy: TraceStructure) -> None:
-    text = log_text(anatomy, MODEL, frozenset({(OpId(2), 0)}))
+    text = trace_text(anatomy, MODEL, frozenset({(OpId(2), 0)}), as_log=True)
 
     assert "computed in forward pass; 1 tensor (24 B) saved." in text
     assert "\tLayers (* where the tensor is saved):\n\t\t0: input_1_0 \n" in text
@@ -73,7 +73,7 @@ def test_saved_layers_are_marked_where_some_are_not(anatomy: TraceStructure) -> 
 def test_a_pass_that_raised_says_what(anatomy: TraceStructure) -> None:
     record = make.trace(OPS, CALLS, error="RuntimeError: shapes\ndo not fit")
 
-    second = log_text(TraceStructure(record), MODEL, ALL).splitlines()[1]
+    second = trace_text(TraceStructure(record), MODEL, ALL, as_log=True).splitlines()[1]
 
     assert second == "\tStopped by an error: RuntimeError: shapes\\ndo not fit"
 
@@ -81,7 +81,9 @@ def test_a_pass_that_raised_says_what(anatomy: TraceStructure) -> None:
 def test_a_long_list_of_layers_is_cut_in_the_middle() -> None:
     ops = [make.op(number, "relu") for number in range(1_000)]
 
-    lines = log_text(TraceStructure(make.trace(ops)), MODEL, frozenset()).splitlines()
+    lines = trace_text(
+        TraceStructure(make.trace(ops)), MODEL, frozenset(), as_log=True
+    ).splitlines()
 
     layers = lines[lines.index("\tLayers:") + 1 :]
     assert len(layers) == 201
@@ -98,7 +100,7 @@ def test_modules_are_indented_below_theirs_and_leaves_share_lines() -> None:
     many = {"children": {str(number): leaf for number in range(9)}}
     model = make.model({"children": {"stem": leaf, "block": block, "many": many}})
 
-    text = log_text(TraceStructure(make.trace(())), model, frozenset())
+    text = trace_text(TraceStructure(make.trace(())), model, frozenset())
 
     assert text.partition("\tModule Hierarchy:\n")[2].partition("\tLayers:")[0].splitlines() == [
         "\t\tstem",

@@ -25,19 +25,9 @@ _VIEWS = frozenset(
 )
 _COMMUTATIVE = frozenset(
     {
-        *(
-            "add",
-            "and",
-            "bitwiseand",
-            "bitwiseor",
-            "bitwisexor",
-            "eq",
-            "iadd",
-            "imul",
-            "logicaland",
-        ),
-        *("logicalor", "logicalxor", "maximum", "minimum", "mul", "multiply", "ne", "or", "radd"),
-        *("rmul", "xor"),
+        *("add", "and", "bitwiseand", "bitwiseor", "bitwisexor", "eq", "iadd", "imul"),
+        *("logicaland", "logicalor", "logicalxor", "maximum", "minimum", "mul", "multiply", "ne"),
+        *("or", "radd", "rmul", "xor"),
     }
 )
 

@@ -16,7 +16,7 @@ from torchglass.views.formats import format_bytes, format_count, format_share, f
 from torchglass.views.graph import labels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NodeColors:
     """The colours of one kind of node."""
 
@@ -49,38 +49,24 @@ class Palette:
     """From low to high."""
 
 
-LIGHT = Palette(
-    ground="#ffffff",
-    text="#1b1f24",
-    dim="#4d5661",
-    edge="#5c6470",
-    op=NodeColors(fill="#ffffff", line="#7a838f"),
-    parameters=NodeColors(fill="#dfe3e9", line="#59626e"),
-    input=NodeColors(fill="#cdeee2", line="#008a70"),
-    output=NodeColors(fill="#fcdcc8", line="#93400f"),
-    buffer=NodeColors(fill="#fbf3d0", line="#8a8000"),
-    failure=NodeColors(fill="#fbd3e6", line="#7a0a4e"),
-    boxes=("#f5f7fa", "#e9eef5"),
-    box_line="#a3adba",
-    repeat="#0a5f9c",
-    ramp=("#f2f7fd", "#0b4f94"),
-)
-DARK = Palette(
-    ground="#14171c",
-    text="#e8eaed",
-    dim="#aab3bf",
-    edge="#98a2b0",
-    op=NodeColors(fill="#1d2229", line="#8792a1"),
-    parameters=NodeColors(fill="#3a424e", line="#a4afbd"),
-    input=NodeColors(fill="#0d4335", line="#5fe0bb"),
-    output=NodeColors(fill="#56290c", line="#f3a04e"),
-    buffer=NodeColors(fill="#443b0d", line="#f7e34a"),
-    failure=NodeColors(fill="#5a0f3a", line="#f9429e"),
-    boxes=("#1a1e25", "#21262f"),
-    box_line="#566070",
-    repeat="#3fa9ec",
-    ramp=("#1b222c", "#8cc8ff"),
-)
+_COLOURS: Mapping[str, tuple[Any, Any]] = {
+    "ground": ("#ffffff", "#14171c"),
+    "text": ("#1b1f24", "#e8eaed"),
+    "dim": ("#4d5661", "#aab3bf"),
+    "edge": ("#5c6470", "#98a2b0"),
+    "op": (NodeColors("#ffffff", "#7a838f"), NodeColors("#1d2229", "#8792a1")),
+    "parameters": (NodeColors("#dfe3e9", "#59626e"), NodeColors("#3a424e", "#a4afbd")),
+    "input": (NodeColors("#cdeee2", "#008a70"), NodeColors("#0d4335", "#5fe0bb")),
+    "output": (NodeColors("#fcdcc8", "#93400f"), NodeColors("#56290c", "#f3a04e")),
+    "buffer": (NodeColors("#fbf3d0", "#8a8000"), NodeColors("#443b0d", "#f7e34a")),
+    "failure": (NodeColors("#fbd3e6", "#7a0a4e"), NodeColors("#5a0f3a", "#f9429e")),
+    "boxes": (("#f5f7fa", "#e9eef5"), ("#1a1e25", "#21262f")),
+    "box_line": ("#a3adba", "#566070"),
+    "repeat": ("#0a5f9c", "#3fa9ec"),
+    "ramp": (("#f2f7fd", "#0b4f94"), ("#1b222c", "#8cc8ff")),
+}
+LIGHT = Palette(**{name: light for name, (light, _) in _COLOURS.items()})
+DARK = Palette(**{name: dark for name, (_, dark) in _COLOURS.items()})
 
 
 def mix(palette: Palette, share: float) -> str:
@@ -127,20 +113,8 @@ _MARGINS = {"ellipse": "0.01,0", "box3d": "0.11,0.09"}
 
 _LAYOUT_ATTRIBUTES = frozenset(
     (
-        "rankdir",
-        "ranksep",
-        "nodesep",
-        "splines",
-        "concentrate",
-        "ordering",
-        "newrank",
-        "compound",
-        "clusterrank",
-        "nslimit",
-        "nslimit1",
-        "mclimit",
-        "searchsize",
-        "maxiter",
+        *("rankdir", "ranksep", "nodesep", "splines", "concentrate", "ordering", "newrank"),
+        *("compound", "clusterrank", "nslimit", "nslimit1", "mclimit", "searchsize", "maxiter"),
         "remincross",
     )
 )
@@ -192,7 +166,6 @@ class GraphStyle:
         return not _LAYOUT_ATTRIBUTES.isdisjoint(self._overrides.graph)
 
     def of_graph(self) -> Attributes:
-        """The attributes of the graph."""
         palette = self.palette
         return {
             "bgcolor": palette.ground,
@@ -203,7 +176,6 @@ class GraphStyle:
         }
 
     def of_node(self, node: Node) -> Attributes:
-        """The attributes of a node."""
         ink = self._ink(node)
         lines = list(labels.node_lines(node, self.graph.pass_info.error))
         if node.kind in ("op", "call") and self.measure(node.detail.cost):
@@ -226,9 +198,10 @@ class GraphStyle:
         }
 
     def of_edge(self, edge: Edge) -> Attributes:
-        """The attributes of an edge."""
         failed = edge.target in self._failed
         lines = "\n".join(labels.edge_lines(edge))
+        # Graphviz puts a label directly next to its edge.
+        padded = "\n".join(f"  {line}  " for line in lines.split("\n"))
         way = f"{self.names[edge.source]} → {self.names[edge.target]}"
         return {
             "tooltip": _hint(f"{way}\n{lines}".rstrip()),
@@ -239,7 +212,7 @@ class GraphStyle:
             "fontname": _FONT,
             "fontsize": str(_LINE_SIZE),
             "fontcolor": self.palette.dim,
-            **({"label": _literal(_padded(lines))} if lines else {}),
+            **({"label": _literal(padded)} if lines else {}),
             **_chosen(self._overrides.edge, edge),
         }
 
@@ -377,11 +350,6 @@ def _hint(text: str, *, readings: int = 1) -> str:
     """A tooltip, which Graphviz unescapes `readings` times."""
     escaped = text.replace("\\", "\\" * 2**readings).replace("&", "&amp;")
     return _unmarked(escaped.replace("\n", "&#10;"))
-
-
-def _padded(text: str) -> str:
-    # Graphviz puts a label directly next to its edge.
-    return "\n".join(f"  {line}  " for line in text.split("\n"))
 
 
 def _text(text: str) -> str:

@@ -10,15 +10,14 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchglass.analyse.class_source import read_class
-from torchglass.analyse.graph.op_graph import op_graph
+from torchglass.analyse.graph.call_graph import op_graph
 from torchglass.analyse.memory import MemoryReport, Moment, devices_of
-from torchglass.analyse.parameters import Counts, count
+from torchglass.analyse.parameters import COUNT_FIELDS, count
 from torchglass.errors import StoreError
 from torchglass.records.calls import Statistics
 from torchglass.records.findings import Findings
@@ -208,13 +207,12 @@ def model(reader: Reader) -> Payload:
     record = model_of(reader)
     if record is None:
         return {"model": None}
-    names = [field.name for field in fields(Counts)]
-    numbers = attrgetter(*names)
+    numbers = attrgetter(*COUNT_FIELDS)
     counts = count(record)
     return {
         "model": to_json_data(record),
         "counts": {
-            "fields": names,
+            "fields": list(COUNT_FIELDS),
             "own": [numbers(row.own) for row in counts],
             "total": [numbers(row.total) for row in counts],
         },

@@ -71,7 +71,7 @@ def test_a_linear_that_must_be_flattened_for_is_offered_that() -> None:
 def test_a_linear_whose_input_lies_on_its_side_is_offered_to_turn_it() -> None:
     verdict = judged(failed("linear", given("0", 2, 8, 3), given("1", 10, 8)))
 
-    assert verdict.fits[0] == "turn it around: input.transpose(-2, -1) is 2×3×8"
+    assert verdict.fits[0] == "transpose it: input.transpose(-2, -1) is 2×3×8"
 
 
 def test_a_product_is_offered_only_the_turns_that_multiply() -> None:
@@ -84,7 +84,7 @@ def test_a_product_is_offered_only_the_turns_that_multiply() -> None:
 @pytest.mark.parametrize(
     ("left", "right", "why"),
     [
-        ((2, 3, 4), (5, 4, 6), "the batches do not go together"),
+        ((2, 3, 4), (5, 4, 6), "the batches do not match"),
         ((2, 3), (2, 3), "bmm takes tensors of 3 dimensions"),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_batched_product_wants_batches_that_go_together(
     [
         ((2, 3), "this conv2d takes N×C×H×W"),
         ((2, 4, 8, 8), "this conv2d takes 3 channels"),
-        ((2, 3, 4, 4), "the window of this conv2d covers 5×5, more than the 4×4"),
+        ((2, 3, 4, 4), "the window of this conv2d covers 5×5, but its input is only 4×4"),
     ],
 )
 def test_a_convolution_wants_dimensions_channels_and_room(shape: Tensor, why: str) -> None:
@@ -118,7 +118,7 @@ def test_padding_counts_as_room() -> None:
 
     verdict = judged(op)
 
-    assert "more than the 4×4 (with padding 8×8)" in verdict.why
+    assert "but its input is only 4×4 (8×8 with padding)" in verdict.why
     assert verdict.fits == ("give it at least 5×5", "pad it: padding=(3, 3) is enough")
 
 
@@ -142,7 +142,7 @@ def test_shapes_that_do_not_stretch_are_offered_a_dimension() -> None:
 def test_an_in_place_op_cannot_grow_its_tensor() -> None:
     verdict = judged(failed("add_", given("0", 2, 3), given("1", 4, 2, 3), writes=True))
 
-    assert verdict.why.endswith("2×3, and the result here would be 4×2×3")
+    assert verdict.why.endswith("2×3, but the result would be 4×2×3")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_an_in_place_op_cannot_grow_its_tensor() -> None:
     [
         (("4", "-1"), "not a multiple of 4"),
         (("(4, -1)",), "not a multiple of 4"),
-        (("torch.Size([2, 4])",), "2×3 has 6 elements, and 2×4 has 8"),
+        (("torch.Size([2, 4])",), "2×3 has 6 elements, but 2×4 has 8"),
     ],
 )
 def test_a_view_keeps_the_number_of_elements(texts: tuple[str, ...], why: str) -> None:
@@ -177,9 +177,9 @@ def test_a_letter_of_an_einsum_is_one_size() -> None:
     ("function", "operands", "texts", "why"),
     [
         ("batch_norm", [given("0", 2, 4, 5), given("1", 8)], (), "num_features=8"),
-        ("layer_norm", [given("0", 2, 4)], ("(8,)",), "normalises over 8"),
+        ("layer_norm", [given("0", 2, 4)], ("(8,)",), "normalizes over 8"),
         ("group_norm", [given("0", 2, 4, 5), given("weight", 8)], ("4",), "num_channels=8"),
-        ("group_norm", [given("0", 2, 4, 5)], ("3",), "cannot be shared out among 3 groups"),
+        ("group_norm", [given("0", 2, 4, 5)], ("3",), "cannot be divided into 3 groups"),
     ],
 )
 def test_normalisations_want_their_channels(
@@ -191,8 +191,8 @@ def test_normalisations_want_their_channels(
 def test_indices_are_compared_with_the_rows_of_an_embedding() -> None:
     op = failed("embedding", given("0", 2, dtype="int64"), given("1", 10, 4))
 
-    assert "0 to 9, and the largest index is 12" in judged(op, ranges={"0": (0, 12)}).why
-    assert "0 to 9, and the smallest index is -1" in judged(op, ranges={"0": (-1, 5)}).why
+    assert "0 to 9, but the largest index is 12" in judged(op, ranges={"0": (0, 12)}).why
+    assert "0 to 9, but the smallest index is -1" in judged(op, ranges={"0": (-1, 5)}).why
     assert unexplained(op)
 
 
@@ -232,9 +232,9 @@ def test_a_class_that_is_ignored_is_not_out_of_range() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("(slice(None, None, None), 7)", "dimension 1 of 2×3 has the indices 0 to 2, and 7"),
-        ("(Ellipsis, 5)", "dimension 1 of 2×3 has the indices 0 to 2, and 5"),
-        ("(None, -3)", "dimension 0 of 2×3 has the indices 0 to 1, and -3"),
+        ("(slice(None, None, None), 7)", "dimension 1 of 2×3 has the indices 0 to 2, not 7"),
+        ("(Ellipsis, 5)", "dimension 1 of 2×3 has the indices 0 to 2, not 5"),
+        ("(None, -3)", "dimension 0 of 2×3 has the indices 0 to 1, not -3"),
         ("(0, 1, 2)", "2×3 has 2 dimensions, fewer than there are indices"),
     ],
 )
@@ -254,7 +254,7 @@ def test_an_index_tensor_in_a_subscript_is_looked_into() -> None:
 
     verdict = judged(op, ranges={"1.1": (0, 3)})
 
-    assert verdict.why == "dimension 1 of 2×3 has the indices 0 to 2, and index[1] holds 3"
+    assert verdict.why == "dimension 1 of 2×3 has the indices 0 to 2, but index[1] has 3"
 
 
 def test_devices_are_told_apart_and_the_parameters_stay_at_home() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests import make
-from torchglass.analyse.graph.op_graph import op_graph
+from torchglass.analyse.graph.call_graph import op_graph
 from torchglass.records.graph import Graph, Node
 
 
