@@ -100,7 +100,7 @@ def test_modules_are_indented_below_theirs_and_leaves_share_lines() -> None:
     many = {"children": {str(number): leaf for number in range(9)}}
     model = make.model({"children": {"stem": leaf, "block": block, "many": many}})
 
-    text = trace_text(TraceStructure(make.trace(())), model, frozenset())
+    text = trace_text(TraceStructure(make.trace(())), model, frozenset(), as_log=True)
 
     assert text.partition("\tModule Hierarchy:\n")[2].partition("\tLayers:")[0].splitlines() == [
         "\t\tstem",
