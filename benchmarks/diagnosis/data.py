@@ -33,7 +33,7 @@ def curve(steps: int, batch: int = 32, features: int = 8, outputs: int = 1, seed
     second = torch.randn(16, outputs, generator=draw) / 4
     for _ in range(steps):
         x = torch.randn(batch, features, generator=draw)
-        y = torch.sin(2 * x @ first) @ second
+        y = torch.sin(x @ first) @ second
         yield x, 2 * y + 0.02 * torch.randn(batch, outputs, generator=draw)
 
 

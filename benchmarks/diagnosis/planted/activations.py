@@ -12,6 +12,7 @@ from benchmarks.diagnosis import data
 from benchmarks.diagnosis.cases import Watch, fit, functional, planted
 from benchmarks.diagnosis.models import (
     GPT,
+    VAE,
     Attention,
     Autoencoder,
     Block,
@@ -350,9 +351,9 @@ def dropout_of_almost_all(watch: Watch) -> None:
 def agreement_without_negatives(watch: Watch) -> None:
     """Pairs are pulled together and nothing is pushed apart: all embeddings become the same."""
     model = TwoTower()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
     with watch(model) as watcher:
-        for left, right in data.pairs(100):
+        for left, right in data.pairs(120):
             a, b = model(left, right)
             loss = functional.mse_loss(a, b)
             optimizer.zero_grad()
@@ -383,28 +384,20 @@ def siamese_network_without_stop_gradient(watch: Watch) -> None:
     watcher.close()
 
 
-class _NoSkip(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(1, 32, 2, 2)
-        self.layers = nn.ModuleList(
-            nn.MultiheadAttention(32, 4, batch_first=True) for _ in range(6)
-        )
-        self.head = nn.Linear(32, 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.patches(images).flatten(2).transpose(1, 2)
-        for layer in self.layers:
-            x, _ = layer(x, x, x)
-        return cast(Tensor, self.head(x.mean(1)))
-
-
 @planted(
-    "representation-collapse", "constant-output", "vanishing-gradient",
-    at=("", "layers", "layers.*", "patches", "head"), family=_FAMILY, on="ViT",
+    "representation-collapse", "constant-output", at=("", "mean", "log_variance", "decoder"),
+    family=_FAMILY, on="VAE",
 )  # fmt: skip
-def attention_without_skip_connections(watch: Watch) -> None:
-    """Six attention layers without a skip average all tokens until they are the same vector."""
-    model = _NoSkip()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    fit(watch, model, optimizer, data.images(50))
+def posterior_collapse(watch: Watch) -> None:
+    """A KL term 50 times too heavy: the code is the prior for every input, and says nothing."""
+    model = VAE()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    with watch(model) as watcher:
+        for x, _ in data.clusters(100):
+            output, mean, log_variance = model(x)
+            divergence = (mean**2 + log_variance.exp() - log_variance - 1).sum(-1).mean() / 2
+            loss = functional.mse_loss(output, x) + 50 * divergence
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            watcher.log("loss", loss)
