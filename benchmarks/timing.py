@@ -69,7 +69,7 @@ def time_step(spec: Spec, rounds: int) -> Times:
 def _timed_forward(
     subject: Subject, modules: list[tuple[str, nn.Module]], *, ops: bool
 ) -> tuple[Stopwatch, torch.Tensor]:
-    from torchglass.capture.measure.clocks import HostClock, cpu_clock
+    from torchglass.capture.measure.devices import HostClock, cpu_clock
     from torchglass.capture.measure.profile import ModuleTimer, Stopwatch, timing_ops
     from torchglass.capture.module_calls import observe_calls
 

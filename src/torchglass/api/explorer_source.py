@@ -307,7 +307,7 @@ def tensors_of_target(target: object, unsafe: bool) -> Mapping[str, Callable[[],
 
         return StoredTensors(target, unsafe=unsafe)
     if is_state(target):
-        from torchglass.capture.model.checkpoint_files import checkpoint_tensors
+        from torchglass.capture.model.checkpoints import checkpoint_tensors
 
         tensors = checkpoint_tensors([target])
     elif is_live(target):

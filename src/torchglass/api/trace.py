@@ -259,7 +259,7 @@ def _telling_of_errors(model: nn.Module, **options: Any) -> Iterator[PassCapture
             error.trace = failed  # type: ignore[attr-defined]
             # Python 3.10 has no notes.
             if hasattr(error, "add_note"):
-                from torchglass.capture.trace.failing_forward import clues
+                from torchglass.capture.trace.selection import clues
                 from torchglass.views.failure_text import failure_note
 
                 known = clues(error, tape.failure)

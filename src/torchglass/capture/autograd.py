@@ -55,7 +55,6 @@ import torch
 from torch.autograd.graph import Node
 
 from torchglass.capture.tensor.memory_extent import view_of
-from torchglass.capture.torch_functions import iter_tensors
 from torchglass.capture.torch_internals import (
     BACKWARD_CODE,
     SAVED_PREFIX,
@@ -64,6 +63,7 @@ from torchglass.capture.torch_internals import (
     node_count,
     node_number,
 )
+from torchglass.capture.torch_modes import iter_tensors
 from torchglass.records.trace import Phase
 
 Creator = TypeVar("Creator")

@@ -101,7 +101,7 @@ class Faking:
 
     def _where(self, error: Exception) -> str:
         """The module that raised, and the line of the user's code."""
-        from torchglass.capture.trace.failing_forward import clues, failed_module
+        from torchglass.capture.trace.selection import clues, failed_module
 
         failed = failed_module(error)
         path = next((path for path, module in self._located if module is failed), "")

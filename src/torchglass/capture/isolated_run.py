@@ -61,7 +61,6 @@ from torchglass.capture.model.live_modules import (
 )
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.module_calls import CallRecorder, observe_calls
-from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.restore_state import (
     KeptGradients,
     gradients_set,
@@ -72,12 +71,13 @@ from torchglass.capture.restore_state import (
     running_uncompiled,
     telling_of_changes,
 )
-from torchglass.capture.torch_functions import without_guards
+from torchglass.capture.tensor.description import named_tensors, tensors_of_call
 from torchglass.capture.torch_internals import (
     accumulated_gradient_hooks,
     replace_flat_weights,
     tree_map_only,
 )
+from torchglass.capture.torch_modes import without_guards
 from torchglass.errors import CaptureError
 from torchglass.records.model import Model, Module, ModuleId
 from torchglass.records.timing import Stage

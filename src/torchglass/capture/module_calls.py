@@ -68,8 +68,7 @@ from torch import nn
 
 from torchglass.blocks import undo_reliably, uninterruptible
 from torchglass.capture.autograd import is_in_backward
-from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
-from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.description import describe, named_tensors, tensors_of_call
 from torchglass.capture.torch_internals import (
     DYNAMO_COPIES_OF_CALL,
     DisableTorchFunction,

@@ -19,7 +19,6 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from torchglass.blocks import undo_reliably, uninterruptible
-from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.tensor.memory_extent import has_memory, version_of
 from torchglass.capture.torch_internals import (
     DisableTorchFunction,
@@ -28,6 +27,7 @@ from torchglass.capture.torch_internals import (
     is_dynamo_loaded,
     set_grad_enabled,
 )
+from torchglass.capture.torch_modes import quietly
 from torchglass.errors import warn
 from torchglass.records.model import join_path
 

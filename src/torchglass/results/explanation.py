@@ -67,7 +67,7 @@ def explain(model: nn.Module, /, *args: Any, **kwargs: Any) -> Explanation:
     The model's buffers and the random state are afterwards what they were.
     """
     from torchglass.capture.model.structure import read_model
-    from torchglass.capture.trace.failing_forward import attempt
+    from torchglass.capture.trace.selection import attempt
 
     captured, output, error, clues = attempt(model, args, kwargs)
     returned = {"output": output} if error is None else {}

@@ -70,7 +70,7 @@ def read(target: object, *, unsafe: bool = False) -> Model:
     if is_reader(target):
         return target.model()
     if is_state(target):
-        from torchglass.capture.model.checkpoint_files import read_contents
+        from torchglass.capture.model.checkpoints import read_contents
 
         name = type(target).__name__
         return replace(read_contents([target], f"this {name}"), name=name)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.tensor.description import named_tensors, tensors_of_call
 
 A, B = torch.zeros(1), torch.zeros(2)
 

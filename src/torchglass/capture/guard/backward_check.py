@@ -24,8 +24,6 @@ from torchglass.capture.guard.evidence import OpLocation, ShownTensor, TensorNam
 from torchglass.capture.guard.finding_report import FindingReport
 from torchglass.capture.guard.op_dump import OpArguments
 from torchglass.capture.guard.tensor_health import Health, look, look_again
-from torchglass.capture.hidden_from_modes import quietly
-from torchglass.capture.torch_functions import iter_tensors
 from torchglass.capture.torch_internals import (
     DisableTorchFunction,
     current_backward,
@@ -33,6 +31,7 @@ from torchglass.capture.torch_internals import (
     node_number,
     running_node,
 )
+from torchglass.capture.torch_modes import iter_tensors, quietly
 from torchglass.records.findings import Finding
 
 

@@ -18,8 +18,7 @@ from torchglass.analyse.failure.operands import module_name
 from torchglass.analyse.nonfinite_cause import share_of_largest
 from torchglass.analyse.signatures import argument_name, signature
 from torchglass.capture.guard.tensor_health import Health
-from torchglass.capture.nested_tensors import named_tensors
-from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.description import describe, named_tensors
 from torchglass.capture.tensor.moments import measure
 from torchglass.capture.trace.op_mode import user_code
 from torchglass.records.findings import Evidence, EvidenceRole, Finding, Severity

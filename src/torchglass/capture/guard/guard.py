@@ -26,9 +26,7 @@ from torchglass.capture.guard.evidence import OpLocation, ShownTensor, blame, st
 from torchglass.capture.guard.finding_report import FindingReport, ReportFinding
 from torchglass.capture.guard.op_check import OpCheck
 from torchglass.capture.guard.tensor_health import Health, look_again
-from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.module_calls import ModuleStack, observe_calls
-from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.restore_state import (
     gradients_set,
     has_compiled,
@@ -37,8 +35,9 @@ from torchglass.capture.restore_state import (
     random_state,
     running_uncompiled,
 )
+from torchglass.capture.tensor.description import named_tensors, tensors_of_call
 from torchglass.capture.tensor.memory_extent import version_of
-from torchglass.capture.torch_modes import fused_paths_kept, mode_on
+from torchglass.capture.torch_modes import fused_paths_kept, mode_on, quietly
 from torchglass.capture.trace.op_mode import OpMode
 from torchglass.records.findings import Finding
 

@@ -35,11 +35,10 @@ from torchglass.capture.guard.tensor_health import (
     look_again,
     near_limit,
 )
-from torchglass.capture.hidden_from_modes import is_overheard, quietly
 from torchglass.capture.module_calls import ModuleStack
-from torchglass.capture.nested_tensors import tensors_of_call
-from torchglass.capture.torch_functions import iter_tensors
+from torchglass.capture.tensor.description import tensors_of_call
 from torchglass.capture.torch_internals import current_scale
+from torchglass.capture.torch_modes import is_overheard, iter_tensors, quietly
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.records.findings import Finding
 from torchglass.records.trace import Phase

@@ -34,17 +34,17 @@ from torchglass.capture.guard.evidence import (
     noted,
 )
 from torchglass.capture.guard.tensor_health import look_again
-from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import gradients_set, keeping_random_state
+from torchglass.capture.tensor.description import tensors_of_call
 from torchglass.capture.tensor.files import SavedTensors, read_note, write_tensors
 from torchglass.capture.tensor.memory_extent import version_of
-from torchglass.capture.torch_functions import iter_tensors
 from torchglass.capture.torch_internals import (
     OpOverload,
     OpOverloadPacket,
     has_kernel,
     tree_map_only,
 )
+from torchglass.capture.torch_modes import iter_tensors
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.errors import (
     CaptureError,

@@ -21,7 +21,7 @@ from torchglass.blocks import uninterruptible
 from torchglass.capture.autograd import UNNUMBERED, NodeCreators
 from torchglass.capture.fake_tensors import lack_values
 from torchglass.capture.isolated_run import IsolatedRun, Loss, RunObserver, isolated_run
-from torchglass.capture.measure.clocks import Clock, clock_for
+from torchglass.capture.measure.devices import Clock, clock_for
 from torchglass.capture.measure.flop_rules import (
     Rule,
     registered_functions,
@@ -30,8 +30,8 @@ from torchglass.capture.measure.flop_rules import (
 )
 from torchglass.capture.model.live_modules import modules_in, tensors_of
 from torchglass.capture.module_calls import ModuleStack, observe_calls
-from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import retried_with_gradients
+from torchglass.capture.tensor.description import tensors_of_call
 from torchglass.capture.torch_internals import node_number, running_node
 from torchglass.capture.torch_modes import LookingMode, mode_on
 from torchglass.capture.trace.kernel_mode import is_made_of_others

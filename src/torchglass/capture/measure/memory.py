@@ -22,11 +22,11 @@ from torchglass.capture.isolated_run import (
     isolated_run,
     note_failures,
 )
-from torchglass.capture.measure.allocators import Meter, meters_for
+from torchglass.capture.measure.devices import Meter, meters_for
 from torchglass.capture.measure.memory_recorder import MemoryRecorder
 from torchglass.capture.model.live_modules import modules_in, parameters_of, tensors_of
-from torchglass.capture.nested_tensors import named_tensors
 from torchglass.capture.restore_state import retried_with_gradients
+from torchglass.capture.tensor.description import named_tensors
 from torchglass.capture.torch_internals import OPTIMIZER_HOOK_TABLES, tree_map_only
 from torchglass.errors import CaptureError
 from torchglass.records.measures import AllocatorPeak, Footprint

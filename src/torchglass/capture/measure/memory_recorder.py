@@ -25,10 +25,9 @@ from torchglass.blocks import uninterruptible
 from torchglass.capture.autograd import BACKWARD, NodeCreators, Reached, node_name, saved_tensors
 from torchglass.capture.measure.storage_log import Place, StorageLog
 from torchglass.capture.module_calls import CallRecorder, RecordedCall, observe_calls
-from torchglass.capture.nested_tensors import tensors_of_call
 from torchglass.capture.restore_state import Replace
+from torchglass.capture.tensor.description import tensors_of_call
 from torchglass.capture.tensor.memory_extent import extent_of
-from torchglass.capture.torch_functions import iter_tensors
 from torchglass.capture.torch_internals import (
     FakeTensor,
     has_saved_tensor_hooks,
@@ -36,7 +35,7 @@ from torchglass.capture.torch_internals import (
     reference_counts,
     running_node,
 )
-from torchglass.capture.torch_modes import LookingMode, mode_on
+from torchglass.capture.torch_modes import LookingMode, iter_tensors, mode_on
 from torchglass.capture.trace.kernel_mode import KernelMode
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.records.measures import BlockKind, Saver, StepPhase

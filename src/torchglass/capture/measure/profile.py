@@ -39,13 +39,18 @@ from torchglass.capture.isolated_run import (
     RunObserver,
     isolated_run,
 )
-from torchglass.capture.measure.clocks import Clock, CpuClock, clock_for, cpu_clock
+from torchglass.capture.measure.devices import Clock, CpuClock, clock_for, cpu_clock
 from torchglass.capture.module_calls import CallRecorder, ModuleStack, observe_calls
-from torchglass.capture.nested_tensors import named_tensors
 from torchglass.capture.restore_state import retried_with_gradients
-from torchglass.capture.torch_functions import OPENED, without_guards
+from torchglass.capture.tensor.description import named_tensors
 from torchglass.capture.torch_internals import node_number
-from torchglass.capture.torch_modes import fused_paths_kept, mode_on, run_below
+from torchglass.capture.torch_modes import (
+    OPENED,
+    fused_paths_kept,
+    mode_on,
+    run_below,
+    without_guards,
+)
 from torchglass.records.model import Model
 from torchglass.records.timing import RunTimes, Span, SpanKind, Stage, Timing
 from torchglass.records.trace import CallRecord

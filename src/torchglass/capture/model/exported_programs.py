@@ -19,7 +19,7 @@ import torch
 from torch.export import ExportedProgram
 
 from torchglass.capture.model.checkpoint_contents import GROUP, tree
-from torchglass.capture.model.tensor_identity import Identities
+from torchglass.capture.model.live_modules import Identities
 from torchglass.capture.tensor.description import describe
 from torchglass.capture.torch_internals import exported_dtypes
 from torchglass.errors import TargetError, UnsafeFileError

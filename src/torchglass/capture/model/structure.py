@@ -22,8 +22,14 @@ from torch.jit import ScriptModule
 
 from torchglass.blocks import collector_paused
 from torchglass.capture.model.exported_programs import read_exported
-from torchglass.capture.model.live_modules import class_name, class_source, module_parts
-from torchglass.capture.model.tensor_identity import PACKED, Identities, packed_tensors
+from torchglass.capture.model.live_modules import (
+    PACKED,
+    Identities,
+    class_name,
+    class_source,
+    module_parts,
+    packed_tensors,
+)
 from torchglass.capture.tensor.description import describe
 from torchglass.capture.torch_internals import HOOK_TABLES
 from torchglass.errors import TargetError

@@ -26,12 +26,9 @@ from torchglass.capture.autograd import (
     NodeCreators,
     output_of_node,
 )
-from torchglass.capture.hidden_from_modes import quietly
-from torchglass.capture.measure.allocators import Gauge
-from torchglass.capture.measure.clocks import StandingClock
-from torchglass.capture.nested_tensors import named_tensors
+from torchglass.capture.measure.devices import Gauge, StandingClock
 from torchglass.capture.observe.observed_call import Edge, ObservedCall, nearest_around
-from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.description import describe, named_tensors
 from torchglass.capture.tensor_reader import StatisticsReader
 from torchglass.capture.torch_internals import (
     current_backward,
@@ -39,6 +36,7 @@ from torchglass.capture.torch_internals import (
     node_number,
     queue_callback,
 )
+from torchglass.capture.torch_modes import quietly
 from torchglass.errors import Fence
 
 

@@ -22,17 +22,16 @@ from torch import Tensor, nn
 
 from torchglass.blocks import deferred_signals, undo_reliably, uninterruptible
 from torchglass.capture.autograd import is_in_backward
-from torchglass.capture.hidden_from_modes import quietly
-from torchglass.capture.measure.allocators import gauge_for
-from torchglass.capture.measure.clocks import StandingClock, waiting
+from torchglass.capture.measure.devices import StandingClock, gauge_for, waiting
 from torchglass.capture.model.live_modules import class_name, modules_in, tensors_of
 from torchglass.capture.module_calls import ModuleStack, observe_calls
-from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
 from torchglass.capture.observe.backward import BackwardRecorder, GraphHooks
 from torchglass.capture.observe.observed_call import Located, ModuleHistory, ObservedCall
 from torchglass.capture.restore_state import has_compiled
+from torchglass.capture.tensor.description import named_tensors, tensors_of_call
 from torchglass.capture.tensor_reader import StatisticsReader
 from torchglass.capture.torch_internals import dispatch_mode_count, function_mode_count
+from torchglass.capture.torch_modes import quietly
 from torchglass.errors import CaptureError, TargetError
 from torchglass.records.calls import ForwardStats, Level, ModuleStatistics
 from torchglass.records.model import join_path

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
-from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.tensor.description import COMPRESSED_INDICES, inner_tensors
 from torchglass.capture.torch_internals import DisableTorchFunction, FakeTensor
+from torchglass.capture.torch_modes import quietly
 from torchglass.records.tensors import Stats
 
 _CHUNK = 1 << 16

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from torchglass.blocks import collector_paused
-from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.tensor.description import named_tensors, tensors_of_call
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.capture.trace.pass_recorder import CallEnd, Event, PassRecorder, TracedCall
 from torchglass.capture.trace.producers import Located, OpLinker

@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import torch
 
 from torchglass.capture.autograd import BACKWARD, UNNUMBERED, NodeCreators
-from torchglass.capture.torch_functions import iter_tensors, written_by_schema
 from torchglass.capture.torch_internals import (
     COMPOSITE,
     FORWARD_CODE,
@@ -38,7 +37,7 @@ from torchglass.capture.torch_internals import (
     running_node,
     with_dispatch_key,
 )
-from torchglass.capture.torch_modes import LookingMode
+from torchglass.capture.torch_modes import LookingMode, iter_tensors, written_by_schema
 from torchglass.capture.trace.op_mode import (
     Chain,
     OpEvent,

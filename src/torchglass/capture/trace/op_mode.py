@@ -17,14 +17,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
-from torchglass.capture.hidden_from_modes import quietly
-from torchglass.capture.torch_functions import (
-    Handling,
-    handling_of,
-    iter_tensors,
-    without_guards,
-    written_by,
-)
 from torchglass.capture.torch_internals import (
     FORWARD_CODE,
     DisableTorchFunction,
@@ -37,7 +29,15 @@ from torchglass.capture.torch_internals import (
     peek_interpreter_stack,
     tree_map_only,
 )
-from torchglass.capture.torch_modes import run_below
+from torchglass.capture.torch_modes import (
+    Handling,
+    handling_of,
+    iter_tensors,
+    quietly,
+    run_below,
+    without_guards,
+    written_by,
+)
 
 _clock = time.perf_counter_ns
 _is_compiling = torch.compiler.is_compiling

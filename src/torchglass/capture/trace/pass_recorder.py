@@ -22,7 +22,7 @@ from torch import nn
 
 from torchglass.blocks import uninterruptible
 from torchglass.capture.module_calls import CALL_CODE, ModuleStack, observe_calls
-from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.tensor.description import named_tensors, tensors_of_call
 from torchglass.capture.torch_internals import DisableTorchFunction, peek_interpreter_stack
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on
 from torchglass.capture.trace.kernel_mode import KernelMode

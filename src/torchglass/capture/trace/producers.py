@@ -19,7 +19,7 @@ from torchglass.capture.tensor.memory_extent import (
     storage_of,
     view_of,
 )
-from torchglass.capture.torch_functions import SETS_DATA, iter_tensors
+from torchglass.capture.torch_modes import SETS_DATA, iter_tensors
 from torchglass.capture.trace.op_mode import Chain, OpEvent, user_code
 from torchglass.capture.trace.saved_tensors import Output
 from torchglass.records.tensors import TensorSpec

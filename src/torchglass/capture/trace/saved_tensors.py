@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.nn.parameter import is_lazy
 
-from torchglass.capture.hidden_from_modes import is_overheard, quietly
 from torchglass.capture.tensor.memory_extent import (
     ByMemory,
     Extent,
@@ -24,6 +23,7 @@ from torchglass.capture.tensor.memory_extent import (
     has_memory,
     storage_of,
 )
+from torchglass.capture.torch_modes import is_overheard, quietly
 from torchglass.capture.trace.op_mode import OpEvent, UnwrappedEvent, results_of
 from torchglass.errors import CaptureError
 from torchglass.records.trace import OpId, OpRecord

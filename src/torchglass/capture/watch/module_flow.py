@@ -17,20 +17,20 @@ from torch import Tensor, nn
 
 from torchglass.blocks import undo_reliably
 from torchglass.capture.autograd import NO_BACKWARD, GradientHook, GradientReceiver
-from torchglass.capture.hidden_from_modes import is_overheard, quietly
 from torchglass.capture.module_calls import (
     ModuleStack,
     add_observer,
     intercept_calls,
     remove_observer,
 )
-from torchglass.capture.nested_tensors import named_tensors, tensors_of_call
+from torchglass.capture.tensor.description import named_tensors, tensors_of_call
 from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import (
     current_backward,
     is_compiled,
     is_functorch_wrapped_tensor,
 )
+from torchglass.capture.torch_modes import is_overheard, quietly
 from torchglass.capture.watch.activations import has_view, own_way
 from torchglass.capture.watch.step_values import SeriesName, StepValues
 from torchglass.records.model import join_path

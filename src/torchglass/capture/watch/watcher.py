@@ -34,10 +34,10 @@ from torch.optim.optimizer import (
 )
 
 from torchglass.blocks import collector_paused, deferred_signals, undo_reliably
-from torchglass.capture.hidden_from_modes import quietly
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import current_backward, queue_callback
+from torchglass.capture.torch_modes import quietly
 from torchglass.capture.watch import activations, optimizers
 from torchglass.capture.watch.activations import Pictures
 from torchglass.capture.watch.module_flow import FlowRecorder

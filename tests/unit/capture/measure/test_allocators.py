@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchglass.capture.measure.allocators import CpuMeter, DeviceMeter, meters_for
+from torchglass.capture.measure.devices import CpuMeter, DeviceMeter, meters_for
 
 
 class Statistics:

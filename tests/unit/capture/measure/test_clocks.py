@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.sleepers import FakeClock, Sleeper
-from torchglass.capture.measure.clocks import EventClock, HostClock, clock_for, cpu_clock
+from torchglass.capture.measure.devices import EventClock, HostClock, clock_for, cpu_clock
 from torchglass.capture.measure.profile import measure
 from torchglass.errors import CaptureError
 

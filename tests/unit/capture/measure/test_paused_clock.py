@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests.sleepers import FakeClock
-from torchglass.capture.measure.clocks import StandingClock
+from torchglass.capture.measure.devices import StandingClock
 
 
 def test_no_time_passes_in_the_block_nor_in_one_inside_of_it() -> None:
