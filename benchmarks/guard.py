@@ -11,7 +11,7 @@ from benchmarks.cases import Measure, beside_baseline
 from benchmarks.measure import Times, in_turns, times_baseline
 from benchmarks.models import GPT_2, RESNET18, Scale, Spec, Subject, build
 from benchmarks.rows import OURS, Case, Effort, Reading, Topic
-from torchglass.capture.torch_modes import iter_tensors
+from torchglass.capture.tensor.description import iter_tensors
 
 _RAW = "run alone"
 _CHEAP = "… cheap=True"

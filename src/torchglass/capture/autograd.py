@@ -38,14 +38,12 @@ reading a saved tensor may run a part of the model again: ask `has_saved_tensor_
 the node is created.
 
 **Where a backward is.** `running_node()` and `current_backward()` are the node and
-the backward that this thread runs, and `phase_of` tells forward, backward and optimizer step
-apart by the code objects on the call stack.
+the backward that this thread runs.
 """
 
 from __future__ import annotations
 
 import functools
-import types
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -54,17 +52,15 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch.autograd.graph import Node
 
+from torchglass.capture.tensor.description import NamedTensors, iter_tensors
 from torchglass.capture.tensor.memory_extent import view_of
 from torchglass.capture.torch_internals import (
-    BACKWARD_CODE,
     SAVED_PREFIX,
     FunctionNode,
     current_backward,
     node_count,
     node_number,
 )
-from torchglass.capture.torch_modes import iter_tensors
-from torchglass.records.trace import Phase
 
 Creator = TypeVar("Creator")
 Gradients = tuple[torch.Tensor | None, ...]
@@ -281,7 +277,7 @@ def _source_of(tensor: torch.Tensor) -> tuple[object, ...]:
     return output_of_node(tensor) or view_of(tensor)
 
 
-def saved_tensors(node: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def saved_tensors(node: Any) -> NamedTensors:
     """The tensors that a node keeps for its backward, by name, as far as they can be read."""
     kind: type = type(node)
     for name in _saved_names(kind):
@@ -304,20 +300,3 @@ def _saved_names(kind: type) -> tuple[str, ...]:
 def is_user_function(node: Any) -> bool:
     """Whether a node is the backward of a user's own `torch.autograd.Function`."""
     return isinstance(node, FunctionNode)
-
-
-BACKWARD = BACKWARD_CODE
-
-OPTIMIZER_STEP = next(
-    part
-    for part in torch.optim.Optimizer.profile_hook_step.__code__.co_consts
-    if isinstance(part, types.CodeType)
-)
-"""The wrapper that torch puts around the `step` of every optimizer."""
-
-
-def phase_of(chain: tuple[Any, ...]) -> Phase:
-    """The phase of an op that was called along a chain of code."""
-    if BACKWARD in chain:
-        return "backward"
-    return "optimizer" if OPTIMIZER_STEP in chain else "forward"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from torchglass.blocks import uninterruptible
 from torchglass.capture.restore_state import is_sharded
+from torchglass.capture.tensor.description import Args, Kwargs
 from torchglass.capture.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -49,16 +50,6 @@ _SHARDED = (
 )
 _NESTED = "torch has no fake version of a nested tensor. Use fake=False."
 _log = logging.getLogger(FakeTensorMode.__module__)
-
-
-def has_fakes(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether some of the tensors are fake already."""
-    return any(isinstance(tensor, FakeTensor) for tensor in tensors)
-
-
-def lack_values(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether some of the tensors are fake, or on the meta device."""
-    return any(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in tensors)
 
 
 class Faking:
@@ -141,14 +132,14 @@ class _TruerKernels(LookingMode):  # type: ignore[no-untyped-call]
         self,
         func: Any,
         types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
     ) -> Any:
         kernel = _KERNELS.get(str(func))
         return func(*args, **(kwargs or {})) if kernel is None else kernel(func, args, kwargs or {})
 
 
-def _grouped_mm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _grouped_mm(func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """The fake kernel knows bfloat16 only, the real one on the CPU also float32."""
     first, second, *others = args
     if first.dtype is torch.bfloat16:
@@ -157,7 +148,7 @@ def _grouped_mm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     return output.to(kwargs.get("out_dtype") or first.dtype)
 
 
-def _lstm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _lstm(func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """The fake kernel keeps no workspace for the backward, the real one much."""
     *outputs, workspace = func(*args, **kwargs)
     given, *weights = args[:5]

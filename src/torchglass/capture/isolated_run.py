@@ -43,7 +43,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -64,16 +64,16 @@ from torchglass.capture.module_calls import CallRecorder, observe_calls
 from torchglass.capture.restore_state import (
     KeptGradients,
     gradients_set,
-    has_compiled,
     keeping_modules,
     keeping_random_state,
     retried_with_gradients,
     running_uncompiled,
     telling_of_changes,
 )
-from torchglass.capture.tensor.description import named_tensors, tensors_of_call
+from torchglass.capture.tensor.description import Args, Kwargs, named_tensors, tensors_of_call
 from torchglass.capture.torch_internals import (
     accumulated_gradient_hooks,
+    has_compiled,
     replace_flat_weights,
     tree_map_only,
 )
@@ -130,7 +130,7 @@ class IsolatedRun:
         self,
         target: Any,
         located: Sequence[LocatedModule],
-        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        arguments: tuple[Args, dict[str, Any]],
         *,
         backward: bool,
         loss: Loss | None,
@@ -205,8 +205,8 @@ class IsolatedRun:
 @uninterruptible
 def isolated_run(
     target: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any] | None = None,
+    args: Args,
+    kwargs: Kwargs | None = None,
     *,
     backward: bool = False,
     loss: Loss | None = None,
@@ -281,7 +281,7 @@ def _without_optimizer_hooks(modules: Sequence[nn.Module]) -> Iterator[bool]:
 def _copy_with_shapes(
     target: Any,
     located: Sequence[LocatedModule],
-    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    arguments: tuple[Args, dict[str, Any]],
 ) -> Any:
     """A copy of a lazy model, with the shapes that a forward gives to it."""
     # torch can copy a parameter that has no shape yet, but not such a buffer.
@@ -297,7 +297,7 @@ def _copy_with_shapes(
 
 @retried_with_gradients
 def _give_shapes(
-    target: Any, arguments: tuple[tuple[Any, ...], dict[str, Any]], *, gradients: bool = False
+    target: Any, arguments: tuple[Args, dict[str, Any]], *, gradients: bool = False
 ) -> None:
     args, kwargs = _copied(arguments)
     recorder = CallRecorder(modules_in(target))
@@ -356,7 +356,7 @@ def _sums(place: str, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         ) from error
 
 
-def _copied(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+def _copied(arguments: tuple[Args, dict[str, Any]]) -> Any:
     """Arguments whose tensors are copies, so that a forward may change them."""
     return tree_map_only(torch.Tensor, _Copies().copy, arguments)
 

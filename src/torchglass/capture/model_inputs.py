@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchglass.capture.fake_tensors import has_fakes
 from torchglass.capture.isolated_run import ForwardCalls, isolated_run
 from torchglass.capture.model.live_modules import modules_in, tensors_of
 from torchglass.capture.model.structure import read_model
 from torchglass.capture.module_calls import CallRecorder
 from torchglass.capture.restore_state import retried_with_gradients
+from torchglass.capture.tensor.description import Args, has_fakes
 from torchglass.errors import CaptureError
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord
@@ -24,7 +24,7 @@ Dtype = torch.dtype | str
 class Arguments(NamedTuple):
     """What a forward is called with."""
 
-    args: tuple[Any, ...]
+    args: Args
     kwargs: dict[str, Any]
 
 
@@ -37,7 +37,7 @@ class Seen(NamedTuple):
 
 def look_at(
     target: Any,
-    args: tuple[Any, ...] = (),
+    args: Args = (),
     kwargs: dict[str, Any] | None = None,
     *,
     input_size: Size | Iterable[Size] | None = None,

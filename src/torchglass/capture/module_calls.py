@@ -59,7 +59,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
 
@@ -68,7 +68,13 @@ from torch import nn
 
 from torchglass.blocks import undo_reliably, uninterruptible
 from torchglass.capture.autograd import is_in_backward
-from torchglass.capture.tensor.description import describe, named_tensors, tensors_of_call
+from torchglass.capture.tensor.description import (
+    Args,
+    Kwargs,
+    describe,
+    named_tensors,
+    tensors_of_call,
+)
 from torchglass.capture.torch_internals import (
     DYNAMO_COPIES_OF_CALL,
     DisableTorchFunction,
@@ -90,7 +96,7 @@ class Observer(Protocol):
 
     thread: int
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> int:
         """A call begins. Returns its depth, which `leave` is given."""
 
     def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
@@ -121,9 +127,7 @@ class ModuleStack(Generic[OpenCall]):
         self._numbers: defaultdict[str, int] = defaultdict(int)
         self._fence = Fence(lost)
 
-    def begin(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> OpenCall | None:
+    def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> OpenCall | None:
         """A call begins: what goes on the stack, None if it is not observed."""
         raise NotImplementedError
 
@@ -158,7 +162,7 @@ class ModuleStack(Generic[OpenCall]):
         """Whether autograd runs what runs now, as it does when a checkpoint runs a part again."""
         return is_in_backward()
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> int:
         """A call begins. Returns its depth, which `leave` is given."""
         depth = len(self.running)
         try:
@@ -218,9 +222,7 @@ class CallRecorder(ModuleStack[RecordedCall]):
         """The path of the innermost module that an exception came out of."""
         return self._failed[1] if self._failed and self._failed[0] == id(error) else None
 
-    def begin(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> RecordedCall | None:
+    def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> RecordedCall | None:
         """Describe the inputs of a call."""
         path = self.locate(module)
         if path is None:
@@ -307,7 +309,7 @@ class _SeveralObservers:
         self.thread = observers[0].thread
         self._depths: list[list[tuple[Observer, int]]] = []
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> int:
         """A call begins, for each of them at its own depth."""
         depths = []
         for one in self.observers:

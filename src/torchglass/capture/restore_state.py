@@ -19,11 +19,10 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from torchglass.blocks import undo_reliably, uninterruptible
-from torchglass.capture.tensor.memory_extent import has_memory, version_of
+from torchglass.capture.tensor.description import has_memory, version_of
 from torchglass.capture.torch_internals import (
     DisableTorchFunction,
     ShardedParameters,
-    is_compiled,
     is_dynamo_loaded,
     set_grad_enabled,
 )
@@ -358,13 +357,6 @@ def _replace(table: dict[str, Any], replace: Replace) -> None:
     for name, tensor in table.items():
         if tensor is not None:
             table[name] = replace(tensor)
-
-
-def has_compiled(modules: Iterable[nn.Module]) -> bool:
-    """Whether one of the modules was compiled."""
-    if not is_dynamo_loaded():
-        return False
-    return any(map(is_compiled, modules))
 
 
 def _put_back(table: dict[str, Any], before: dict[str, Any]) -> None:

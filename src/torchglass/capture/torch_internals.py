@@ -338,3 +338,10 @@ def stop_allocation_reports() -> Iterator[Any]:
     """The events of the run, thread by thread."""
     for events in _autograd._disable_profiler_legacy():
         yield from events
+
+
+def has_compiled(modules: Iterable[nn.Module]) -> bool:
+    """Whether one of the modules was compiled."""
+    if not is_dynamo_loaded():
+        return False
+    return any(map(is_compiled, modules))

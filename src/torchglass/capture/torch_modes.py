@@ -1,4 +1,4 @@
-"""Modes of ours that leave what torch runs and compiles unchanged, and what torch's functions write.
+"""Modes of ours that leave what torch runs unchanged, and what torch's functions write.
 
 `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` leave their fast path when
 `torch.overrides.has_torch_function` is true, and any active function mode makes it so.
@@ -11,7 +11,7 @@ import functools
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from torchglass.blocks import deferred_signals, undo_reliably, uninterruptible
+from torchglass.capture.tensor.description import Args, Kwargs, iter_tensors
 from torchglass.capture.torch_internals import (
     DISABLED_TORCH_FUNCTION,
     DisableTorchFunction,
@@ -223,18 +224,6 @@ class Handling(Enum):
 _MAY_WRITE = Handling.MAY_WRITE
 
 
-def iter_tensors(nest: Any) -> Iterator[torch.Tensor]:
-    """The tensors in an op's arguments or output, which nest in tuples, lists and dicts only."""
-    if isinstance(nest, torch.Tensor):
-        yield nest
-    elif isinstance(nest, (tuple, list)):
-        for item in nest:
-            yield from iter_tensors(item)
-    elif isinstance(nest, dict):
-        for item in nest.values():
-            yield from iter_tensors(item)
-
-
 _OPERATORS = (
     *("add", "and", "div", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift"),
     *("sub", "truediv", "xor"),
@@ -333,7 +322,7 @@ def _place_of_inplace(func: Any) -> int | None:
 
 
 def written_by(
-    func: Any, handling: Handling, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    func: Any, handling: Handling, args: Args, kwargs: Kwargs
 ) -> tuple[torch.Tensor, ...]:
     """The arguments that a function is about to change in place."""
     if "out" in kwargs:
@@ -366,9 +355,7 @@ def _schema(func: OpOverload[..., Any] | OpOverloadPacket[..., Any]) -> Any:
     return func._schema
 
 
-def written_by_schema(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Iterator[torch.Tensor]:
+def written_by_schema(func: Any, args: Args, kwargs: Kwargs) -> Iterator[torch.Tensor]:
     """The same by what an op declares."""
     for place, argument in enumerate(_schema(func).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

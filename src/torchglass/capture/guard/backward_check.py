@@ -7,7 +7,7 @@ module and line. Nothing of the model is hooked, and the hooks go with the graph
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from torchglass.capture.guard.evidence import OpLocation, ShownTensor, TensorNam
 from torchglass.capture.guard.finding_report import FindingReport
 from torchglass.capture.guard.op_dump import OpArguments
 from torchglass.capture.guard.tensor_health import Health, look, look_again
+from torchglass.capture.tensor.description import NamedTensors, iter_tensors
 from torchglass.capture.torch_internals import (
     DisableTorchFunction,
     current_backward,
@@ -31,7 +32,7 @@ from torchglass.capture.torch_internals import (
     node_number,
     running_node,
 )
-from torchglass.capture.torch_modes import iter_tensors, quietly
+from torchglass.capture.torch_modes import quietly
 from torchglass.records.findings import Finding
 
 
@@ -191,6 +192,6 @@ def _parameter(node: Any, culprit: int, held: TensorNames) -> str:
     return held.parameters.get(id(getattr(after, "variable", None)), "")
 
 
-def _saved(node: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def _saved(node: Any) -> NamedTensors:
     """What a node of torch's own kept of the forward, as far as it can be read."""
     return iter(()) if is_user_function(node) else saved_tensors(node)

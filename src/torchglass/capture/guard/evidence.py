@@ -7,7 +7,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -18,7 +18,13 @@ from torchglass.analyse.failure.operands import module_name
 from torchglass.analyse.nonfinite_cause import share_of_largest
 from torchglass.analyse.signatures import argument_name, signature
 from torchglass.capture.guard.tensor_health import Health
-from torchglass.capture.tensor.description import describe, named_tensors
+from torchglass.capture.tensor.description import (
+    Args,
+    Kwargs,
+    NamedTensors,
+    describe,
+    named_tensors,
+)
 from torchglass.capture.tensor.moments import measure
 from torchglass.capture.trace.op_mode import user_code
 from torchglass.records.findings import Evidence, EvidenceRole, Finding, Severity
@@ -78,9 +84,7 @@ def tensor_names(model: nn.Module) -> TensorNames:
     )
 
 
-def input_names(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[str, torch.Tensor]]:
+def input_names(module: nn.Module, args: Args, kwargs: Kwargs) -> NamedTensors:
     """The tensors that a module was called with, under the names that its forward has for them."""
     try:
         bound = inspect.signature(module.forward).bind(*args, **kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from torchglass.capture.guard.evidence import (
 )
 from torchglass.capture.guard.op_dump import Dumper
 from torchglass.capture.guard.tensor_health import Health, KnownHealth, look_again
+from torchglass.capture.tensor.description import Args, Kwargs
 from torchglass.capture.torch_internals import current_backward, current_scale
 from torchglass.capture.watch.optimizers import find_optimizers
 from torchglass.errors import Fence, TorchglassError
@@ -161,7 +162,7 @@ def discard(finding: Finding) -> None:
         Path(finding.facts["dump"]).unlink(missing_ok=True)
 
 
-ModuleInputs = tuple[nn.Module, tuple[Any, ...], Mapping[str, Any]]
+ModuleInputs = tuple[nn.Module, Args, Kwargs]
 """A module, and what it was called with."""
 
 

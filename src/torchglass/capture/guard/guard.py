@@ -29,14 +29,20 @@ from torchglass.capture.guard.tensor_health import Health, look_again
 from torchglass.capture.module_calls import ModuleStack, observe_calls
 from torchglass.capture.restore_state import (
     gradients_set,
-    has_compiled,
     keeping_modules,
     keeping_random_state,
     random_state,
     running_uncompiled,
 )
-from torchglass.capture.tensor.description import named_tensors, tensors_of_call
-from torchglass.capture.tensor.memory_extent import version_of
+from torchglass.capture.tensor.description import (
+    Args,
+    Kwargs,
+    NamedTensors,
+    named_tensors,
+    tensors_of_call,
+    version_of,
+)
+from torchglass.capture.torch_internals import has_compiled
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on, quietly
 from torchglass.capture.trace.op_mode import OpMode
 from torchglass.records.findings import Finding
@@ -76,7 +82,7 @@ def checking_updates(op_check: OpCheck, report: FindingReport) -> Iterator[None]
         yield
 
 
-def trained_by(optimizer: Optimizer, report: FindingReport) -> Iterator[tuple[str, torch.Tensor]]:
+def trained_by(optimizer: Optimizer, report: FindingReport) -> NamedTensors:
     """The parameters of the model that an optimizer changes, by name."""
     names = report.held.parameters
     for group in optimizer.param_groups:
@@ -85,9 +91,7 @@ def trained_by(optimizer: Optimizer, report: FindingReport) -> Iterator[tuple[st
                 yield names[id(parameter)], parameter
 
 
-def spoiled_gradients(
-    optimizer: Optimizer, report: FindingReport
-) -> Iterator[tuple[str, torch.Tensor]]:
+def spoiled_gradients(optimizer: Optimizer, report: FindingReport) -> NamedTensors:
     """The gradients with NaN or Inf that an optimizer is about to use, by parameter."""
     for name, parameter in trained_by(optimizer, report):
         gradient = parameter.grad
@@ -157,8 +161,8 @@ def check(tensor: torch.Tensor, name: str, report: ReportFinding, *, is_known: b
 class ForwardBatch(NamedTuple):
     """A forward that can be run again."""
 
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    args: Args
+    kwargs: Kwargs
     versions: tuple[int, ...]
     rewind: contextlib.ExitStack
     """Puts the random state back to where it was before the forward."""
@@ -183,9 +187,7 @@ class OutputCheck(ModuleStack[nn.Module]):
         self._is_rerunning = False
         self._batch: ForwardBatch | None = None
 
-    def begin(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> nn.Module:
+    def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> nn.Module:
         """A call begins: keep what it takes to run it again, if it is the model's."""
         if module is self._report.model and not self._is_rerunning:
             self._batch = None
@@ -227,7 +229,7 @@ class OutputCheck(ModuleStack[nn.Module]):
         for name, gradient in bad[:1]:
             self._rerun(batch, gradient, f"the gradient of {name}", backward=True)
 
-    def _kept(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ForwardBatch:
+    def _kept(self, args: Args, kwargs: Kwargs) -> ForwardBatch:
         buffers = {id(buffer): buffer.detach().clone() for buffer in self._report.model.buffers()}
         return ForwardBatch(args, kwargs, _versions(args, kwargs), random_state(), buffers, {})
 
@@ -278,7 +280,7 @@ def rerunning(report: FindingReport, *, backward: bool) -> Iterator[None]:
         yield
 
 
-def _versions(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+def _versions(args: Args, kwargs: Kwargs) -> tuple[int, ...]:
     return tuple(version_of(tensor) for _, tensor in tensors_of_call(args, kwargs))
 
 

@@ -7,13 +7,12 @@ healthy pass costs one read of each result that was computed, and none of what w
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from torchglass.capture.autograd import phase_of
 from torchglass.capture.guard.backward_check import BackwardCheck
 from torchglass.capture.guard.evidence import (
     OpLocation,
@@ -36,10 +35,10 @@ from torchglass.capture.guard.tensor_health import (
     near_limit,
 )
 from torchglass.capture.module_calls import ModuleStack
-from torchglass.capture.tensor.description import tensors_of_call
+from torchglass.capture.tensor.description import Args, Kwargs, iter_tensors, tensors_of_call
 from torchglass.capture.torch_internals import current_scale
-from torchglass.capture.torch_modes import is_overheard, iter_tensors, quietly
-from torchglass.capture.trace.op_mode import OpEvent
+from torchglass.capture.torch_modes import is_overheard, quietly
+from torchglass.capture.trace.op_mode import OpEvent, phase_of
 from torchglass.records.findings import Finding
 from torchglass.records.trace import Phase
 
@@ -48,8 +47,8 @@ class ScriptCall(NamedTuple):
     """A scripted module, and what it was called with."""
 
     module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    args: Args
+    kwargs: Kwargs
 
     def as_op(self, call: Any, output: Any) -> OpEvent:
         """The call as if it were one op, to which parameters and buffers are given as well."""
@@ -117,9 +116,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         self._waiting: dict[str, PendingFinding] = {}
         """By the words for the op that made them."""
 
-    def begin(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> CheckedCall:
+    def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> CheckedCall:
         """A call begins; the outermost one begins a pass."""
         if not self.running:
             self._bad_inputs.inputs = module, args, kwargs

@@ -35,16 +35,20 @@ from torchglass.capture.guard.evidence import (
 )
 from torchglass.capture.guard.tensor_health import look_again
 from torchglass.capture.restore_state import gradients_set, keeping_random_state
-from torchglass.capture.tensor.description import tensors_of_call
+from torchglass.capture.tensor.description import (
+    Args,
+    Kwargs,
+    iter_tensors,
+    tensors_of_call,
+    version_of,
+)
 from torchglass.capture.tensor.files import SavedTensors, read_note, write_tensors
-from torchglass.capture.tensor.memory_extent import version_of
 from torchglass.capture.torch_internals import (
     OpOverload,
     OpOverloadPacket,
     has_kernel,
     tree_map_only,
 )
-from torchglass.capture.torch_modes import iter_tensors
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.errors import (
     CaptureError,
@@ -272,8 +276,8 @@ class OpArguments(NamedTuple):
     """A call whose tensors are held without their graph, so that it can be run again."""
 
     function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    args: Args
+    kwargs: Kwargs
     trained: frozenset[int]
     """The ids of the held tensors whose originals had a gradient to take."""
     versions: Mapping[int, int]

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchglass.capture.tensor.memory_extent import View, version_of, view_of
+from torchglass.capture.tensor.description import version_of
+from torchglass.capture.tensor.memory_extent import View, view_of
 from torchglass.capture.tensor.moments import measure
 
 

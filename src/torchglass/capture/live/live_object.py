@@ -31,7 +31,7 @@ from torchglass.capture.live.attributes import (
 )
 from torchglass.capture.model.live_modules import module_parts, modules_in
 from torchglass.capture.restore_state import keeping_random_state
-from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.description import NamedTensors, describe
 from torchglass.errors import LookupFailedError
 from torchglass.records.attributes import (
     Attribute,
@@ -316,9 +316,7 @@ def recorded_tensors(trace: TraceRecord, tensors: Tensors) -> dict[str, dict[str
     return found
 
 
-def _of_call(
-    trace: TraceRecord, call: CallRecord, tensors: Tensors
-) -> Iterator[tuple[str, torch.Tensor]]:
+def _of_call(trace: TraceRecord, call: CallRecord, tensors: Tensors) -> NamedTensors:
     for side, values in (("input", call.inputs), ("output", call.outputs)):
         for value in values:
             tensor = _saved(trace, value, tensors)

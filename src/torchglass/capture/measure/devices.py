@@ -16,18 +16,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 
 from torchglass.capture.measure.storage_log import StorageMap, plain_tensors, storage_key
+from torchglass.capture.tensor.description import Args, Kwargs, iter_tensors
 from torchglass.capture.torch_internals import (
     DisableTorchFunction,
     start_allocation_reports,
     stop_allocation_reports,
 )
-from torchglass.capture.torch_modes import LookingMode, iter_tensors, mode_on, quietly
+from torchglass.capture.torch_modes import LookingMode, mode_on, quietly
 from torchglass.errors import CaptureError
 from torchglass.records.measures import AllocatorPeak
 
@@ -331,8 +332,8 @@ class _Watching(LookingMode):  # type: ignore[no-untyped-call]
         self,
         func: Any,
         types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         known: set[int] = set()

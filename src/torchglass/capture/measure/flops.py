@@ -11,7 +11,7 @@ Kernels of a backward belong to the module call whose op they take the gradient 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,6 @@ from torch import nn
 
 from torchglass.blocks import uninterruptible
 from torchglass.capture.autograd import UNNUMBERED, NodeCreators
-from torchglass.capture.fake_tensors import lack_values
 from torchglass.capture.isolated_run import IsolatedRun, Loss, RunObserver, isolated_run
 from torchglass.capture.measure.devices import Clock, clock_for
 from torchglass.capture.measure.flop_rules import (
@@ -31,7 +30,7 @@ from torchglass.capture.measure.flop_rules import (
 from torchglass.capture.model.live_modules import modules_in, tensors_of
 from torchglass.capture.module_calls import ModuleStack, observe_calls
 from torchglass.capture.restore_state import retried_with_gradients
-from torchglass.capture.tensor.description import tensors_of_call
+from torchglass.capture.tensor.description import Args, Kwargs, lack_values, tensors_of_call
 from torchglass.capture.torch_internals import node_number, running_node
 from torchglass.capture.torch_modes import LookingMode, mode_on
 from torchglass.capture.trace.kernel_mode import is_made_of_others
@@ -87,9 +86,7 @@ class FlopCounter(ModuleStack[CountedCall]):
         finally:
             self.leave(len(self.running) - 1)
 
-    def begin(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> CountedCall:
+    def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> CountedCall:
         """Find the place of a call; what has none is on the stack as well, with its backward."""
         return self._begin(self.locate(module), recomputed=self.is_recomputation())
 
@@ -204,8 +201,8 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
         self,
         func: Any,
         types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
@@ -219,9 +216,7 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
                 return func.decompose(*args, **kwargs)
         return self._run(rule, func, args, kwargs, args)
 
-    def count_whole(
-        self, rule: Rule, run: Callable[..., Any], args: tuple[Any, ...], given: tuple[Any, ...]
-    ) -> Any:
+    def count_whole(self, rule: Rule, run: Callable[..., Any], args: Args, given: Args) -> Any:
         """Run something that is no kernel, and count it by a rule instead of what it runs."""
         was_paused, self._is_paused = self._is_paused, True
         try:
@@ -233,9 +228,9 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
         self,
         rule: Rule,
         func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        given: tuple[Any, ...],
+        args: Args,
+        kwargs: Kwargs,
+        given: Args,
         *,
         paused: bool | None = None,
     ) -> Any:
@@ -253,8 +248,8 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
     def _count(
         self,
         rule: Rule,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         output: Any,
         marks: tuple[Any, ...],
     ) -> None:
@@ -332,8 +327,8 @@ class CountedFlops(NamedTuple):
 @retried_with_gradients
 def count(
     target: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     *,
     backward: bool = False,
     loss: Loss | None = None,

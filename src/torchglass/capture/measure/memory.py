@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from torchglass.blocks import uninterruptible
 from torchglass.capture.autograd import Reached, leaves_among
-from torchglass.capture.fake_tensors import MOST_LSTM_WEIGHTS, lack_values
+from torchglass.capture.fake_tensors import MOST_LSTM_WEIGHTS
 from torchglass.capture.isolated_run import (
     NO_BACKWARD,
     IsolatedRun,
@@ -26,7 +26,7 @@ from torchglass.capture.measure.devices import Meter, meters_for
 from torchglass.capture.measure.memory_recorder import MemoryRecorder
 from torchglass.capture.model.live_modules import modules_in, parameters_of, tensors_of
 from torchglass.capture.restore_state import retried_with_gradients
-from torchglass.capture.tensor.description import named_tensors
+from torchglass.capture.tensor.description import Args, Kwargs, lack_values, named_tensors
 from torchglass.capture.torch_internals import OPTIMIZER_HOOK_TABLES, tree_map_only
 from torchglass.errors import CaptureError
 from torchglass.records.measures import AllocatorPeak, Footprint
@@ -163,8 +163,8 @@ class MeasuredMemory(NamedTuple):
 @retried_with_gradients
 def measure(
     target: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     *,
     backward: bool = True,
     optimizer: OptimizerChoice | None = None,

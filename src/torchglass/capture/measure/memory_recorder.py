@@ -22,20 +22,21 @@ import torch
 from torch import nn
 
 from torchglass.blocks import uninterruptible
-from torchglass.capture.autograd import BACKWARD, NodeCreators, Reached, node_name, saved_tensors
+from torchglass.capture.autograd import NodeCreators, Reached, node_name, saved_tensors
 from torchglass.capture.measure.storage_log import Place, StorageLog
 from torchglass.capture.module_calls import CallRecorder, RecordedCall, observe_calls
 from torchglass.capture.restore_state import Replace
-from torchglass.capture.tensor.description import tensors_of_call
+from torchglass.capture.tensor.description import Args, Kwargs, iter_tensors, tensors_of_call
 from torchglass.capture.tensor.memory_extent import extent_of
 from torchglass.capture.torch_internals import (
+    BACKWARD_CODE,
     FakeTensor,
     has_saved_tensor_hooks,
     node_number,
     reference_counts,
     running_node,
 )
-from torchglass.capture.torch_modes import LookingMode, iter_tensors, mode_on
+from torchglass.capture.torch_modes import LookingMode, mode_on
 from torchglass.capture.trace.kernel_mode import KernelMode
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.records.measures import BlockKind, Saver, StepPhase
@@ -81,7 +82,7 @@ class GradientSums:
 
     def in_place(self, event: OpEvent) -> tuple[torch.Tensor, torch.Tensor] | None:
         """The sum so far and the new one, if a plain run would have written it over the old."""
-        if event.function is not _ADD or event.chain[-2:-1] != (BACKWARD,):
+        if event.function is not _ADD or event.chain[-2:-1] != (BACKWARD_CODE,):
             return None
         old, new = event.args[0], event.output
         if old.layout is not torch.strided or new.layout is not torch.strided:
@@ -121,8 +122,8 @@ class _Counting(LookingMode):  # type: ignore[no-untyped-call]
         self,
         func: Any,
         types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
     ) -> Any:
         if func is _ADD and running_node() is not None:
             self.seen = _holders_of(args[0])
@@ -161,9 +162,7 @@ class MemoryRecorder(CallRecorder):
             yield
         self.log.end()
 
-    def begin(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> RecordedCall | None:
+    def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> RecordedCall | None:
         """A call begins; what the outermost one is given was there before the step."""
         if self.current is None:
             self._hold_inputs(tensor for _, tensor in tensors_of_call(args, kwargs))

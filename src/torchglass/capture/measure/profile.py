@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -42,7 +42,7 @@ from torchglass.capture.isolated_run import (
 from torchglass.capture.measure.devices import Clock, CpuClock, clock_for, cpu_clock
 from torchglass.capture.module_calls import CallRecorder, ModuleStack, observe_calls
 from torchglass.capture.restore_state import retried_with_gradients
-from torchglass.capture.tensor.description import named_tensors
+from torchglass.capture.tensor.description import Args, Kwargs, named_tensors
 from torchglass.capture.torch_internals import node_number
 from torchglass.capture.torch_modes import (
     OPENED,
@@ -192,9 +192,7 @@ class ModuleTimer(ModuleStack[TimedCall]):
         self._callers: dict[str, int | None] = {}
         self._tag = tag
 
-    def begin(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> TimedCall | None:
+    def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> TimedCall | None:
         """Start the span of a call."""
         watch = self._watch
         path = self.locate(module)
@@ -230,8 +228,8 @@ class _OpTimer(TorchFunctionMode):
         self,
         func: Callable[..., Any],
         types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if _is_compiling():
@@ -330,8 +328,8 @@ class MeasuredTime(NamedTuple):
 @retried_with_gradients
 def measure(
     target: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     *,
     backward: bool = True,
     warmup: int = 3,

@@ -21,7 +21,7 @@ import torch
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
 
-from torchglass.capture.tensor.description import inner_tensors
+from torchglass.capture.tensor.description import NamedTensors, inner_tensors
 from torchglass.capture.torch_internals import FakeTensor, script_type, storage_address
 from torchglass.records.model import Ancestor, ClassSource, TensorId, join_path
 
@@ -319,7 +319,7 @@ def packed_tensors(module: nn.Module) -> Iterator[tuple[str, object, torch.Tenso
                 yield name + suffix, value, tensor
 
 
-def _unpacked(value: Any, *, half: bool) -> Iterator[tuple[str, torch.Tensor]]:
+def _unpacked(value: Any, *, half: bool) -> NamedTensors:
     if hasattr(value, "unpack"):
         with warnings.catch_warnings():
             # That quantized tensors are to go from torch is not news of the reader's making.

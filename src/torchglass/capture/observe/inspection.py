@@ -25,7 +25,7 @@ from torchglass.capture.module_calls import observe_calls
 from torchglass.capture.observe.observed_call import ModuleHistory, ObservedCall
 from torchglass.capture.observe.recorder import ModuleRecorder, RecordOptions, depth_of
 from torchglass.capture.restore_state import retried_with_gradients
-from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.description import Args, Kwargs, describe
 from torchglass.errors import CaptureError
 from torchglass.records.calls import CallCost, InspectedCall, InspectedModel, InspectedModule
 from torchglass.records.model import Model, ModuleId
@@ -165,8 +165,8 @@ Progress = Callable[[int, int], None]
 @retried_with_gradients
 def inspect_run(
     model: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     *,
     backward: bool,
     loss: Loss | None = None,

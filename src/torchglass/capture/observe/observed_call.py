@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from torchglass.analyse import histograms
+from torchglass.capture.tensor.description import NamedTensors
 from torchglass.capture.tensor_reader import StatisticsReader, StatisticsReading
 from torchglass.records.calls import (
     CallCost,
@@ -19,7 +20,7 @@ from torchglass.records.calls import (
 from torchglass.records.tensors import Stats
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 Located = tuple[tuple[str, StatisticsReading], ...]
 """Readings of tensors, each with its place among the arguments or results."""
@@ -168,7 +169,7 @@ class ObservedCall:
             call = call.parent
         return False
 
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def tensors(self) -> NamedTensors:
         """The copies of its tensors that were kept, at "in.0", "out", "out.hidden" …"""
         for side, located in (("in", self.located_inputs), ("out", self.located_outputs)):
             for place, reading in located:

@@ -27,10 +27,13 @@ from torchglass.capture.model.live_modules import class_name, modules_in, tensor
 from torchglass.capture.module_calls import ModuleStack, observe_calls
 from torchglass.capture.observe.backward import BackwardRecorder, GraphHooks
 from torchglass.capture.observe.observed_call import Located, ModuleHistory, ObservedCall
-from torchglass.capture.restore_state import has_compiled
-from torchglass.capture.tensor.description import named_tensors, tensors_of_call
+from torchglass.capture.tensor.description import Args, Kwargs, named_tensors, tensors_of_call
 from torchglass.capture.tensor_reader import StatisticsReader
-from torchglass.capture.torch_internals import dispatch_mode_count, function_mode_count
+from torchglass.capture.torch_internals import (
+    dispatch_mode_count,
+    function_mode_count,
+    has_compiled,
+)
 from torchglass.capture.torch_modes import quietly
 from torchglass.errors import CaptureError, TargetError
 from torchglass.records.calls import ForwardStats, Level, ModuleStatistics
@@ -235,9 +238,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         self.running.clear()
         self.current = None
 
-    def begin(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> ObservedCall | None:
+    def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> ObservedCall | None:
         """Read what goes into a call."""
         clock = self._clock
         began_ns = clock.raw()
@@ -297,9 +298,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
             clock.depth -= 1
             clock.lost_ns += clock.raw() - end_ns
 
-    def _begin_rest(
-        self, call: ObservedCall, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
+    def _begin_rest(self, call: ObservedCall, args: Args, kwargs: Kwargs) -> None:
         """Prepare for the backward and the memory of a call, and wait for its device."""
         if self._graph is not None:
             self._graph.enter(call, tensors_of_call(args, kwargs))

@@ -16,7 +16,11 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from torchglass.capture.torch_internals import DisableTorchFunction, is_traceable_wrapper_subclass
+from torchglass.capture.torch_internals import (
+    DisableTorchFunction,
+    FakeTensor,
+    is_traceable_wrapper_subclass,
+)
 from torchglass.records.tensors import TensorSpec
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -173,6 +177,10 @@ def _sample(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+"""What a module or an op is called with."""
+NamedTensors = Iterator[tuple[str, torch.Tensor]]
 Item = tuple[str, Any]
 
 _MOST_OBJECTS = 2000
@@ -182,14 +190,12 @@ _CLOSED = (nn.Module, torch.optim.Optimizer, types.ModuleType, type, weakref.Pro
 """What has tensors that are not part of a result, or that would answer for another object."""
 
 
-def tensors_of_call(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_of_call(args: Args, kwargs: Kwargs) -> NamedTensors:
     """The tensors among the arguments of a call: "0" is the first one, "mask" a named one."""
     return _tensors([*_numbered(args), *kwargs.items()])
 
 
-def named_tensors(nest: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(nest: Any) -> NamedTensors:
     """The tensors in what a call returned: "" is the nest itself, "hidden.0" is inside of it.
 
     Containers are opened through their builtin methods, and of objects only what they store is
@@ -204,9 +210,7 @@ def _closed(item: Any) -> list[Item]:
     return []
 
 
-def _tensors(
-    items: list[Item], stored_in: Callable[[Any], list[Item]] = _closed
-) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(items: list[Item], stored_in: Callable[[Any], list[Item]] = _closed) -> NamedTensors:
     opened: dict[int, Any] = {}
     waiting = items[::-1]
     while waiting:
@@ -280,3 +284,48 @@ def _numbered(items: Iterable[Any]) -> list[Item]:
 
 def _join(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
+
+
+def iter_tensors(nest: Any) -> Iterator[torch.Tensor]:
+    """The tensors in an op's arguments or output, which nest in tuples, lists and dicts only."""
+    if isinstance(nest, torch.Tensor):
+        yield nest
+    elif isinstance(nest, (tuple, list)):
+        for item in nest:
+            yield from iter_tensors(item)
+    elif isinstance(nest, dict):
+        for item in nest.values():
+            yield from iter_tensors(item)
+
+
+NO_MEMORY = (RuntimeError, AttributeError, ValueError)
+"""What tensors raise that are sparse, nested or not initialised yet."""
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was written into."""
+    # Tensors of inference mode do not count what is written into them.
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether the memory of a tensor is still there.
+
+    Some free it before the tensor, as FSDP does with weights that it has gathered; to look at such
+    a tensor ends the process.
+    """
+    try:
+        return not tensor.numel() or tensor.untyped_storage().nbytes() > 0
+    except NO_MEMORY:
+        # It lies elsewhere, in tensors of its own.
+        return True
+
+
+def has_fakes(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether some of the tensors are fake already."""
+    return any(isinstance(tensor, FakeTensor) for tensor in tensors)
+
+
+def lack_values(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether some of the tensors are fake, or on the meta device."""
+    return any(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in tensors)

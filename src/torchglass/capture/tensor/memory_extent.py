@@ -10,15 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from torchglass.capture.tensor.description import NO_MEMORY
 from torchglass.capture.torch_internals import storage_address
 
 _MOST_COMPARED = 1 << 22
 """Above so many elements, two interleaved tensors are taken to meet."""
 _weak = weakref.ref
-
-
-_NO_MEMORY = (RuntimeError, AttributeError, ValueError)
-"""What tensors raise that are sparse, nested or not initialised yet."""
 
 
 View = tuple[Any, ...]
@@ -92,7 +89,7 @@ def extent_of(tensor: torch.Tensor) -> Extent | None:
             return None
         offset, shape = int(tensor.storage_offset()), tuple(tensor.shape)
         return _extent(storage, tensor.element_size(), offset, shape, tensor.stride())
-    except _NO_MEMORY:
+    except NO_MEMORY:
         return None
 
 
@@ -118,7 +115,7 @@ def storage_of(tensor: torch.Tensor) -> int | None:
     """A number for a tensor's storage, no other's while it lives; None as in `extent_of`."""
     try:
         return storage_address(tensor.untyped_storage()) if tensor.numel() else None
-    except _NO_MEMORY:
+    except NO_MEMORY:
         return None
 
 
@@ -131,31 +128,12 @@ def view_of(tensor: torch.Tensor) -> View:
     try:
         storage = _weak(tensor.untyped_storage())
         return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
-    except _NO_MEMORY:
+    except NO_MEMORY:
         return _no_storage, object()
 
 
 def _no_storage() -> None:
     return None
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """How often a tensor was written into."""
-    # Tensors of inference mode do not count what is written into them.
-    return -1 if tensor.is_inference() else tensor._version
-
-
-def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether the memory of a tensor is still there.
-
-    Some free it before the tensor, as FSDP does with weights that it has gathered; to look at such
-    a tensor ends the process.
-    """
-    try:
-        return not tensor.numel() or tensor.untyped_storage().nbytes() > 0
-    except _NO_MEMORY:
-        # It lies elsewhere, in tensors of its own.
-        return True
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:

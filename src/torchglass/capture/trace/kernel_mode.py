@@ -19,14 +19,15 @@ import functools
 import sys
 import time
 import types
-from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
 
-from torchglass.capture.autograd import BACKWARD, UNNUMBERED, NodeCreators
+from torchglass.capture.autograd import UNNUMBERED, NodeCreators
+from torchglass.capture.tensor.description import Args, Kwargs, iter_tensors
 from torchglass.capture.torch_internals import (
+    BACKWARD_CODE,
     COMPOSITE,
     FORWARD_CODE,
     OpOverload,
@@ -37,7 +38,7 @@ from torchglass.capture.torch_internals import (
     running_node,
     with_dispatch_key,
 )
-from torchglass.capture.torch_modes import LookingMode, iter_tensors, written_by_schema
+from torchglass.capture.torch_modes import LookingMode, written_by_schema
 from torchglass.capture.trace.op_mode import (
     Chain,
     OpEvent,
@@ -75,8 +76,8 @@ class KernelMode(LookingMode):  # type: ignore[no-untyped-call]
         self,
         func: Any,
         types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         try:
@@ -157,10 +158,10 @@ class _Homes:
         return _Home(call, (FORWARD_CODE, self._part))
 
     def _of_backward(self, node: Any, frame: types.FrameType | None) -> _Home:
-        if frame is None or frame.f_code is BACKWARD:
+        if frame is None or frame.f_code is BACKWARD_CODE:
             return self._of_part(node)
         home = self._of_forward(frame)
-        if BACKWARD in home.chain:
+        if BACKWARD_CODE in home.chain:
             # Python that autograd runs: a hook, or the backward of a user's own Function.
             return home._replace(call=self._of_part(node).call)
         return home
@@ -175,7 +176,7 @@ class _Homes:
             self._home = self._creators.find(made) or _OUTSIDE
         self._part += 1
         part = self._name, self._part
-        return _Home(self._home.call, (*self._home.chain, BACKWARD, part))
+        return _Home(self._home.call, (*self._home.chain, BACKWARD_CODE, part))
 
 
 _HANDLER = KernelMode.__torch_dispatch__.__code__
@@ -201,7 +202,7 @@ def _handling(func: Any) -> _KernelHandling:
 
 
 def _written(
-    func: Any, handling: _KernelHandling, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    func: Any, handling: _KernelHandling, args: Args, kwargs: Kwargs
 ) -> tuple[torch.Tensor, ...]:
     if handling is _KernelHandling.RECORD:
         return ()
@@ -211,7 +212,7 @@ def _written(
     return tuple(written_by_schema(func, args, kwargs))
 
 
-def is_made_of_others(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def is_made_of_others(func: Any, args: Args, kwargs: Kwargs) -> bool:
     """Whether an op that is written in terms of others has no kernel for these very tensors."""
     return all(
         tensor.layout is torch.strided

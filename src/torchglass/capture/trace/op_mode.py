@@ -17,7 +17,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
+from torchglass.capture.tensor.description import Args, Kwargs, iter_tensors
 from torchglass.capture.torch_internals import (
+    BACKWARD_CODE,
     FORWARD_CODE,
     DisableTorchFunction,
     any_autocast_enabled,
@@ -32,12 +34,12 @@ from torchglass.capture.torch_internals import (
 from torchglass.capture.torch_modes import (
     Handling,
     handling_of,
-    iter_tensors,
     quietly,
     run_below,
     without_guards,
     written_by,
 )
+from torchglass.records.trace import Phase
 
 _clock = time.perf_counter_ns
 _is_compiling = torch.compiler.is_compiling
@@ -56,8 +58,8 @@ class OpEvent(NamedTuple):
     """One operation, as it was called and what it returned."""
 
     function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    args: Args
+    kwargs: Kwargs
     output: Any
     call: Any
     """The module call it ran in, whatever the observer of modules calls that."""
@@ -140,8 +142,8 @@ class OpMode(TorchFunctionMode):
         self,
         func: Callable[..., Any],
         types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
     ) -> Any:
         kwargs = kwargs or _NO_KWARGS
         if _is_compiling():
@@ -191,8 +193,8 @@ class OpMode(TorchFunctionMode):
         self,
         func: Callable[..., Any],
         handling: Handling,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
     ) -> tuple[torch.Tensor, ...]:
         """What an op is about to change in place, of which the listener has been told."""
         written = written_by(func, handling, args, kwargs)
@@ -346,3 +348,18 @@ def user_code(chain: Chain) -> tuple[types.CodeType, int] | None:
         if not code.co_filename.startswith(_NOT_THE_USERS):
             return code, offset
     return None
+
+
+OPTIMIZER_STEP = next(
+    part
+    for part in torch.optim.Optimizer.profile_hook_step.__code__.co_consts
+    if isinstance(part, types.CodeType)
+)
+"""The wrapper that torch puts around the `step` of every optimizer."""
+
+
+def phase_of(chain: Chain) -> Phase:
+    """The phase of an op that was called along a chain of code."""
+    if BACKWARD_CODE in chain:
+        return "backward"
+    return "optimizer" if OPTIMIZER_STEP in chain else "forward"

@@ -22,7 +22,7 @@ from torch import nn
 
 from torchglass.blocks import uninterruptible
 from torchglass.capture.module_calls import CALL_CODE, ModuleStack, observe_calls
-from torchglass.capture.tensor.description import named_tensors, tensors_of_call
+from torchglass.capture.tensor.description import Args, Kwargs, named_tensors, tensors_of_call
 from torchglass.capture.torch_internals import DisableTorchFunction, peek_interpreter_stack
 from torchglass.capture.torch_modes import fused_paths_kept, mode_on
 from torchglass.capture.trace.kernel_mode import KernelMode
@@ -71,8 +71,8 @@ class TracedCall:
         self,
         module: nn.Module,
         parent: TracedCall | None,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         chain: Chain,
     ) -> None:
         self.module = module
@@ -251,9 +251,7 @@ class PassRecorder(ModuleStack[TracedCall]):
         if self._failed is not None and self._failed[1] in _causes(error):
             self.failure = self._failed[0]
 
-    def begin(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> TracedCall:
+    def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> TracedCall:
         """Take down that a call began."""
         if peek_interpreter_stack() is not None:
             args, kwargs = unwrapped((args, kwargs))

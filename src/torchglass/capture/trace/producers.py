@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from torchglass.capture.autograd import phase_of
-from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.description import Args, Kwargs, describe, iter_tensors
 from torchglass.capture.tensor.memory_extent import (
     ByMemory,
     Extent,
@@ -19,8 +18,8 @@ from torchglass.capture.tensor.memory_extent import (
     storage_of,
     view_of,
 )
-from torchglass.capture.torch_modes import SETS_DATA, iter_tensors
-from torchglass.capture.trace.op_mode import Chain, OpEvent, user_code
+from torchglass.capture.torch_modes import SETS_DATA
+from torchglass.capture.trace.op_mode import Chain, OpEvent, phase_of, user_code
 from torchglass.capture.trace.saved_tensors import Output
 from torchglass.records.tensors import TensorSpec
 from torchglass.records.trace import CallId, Operand, OpId, OpRecord, Phase, SourceLine, Value
@@ -320,7 +319,7 @@ def _pair(first: int, second: int) -> int:
     return total * (total + 1) // 2 + second
 
 
-def _places(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _places(args: Args, kwargs: Kwargs) -> Iterator[tuple[str, Any]]:
     for index, argument in enumerate(args):
         if isinstance(argument, torch.Tensor):
             yield str(index), argument

@@ -15,14 +15,9 @@ from torch.nn.parameter import is_lazy
 
 from torchglass.analyse.signatures import argument_name, signature
 from torchglass.blocks import uninterruptible
-from torchglass.capture.fake_tensors import has_fakes
 from torchglass.capture.restore_state import gradients_set, keeping_random_state
-from torchglass.capture.tensor.memory_extent import (
-    copy_of,
-    each_element_once,
-    has_memory,
-    repeated_memory,
-)
+from torchglass.capture.tensor.description import Args, Kwargs, has_fakes, has_memory
+from torchglass.capture.tensor.memory_extent import copy_of, each_element_once, repeated_memory
 from torchglass.capture.torch_internals import tree_map_only
 from torchglass.capture.trace.assemble import CapturedPass
 from torchglass.capture.trace.saved_tensors import Rerun
@@ -207,7 +202,7 @@ class _OpReplay:
                 self._made[id(original)] = made.requires_grad_(original.requires_grad)
 
 
-def _run(op: OpRecord, event: Rerun, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _run(op: OpRecord, event: Rerun, args: Args, kwargs: Kwargs) -> Any:
     """An op with autograd on if it was, which chooses other kernels."""
     if any(isinstance(given, torch.Generator) for given in (*args, *kwargs.values())):
         raise CaptureError("it uses a random generator, which must not be advanced")

@@ -15,14 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.nn.parameter import is_lazy
 
-from torchglass.capture.tensor.memory_extent import (
-    ByMemory,
-    Extent,
-    copy_of,
-    extent_of,
-    has_memory,
-    storage_of,
-)
+from torchglass.capture.tensor.description import Args, Kwargs, has_memory
+from torchglass.capture.tensor.memory_extent import ByMemory, Extent, copy_of, extent_of, storage_of
 from torchglass.capture.torch_modes import is_overheard, quietly
 from torchglass.capture.trace.op_mode import OpEvent, UnwrappedEvent, results_of
 from torchglass.errors import CaptureError
@@ -34,8 +28,8 @@ class Rerun(NamedTuple):
 
     function: Callable[..., Any]
     """What ran; where autocast was on, that under the same autocast."""
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    args: Args
+    kwargs: Kwargs
     output: Any
     written: tuple[torch.Tensor, ...]
 
@@ -61,7 +55,7 @@ class RerunBuilder:
         kwargs = self._once(event.kwargs) if event.kwargs else event.kwargs
         return Rerun(function, event.args, kwargs, event.output, event.written)
 
-    def _once(self, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _once(self, kwargs: Kwargs) -> Mapping[str, Any]:
         if not all(type(value) in _TOLD_BY_REPR for value in kwargs.values()):
             return kwargs
         return self._said.setdefault(repr(kwargs), kwargs)

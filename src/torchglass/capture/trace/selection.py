@@ -1,11 +1,11 @@
-"""Runs a traced pass: which tensors are kept or edited, what ends it, and what an exception tells."""
+"""Runs a traced pass: which tensors are kept or edited, and what an exception tells."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -18,16 +18,15 @@ from torchglass.analyse.trace import Selection, TraceStructure, at_once, is_ever
 from torchglass.blocks import combined_blocks
 from torchglass.capture.module_calls import CALL_CODE
 from torchglass.capture.restore_state import (
-    has_compiled,
     keeping_modules,
     keeping_random_state,
     leave_unchanged,
     running_uncompiled,
     telling_of_changes,
 )
-from torchglass.capture.tensor.description import tensors_of_call
+from torchglass.capture.tensor.description import Args, Kwargs, tensors_of_call
 from torchglass.capture.tensor.moments import measure
-from torchglass.capture.torch_internals import FORWARD_CODE
+from torchglass.capture.torch_internals import FORWARD_CODE, has_compiled
 from torchglass.capture.trace.assemble import Assembly, CapturedPass, assemble, finish
 from torchglass.capture.trace.op_mode import OpEvent, user_code
 from torchglass.capture.trace.pass_recorder import Level, PassRecorder, tracing
@@ -113,8 +112,8 @@ def capturing(
 
 def op_numbers(
     model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     keys: Sequence[Key],
     level: Level = "torch",
 ) -> dict[Key, int]:
@@ -171,7 +170,7 @@ class ForwardAttempt(NamedTuple):
     clues: ExceptionContext
 
 
-def attempt(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ForwardAttempt:
+def attempt(model: nn.Module, args: Args, kwargs: Kwargs) -> ForwardAttempt:
     """Run a forward; the model's buffers and the random state are afterwards what they were."""
     output, error = None, None
     with leave_unchanged(model.modules()), telling_of_changes(model.modules()):

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchglass.capture.autograd import OPTIMIZER_STEP
 from torchglass.capture.tensor.moments import SAFE_LENGTHS, length, numbers_of
 from torchglass.capture.tensor_reader import HistogramReader
 from torchglass.capture.torch_internals import current_scale, foreach_norm, foreach_sub, has_served
+from torchglass.capture.trace.op_mode import OPTIMIZER_STEP
 from torchglass.capture.watch.options import Options
 from torchglass.capture.watch.ranks import speaks_for
 from torchglass.capture.watch.step_values import SeriesName, StepValues

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchglass.capture.torch_modes import iter_tensors
+from torchglass.capture.tensor.description import iter_tensors
 from torchglass.capture.trace.assemble import CapturedPass, assemble
 from torchglass.capture.trace.pass_recorder import tracing
 from torchglass.capture.trace.replay import validate
