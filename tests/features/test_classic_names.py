@@ -75,7 +75,9 @@ def test_a_summary_is_exported_as_text_json_and_html() -> None:
 
 
 def test_an_unknown_format_is_refused_by_name() -> None:
-    with pytest.raises(errors.ViewError, match="format is 'text', 'json' or 'html', not 'pdf'"):
+    with pytest.raises(
+        errors.ViewError, match="format must be 'text', 'json' or 'html', not 'pdf'"
+    ):
         rp.export_model_summary(Tied(), format="pdf")  # type: ignore[arg-type]
 
 

@@ -53,7 +53,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_a_port_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str], port: str) -> None:
     line = refusal(capsys, "view", "net.py:Net", "--port", port)
 
-    assert line == f"port is from 0 to 65535, where 0 is any free one, not {port}"
+    assert line == f"port must be from 0 (any free port) to 65535, not {port}"
 
 
 @pytest.mark.parametrize(

@@ -497,9 +497,7 @@ def test_without_a_terminal_nothing_can_be_picked_but_named(
     for name in "abcdefg":
         (tmp_path / f"{name}.pt").write_bytes(b"")
 
-    with pytest.raises(
-        errors.ViewError, match=r"`torchglass summary .\.pt` prints one; there are .*, …"
-    ):
+    with pytest.raises(errors.ViewError, match=r"Use `torchglass summary .\.pt`\. Found: .*, …"):
         explore()
 
 

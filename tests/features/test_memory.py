@@ -331,7 +331,7 @@ def test_a_row_that_is_not_there_is_answered_with_those_that_are() -> None:
     taken = memory(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.ones(1, 2))
 
     with pytest.raises(
-        errors.LookupFailedError, match="no module 'nope' was measured; there are 0, 1"
+        errors.LookupFailedError, match="no module 'nope' was measured; available: 0, 1"
     ):
         taken.rows["nope"]
     assert taken.rows.get("nope") is None

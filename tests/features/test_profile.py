@@ -101,9 +101,7 @@ def test_modules_alone_are_timed_on_request() -> None:
 
 
 def test_a_loss_that_is_no_tensor_is_refused_by_name() -> None:
-    with pytest.raises(
-        errors.CaptureError, match="loss gave float, but a backward starts from a tensor"
-    ):
+    with pytest.raises(errors.CaptureError, match="loss must return a tensor, not float"):
         profile(nn.Linear(2, 2), torch.ones(1, 2), loss=lambda output: output.sum().item())
 
 
@@ -120,9 +118,9 @@ def test_a_function_without_modules_is_timed_as_a_whole() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"repeats": 0}, "repeats is 1 or more, not 0"),
-        ({"repeats": "3"}, "repeats is 1 or more, not '3'"),
-        ({"warmup": -1}, "warmup is 0 or more, not -1"),
+        ({"repeats": 0}, "repeats must be 1 or more, not 0"),
+        ({"repeats": "3"}, "repeats must be 1 or more, not '3'"),
+        ({"warmup": -1}, "warmup must be 0 or more, not -1"),
     ],
 )
 def test_a_number_of_runs_that_makes_no_sense_is_refused_by_its_name(

@@ -836,7 +836,7 @@ def test_what_cannot_be_logged_is_said_with_what_can() -> None:
 
 def test_an_unknown_backend_is_said_with_those_there_are() -> None:
     with pytest.raises(
-        errors.TargetError, match="there is no backend 'tensorbored'; there are standalo"
+        errors.TargetError, match=r"backend must be one of standalone, .*, not 'tensorbored'"
     ):
         watch(Net(), backend="tensorbored", run_dir=":memory:")
 

@@ -153,7 +153,7 @@ def test_an_output_that_torch_cannot_add_up_is_named_with_what_to_do() -> None:
 
     model, x = Written(forward, {"fc": nn.Linear(4, 4)}), torch.randn(4, 4)
 
-    with pytest.raises(errors.CaptureError, match=r"cannot add up output logits .* as loss="):
+    with pytest.raises(errors.CaptureError, match=r"cannot sum output logits .* Pass loss="):
         tg.profile(model, x)
     taken = tg.profile(model, x, loss=lambda out: out["logits"].mean(), warmup=0, repeats=1)
     assert taken.root.total_ns > 0
@@ -266,7 +266,7 @@ def test_what_a_forward_changes_for_good_is_named_once(
 ) -> None:
     members = {"fc": nn.Linear(4, 4), "mean": torch.zeros(2), "means": [torch.zeros(2)]}
 
-    with pytest.warns(TorchglassWarning, match=f"the model changes its own {name}") as told:
+    with pytest.warns(TorchglassWarning, match=f"the forward changes {name}") as told:
         VERBS[verb](Written(forward, members), torch.randn(4, 4))
 
     assert len([one for one in told if one.category is TorchglassWarning]) == 1

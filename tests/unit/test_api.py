@@ -67,16 +67,16 @@ def test_what_is_no_module_is_refused_by_its_class(verb: Any, model: Any) -> Non
 def test_a_guard_and_an_inspector_refuse_what_is_no_module() -> None:
     with pytest.raises(TargetError, match="guard takes an nn"), tg.guard(5):  # type: ignore[arg-type]
         pass
-    with pytest.raises(TargetError, match="takes a model or a list of models, not int"):
+    with pytest.raises(TargetError, match="must be a model or a list of models, not int"):
         tg.InspectorGadgets(5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on": "shout"}, 'on is "raise", "warn" or "record", not \'shout\''),
-        ({"allow": 3}, "allow takes a name or a list of names, not 3"),
-        ({"allow": ["log", 3]}, "allow takes a name or a list of names, but 3 is not a string"),
+        ({"on": "shout"}, 'on must be "raise", "warn" or "record", not \'shout\''),
+        ({"allow": 3}, "allow must be a name or a list of names, not 3"),
+        ({"allow": ["log", 3]}, "allow must be a name or a list of names, but 3 is not a string"),
     ],
 )
 def test_a_guard_refuses_bad_options_where_it_is_called(
@@ -89,11 +89,11 @@ def test_a_guard_refuses_bad_options_where_it_is_called(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"level": "foo"}, "level is one of full, cheap, shapes, not 'foo'"),
-        ({"keep": 0}, "keep is 1 or more, not 0"),
-        ({"keep": "all"}, "keep is 1 or more, not 'all'"),
-        ({"tensors": -1}, "tensors, True or how many bytes to keep, is 0 or more, not -1"),
-        ({"tensors": "all"}, "tensors, True or how many bytes to keep, is 0 or more, not 'all'"),
+        ({"level": "foo"}, "level must be one of full, cheap, shapes, not 'foo'"),
+        ({"keep": 0}, "keep must be 1 or more, not 0"),
+        ({"keep": "all"}, "keep must be 1 or more, not 'all'"),
+        ({"tensors": -1}, "tensors must be 0 or more, not -1"),
+        ({"tensors": "all"}, "tensors must be 0 or more, not 'all'"),
     ],
 )
 def test_a_recording_refuses_bad_options_where_it_is_called(
@@ -105,7 +105,7 @@ def test_a_recording_refuses_bad_options_where_it_is_called(
 
 @pytest.mark.parametrize("verb", [tg.trace, tg.tracing], ids=["trace", "tracing"])
 def test_a_trace_has_only_the_levels_that_there_are(verb: Any) -> None:
-    with pytest.raises(CaptureError, match="level is one of torch, aten, not 'foo'"):
+    with pytest.raises(CaptureError, match="level must be one of torch, aten, not 'foo'"):
         verb(nn.ReLU(), *[torch.ones(2)] * (verb is tg.trace), level="foo")
 
 
@@ -176,7 +176,7 @@ def test_a_page_is_served_until_it_is_closed() -> None:
 
 @pytest.mark.parametrize("port", [-5, 99999, "8080"])
 def test_a_page_is_served_only_where_there_is_a_port(port: Any) -> None:
-    with pytest.raises(ViewError, match="port is from 0 to 65535"):
+    with pytest.raises(ViewError, match=r"port must be from 0 \(any free port\) to 65535"):
         tg.view(nn.Linear(2, 1), port=port)
 
 

@@ -283,9 +283,7 @@ class Lookup:
         if not -count <= key < count:
             which = "" if self._listed is None else " whose tensors are saved"
             places = f", 0 … {count - 1}" if count else ""
-            raise LookupFailedError(
-                f"there is no layer {key}: the trace has {count}{which}{places}"
-            )
+            raise LookupFailedError(f"no layer {key}: the trace has {count}{which}{places}")
         return self._ops[key].id if self._listed is None else self._listed[key]
 
     @cached_property

@@ -86,7 +86,7 @@ def _find(name: str, *, port: int, verbose: bool, wait: bool | None) -> Backend 
     if name == "standalone":
         return StandaloneBackend(port, say if verbose else None, wait)
     if name not in ELSEWHERE:
-        raise TargetError(f"there is no backend {name!r}; there are {', '.join(NAMES)}")
+        raise TargetError(f"backend must be one of {', '.join(NAMES)}, not {name!r}")
     try:
         module = importlib.import_module(f"torchglass.integrations.{name}")
         backend: Backend = getattr(module, ELSEWHERE[name])()

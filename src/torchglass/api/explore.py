@@ -95,8 +95,8 @@ def walk_through(
         return _open_page(shown.reader)
     if target is not None and not has_terminal():
         raise ViewError(
-            "the explorer needs a terminal; without one, print(tg.summary(model)) shows a model "
-            'and tg.view(model, save="model.html") writes a page to open elsewhere'
+            "the explorer needs a terminal. Use print(tg.summary(model)), or "
+            'tg.view(model, save="model.html") to write a web page.'
         )
     from torchglass.views.tui.app import run_explorer
 
@@ -119,8 +119,8 @@ def _refuse_doubtful(model: object, options: Collection[str]) -> None:
     if doubtful:
         raise TargetError(
             f"{doubtful[0]!r} is both an option of explore and an argument of this model's "
-            f"forward: pass it by position, or run the model in `with "
-            "tg.record_torch_module_forward_stats(model):` and explore it afterwards"
+            f"forward. Pass it by position, or run the model in `with "
+            "tg.record_torch_module_forward_stats(model):` and explore it afterwards."
         )
 
 
@@ -138,7 +138,7 @@ def _open_page(reader: Reader) -> Server:
 
     server = view(reader, open_browser=True)
     sys.stderr.write(
-        f"an event loop runs here already, so the page was opened instead: {server.url}\n"
+        f"torchglass: an event loop is running, so the web page opens instead: {server.url}\n"
     )
     return server
 
@@ -151,12 +151,12 @@ def _picked() -> Path | None:
     found = find_targets(Path.cwd())
     if not found:
         raise TargetError(
-            "no runs or checkpoints in this folder: name a target, such as net.py:Net"
+            "no runs or checkpoints in this folder. Name a target, such as net.py:Net."
         )
     if not has_terminal():
         names = [str(one.relative_to(Path.cwd())) for one in found[:_FEW]]
         raise ViewError(
-            f"picking a target needs a terminal; `torchglass summary {names[0]}` prints one; "
-            f"there are {', '.join(names)}{', …' if len(found) > _FEW else ''}"
+            f"selecting a target needs a terminal. Use `torchglass summary {names[0]}`. "
+            f"Found: {', '.join(names)}{', …' if len(found) > _FEW else ''}"
         )
     return pick_file(found)

@@ -67,7 +67,7 @@ def guard(
     """
     expect_module(model, "guard")
     if on not in ("raise", "warn", "record"):
-        raise TargetError(f'on is "raise", "warn" or "record", not {on!r}')
+        raise TargetError(f'on must be "raise", "warn" or "record", not {on!r}')
     from torchglass.results.guard import Guard
 
     found, allowed = Guard(on), expect_names("allow", allow)

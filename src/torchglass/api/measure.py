@@ -201,13 +201,12 @@ def _expect_optimizer(optimizer: Any) -> None:
     made = optimizer_named(optimizer) if isinstance(optimizer, str) else optimizer
     if not callable(made) and not isinstance(made, Optimizer):
         raise CaptureError(
-            "optimizer is a name such as 'adamw', a class, a function of parameters that "
-            f"returns one, or your optimizer, not {optimizer!r}"
+            "optimizer must be a name such as 'adamw', a class, a function that takes parameters, "
+            f"or an optimizer, not {optimizer!r}"
         )
     if made is LBFGS or isinstance(made, LBFGS):
         raise CaptureError(
-            "LBFGS needs a closure that runs the model again, so its step cannot be measured; "
-            "use another optimizer"
+            "LBFGS cannot be measured: its step runs the model again. Use another optimizer."
         )
 
 

@@ -104,7 +104,7 @@ def record(
     """
     expect_one_of("level", level, get_args(Level))
     expect_at_least(1, "keep", keep)
-    expect_at_least(0, "tensors, True or how many bytes to keep,", tensors)
+    expect_at_least(0, "tensors", tensors)
     from torchglass.capture.observe.recorder import recording_statistics, statistics_recorder
     from torchglass.results.statistics import Recording
 

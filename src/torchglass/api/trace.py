@@ -152,7 +152,7 @@ def tracing(
             yield Trace(lambda: tape.captured, read)
 
     def fail() -> Any:
-        raise CaptureError("there is no trace: tracing could not start (see the warning)")
+        raise CaptureError("no trace was recorded: tracing could not start (see the warning)")
 
     return FencedBlock(traced(), lambda: Trace(fail, read), "the trace is lost")
 

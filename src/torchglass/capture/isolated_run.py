@@ -178,7 +178,7 @@ class IsolatedRun:
                 loss: object = self._loss(output)
             if not isinstance(loss, torch.Tensor):
                 kind = type(loss).__name__
-                raise CaptureError(f"loss gave {kind}, but a backward starts from a tensor")
+                raise CaptureError(f"loss must return a tensor, not {kind}")
             self.went_back = loss.requires_grad
             if not loss.requires_grad:
                 return
@@ -351,8 +351,8 @@ def _sums(place: str, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     except NotImplementedError as error:
         name = f"output {place}" if place else "the output"
         raise CaptureError(
-            f"torch cannot add up {name} ({tensor.dtype}, {tensor.layout}), and the backward "
-            "starts from that sum. Give a function of the output as loss=, or backward=False."
+            f"backward cannot start: torch cannot sum {name} ({tensor.dtype}, {tensor.layout}). "
+            "Pass loss=, a function of the output, or backward=False."
         ) from error
 
 

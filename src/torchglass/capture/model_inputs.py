@@ -53,7 +53,7 @@ def look_at(
     given = [bool(args or kwargs), input_size is not None, input_data is not None]
     if sum(given) > 1:
         raise CaptureError(
-            "pass the inputs in one way: as arguments, as input_size or as input_data"
+            "pass the inputs only once: as arguments, as input_size or as input_data"
         )
     if not any(given):
         return Seen(read_model(target), None)
@@ -115,7 +115,7 @@ def arguments_from_sizes(
     else:
         kinds = list(dtypes)
     if len(kinds) != len(wanted):
-        raise CaptureError(f"{len(wanted)} input sizes need as many dtypes, not {len(kinds)}")
+        raise CaptureError(f"dtypes must have one dtype per input: {len(wanted)}, not {len(kinds)}")
     made = (
         make_tensor(size, _dtype(kind), device) for size, kind in zip(wanted, kinds, strict=True)
     )
@@ -141,7 +141,7 @@ def _sizes(sizes: Size | Iterable[Size]) -> list[tuple[int, ...]]:
         return [tuple(map(int, size)) for size in listed]
     except (TypeError, ValueError):
         raise CaptureError(
-            f"input_size is a size such as (1, 3, 224, 224) or a list of them, not {sizes!r}"
+            f"input_size must be a size such as (1, 3, 224, 224) or a list of sizes, not {sizes!r}"
         ) from None
 
 

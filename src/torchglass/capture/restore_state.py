@@ -259,7 +259,7 @@ def telling_of_changes(modules: Iterable[nn.Module]) -> Iterator[None]:
         what = "parameters" if any(name in m._parameters for m, name in changed) else "tensors"
         more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
         warn(
-            f"the model changes its own {what} when it runs; these stay changed: "
+            f"the forward changes {what} of the model, and these stay changed: "
             f"{', '.join([*names][:_MOST_NAMES])}{more}"
         )
 

@@ -102,7 +102,7 @@ class InspectorGadgets:
         if self._finished:
             self._models = [model for link in self._finished if (model := link()) is not None]
             if len(self._models) < len(self._finished):
-                raise CaptureError("a model of this inspector is gone: create a new inspector")
+                raise CaptureError("a model was deleted: create a new inspector")
         recorder = ModuleRecorder([modules_in(model) for model in self._models], self._options)
         try:
             with deferred_signals():
@@ -174,7 +174,7 @@ class InspectorGadgets:
 
     def _running(self) -> ModuleRecorder:
         if self._recorder is None:
-            raise CaptureError("nothing is watched: call start() first, or use a with-block")
+            raise CaptureError("the inspector has not started: call start(), or use a with-block")
         return self._recorder
 
     def _read(self, recorder: ModuleRecorder) -> dict[str, Inspection]:
@@ -192,7 +192,7 @@ class _Results(dict[str, Inspection]):
     def __missing__(self, name: str) -> Inspection:
         if not name and len(self) == 1:
             return next(iter(self.values()))
-        raise LookupFailedError(f"no model is named {name!r}; there are {', '.join(self)}")
+        raise LookupFailedError(f"no model is named {name!r}; the models are {', '.join(self)}")
 
 
 def _models(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
@@ -202,8 +202,8 @@ def _models(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
     models: list[Any] = [model] if is_one else list(cast("Iterable[nn.Module]", model))
     strange = next((one for one in models if not isinstance(one, nn.Module)), None)
     if strange is not None or not models:
-        what = "no models at all" if not models else type(strange).__qualname__
-        raise TargetError(f"InspectorGadgets takes a model or a list of models, not {what}")
+        what = "an empty list" if not models else type(strange).__qualname__
+        raise TargetError(f"model must be a model or a list of models, not {what}")
     return models
 
 

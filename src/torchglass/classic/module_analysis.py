@@ -261,7 +261,7 @@ def plot_network_graph(
     from torchglass.views.graph.style import LIGHT
 
     if not {"nodes", "edges"} <= graph.keys():
-        raise ViewError('a graph is {"nodes": …, "edges": …}, as extract_model_graph gives it')
+        raise ViewError('graph must be {"nodes": …, "edges": …}, as extract_model_graph returns it')
     font = {"fontname": "Helvetica,Arial,sans-serif", "fontcolor": LIGHT.text}
     look = {"shape": "box", "style": "rounded,filled", "fontsize": "11", **font}
     drawing = DotGraph(

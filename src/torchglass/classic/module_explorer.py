@@ -65,9 +65,9 @@ class ExplorerConfig:
 
     def __post_init__(self) -> None:
         if self.color_scheme not in ("dark", "light"):
-            raise ViewError(f"color_scheme is 'dark' or 'light', not {self.color_scheme!r}")
+            raise ViewError(f"color_scheme must be 'dark' or 'light', not {self.color_scheme!r}")
         if self.max_depth is not None and self.max_depth < 0:
-            raise ViewError(f"max_depth is 0 or more, not {self.max_depth}")
+            raise ViewError(f"max_depth must be 0 or more, not {self.max_depth}")
 
     def summary_options(self, *, ran: bool = False) -> dict[str, Any]:
         """The same choices as arguments of `summary`; `ran` if a forward was recorded."""
@@ -166,7 +166,7 @@ def export_model_summary(
         return summary.to_json()
     if format == "html":
         return summary.to_html()
-    raise ViewError(f"format is 'text', 'json' or 'html', not {format!r}")
+    raise ViewError(f"format must be 'text', 'json' or 'html', not {format!r}")
 
 
 def _summary(model: object, config: ExplorerConfig) -> Summary:
@@ -286,14 +286,14 @@ def input_select_file(
     found = find_files(folder, lambda path: wanted is None or path.name.endswith(wanted))
     if not found:
         kind = "file" if wanted is None else f"{' or '.join(wanted)} file"
-        raise TargetError(f"there is no {kind} in {folder.resolve()}")
+        raise TargetError(f"no {kind} in {folder.resolve()}")
     if in_event_loop() or not has_terminal():
-        raise ViewError(f"picking a file needs a terminal; there are {_listed(found)}")
+        raise ViewError(f"selecting a file needs a terminal. Found: {_listed(found)}")
     from torchglass.views.tui.windows import pick_file
 
     picked = pick_file(found, "Which file")
     if picked is None:
-        raise TargetError("no file was picked")
+        raise TargetError("no file was selected")
     return str(picked)
 
 

@@ -106,7 +106,7 @@ def log_forward_pass(  # noqa: PLR0913, PLR0917 - this is how its users call it
         tensor([1., 1.])
     """
     if vis_opt not in ("none", "rolled", "unrolled"):
-        raise ViewError(f"vis_opt is 'none', 'rolled' or 'unrolled', not {vis_opt!r}")
+        raise ViewError(f"vis_opt must be 'none', 'rolled' or 'unrolled', not {vis_opt!r}")
     seed = secrets.randbelow(2**32) if random_seed is None else random_seed
     with _seeded(seed):
         history = trace_forward(
@@ -297,7 +297,7 @@ def _picture_file(path: str, format: str) -> Path:
 
 def _direction(name: str) -> Direction:
     if name not in _DIRECTIONS:
-        raise ViewError(f"vis_direction is one of {', '.join(_DIRECTIONS)}, not {name!r}")
+        raise ViewError(f"vis_direction must be one of {', '.join(_DIRECTIONS)}, not {name!r}")
     return _DIRECTIONS[name]
 
 

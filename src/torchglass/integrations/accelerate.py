@@ -35,7 +35,7 @@ class TorchglassTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has
     def tracker(self) -> Watcher:
         """The watcher of the model."""
         if self._watcher is None:
-            raise CaptureError("nothing is watched yet: call accelerator.init_trackers(name) first")
+            raise CaptureError("not watching yet: call accelerator.init_trackers(name) first")
         return self._watcher
 
     def start(self) -> None:

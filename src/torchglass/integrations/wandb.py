@@ -229,7 +229,7 @@ class WandbBackend(Backend):
             self._put_page(reader)
         except Exception as error:  # noqa: BLE001 - in a thread beside someone's training
             self._next_page = float("inf")
-            warn(f"the page was not added to wandb: {type(error).__name__}: {error}")
+            warn(f"the page was not uploaded to wandb: {type(error).__name__}: {error}")
 
     def _end_with_run(self) -> None:
         """Finish if the wandb run ends first; the watcher continues."""

@@ -130,7 +130,7 @@ def read_json(text: str | bytes) -> InspectedModel:
         ValueError,
     ) as error:
         raise StoreError(
-            f"this is not an inspection that Torchglass wrote, or it is corrupt: {error!r}"
+            f"this is not an inspection written by Torchglass, or it is corrupt: {error!r}"
         ) from error
 
 
@@ -262,7 +262,7 @@ class Inspection(Report, Mapping[str, ModuleInspection]):
         if module is None and path == self.record.name:
             module = self._by_path.get("")
         if module is None:
-            raise LookupFailedError(f"there is no module {path!r}{near(path, list(self._by_path))}")
+            raise LookupFailedError(f"no module {path!r}{near(path, list(self._by_path))}")
         return ModuleInspection(self.record, module)
 
     def __iter__(self) -> Iterator[str]:

@@ -82,7 +82,7 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
         """The same step on another device."""
         if device not in self.devices:
             raise LookupFailedError(
-                f"nothing was on {device!r}; the step took memory on {', '.join(self.devices)}"
+                f"the step used no memory on {device!r}, only on {', '.join(self.devices)}"
             )
         return Memory(self.model, self.calls, self.footprint, device)
 

@@ -389,7 +389,7 @@ def _overlay(
 def _block(profile: Profile, path: str, activations: int | None) -> list[Sequence[str]]:
     time, module = profile.latency.modules.get(path), profile.model.find(path)
     if time is None or module is None:
-        raise ViewError(f"no module {path!r} ran; profile.rows lists those that did")
+        raise ViewError(f"no module {path!r} ran; profile.rows lists the modules that did")
     own = profile._counts[module.id].total
     held = format_bytes(own.bytes + (activations or 0))
     weights = [shape_text(slot.spec) for slot in module.slots if slot.role != "buffer"]

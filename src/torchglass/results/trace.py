@@ -158,7 +158,7 @@ class Trace(Sequence[Op]):
         if self._output is not _Output.FROM_TENSORS:
             return self._output
         if self.error:
-            raise ViewError(f"the model returned nothing, it raised {self.error}")
+            raise ViewError(f"the model has no output: it raised {self.error}")
         outputs = self.outputs
         if len(outputs) == 1 and not outputs[0].function:
             return outputs[0].tensor
@@ -339,7 +339,7 @@ class Trace(Sequence[Op]):
                 if not near:
                     raise
                 raise LookupFailedError(
-                    f"nothing is called {key!r}; did you mean {', '.join(near)}?"
+                    f"no op or tensor is named {key!r}; did you mean {', '.join(near)}?"
                 ) from None
             return self._alive.held.setdefault(key, NamedTensor(self, key, self._held[key]))
 

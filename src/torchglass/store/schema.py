@@ -199,7 +199,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     if not has_begun(path):
         if not path.is_file():
             raise StoreError(f"there is no run file {path}")
-        raise StoreError(f"{path} is empty: its writer stopped before it began")
+        raise StoreError(f"{path} is empty: its writer stopped before it wrote anything")
     try:
         connection = _connect(path, "mode=ro")
     except sqlite3.OperationalError as error:
@@ -276,8 +276,8 @@ def _connect_in_read_only_directory(path: Path, error: sqlite3.Error) -> sqlite3
     for journal in (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")):
         if journal.exists() and journal.stat().st_size:
             raise StoreError(
-                f"cannot read {path} where it is ({error}); copy it and {journal.name} to a "
-                "directory that you can write to, and open it there"
+                f"cannot read {path} in this folder ({error}). Copy it and {journal.name} to a "
+                "folder that you can write to, and open it there."
             ) from error
     try:
         return _connect(path, "mode=ro&immutable=1")
@@ -294,13 +294,13 @@ def _check(path: Path, connection: sqlite3.Connection) -> int:
     ((strange,),) = connection.execute(_STRANGE)
     if strange:
         raise StoreError(
-            f"{path} has views, triggers or virtual tables, which no Torchglass run has. It is "
-            f"not opened, because reading it could run foreign queries"
+            f"{path} is not opened: it has views, triggers or virtual tables, which could run "
+            "queries of others. No Torchglass run has them."
         )
     if version > SCHEMA_VERSION:
         raise SchemaError(
-            f"{path} has format {version} and this Torchglass reads up to {SCHEMA_VERSION}; "
-            "upgrade it: pip install --upgrade torchglass"
+            f"{path} has format {version}, and this Torchglass reads up to {SCHEMA_VERSION}. "
+            "Upgrade with: pip install --upgrade torchglass"
         )
     return int(version)
 
@@ -348,8 +348,8 @@ def journal_for(path: Path, file_system: Callable[[Path], str]) -> Journal:
     if not is_over_a_network(kind):
         return "WAL"
     warn(
-        f"{path} is on {kind}, a shared file system, so it is written without a write-ahead "
-        f"log; readers may have to wait briefly"
+        f"{path} is on a network file system ({kind}), so it is written without a write-ahead "
+        "log. Readers may have to wait briefly."
     )
     return "TRUNCATE"
 

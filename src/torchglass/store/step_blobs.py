@@ -175,7 +175,7 @@ def unpack_document(cls: type[R], packed: bytes) -> R:
     unpacker = zlib.decompressobj()
     text = unpacker.decompress(packed, _MOST_GROWTH * len(packed) + _SMALL_DOCUMENT)
     if unpacker.unconsumed_tail:
-        raise ValueError(f"a document of {len(packed):,} bytes unpacks to more than it can hold")
+        raise ValueError(f"a document of {len(packed):,} bytes unpacks to far too much data")
     return from_json_data(cls, json.loads(text))
 
 

@@ -89,7 +89,7 @@ class FileSink:
         self._waiting_bytes = 0
         self._dropped = 0
         self._warned = False
-        self._fence = Fence(f"some steps are left out of {self.path}")
+        self._fence = Fence(f"some steps are missing in {self.path}")
         self._is_lost = False
         """Whether the file was deleted."""
         self._lock = threading.Lock()
@@ -137,7 +137,7 @@ class FileSink:
             else:
                 self._dropped += 1
         if not has_room:
-            self._warn(f"{self.path} is written too slowly, so some steps are left out of it")
+            self._warn(f"some steps are missing in {self.path}: writing to the disk is too slow")
         elif waiting >= FLUSH_BYTES:
             self._wake.set()
 
@@ -212,8 +212,8 @@ class FileSink:
             self._look_for_file()
         except sqlite3.Error as error:
             self._warn(
-                f"cannot write to {self.path} ({error}); the training goes on, and writing is "
-                "tried again until it works"
+                f"cannot write to {self.path} ({error}). The training continues, and writing is "
+                "retried."
             )
         except StoreError as error:
             self._warn(f"{self.path} is no longer written to: {error}")
@@ -227,8 +227,8 @@ class FileSink:
         if not self._is_lost and not os.path.lexists(self._place):
             self._is_lost = True
             warn(
-                f"{self._place} was deleted or moved while it was being written; the training "
-                f"continues, but its record is lost"
+                f"{self._place} was deleted or moved during the training. The training "
+                "continues, but its record is lost."
             )
 
     def _write_some(self, file: RunFile, catalog: Catalog) -> bool:
@@ -278,7 +278,7 @@ class FileSink:
             step, time_ns = _WHOLE.unpack(_WHOLE.pack(int(frame.step), int(frame.time_ns)))
             return PackedFrame(step=step, time_ns=time_ns, blobs=pack(frame))
         except _NOT_PLAIN as error:
-            self._warn(f"step {frame.step} is left out of {self.path}: {error}")
+            self._warn(f"step {frame.step} is missing in {self.path}: {error}")
             return None
 
     def _packed_documents(self, documents: Mapping[str, Document | Model]) -> dict[str, bytes]:

@@ -71,7 +71,7 @@ def select_columns(columns: Iterable[Column[R]], keys: Iterable[str] | None) -> 
     found = []
     for key in keys:
         if key not in readable:
-            raise ViewError(f"there is no column {key!r}; there are {', '.join(readable)}")
+            raise ViewError(f"no column {key!r}; the columns are {', '.join(readable)}")
         found.append(readable[key])
     return found
 

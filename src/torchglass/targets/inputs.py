@@ -68,8 +68,8 @@ def ready_to_run(
     model = resolve(target)
     if isinstance(model, Path):
         raise TargetError(
-            f"{model} cannot be run: it is a file, without the code of a model; "
-            "name that, such as net.py:Net"
+            f"{model} cannot run: it is a file without the code of the model. "
+            "Name the code, such as net.py:Net."
         )
     return model, *make_inputs(texts, model, fake=fake)
 
@@ -87,7 +87,7 @@ def make_inputs(
     names = [spec.name for spec in specs if spec.name]
     for name in names:
         if names.count(name) > 1:
-            raise TargetError(f"there are several inputs {name}=…: give one for each argument")
+            raise TargetError(f"--input {name}=… is given twice. Pass one input per argument.")
     import torch
 
     device, dtype = _home(model)
@@ -108,7 +108,7 @@ def _made(spec: InputSpec, dtype: torch.dtype, device: torch.device) -> torch.Te
         return make_tensor(spec.shape, kind, device)
     except RuntimeError as error:
         size = "x".join(map(str, spec.shape))
-        raise TargetError(f"an input of {size} cannot be made: {_first_line(error)}") from error
+        raise TargetError(f"cannot create an input of {size}: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

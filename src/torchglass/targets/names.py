@@ -32,7 +32,7 @@ _TARGET_SUFFIXES = (RUN_SUFFIX, ".safetensors", ".pt", ".pth", ".pt2", ".bin", "
 _KINDS = (
     f"FILE.py:NAME, MODULE:NAME, a checkpoint (.safetensors, .pt, .pt2) or a run (*{RUN_SUFFIX})"
 )
-_NO_MODEL = "no nn.Module, no class of one, and no function without arguments"
+_NO_MODEL = "it has no nn.Module, no nn.Module class and no function without arguments"
 
 
 def resolve(target: object) -> object:
@@ -68,15 +68,15 @@ def near_or_all(name: str, names: Iterable[str]) -> str:
 def _incomplete(text: str) -> TargetError:
     """Why a text without an object name is not a target."""
     if not text:
-        return TargetError(f"no target given: name {_KINDS}")
+        return TargetError(f"no target given. A target is {_KINDS}.")
     path = Path(text).expanduser()
     if path.suffix in (*_TARGET_SUFFIXES, ".json") or (not path.exists() and os.sep in text):
         return TargetError(f"there is no file {text}{_near_files(path)}")
     with _staying_alive(text):
         found = _models_in(_import(text))
     if not found:
-        return TargetError(f"{text} has no model in it: {_NO_MODEL}")
-    return TargetError(f"{text} is not one model: write {text}:{found[0]}{_listed(found)}")
+        return TargetError(f"{text} has no model: {_NO_MODEL}")
+    return TargetError(f"{text} is a module, not a model. Write {text}:{found[0]}{_listed(found)}")
 
 
 def _near_files(path: Path) -> str:
@@ -90,8 +90,8 @@ def _staying_alive(place: str) -> Iterator[None]:
         yield
     except SystemExit as error:
         raise TargetError(
-            f"{place} exited while it was being imported (exit code {error.code}): "
-            'move its main code below `if __name__ == "__main__":`'
+            f"{place} exited while it was imported (exit code {error.code}). "
+            'Move its main code below `if __name__ == "__main__":`.'
         ) from error
 
 
@@ -103,14 +103,14 @@ def _import(place: str) -> ModuleType:
             raise TargetError(f"there is no file {place}{_near_files(path)}")
         return _import_file(path.resolve())
     if not all(part.isidentifier() for part in place.split(".")):
-        raise TargetError(f"{place!r} is neither a file nor a module: a target is {_KINDS}")
+        raise TargetError(f"{place!r} is not a file or a module. A target is {_KINDS}.")
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         if not f"{place}.".startswith(f"{error.name}."):
             raise
         raise TargetError(
-            f"there is no module {error.name!r}: install it, or run in the folder it is in"
+            f"there is no module {error.name!r}. Install it, or run in the folder that contains it."
         ) from None
 
 
@@ -167,12 +167,12 @@ def _instead(owner: object) -> str:
     if not isinstance(owner, ModuleType):
         return ""
     found = _models_in(owner)
-    return _listed(found) if found else f", nor any model: {_NO_MODEL}"
+    return _listed(found) if found else f": {_NO_MODEL}"
 
 
 def _listed(names: list[str]) -> str:
     more = ", …" if len(names) > _MOST_NAMES else ""
-    return f"; there are {', '.join(names[:_MOST_NAMES])}{more}"
+    return f"; available: {', '.join(names[:_MOST_NAMES])}{more}"
 
 
 def _made(value: Any, text: str) -> object:
@@ -186,8 +186,8 @@ def _made(value: Any, text: str) -> object:
     if required:
         name = text.rpartition(":")[2]
         raise TargetError(
-            f"{text} needs {', '.join(required)}: write a function without arguments, "
-            f"`def make(): return {name}(…)`, and name that"
+            f"{text} needs arguments: {', '.join(required)}. Write a function without arguments, "
+            f"`def make(): return {name}(…)`, and name that function."
         )
     return value()
 

@@ -70,7 +70,7 @@ def test_a_wrong_name_tells_the_near_ones(lookup: Lookup) -> None:
 
 @pytest.mark.parametrize("ordinal", [6, -7])
 def test_an_ordinal_beyond_the_ends_says_how_many_there_are(lookup: Lookup, ordinal: int) -> None:
-    with pytest.raises(LookupFailedError, match=f"there is no layer {ordinal}: the trace has 6"):
+    with pytest.raises(LookupFailedError, match=f"no layer {ordinal}: the trace has 6"):
         lookup.find(ordinal)
 
 

@@ -168,7 +168,7 @@ def test_an_integer_input_suits_every_embedding(dtypes: Any) -> None:
         ({"args": (torch.ones(1),), "input_size": (1,)}, "one way"),
         ({"input_size": (1,), "dtypes": ["float31"]}, "no dtype 'float31'"),
         ({"input_size": [(1,), (2,)], "dtypes": ["float32"]}, "as many dtypes"),
-        ({"input_size": ["x"]}, "input_size is a size such as"),
+        ({"input_size": ["x"]}, "input_size must be a size such as"),
     ],
 )
 def test_inputs_that_cannot_be_made_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -67,7 +67,7 @@ def test_the_peak_has_in_it_what_kernels_take_inside_of_themselves() -> None:
 def test_a_device_without_memory_is_refused() -> None:
     taken = Memory(MODEL, (), step().footprint())
 
-    with pytest.raises(LookupFailedError, match="nothing was on 'cuda:0'"):
+    with pytest.raises(LookupFailedError, match="the step used no memory on 'cuda:0'"):
         taken.on("cuda:0")
     assert taken.on("cpu").peak_bytes == taken.peak_bytes
 

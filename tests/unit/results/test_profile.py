@@ -74,7 +74,7 @@ def test_columns_are_chosen_by_name() -> None:
 
     assert "120.0ns (90.0ns–150.0ns)" in text
     assert "Backward CPU" in text
-    with pytest.raises(ViewError, match="there is no column 'memory'; there are class, output"):
+    with pytest.raises(ViewError, match="no column 'memory'; the columns are class, output"):
         profile().table(columns=["memory"])
 
 

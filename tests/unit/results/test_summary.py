@@ -108,7 +108,7 @@ def test_torchinfo_s_column_names_are_known() -> None:
 
 
 def test_an_unknown_column_is_refused_with_the_names_of_those_there_are() -> None:
-    with pytest.raises(ViewError, match=r"no column 'mult_adds'; there are class, .*device"):
+    with pytest.raises(ViewError, match=r"no column 'mult_adds'; the columns are class, .*device"):
         Summary(networks.resnet(), col_names=["mult_adds"])
 
 

@@ -109,7 +109,7 @@ def test_a_pass_that_raised_has_no_output_but_says_why() -> None:
     trace = Trace(lambda: LoadedPass(record, {}, {}), make.model)
 
     assert trace.error == "ValueError: too wide"
-    with pytest.raises(ViewError, match="returned nothing, it raised ValueError: too wide"):
+    with pytest.raises(ViewError, match="has no output: it raised ValueError: too wide"):
         _ = trace.output
 
 
@@ -376,7 +376,7 @@ def test_a_misspelt_weight_is_told_its_name() -> None:
     trace = tg.trace(nn.Sequential(nn.Linear(4, 4)), torch.ones(2, 4))
 
     with pytest.raises(
-        LookupFailedError, match=r"nothing is called '0.weigth'; did you mean 0.weight"
+        LookupFailedError, match=r"no op or tensor is named '0.weigth'; did you mean 0.weight"
     ):
         trace["0.weigth"]
 

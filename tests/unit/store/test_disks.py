@@ -72,7 +72,7 @@ def test_this_machine_tells_where_its_files_are() -> None:
 
 def over_nfs(path: Path) -> FileSink:
     """A sink that takes the disk for one that is shared by machines."""
-    with pytest.warns(TorchglassWarning, match=r"is on nfs4, a shared file system"):
+    with pytest.warns(TorchglassWarning, match=r"is on a network file system \(nfs4\)"):
         return FileSink(path, RUN, file_system=lambda _: "nfs4")
 
 

@@ -137,7 +137,7 @@ def test_dropped_steps_are_counted_over_all_sessions(
     monkeypatch.setattr("torchglass.store.writer.MOST_WAITING_BYTES", 0)
     for _ in range(2):
         sink = FileSink(tmp_path / "run.glass", RUN, resume=True)
-        with pytest.warns(TorchglassWarning, match="too slowly"):
+        with pytest.warns(TorchglassWarning, match="too slow"):
             put_step(sink, 0)
         sink.close()
 

@@ -248,7 +248,7 @@ def test_steps_that_cannot_be_kept_are_counted_and_never_waited_for(
     sink = FileSink(tmp_path / "run.glass", RUN)
     big = {sink.series("", f"s{i}"): 0.0 for i in range(101)}
 
-    with pytest.warns(TorchglassWarning, match="is written too slowly"):
+    with pytest.warns(TorchglassWarning, match="writing to the disk is too slow"):
         sink.put_frame(Frame(step=0, time_ns=0, points=big))
     for step in range(1, 5):
         sink.put_frame(Frame(step=step, time_ns=0, points=big))
@@ -269,7 +269,7 @@ def test_a_warning_that_is_an_error_does_not_reach_the_training(
     put_step(sink, 0)
     sink.close()
 
-    assert "is written too slowly" in caplog.text
+    assert "writing to the disk is too slow" in caplog.text
 
 
 def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_a_step_that_no_file_can_hold_is_left_out_and_counted(tmp_path: Path) ->
         put_step(sink, 2)
         sink.close()
 
-    with pytest.warns(TorchglassWarning, match=r"step 1 is left out of .*run\.glass"):
+    with pytest.warns(TorchglassWarning, match=r"step 1 is missing in .*run\.glass"):
         write()
 
     with FileReader(sink.path) as reader:

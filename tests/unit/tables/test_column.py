@@ -24,7 +24,7 @@ def test_columns_are_found_by_their_keys() -> None:
     titles = [column.heading for column in select_columns(COLUMNS, ["share", "double"])]
 
     assert titles == ["Share", "Double"]
-    with pytest.raises(ViewError, match="no column 'half'; there are double, share"):
+    with pytest.raises(ViewError, match="no column 'half'; the columns are double, share"):
         select_columns(COLUMNS, ["half"])
 
 

@@ -177,17 +177,20 @@ def test_a_script_that_exits_on_import_is_refused_with_advice(folder: Path) -> N
     [
         (
             "net.py",
-            "net.py is not one model: write net.py:Net; there are Net, Wide, make, net",
+            "net.py is a module, not a model. Write net.py:Net; available: Net, Wide, make, net",
         ),
-        ("net", "net is not one model: write net:Net; there are Net, Wide, make, net"),
-        ("net.py:", "net.py is not one model: write net.py:Net; there are Net, Wide, make, net"),
+        ("net", "net is a module, not a model. Write net:Net; available: Net, Wide, make, net"),
+        (
+            "net.py:",
+            "net.py is a module, not a model. Write net.py:Net; available: Net, Wide, make, net",
+        ),
         ("net.py:Nett", "net.py has no 'Nett'; did you mean Net?"),
-        ("net.py:xyz", "net.py has no 'xyz'; there are Net, Wide, make, net"),
+        ("net.py:xyz", "net.py has no 'xyz'; available: Net, Wide, make, net"),
         ("net.py:net.bodi", "net has no 'bodi'; did you mean body?"),
         (
             "net.py:Wide",
             (
-                "net.py:Wide needs width, depth: write a function without arguments, "
+                "net.py:Wide needs arguments: width, depth. Write a function without arguments, "
                 "`def make(): return Wide(…)`, and name that"
             ),
         ),
@@ -197,7 +200,8 @@ def test_a_script_that_exits_on_import_is_refused_with_advice(folder: Path) -> N
         ("no/such/thing", "there is no file no/such/thing"),
         (
             "no_such_package.models:net",
-            "there is no module 'no_such_package': install it, or run in the folder it is in",
+            "there is no module 'no_such_package'. Install it, or run in the folder that "
+            "contains it.",
         ),
     ],
 )
@@ -208,7 +212,7 @@ def test_a_refusal_says_what_to_write_instead(folder: Path, target: str, message
 def test_a_package_offers_the_models_of_its_modules() -> None:
     message = refusal("torch.nn")
 
-    assert "; there are AdaptiveAvgPool1d, " in message
+    assert "; available: AdaptiveAvgPool1d, " in message
     assert message.endswith(", …")
 
 

@@ -445,11 +445,11 @@ def test_a_format_that_is_given_wins_over_the_ending(tmp_path: Path) -> None:
 def test_wrong_options_say_what_is_possible(tmp_path: Path) -> None:
     drawn = graph([op("a")])
 
-    with pytest.raises(ViewError, match="format is one of svg, png, pdf, jpg, dot, not 'bmp'"):
+    with pytest.raises(ViewError, match="format must be one of svg, png, pdf, jpg, dot, not 'bmp'"):
         draw(drawn, tmp_path / "net.bmp")
-    with pytest.raises(ViewError, match="direction is one of down, up, right, not 'left'"):
+    with pytest.raises(ViewError, match="direction must be one of down, up, right, not 'left'"):
         draw(drawn, direction=cast("Any", "left"))
-    with pytest.raises(ViewError, match="color_by is one of time, params, memory, flops"):
+    with pytest.raises(ViewError, match="color_by must be one of time, params, memory, flops"):
         draw(drawn, color_by=cast("Any", "size"))
 
 

@@ -92,11 +92,11 @@ def clock_for(tensors: Iterable[torch.Tensor]) -> Clock:
     if not devices:
         return HostClock()
     if "meta" in devices:
-        raise CaptureError("a model on the meta device computes nothing, so it cannot be timed")
+        raise CaptureError("a model on the meta device cannot be timed: it computes nothing")
     if len(devices) > 1:
         raise CaptureError(
-            f"the model is on {' and '.join(devices)}, which have no common clock: profile its "
-            f"parts separately"
+            f"a model on {' and '.join(devices)} cannot be timed: they have no common clock. "
+            "Profile its parts separately."
         )
     device = torch.device(devices[0])
     world = torch.get_device_module(device)

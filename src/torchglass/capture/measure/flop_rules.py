@@ -56,7 +56,7 @@ def register_flops(op: Any, *, backward: bool = False) -> Callable[[F], F]:
     """
     key = _key(op)
     if backward and isinstance(key, str):
-        raise CaptureError("only an autograd Function has a backward; other ops are counted by it")
+        raise CaptureError("backward=True is only for the backward of an autograd Function")
 
     def register(formula: F) -> F:
         if isinstance(key, str):

@@ -270,7 +270,7 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
     def _warn(self, name: str, problem: Exception) -> None:
         if not self._warned:
             self._warned = True
-            warn(f"the formula of {name} failed, so it is not counted: {problem!r}")
+            warn(f"{name} is not counted: its formula raised {problem!r}")
 
 
 @uninterruptible
@@ -343,7 +343,7 @@ def count(
     inputs = (tensor for _, tensor in tensors_of_call(args, kwargs))
     fake = fake or lack_values((*tensors_of(modules_in(target)), *inputs))
     if fake and timed:
-        raise CaptureError("a model without values computes nothing, so it cannot be timed")
+        raise CaptureError("a model without values cannot be timed: it computes nothing")
     with isolated_run(
         target, args, kwargs, backward=backward, loss=loss, gradients=gradients, fake=fake
     ) as run:

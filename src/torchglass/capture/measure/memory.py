@@ -103,7 +103,7 @@ def _made(choice: OptimizerChoice, trained: Sequence[_Trained]) -> Optimizer:
     make = optimizer_named(choice) if isinstance(choice, str) else choice
     made = make([one.own for one in trained])
     if not isinstance(made, Optimizer):
-        raise CaptureError(f"{choice!r} made a {type(made).__name__}, which is not an optimizer")
+        raise CaptureError(f"{choice!r} returned a {type(made).__name__}, not an optimizer")
     return made
 
 

@@ -156,7 +156,7 @@ def _load(path: Path, *, unsafe: bool) -> Any:
         if not refused:
             raise TargetError(f"{path.name} is corrupt, or not from torch.save") from error
         raise UnsafeFileError(
-            f"{path.name} holds more than tensors: to read it, {', '.join(refused)} would be"
+            f"{path.name} contains more than tensors: to read it, {', '.join(refused)} would be"
             f" imported and run; {allowing('where it comes from')}"
         ) from error
     except (ImportError, AttributeError) as error:
@@ -203,7 +203,7 @@ def read_checkpoint(path: Path, *, unsafe: bool = False) -> Model:
     except Exception as error:
         # Parsers of broken files raise whatever they meet.
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise TargetError(f"{path.name} cannot be read, it may be corrupt: {reason}") from error
+        raise TargetError(f"{path.name} cannot be read and may be corrupt: {reason}") from error
     return replace(model, name=path.name, origin=str(path))
 
 
@@ -252,9 +252,9 @@ def _shards(index: Path) -> Sequence[Path]:
     names = dict.fromkeys(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     for name in names:
         if Path(name).name != name:
-            raise TargetError(f"{index.name} names a file outside its folder: {name}")
+            raise TargetError(f"{index.name} lists a file outside its folder: {name}")
     if not names:
-        raise TargetError(f"{index.name} names no files")
+        raise TargetError(f"{index.name} lists no files")
     return [index.with_name(name) for name in names]
 
 

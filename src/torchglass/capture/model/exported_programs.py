@@ -58,7 +58,7 @@ def open_archive(path: Path) -> Iterator[ZipFile]:
         if any(member.compress_type != ZIP_STORED for member in stored) or declared > actual:
             raise TargetError(
                 f"{path.name} is refused: it would grow from {actual:,} to {declared:,} bytes when"
-                " loaded, and torch never compresses what it saves"
+                " loaded, but torch does not compress its files"
             )
         yield archive
 

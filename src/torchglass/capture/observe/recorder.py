@@ -79,11 +79,11 @@ def recording_statistics(
     `ended` is given the calls of each forward pass, in the order in which they ended.
     """
     if level not in _LEVELS:
-        raise CaptureError(f"level is one of {', '.join(_LEVELS)}, not {level!r}")
+        raise CaptureError(f"level must be one of {', '.join(_LEVELS)}, not {level!r}")
     if keep < 1:
-        raise CaptureError(f"keep is 1 or more, not {keep}")
+        raise CaptureError(f"keep must be 1 or more, not {keep}")
     if budget_bytes < 0:
-        raise CaptureError(f"tensors is True or how many bytes to keep, not {budget_bytes}")
+        raise CaptureError(f"tensors must be True or a number of bytes, not {budget_bytes}")
     modules = modules_in(target)
     if not modules:
         raise TargetError(f"{type(target).__qualname__} is not a model; pass an nn.Module")

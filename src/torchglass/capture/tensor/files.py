@@ -195,7 +195,7 @@ class _Encoder:
         if tensor.is_meta or isinstance(tensor, FakeTensor):
             return {"kind": "meta", "shape": shape, "dtype": _name(tensor.dtype)}
         if hasattr(type(tensor), "__tensor_flatten__"):
-            raise TypeError(f"{type(tensor).__name__} has no parts that mean something alone")
+            raise TypeError(f"{type(tensor).__name__} cannot be saved")
         if tensor.layout is torch.sparse_coo:
             tensor = tensor.coalesce()
             parts = {"indices": tensor.indices(), "values": tensor.values()}

@@ -335,7 +335,7 @@ def tracing(model: nn.Module, *, level: Level = "torch", **options: Any) -> Iter
     """
     if level == "aten" and options.get("gradients"):
         raise CaptureError(
-            'gradients are taken at level="torch"; "aten" traces the backward itself'
+            'gradients=True needs level="torch"; level="aten" records the backward itself'
         )
     recorder = PassRecorder(model, **options)
     with observe_calls(recorder), _watching_ops(recorder, level):

@@ -61,7 +61,7 @@ class PassCapture:
     def captured(self) -> CapturedPass:
         """The records and the tensors that were asked for."""
         if not self.ended or self.recorder is None:
-            raise CaptureError("the trace can be read when its with-block has ended")
+            raise CaptureError("the trace can only be read after its with-block has ended")
         if self._assembly is not None:
             captured = finish(self._assembly, self.recorder)
         else:
@@ -135,7 +135,7 @@ def op_numbers(
 
 def _number(captured: CapturedPass, op: OpId, key: Key) -> int:
     if op not in captured.ordinals:
-        raise CaptureError(f"{key!r} is an input or output of the pass, not an op that ran in it")
+        raise CaptureError(f"{key!r} is an input or output of the pass, not an op")
     return captured.ordinals[op]
 
 

@@ -91,7 +91,7 @@ class Graphviz:
         answer = _receive(self._child.stdout)
         if answer is None:
             code = self._child.wait()
-            raise ViewError(f"Graphviz crashed (exit code {code}): draw fewer operations (depth=1)")
+            raise ViewError(f"Graphviz crashed (exit code {code}). Draw fewer ops: depth=1.")
         failure, picture = answer
         if failure:
             raise ViewError(f"Graphviz failed: {failure.decode()}")

@@ -268,7 +268,7 @@ def _format(path: Path | None, format: str | None) -> str:
 
 def _check(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise ViewError(f"{name} is one of {', '.join(known)}, not {value!r}")
+        raise ViewError(f"{name} must be one of {', '.join(known)}, not {value!r}")
 
 
 def _headline(style: GraphStyle, corners: Corners, drawer: Graphviz) -> Text:

@@ -197,4 +197,4 @@ def _parsed(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise ViewError(f"{name} is a whole number") from error
+        raise ViewError(f"{name} must be an integer") from error

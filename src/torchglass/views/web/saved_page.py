@@ -35,7 +35,7 @@ def read(name: str) -> bytes:
         return (_FOLDER / name).read_bytes()
     except FileNotFoundError as error:
         raise ViewError(
-            "the page was not built: reinstall the package, or run `python hatch_build.py` in "
+            "the page is not built. Reinstall the package, or run `python hatch_build.py` in "
             "its checkout"
         ) from error
 

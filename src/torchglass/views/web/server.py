@@ -197,7 +197,7 @@ def connection_limit() -> int:
 
 def _check_port(port: object) -> None:
     if not isinstance(port, int) or not 0 <= port <= _LAST_PORT:
-        raise ViewError(f"port is from 0 to {_LAST_PORT}, where 0 is any free one, not {port!r}")
+        raise ViewError(f"port must be from 0 (any free port) to {_LAST_PORT}, not {port!r}")
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -210,7 +210,7 @@ def _listen(host: str, port: int) -> socket.socket:
             return socket.create_server((host, candidate), family=family)
         except OSError as error:
             problem = error
-    raise ViewError(f"the page cannot be served at {host}, port {port}: {problem}") from problem
+    raise ViewError(f"cannot serve the page at {host}, port {port}: {problem}") from problem
 
 
 def _answers(port: int) -> bool:

@@ -70,5 +70,5 @@ def test_an_optimizer_that_there_is_not_is_refused_with_those_that_there_are() -
 
 
 def test_what_makes_no_optimizer_is_refused() -> None:
-    with pytest.raises(CaptureError, match="made a list, which is not an optimizer"):
+    with pytest.raises(CaptureError, match="returned a list, not an optimizer"):
         OptimizerCopy(list, trained(), trained())  # type: ignore[arg-type]

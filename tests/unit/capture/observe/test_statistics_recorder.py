@@ -378,8 +378,8 @@ def test_the_calls_of_a_pass_are_told_when_it_ends() -> None:
     ("options", "message"),
     [
         ({"level": "all"}, "full, cheap, shapes, not 'all'"),
-        ({"keep": 0}, "keep is 1 or more"),
-        ({"budget_bytes": -1}, "how many bytes to keep, not -1"),
+        ({"keep": 0}, "keep must be 1 or more"),
+        ({"budget_bytes": -1}, "a number of bytes, not -1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
