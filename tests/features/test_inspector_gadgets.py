@@ -519,7 +519,7 @@ def test_a_finished_inspector_lets_go_of_the_model() -> None:
     del model
 
     assert link() is None
-    with pytest.raises(errors.CaptureError, match="gone"):
+    with pytest.raises(errors.CaptureError, match="deleted"):
         inspector.start()
 
 
@@ -573,7 +573,7 @@ def test_a_file_that_cannot_be_written_hides_no_exception_of_the_user(tmp_path: 
 def test_only_models_are_inspected() -> None:
     with pytest.raises(errors.TargetError, match="int"):
         InspectorGadgets([nn.ReLU(), 3])  # type: ignore[list-item]
-    with pytest.raises(errors.TargetError, match="no models"):
+    with pytest.raises(errors.TargetError, match="an empty list"):
         InspectorGadgets([])
     with pytest.raises(errors.CaptureError, match="an nn"):
         inspect(print)

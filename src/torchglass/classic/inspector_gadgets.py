@@ -7,8 +7,9 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, final
 
 from torchglass.blocks import deferred_signals, undo_reliably
 from torchglass.errors import (
@@ -87,12 +88,12 @@ class InspectorGadgets:
 
     @property
     def results(self) -> Mapping[str, Inspection]:
-        """What was seen of each model, by its name; there while the models are watched, too."""
+        """The inspection of each model by name, also while the inspector runs."""
         found = self._results if self._recorder is None else self._read(self._recorder)
         return _Results(found)
 
     def start(self) -> None:
-        """Begin to watch. A watch that runs already goes on; one that has finished begins anew."""
+        """Start inspecting. Does nothing if it runs; starts again if it has finished."""
         from torchglass.capture.model.live_modules import modules_in
         from torchglass.capture.module_calls import observe_calls
         from torchglass.capture.observe.recorder import ModuleRecorder
@@ -108,8 +109,7 @@ class InspectorGadgets:
             with deferred_signals():
                 self._stack.callback(undo_reliably, recorder.close)
                 self._stack.enter_context(observe_calls(recorder))
-                # Once Python takes its modules apart, a script that ended in between could not be
-                # left.
+                # A script that ends before `finish` is cleaned up while Python's modules exist.
                 self._stack.callback(atexit.unregister, self._stack.close)
                 atexit.register(self._stack.close)
         except BaseException:
@@ -118,19 +118,17 @@ class InspectorGadgets:
         self._recorder = recorder
 
     def forward_mode(self) -> None:
-        """Say that a forward comes next. Times are right without it, too."""
+        """Announce a forward. Optional: times are correct without it."""
         recorder = self._running()
         with self._fence:
             recorder.rest()
 
     def backward_mode(self) -> None:
-        """Say that a backward comes next. Times are right without it, too."""
-        recorder = self._running()
-        with self._fence:
-            recorder.rest()
+        """Announce a backward. Optional: times are correct without it."""
+        self.forward_mode()
 
     def finish(self) -> None:
-        """Stop watching, let go of the models, and write the files. A second one does nothing."""
+        """Stop inspecting, release the models, and write the files. Does nothing if finished."""
         if self._recorder is None and self._finished:
             return
         recorder = self._running()
@@ -142,8 +140,9 @@ class InspectorGadgets:
             self._finished = [weakref.ref(model) for model in self._models]
             self._models = []
         if self._save_file is not None:
+            start = without_ending(self._save_file, "json")
             for name, result in self._results.items():
-                result.save(_file(self._save_file, name))
+                result.save(start.with_name(f"{start.name}_{name}.json"))
 
     def __enter__(self) -> InspectorGadgets:
         self.start()
@@ -158,7 +157,7 @@ class InspectorGadgets:
         try:
             self.finish()
         except Exception as problem:
-            # The user's own exception is the one to be seen.
+            # The user's own exception takes precedence over ours.
             if error is None and isinstance(problem, (OSError, TorchglassError)):
                 raise
             if isinstance(problem, OSError):
@@ -187,7 +186,7 @@ class InspectorGadgets:
 
 
 class _Results(dict[str, Inspection]):
-    """Inspections by the names of models. A model that is the only one is also ""."""
+    """Inspections by model name. The key "" also gives the only one."""
 
     def __missing__(self, name: str) -> Inspection:
         if not name and len(self) == 1:
@@ -198,27 +197,23 @@ class _Results(dict[str, Inspection]):
 def _models(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
     from torch import nn
 
-    is_one = isinstance(model, nn.Module) or not isinstance(model, Iterable)
-    models: list[Any] = [model] if is_one else list(cast("Iterable[nn.Module]", model))
-    strange = next((one for one in models if not isinstance(one, nn.Module)), None)
-    if strange is not None or not models:
-        what = "an empty list" if not models else type(strange).__qualname__
+    # nn.Sequential and nn.ModuleList are iterable, too.
+    if isinstance(model, nn.Module) or not isinstance(model, Iterable):
+        models: list[Any] = [model]
+    else:
+        models = list(model)
+    others = [type(one).__qualname__ for one in models if not isinstance(one, nn.Module)]
+    if others or not models:
+        what = others[0] if others else "an empty list"
         raise TargetError(f"model must be a model or a list of models, not {what}")
     return models
 
 
 def _names(models: Sequence[nn.Module]) -> list[str]:
-    """The names of the models' classes, with a number where one has come before."""
+    """The class names of the models, numbered if a name is already used."""
     names: list[str] = []
     for model in models:
-        name, number = type(model).__name__, 1
-        while name in names:
-            number += 1
-            name = f"{type(model).__name__}_{number}"
-        names.append(name)
+        name = type(model).__name__
+        candidates = (name if number == 1 else f"{name}_{number}" for number in count(1))
+        names.append(next(one for one in candidates if one not in names))
     return names
-
-
-def _file(save_file: Path, name: str) -> Path:
-    start = without_ending(save_file, "json")
-    return start.with_name(f"{start.name}_{name}.json")

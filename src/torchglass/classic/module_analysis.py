@@ -21,7 +21,7 @@ from torchglass.views.formats import format_count, harmless
 from torchglass.views.module_signature import brief
 
 _AT_ONCE = 100
-"""How many modules are analysed before others get their turn."""
+"""Modules that are analysed between two turns of the event loop."""
 
 
 @dataclass(kw_only=True)
@@ -62,7 +62,7 @@ def analyze_module(name: str, module: Any) -> ModuleInfo:
         {'weight': (3, 2), 'bias': (3,)}
     """
     record = read(module)
-    return _told(name, record.root, count(record)[0], _timing(module).get(""))
+    return _info(name, record.root, count(record)[0], _timing(module).get(""))
 
 
 def analyze_module_detailed(module: Any) -> ModuleInfo:
@@ -103,14 +103,15 @@ async def analyze_model_async(model: Any) -> dict[str, ModuleInfo]:
         >>> list(asyncio.run(analyze_model_async(torch.nn.Sequential(torch.nn.ReLU()))))
         ['', '0']
     """
-    record, counts = await asyncio.to_thread(_read, model)
+    record = await asyncio.to_thread(read, model)
+    counts = await asyncio.to_thread(count, record)
     timing = _timing(model)
     found = {}
     for number, module in enumerate(record.modules):
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
         path = module.path
-        found[path] = _told(path, module, counts[module.id], timing.get(path))
+        found[path] = _info(path, module, counts[module.id], timing.get(path))
     return found
 
 
@@ -164,12 +165,7 @@ def get_module_by_path(model: Any, path: str) -> Any:
     return modules[path]
 
 
-def _read(model: Any) -> tuple[Model, list[ModuleCounts]]:
-    record = read(model)
-    return record, list(count(record))
-
-
-def _told(
+def _info(
     name: str, module: Module, counts: ModuleCounts, timing: dict[str, float] | None
 ) -> ModuleInfo:
     return ModuleInfo(
@@ -187,7 +183,7 @@ def _shapes(module: Module) -> dict[str, tuple[int, ...]]:
 
 
 def _timing(model: Any) -> dict[str, dict[str, float]]:
-    """What the recorded forwards of each module took, by path."""
+    """Seconds of the recorded forwards of each module, by path."""
     found = {}
     for path, calls in get_forward_stats(model).items():
         seconds = [call.runtime for call in calls]
@@ -299,7 +295,7 @@ def generate_architecture_diagram(model: object) -> str:
 
 
 def _runs(record: Model) -> Iterator[tuple[ModuleId, ...]]:
-    """The modules from the root down; of equal neighbours, the first stands for all."""
+    """Runs of equal neighbours, from the root down."""
     build = builds(record)
     waiting: list[tuple[ModuleId, ...]] = [(record.root.id,)]
     while waiting:
@@ -320,7 +316,7 @@ def _lines(node: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    # In a label of Graphviz a backslash begins what stands for something else.
+    # In a label of Graphviz a backslash starts an escape.
     return harmless(text).replace("\\", "\\\\")
 
 

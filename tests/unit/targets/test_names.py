@@ -191,7 +191,7 @@ def test_a_script_that_exits_on_import_is_refused_with_advice(folder: Path) -> N
             "net.py:Wide",
             (
                 "net.py:Wide needs arguments: width, depth. Write a function without arguments, "
-                "`def make(): return Wide(…)`, and name that"
+                "`def make(): return Wide(…)`, and name that function."
             ),
         ),
         ("nett.py:Net", "there is no file nett.py; did you mean net.py?"),
@@ -200,8 +200,10 @@ def test_a_script_that_exits_on_import_is_refused_with_advice(folder: Path) -> N
         ("no/such/thing", "there is no file no/such/thing"),
         (
             "no_such_package.models:net",
-            "there is no module 'no_such_package'. Install it, or run in the folder that "
-            "contains it.",
+            (
+                "there is no module 'no_such_package'. Install it, or run in the folder that "
+                "contains it."
+            ),
         ),
     ],
 )
