@@ -15,11 +15,9 @@ from textual.app import App
 from textual.pilot import Pilot
 
 import torchglass as tg
+from tests.textual_pilot import screen_text, settle_when
 
 Story = Callable[["Explorer"], Awaitable[None]]
-
-_QUIET_ROUNDS = 3
-"""What was read arrives as a message, and showing it may ask for more."""
 
 
 class Explorer:
@@ -35,11 +33,11 @@ class Explorer:
 
     async def settle(self) -> None:
         """Wait until everything is shown that there is to read and to count, or the app is left."""
-        quiet = 0
-        while quiet < _QUIET_ROUNDS and not self.app._exit:
-            await self.pilot.pause()
-            opened = getattr(self.app, "explorer", None)
-            quiet = quiet + 1 if opened is not None and opened.settled else 0
+        await settle_when(self._is_settled, self.pilot)
+
+    def _is_settled(self) -> bool:
+        opened = getattr(self.app, "explorer", None)
+        return bool(self.app._exit or (opened is not None and opened.settled))
 
     async def press(self, *keys: str) -> None:
         """Press keys and wait until their effect is shown."""
@@ -56,11 +54,6 @@ class Explorer:
         """The path of the module under the cursor."""
         path: str = self.app.explorer.tree_panel.selected.path
         return path
-
-
-def screen_text(app: App[Any]) -> str:
-    """What is on the screen of an app, line by line."""
-    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
 @contextlib.contextmanager

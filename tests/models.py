@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
+
+
+class Written(nn.Module):
+    """A module whose forward is a function of the test."""
+
+    def __init__(
+        self, forward: Callable[..., Any], members: Mapping[str, Any] | None = None, **named: Any
+    ) -> None:
+        super().__init__()
+        for name, member in {**(members or {}), **named}.items():
+            setattr(self, name, member)
+        self._forward = forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._forward(self, *args, **kwargs)
+
+
+def train(model: nn.Module, watcher: Any, steps: int, *, lr: float = 0.1) -> None:
+    """Train a model of three inputs for a few steps, and log its loss."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for _ in range(steps):
+        loss = model(torch.ones(4, 3)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        watcher.log("loss", loss)
+
+
+class NamedLikeOptions(nn.Module):
+    """A forward whose arguments have the names of options of the verbs."""
+
+    def forward(
+        self, x: Any, *, target: Any = 0, backward: Any = 0, loss: Any = 0, against: Any = 0
+    ) -> Any:
+        return x + target + backward + loss + against
 
 
 class TiedLanguageModel(nn.Module):

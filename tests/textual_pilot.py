@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from textual import app, pilot
 from textual._context import active_app
-from textual.app import ScreenStackError
+from textual.app import App, ScreenStackError
+from textual.pilot import Pilot
+
+A = TypeVar("A", bound=App[Any])
 
 _QUIET_TURNS = 3
 
@@ -33,6 +37,35 @@ async def _wait_for_quiet() -> None:
     while quiet < _QUIET_TURNS:
         await asyncio.sleep(0)
         quiet = 0 if loop._ready else quiet + 1
+
+
+def screen_text(app: App[Any]) -> str:
+    """What is on the screen of an app, line by line."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+async def settle_when(is_settled: Callable[[], bool], pilot: Pilot[Any]) -> None:
+    """Wait until an app stays settled: what was read arrives as a message, and may ask for more."""
+    quiet = 0
+    while quiet < _QUIET_TURNS:
+        await pilot.pause()
+        quiet = quiet + 1 if is_settled() else 0
+
+
+def run_app(
+    app: A,
+    settle: Callable[[A, Pilot[None]], Awaitable[None]],
+    story: Callable[[Pilot[None]], Awaitable[None]],
+    size: tuple[int, int],
+) -> None:
+    """Run an app without a terminal, and a story with it once it is settled."""
+
+    async def run() -> None:
+        async with app.run_test(size=size) as pilot:
+            await settle(app, pilot)
+            await story(pilot)
+
+    asyncio.run(run())
 
 
 def install() -> None:

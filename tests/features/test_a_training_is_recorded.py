@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 import torchglass as tg
+from tests.models import train
 
 READ_WITHOUT_TORCH = """
 import sys
@@ -26,16 +26,6 @@ with tg.open(sys.argv[1]) as run:
     print(run.to_csv().splitlines()[0].split(",")[:3])
 assert "torch" not in sys.modules
 """
-
-
-def train(model: nn.Module, watcher: Any, steps: int) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(steps):
-        loss = model(torch.ones(4, 3)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        watcher.log("loss", loss)
 
 
 def test_a_run_is_read_where_there_is_no_torch(tmp_path: Path) -> None:

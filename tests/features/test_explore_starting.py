@@ -16,6 +16,7 @@ from torch import nn
 
 import torchglass as tg
 from tests.explorer import Explorer, drive, shown, terminal
+from tests.models import NamedLikeOptions
 from torchglass import errors, explore
 
 
@@ -347,19 +348,10 @@ def test_an_error_that_cannot_be_explained_is_the_users_own() -> None:
         shown(Pipeline(), torch.ones(3, 5))
 
 
-class Worded(nn.Module):
-    """A forward whose arguments are called as options of the verbs are."""
-
-    def forward(
-        self, x: Any, *, target: Any = 0, backward: Any = 0, loss: Any = 0, against: Any = 0
-    ) -> Any:
-        return x + target + backward + loss + against
-
-
 def test_arguments_of_a_forward_may_have_the_names_of_options() -> None:
     x = torch.ones(2)
 
-    text = shown(Worded(), x, target=x, backward=x, loss=x, press=("F",))
+    text = shown(NamedLikeOptions(), x, target=x, backward=x, loss=x, press=("F",))
 
     assert "FLOPs" in text.splitlines()[1]
 
@@ -368,7 +360,7 @@ def test_an_option_that_the_forward_takes_too_is_asked_about() -> None:
     with pytest.raises(
         errors.TargetError, match="'against' is both an option of explore and an argument"
     ):
-        explore(Worded(), torch.ones(2), target=1, against=torch.ones(2))
+        explore(NamedLikeOptions(), torch.ones(2), target=1, against=torch.ones(2))
 
 
 def test_inputs_without_a_model_are_refused() -> None:

@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 import torchglass as tg
+from tests.models import train
 from tests.recorded import ROOT
 
 TRAIN_UNTIL_KILLED = """
@@ -44,16 +43,6 @@ with tg.open(sys.argv[1]) as run:
 """
 
 
-def train(watcher: Any, model: nn.Module, steps: int) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _ in range(steps):
-        loss = model(torch.ones(4, 3)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        watcher.log("loss", loss)
-
-
 def test_a_training_that_is_killed_is_read_without_torch(tmp_path: Path) -> None:
     path = tmp_path / "run.glass"
     with subprocess.Popen(
@@ -80,9 +69,9 @@ def test_a_training_that_is_killed_is_read_without_torch(tmp_path: Path) -> None
 def test_a_training_is_resumed_and_its_histograms_are_one_table(tmp_path: Path) -> None:
     model = nn.Linear(3, 2)
     with tg.watch(model, save=tmp_path / "run.glass", verbose=False) as watcher:
-        train(watcher, model, 5)
+        train(model, watcher, 5, lr=0.01)
     with tg.watch(model, resume=tmp_path / "run.glass", verbose=False) as watcher:
-        train(watcher, model, 5)
+        train(model, watcher, 5, lr=0.01)
 
     with tg.open(tmp_path / "run.glass") as run:
         weight = run["weight"]
@@ -100,7 +89,7 @@ def test_a_training_on_two_ranks_is_read_as_one(
         monkeypatch.setitem(os.environ, "WORLD_SIZE", "2")
         model = nn.Linear(3, 2)
         with tg.watch(model, run_dir=tmp_path, verbose=False) as watcher:
-            train(watcher, model, 4)
+            train(model, watcher, 4, lr=0.01)
 
     with tg.open(tmp_path) as run:
         assert list(run.ranks) == [0, 1]

@@ -11,21 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from tests.models import Written
+
 Forward = Callable[..., Any]
 Members = dict[str, Any]
-
-
-class Written(nn.Module):
-    """A module whose forward is a function that is given to it."""
-
-    def __init__(self, forward: Forward, members: Members) -> None:
-        super().__init__()
-        for name, member in members.items():
-            setattr(self, name, member)
-        self._forward = forward
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._forward(self, *args, **kwargs)
 
 
 class Pair(NamedTuple):

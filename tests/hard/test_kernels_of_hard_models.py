@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.hard import forwards
 from tests.hard.steps import KNOWN_WARNINGS, tensors
+from tests.models import Written
 from torchglass import Trace, tracing
 
 
@@ -89,7 +90,7 @@ def test_every_kernel_of_a_training_step_replays_on_what_its_parents_made(name: 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_checkpointed_segment_is_seen_again_as_it_is_recomputed(reentrant: bool) -> None:
     segment = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
-    model = forwards.Written(
+    model = Written(
         lambda self, x: checkpoint(self.segment, x, use_reentrant=reentrant),
         {"segment": segment},
     )
@@ -159,9 +160,9 @@ def test_an_op_that_takes_functions_is_one_kernel_and_works_as_ever(
     forward: Callable[..., Any], name: str
 ) -> None:
     x = torch.ones(4, 4)
-    plain = step(forwards.Written(forward, {"fc": fixed_layer()}), x)
+    plain = step(Written(forward, {"fc": fixed_layer()}), x)
 
-    left, passed = traced_step(forwards.Written(forward, {"fc": fixed_layer()}), x)
+    left, passed = traced_step(Written(forward, {"fc": fixed_layer()}), x)
 
     assert all(map(torch.equal, left, plain))
     assert name in kernels(passed)
@@ -177,7 +178,7 @@ def test_flex_attention_works_as_ever() -> None:
     def forward(self: Any, x: torch.Tensor) -> Any:
         return flex_attention(x, x, x)
 
-    model = forwards.Written(forward, {})
+    model = Written(forward, {})
     x = torch.randn(1, 2, 16, 16)
     plain = model(x)
 
@@ -206,7 +207,7 @@ def test_nested_tensors_are_left_to_their_own_kernels(layout: torch.layout) -> N
         nested = torch.nested.nested_tensor([x[:1], x[1:]], layout=layout)
         return torch.nested.to_padded_tensor(self.fc(nested), 0.0)
 
-    model = forwards.Written(forward, {"fc": nn.Linear(4, 4)})
+    model = Written(forward, {"fc": nn.Linear(4, 4)})
     x = torch.randn(4, 4)
 
     with torch.inference_mode():

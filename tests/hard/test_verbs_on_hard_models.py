@@ -13,8 +13,8 @@ from torch.nn.attention.flex_attention import flex_attention
 
 import torchglass as tg
 from tests.hard import forwards
-from tests.hard.forwards import Written
 from tests.hard.steps import KNOWN_WARNINGS, anatomy
+from tests.models import Written
 from torchglass import TorchglassWarning, errors
 
 pytestmark = [

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
 from tests.explorer import shown
+from tests.models import NamedLikeOptions
 from torchglass.api.explorer_source import make_source
 from torchglass.records.calls import Statistics
 from torchglass.records.measures import Measures
@@ -27,20 +26,11 @@ def test_a_forward_leaves_three_records() -> None:
     assert reader.document(Measures) is not None
 
 
-class Worded(nn.Module):
-    """A forward whose arguments are called as options of the verbs are."""
-
-    def forward(
-        self, x: Any, *, target: Any = 0, backward: Any = 0, loss: Any = 0, against: Any = 0
-    ) -> Any:
-        return x + target + backward + loss + against
-
-
 def test_arguments_of_a_forward_may_have_the_names_of_options() -> None:
     x = torch.ones(2)
 
     reader = make_source(
-        Worded(), (x,), {"target": x, "backward": x, "loss": x, "against": x}
+        NamedLikeOptions(), (x,), {"target": x, "backward": x, "loss": x, "against": x}
     ).reader
     measured = reader.document(Measures)
 

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.models import ResNet18
-from tests.hard.forwards import Written
+from tests.models import Written
 from tests.versions import needs_torch
 from torchglass.api.measure import flops
 from torchglass.results.flops import Flops

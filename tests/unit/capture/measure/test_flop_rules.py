@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from tests.hard.forwards import Written
+from tests.models import Written
 from torchglass.api.measure import flops, register_flops, unregister_flops
 from torchglass.errors import CaptureError, TorchglassWarning
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.hard.forwards import Written
+from tests.models import Written
 from torchglass.api.measure import flops
 from torchglass.errors import CaptureError
 

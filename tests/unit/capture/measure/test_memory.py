@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from tests.hard.forwards import Written
+from tests.models import Written
 from torchglass.capture.measure.memory import measure
 from torchglass.errors import CaptureError
 from torchglass.records.measures import Footprint, MemoryBlock

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import torchglass as tg
 from benchmarks.models import ResNet18
-from tests.hard.forwards import Written
+from tests.models import Written
 from torchglass.analyse.flop_formulas import flops_of_op
 from torchglass.api import measure as counting
 from torchglass.capture.trace.pass_recorder import Level

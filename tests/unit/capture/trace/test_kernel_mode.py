@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.unit.capture.trace.test_tracing import Written, flow, values
+from tests.models import Written
+from tests.unit.capture.trace.test_tracing import flow, values
 from tests.versions import needs_torch
 from torchglass.capture.trace.assemble import CapturedPass, assemble
 from torchglass.capture.trace.pass_recorder import tracing

@@ -14,23 +14,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchglass as tg
+from tests.models import Written
 from torchglass.analyse.op_names import OpLabels
 from torchglass.capture.trace.assemble import CapturedPass, assemble
 from torchglass.capture.trace.pass_recorder import tracing
 from torchglass.capture.trace.replay import validate
-
-
-class Written(nn.Module):
-    """A module whose forward is a function of the test."""
-
-    def __init__(self, forward: Callable[..., Any], **members: Any) -> None:
-        super().__init__()
-        for name, member in members.items():
-            setattr(self, name, member)
-        self._forward = forward
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._forward(self, *args, **kwargs)
 
 
 def capture(model: nn.Module, *args: Any, **kwargs: Any) -> CapturedPass:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
@@ -10,6 +9,7 @@ from dataclasses import replace
 from textual.pilot import Pilot
 
 from tests import make
+from tests.textual_pilot import run_app
 from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
 from torchglass.records.measures import Measures, ModuleMeasure
 from torchglass.records.model import Model, Module, Slot
@@ -220,17 +220,7 @@ def drive(
 ) -> None:
     """Run the explorer without a terminal, and a story with it once all is shown."""
 
-    async def run() -> None:
-        async with app.run_test(size=size) as pilot:
-            await settle(app, pilot)
-            await story(pilot)
-
-    asyncio.run(run())
-
-
-def screen_text(app: ExplorerApp) -> str:
-    """What is on the screen, line by line."""
-    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+    run_app(app, settle, story, size)
 
 
 def paths(app: ExplorerApp) -> list[str]:

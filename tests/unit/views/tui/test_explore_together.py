@@ -10,12 +10,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
+from tests.textual_pilot import screen_text
 from tests.unit.views.tui.runs import (
     Training,
     documents,
     drive,
     paths,
-    screen_text,
     still,
     tiny,
     two_models,

@@ -10,7 +10,8 @@ from textual import events
 from textual.pilot import Pilot
 
 from tests import make
-from tests.unit.views.tui.runs import Training, drive, linear, paths, screen_text, still, tiny
+from tests.textual_pilot import screen_text
+from tests.unit.views.tui.runs import Training, drive, linear, paths, still, tiny
 from torchglass.errors import StoreError
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.reader import Document

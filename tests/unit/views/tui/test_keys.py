@@ -9,7 +9,8 @@ import pytest
 from textual.command import CommandPalette
 from textual.pilot import Pilot
 
-from tests.unit.views.tui.runs import Training, documents, drive, screen_text, tiny
+from tests.textual_pilot import screen_text
+from tests.unit.views.tui.runs import Training, documents, drive, tiny
 from torchglass.records.run import RunRecord
 from torchglass.views.tui.app import ExplorerApp, settle
 from torchglass.views.tui.bars import SearchInput

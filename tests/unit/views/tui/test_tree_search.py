@@ -12,7 +12,8 @@ import pytest
 from textual.pilot import Pilot
 
 from tests import make
-from tests.unit.views.tui.runs import drive, screen_text, still, tiny
+from tests.textual_pilot import screen_text
+from tests.unit.views.tui.runs import drive, still, tiny
 from torchglass.records.model import Model, ModuleId
 from torchglass.views.tui.app import ExplorerApp, settle
 from torchglass.views.tui.tree_rows import Outline

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import ClassVar
 
@@ -10,6 +9,7 @@ from textual.app import App, ComposeResult
 from textual.message import Message
 from textual.pilot import Pilot
 
+from tests.textual_pilot import run_app, screen_text, settle_when
 from torchglass.analyse.failure.failure import Failure
 from torchglass.analyse.model_diff import Comparison
 from torchglass.records.attributes import LiveModel
@@ -92,10 +92,7 @@ def module_at(state: ExplorerState, path: str) -> Module:
 
 async def settle(app: PanelApp, pilot: Pilot[None]) -> None:
     """Wait until the panel shows what it worked out."""
-    quiet = 0
-    while quiet < 3:
-        await pilot.pause()
-        quiet = quiet + 1 if app.panel.settled else 0
+    await settle_when(lambda: app.panel.settled, pilot)
 
 
 def drive(
@@ -106,12 +103,7 @@ def drive(
 ) -> None:
     """Show a panel without a terminal, and run a story with it."""
 
-    async def run() -> None:
-        async with app.run_test(size=size) as pilot:
-            await settle(app, pilot)
-            await story(pilot)
-
-    asyncio.run(run())
+    run_app(app, settle, story, size)
 
 
 def seen(
@@ -130,7 +122,7 @@ def seen(
         for key in press:
             await pilot.press(key)
             await settle(app, pilot)
-        shown.extend(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
+        shown.extend(line.rstrip() for line in screen_text(app).split("\n"))
 
     drive(app, story, size=size)
     return "\n".join(shown)
