@@ -506,7 +506,7 @@ def test_in_an_event_loop_the_page_is_opened_and_said(
     server.close()
 
     assert opened
-    assert "the page was opened instead" in capsys.readouterr().err
+    assert "so the web page opens instead" in capsys.readouterr().err
 
 
 def test_a_config_says_what_is_shown_for_this_time(

@@ -165,9 +165,9 @@ def test_an_integer_input_suits_every_embedding(dtypes: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"args": (torch.ones(1),), "input_size": (1,)}, "one way"),
+        ({"args": (torch.ones(1),), "input_size": (1,)}, "only once"),
         ({"input_size": (1,), "dtypes": ["float31"]}, "no dtype 'float31'"),
-        ({"input_size": [(1,), (2,)], "dtypes": ["float32"]}, "as many dtypes"),
+        ({"input_size": [(1,), (2,)], "dtypes": ["float32"]}, "one dtype per input"),
         ({"input_size": ["x"]}, "input_size must be a size such as"),
     ],
 )

@@ -141,7 +141,7 @@ def test_a_file_of_a_newer_version_says_to_upgrade(run_file: Path) -> None:
     connection.execute("PRAGMA user_version = 99")
     connection.close()
 
-    with pytest.raises(SchemaError, match=r"format 99 .* pip install --upgrade torchglass"):
+    with pytest.raises(SchemaError, match=r"format 99, .* pip install --upgrade torchglass"):
         FileReader(run_file)
 
 
@@ -185,7 +185,10 @@ def test_a_journal_that_cannot_be_read_in_place_is_not_silently_lost(tmp_path: P
         shutil.copy(sink.path.parent / name, copy / name)
     sink.close()
 
-    with read_only(copy), pytest.raises(StoreError, match=r"copy it and run\.glass-wal to a dir"):
+    with (
+        read_only(copy),
+        pytest.raises(StoreError, match=r"Copy it and run\.glass-wal to a folder"),
+    ):
         FileReader(copy / "run.glass")
 
 

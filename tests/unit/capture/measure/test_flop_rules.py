@@ -153,5 +153,5 @@ def test_a_formula_that_fails_is_warned_of_and_stops_nothing() -> None:
 def test_what_is_no_op_is_refused() -> None:
     with pytest.raises(CaptureError, match="is not an op"):
         register_flops(torch.nn.Linear)
-    with pytest.raises(CaptureError, match="only an autograd Function"):
+    with pytest.raises(CaptureError, match="only for the backward of an autograd Function"):
         register_flops(mix, backward=True)
