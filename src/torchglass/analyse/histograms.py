@@ -116,19 +116,6 @@ def grid_of(histogram: Histogram) -> DyadicGrid:
     return DyadicGrid(histogram.exponent, histogram.first, len(histogram.counts))
 
 
-def coarsened(histogram: Histogram, exponent: int) -> Histogram:
-    """The same counts in wider bins, of width 2**exponent."""
-    if exponent == histogram.exponent or not histogram.counts:
-        return histogram
-    places = _places(histogram, exponent)
-    first = int(places[0])
-    counts = np.zeros(int(places[-1]) - first + 1, np.int64)
-    np.add.at(counts, places - first, np.asarray(histogram.counts, np.int64))
-    return Histogram(
-        exponent=exponent, first=first, counts=tuple(counts.tolist()), stats=histogram.stats
-    )
-
-
 def common_grid(histograms: Iterable[Histogram], most_bins: int = MOST_BINS) -> DyadicGrid:
     """The finest grid that covers all bins of all histograms."""
     binned = [histogram for histogram in histograms if histogram.counts]

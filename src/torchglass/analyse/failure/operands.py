@@ -248,33 +248,33 @@ class Limit:
 
 def limit_behind(ops: Sequence[OpRecord], operand: Operand) -> Limit | None:
     """The parameter or buffer that a tensor is a too long slice of: `positions[:, :600]` of 512."""
-    waiting, seen = [operand.op], set[OpId]()
-    while waiting:
-        number = waiting.pop()
-        if number is None or number in seen:
-            continue
-        seen.add(number)
-        op = ops[number]
-        if op.kind == "op":
-            limit = next(_short_slices(op), None)
-            if limit is not None:
-                return limit
-            waiting += [one.op for one in op.operands if not (one.parameter or one.buffer)]
-    return None
+    computed = _behind(ops, operand, through_held=False)
+    return next((limit for op in computed for limit in _short_slices(op)), None)
 
 
 def depends_on_inputs(ops: Sequence[OpRecord], operand: Operand) -> bool:
     """Whether the values of a tensor depend on an input of the model."""
+    return any(op.kind == "input" for op in _behind(ops, operand))
+
+
+def _behind(
+    ops: Sequence[OpRecord], operand: Operand, *, through_held: bool = True
+) -> Iterator[OpRecord]:
+    """The ops that a tensor was computed from, directly or not, each once.
+
+    Without `through_held`, what parameters and buffers were computed from is left out.
+    """
     waiting, seen = [operand.op], set[OpId]()
     while waiting:
         number = waiting.pop()
-        if number is None or number in seen:
-            continue
-        seen.add(number)
-        if ops[number].kind == "input":
-            return True
-        waiting += [one.op for one in ops[number].operands]
-    return False
+        if number is not None and number not in seen:
+            seen.add(number)
+            yield ops[number]
+            waiting += [
+                one.op
+                for one in ops[number].operands
+                if through_held or not (one.parameter or one.buffer)
+            ]
 
 
 def input_of_size(ops: Sequence[OpRecord], size: int) -> tuple[OpRecord, int] | None:

@@ -23,6 +23,7 @@ from torchglass.views.graph.layout import (
     GraphLayout,
     Point,
     Route,
+    around,
     rounded,
     union,
 )
@@ -42,12 +43,8 @@ _MITER = 1.66
 def arrange(style: GraphStyle, heading: FlowDirection, graphviz: Graphviz) -> GraphLayout:
     """The layout of a graph, not wrapped."""
     graph = style.graph
-    attributes = {
-        "rankdir": heading.rank,
-        "ranksep": "0.3",
-        "nodesep": "0.2",
-        **style.of_graph(),
-    }
+    spaces = {"ranksep": "0.3", "nodesep": "0.2"}
+    attributes = {"rankdir": heading.rank, **spaces, **style.of_graph()}
     # The positions that dot writes have five digits, too few for a long picture; its drawing
     # is exact.
     drawn = graphviz.layout(_drawing(style, attributes))
@@ -70,20 +67,20 @@ def _drawing(style: GraphStyle, attributes: Mapping[str, str]) -> DotGraph:
     for number, box in enumerate(style.graph.boxes):
         clusters[box.id] = f"cluster_{number}"
         shown = {"comment": f"box {number}", "label": style.title_of(box), **style.of_box(box)}
-        drawing.add_box(f"cluster_{number}", clusters[box.parent], shown)
+        drawing.boxes.append((f"cluster_{number}", clusters[box.parent], shown))
     for number, node in enumerate(style.graph.leaves):
         shown = {"comment": f"node {number}", **style.of_node(node)}
-        drawing.add_node(style.names[node.id], clusters[node.parent], shown)
+        drawing.nodes.append((style.names[node.id], clusters[node.parent], shown))
     for number, edge in enumerate(style.graph.edges):
         ends = style.names[edge.source], style.names[edge.target]
-        drawing.add_edge(*ends, {"comment": f"edge {number}", **style.of_edge(edge)})
+        drawing.edges.append((*ends, {"comment": f"edge {number}", **style.of_edge(edge)}))
     return drawing
 
 
 def _node_corners(part: Placed) -> Corners:
     corners = list(_outline(part))
     # A shape without an outline has no drawing, so use its position.
-    x, y = _middle(corners) if corners else _pair(part["pos"])
+    x, y = around(corners).centre if corners else map(float, part["pos"].split(","))
     width, height = float(part["width"]) * POINTS, float(part["height"]) * POINTS
     return x - width / 2, y - height / 2, x + width / 2, y + height / 2
 
@@ -108,7 +105,7 @@ def _beyond(base: Point, tip: Point) -> Point:
 
 
 def _label_corners(lines: list[Placed]) -> Corners:
-    x, y = _middle([line["pt"] for line in lines])
+    x, y = around(line["pt"] for line in lines).centre
     y += _ABOVE_BASELINE
     width = max(line["width"] for line in lines) / 2
     height = len(lines) * _LINE / 2
@@ -120,12 +117,11 @@ def _frames(
 ) -> Iterator[BoxFrame]:
     for number, box in enumerate(graph.boxes):
         part = placed[f"box {number}"]
-        outline = list(_outline(part))
-        xs, ys = [x for x, _ in outline], [y for _, y in outline]
+        page = around(_outline(part))
         height = float(part["lheight"]) * POINTS
         yield BoxFrame(
             box=box.id,
-            area=heading.flow_area((min(xs), min(ys), max(xs), max(ys))),
+            area=heading.flow_area((page.begin, page.left, page.end, page.right)),
             core=cores[box.id],
             title_room=0.0 if heading.titles_beside else height,
         )
@@ -151,16 +147,6 @@ def _outline(part: Placed) -> Iterator[Point]:
             yield x - width, y - height
             yield x + width, y + height
         yield from stroke.get("points", ())
-
-
-def _middle(points: list[Point]) -> Point:
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    return (min(xs) + max(xs)) / 2, (min(ys) + max(ys)) / 2
-
-
-def _pair(text: str) -> Point:
-    x, y = text.split(",")
-    return float(x), float(y)
 
 
 _MOST_NODES = 400
@@ -325,12 +311,8 @@ class _RowPlacement:
             leave = source.begin + source.length * _EXIT
             lane = self._lane_place(self._lanes[edge.source])
             tip = (entry, target.right)
-            corners = [
-                (leave, source.right),
-                (leave, lane),
-                (entry, lane),
-                (entry, target.right + _ARROW),
-            ]
+            corners = [(leave, source.right), (leave, lane), (entry, lane)]
+            corners.append((entry, target.right + _ARROW))
             corner = entry - (label.along if label else 0.0), target.right + _ARROW
         area = None
         if label is not None:
@@ -359,12 +341,8 @@ class _RowPlacement:
 
 def _label(style: GraphStyle, edge: Edge) -> Mapping[str, str]:
     shown = style.of_edge(edge)
-    return {
-        "shape": "plain",
-        "label": shown.get("label", ""),
-        "fontname": shown["fontname"],
-        "fontsize": shown["fontsize"],
-    }
+    font = {name: shown[name] for name in ("fontname", "fontsize")}
+    return {"shape": "plain", "label": shown.get("label", ""), **font}
 
 
 def _in_boxes(graph: Graph) -> Iterator[Node]:

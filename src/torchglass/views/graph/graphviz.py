@@ -38,20 +38,11 @@ class DotGraph:
 
     attributes: Mapping[str, str] = field(default_factory=dict)
     boxes: list[tuple[str, str | None, Mapping[str, str]]] = field(default_factory=list)
+    """The name of each cluster, and the cluster that it is in; None for the graph itself."""
     nodes: list[tuple[str, str | None, Mapping[str, str]]] = field(default_factory=list)
+    """The name of each node, and its cluster."""
     edges: list[tuple[str, str, Mapping[str, str]]] = field(default_factory=list)
-
-    def add_box(self, name: str, parent: str | None, attributes: Mapping[str, str]) -> None:
-        """Add a cluster inside another one, or in the graph."""
-        self.boxes.append((name, parent, attributes))
-
-    def add_node(self, name: str, box: str | None, attributes: Mapping[str, str]) -> None:
-        """Add a node in a box, or in the graph."""
-        self.nodes.append((name, box, attributes))
-
-    def add_edge(self, source: str, target: str, attributes: Mapping[str, str]) -> None:
-        """Add an edge between two nodes."""
-        self.edges.append((source, target, attributes))
+    """The names of the nodes at the ends of each edge."""
 
 
 class Graphviz:
@@ -69,9 +60,7 @@ class Graphviz:
         """The width and height in points of nodes with some attributes."""
         if not nodes:
             return []
-        drawing = DotGraph()
-        for number, attributes in enumerate(nodes):
-            drawing.add_node(str(number), None, attributes)
+        drawing = DotGraph(nodes=[(str(number), None, one) for number, one in enumerate(nodes)])
         # Graphviz crashes on a table with thick round borders in JSON, but not in plain text.
         plain = self.draw(drawing, "plain", engine="dot").decode()
         found = dict(_NODE.findall(plain))

@@ -68,13 +68,13 @@ def paint(
         attributes = style.of_box(style.boxes[frame.box])
         if frame.continued:
             attributes["id"] += f" {number}"
-        drawing.add_box(f"cluster_{number}", None, {"bb": corners, **attributes})
+        drawing.boxes.append((f"cluster_{number}", None, {"bb": corners, **attributes}))
         _add_text(drawing, lines, f"cluster_{number}")
     _add_text(drawing, texts, None)
     for node in style.graph.leaves:
         middle = heading.onto_page(*layout.nodes[node.id].centre)
         shown = {"pos": _place(middle), **style.of_node(node)}
-        drawing.add_node(style.names[node.id], None, shown)
+        drawing.nodes.append((style.names[node.id], None, shown))
     _add_edges(drawing, layout, style, heading)
     # All positions are set, so Graphviz must not choose others.
     return graphviz.draw(drawing, format, engine="nop2")
@@ -85,7 +85,7 @@ def _add_text(drawing: DotGraph, texts: Iterable[Text], box: str | None) -> None
     for text in texts:
         # Starts with a zero-width space, as no node name does.
         name = f"\u200b{text.middle}"
-        drawing.add_node(name, box, {"pos": _place(text.middle), **text.attributes})
+        drawing.nodes.append((name, box, {"pos": _place(text.middle), **text.attributes}))
 
 
 def _add_edges(
@@ -97,7 +97,7 @@ def _add_edges(
         attributes["pos"] = f"e,{_place(heading.onto_page(*route.tip))} {way}"
         if route.label is not None:
             attributes["lp"] = _place(heading.onto_page(*route.label.centre))
-        drawing.add_edge(style.names[edge.source], style.names[edge.target], attributes)
+        drawing.edges.append((style.names[edge.source], style.names[edge.target], attributes))
 
 
 def _titles(
@@ -181,15 +181,11 @@ def _entries(style: GraphStyle, nodes: Iterable[Node]) -> Iterator[tuple[NodeCol
     plain = NodeColors(fill=palette.ground, line=palette.op.line)
     found = list(nodes)
     ops = [node for node in found if node.kind in ("op", "call")]
+    has_parameters = any(node.detail.parameters for node in ops)
     candidates = (
         (any(node.kind == "input" for node in found), palette.input, "rounded", "input"),
         (any(node.kind == "output" for node in found), palette.output, "rounded", "output"),
-        (
-            not ramped and any(node.detail.parameters for node in ops),
-            palette.parameters,
-            "",
-            "has parameters",
-        ),
+        (not ramped and has_parameters, palette.parameters, "", "has parameters"),
         (any(node.module and node.kind == "op" for node in ops), plain, "", "square: a module"),
         (any(not node.module for node in ops), plain, "rounded", "round: an op"),
         (any(node.kind == "call" for node in ops), plain, "", "solid: a closed module"),
@@ -243,7 +239,9 @@ def draw(
     style = GraphStyle(graph, DARK if dark else LIGHT, color_by, overrides or Overrides())
     heading = FLOW_DIRECTIONS[direction]
     with graphviz(f"{len(graph.leaves):,} nodes") as drawer:
-        layout = wrap(_laid_out(style, heading, drawer), shape=_PAGE_SHAPE)
+        in_rows = is_too_much_for_dot(graph) and not style.chooses_layout
+        layout = (arrange_in_rows if in_rows else arrange)(style, heading, drawer)
+        layout = wrap(layout, shape=_PAGE_SHAPE)
         corners = heading.page_corners(layout.area)
         texts = [_headline(style, corners, drawer), *_legend(style, corners, drawer)]
         dpi = _dpi(corners) if kind in _PIXELS else POINTS
@@ -251,13 +249,6 @@ def draw(
     if path is not None:
         in_its_folder(path).write_bytes(picture)
     return picture
-
-
-def _laid_out(style: GraphStyle, heading: FlowDirection, drawer: Graphviz) -> GraphLayout:
-    """The layout by dot, or one node per row if dot would take too long."""
-    if is_too_much_for_dot(style.graph) and not style.chooses_layout:
-        return arrange_in_rows(style, heading, drawer)
-    return arrange(style, heading, drawer)
 
 
 def _format(path: Path | None, format: str | None) -> str:
@@ -290,8 +281,5 @@ def _dpi(corners: Corners) -> float:
     """Dots per inch, reduced for a picture too large for other programs to open."""
     left, bottom, right, top = corners
     width, height = max(1.0, (right - left) / POINTS), max(1.0, (top - bottom) / POINTS)
-    return min(
-        _DPI,
-        math.sqrt(_MOST_PIXELS / (width * height)),
-        _LONGEST_SIDE / max(width, height),
-    )
+    sharpest = math.sqrt(_MOST_PIXELS / (width * height))
+    return min(_DPI, sharpest, _LONGEST_SIDE / max(width, height))
