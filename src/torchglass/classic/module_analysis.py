@@ -266,10 +266,10 @@ def plot_network_graph(
     for node in graph["nodes"]:
         ink = LIGHT.parameters if node.get("parameters") else LIGHT.op
         inked = {"label": "\n".join(_lines(node)), "fillcolor": ink.fill, "color": ink.line}
-        drawing.add_node(f"/{node['id']}", None, {**look, **inked})
+        drawing.nodes.append((f"/{node['id']}", None, {**look, **inked}))
     for source, target in graph["edges"]:
         line = {"color": LIGHT.edge, "arrowsize": "0.6"}
-        drawing.add_edge(f"/{source}", f"/{target}", line)
+        drawing.edges.append((f"/{source}", f"/{target}", line))
     with graphviz(f"{len(drawing.nodes):,} modules") as drawer:
         picture = drawer.draw(drawing, "svg", engine="dot").decode()
     if path is not None:
