@@ -15,7 +15,7 @@ from torchglass.records.model import ClassSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCode:
-    """A class statement as it stands in a file."""
+    """A class statement in its file."""
 
     file: str
     line: int
@@ -24,11 +24,11 @@ class ClassCode:
     """The statement with its decorators, indented as it is in the file."""
     forward_file: str
     forward_line: int | None = None
-    """Of `def forward`, where the class or a class it inherits from has one in Python."""
+    """Of `def forward`, if the class or a base class has one in Python."""
 
 
 def read_class(source: ClassSource, class_name: str) -> ClassCode | None:
-    """The code of a class; None where its file is not here, or no longer has it."""
+    """The code of a class; None if its file does not exist or no longer contains it."""
     lines = _lines(source.file)
     found = _class_statement(lines, class_name)
     if found is None:
@@ -58,7 +58,7 @@ def _parsed(lines: tuple[str, ...]) -> ast.Module:
 
 
 def _class_statement(lines: tuple[str, ...], class_name: str) -> ast.ClassDef | None:
-    """The statement whose place in the file fits the end of the qualified name best."""
+    """The statement whose position in the file best matches the end of the qualified name."""
     names = [name for name in class_name.split(".") if name != "<locals>"]
     best, fit = None, 0
     waiting: list[tuple[ast.AST, list[str]]] = [(_parsed(lines), [])]

@@ -1,11 +1,11 @@
 """The FLOPs of each op, computed from shapes alone.
 
 A multiplication and the addition of its product count as two, as in `torch.utils.flop_counter`.
-Only products are counted: what an elementwise op or a softmax computes is small beside them.
+Only products are counted: an elementwise op or a softmax computes little in comparison.
 
-A formula is called as its op is, with the shape of each tensor in the tensor's stead, and with
-`out_shape`, the shape of the result or a list of those of several. It serves the function that
-people call and the kernel that it comes down to alike.
+A formula is called like its op, with the shape of each tensor instead of the tensor, and with
+`out_shape`, the shape of the result or a list of shapes. The same formula is used for the function
+that people call and for its kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENCODER_WEIGHTS = 12
 
 
 def formula_of(name: str) -> Formula | None:
-    """The formula of an op by torch's name of it: "conv2d", "_int_mm", "matmul_"."""
+    """The formula of an op by its name in torch: "conv2d", "_int_mm", "matmul_"."""
     return _FORMULAS.get(plain_name(name))
 
 
@@ -44,7 +44,7 @@ def _reflected_matmul(right: Shape, left: Shape, *, out_shape: Shape) -> int:
 
 
 def _product(left: Shape, right: Shape, *_: Any, **__: Any) -> int:
-    """Each element of the left one meets a row of the right one; of a sparse one, each that is."""
+    """Each (stored) element of the left is multiplied by a row of the right."""
     return 2 * math.prod(left) * right[-1]
 
 
@@ -61,13 +61,13 @@ def _added_vector_product(bias: Shape, left: Shape, *_: Any, **__: Any) -> int:
 
 
 def _grouped_product(left: Shape, right: Shape, *_: Any, **__: Any) -> int:
-    """Each row of one goes with one group of the other; two stacks are a batch."""
+    """Each row of the left is multiplied by one group of the right; two stacks are a batch."""
     groups = left[0] if len(left) == len(right) == 3 else 1
     return 2 * groups * left[-2] * left[-1] * right[-1]
 
 
 def _tensordot(left: Shape, right: Shape, *_: Any, out_shape: Shape, **__: Any) -> int:
-    """Every dimension is in two of the three shapes: the sizes of all are the root of them all."""
+    """Every dimension is in two of the three shapes, so the product of all is the square root."""
     return 2 * math.isqrt(math.prod(left) * math.prod(right) * math.prod(out_shape))
 
 
@@ -92,7 +92,7 @@ def _trilinear(
     unroll_dim: int = 1,
     **_: Any,
 ) -> int:
-    """The first two are multiplied, what the third lacks is summed, then comes the third."""
+    """Multiplies the first two, sums what the third lacks, then multiplies by the third."""
     expanded = [set(expand1), set(expand2), set(expand3)]
     sizes: dict[int, int] = {}
     for shape, missing in zip((first, second, third), expanded, strict=True):
@@ -105,12 +105,12 @@ def _trilinear(
 
 
 def _convolution(input: Shape, weight: Shape, *_: Any, out_shape: Shape, **__: Any) -> int:
-    """The weight is outputs × inputs of a group × kernel: what each element of the result takes."""
+    """The weight is outputs × inputs per group × kernel: the products per element of the result."""
     return 2 * math.prod(out_shape) * math.prod(weight[1:])
 
 
 def _transposed_convolution(input: Shape, weight: Shape, *_: Any, **__: Any) -> int:
-    """The weight is inputs × outputs of a group × kernel: what each element of the input gives."""
+    """The weight is inputs × outputs per group × kernel: the products per element of the input."""
     return 2 * math.prod(input) * math.prod(weight[1:])
 
 
@@ -145,7 +145,7 @@ def _convolution_backward(
     output_mask: Sequence[bool],
     **_: Any,
 ) -> int:
-    """The gradients of input and weight take as many products as the forward, where asked for."""
+    """The gradients of input and weight each take as many products as the forward."""
     forward = (
         _transposed_convolution(input, weight)
         if transposed
@@ -159,14 +159,14 @@ def _time_convolution(input: Shape, weight: Shape, *_: Any, out_shape: Shape, **
 
 
 def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
-    """Queries by keys, and what comes of it by values; a mask makes it no less."""
+    """Queries by keys, then the scores by values; a mask does not reduce the count."""
     return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
 def _attention_backward(
     grad_out: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any
 ) -> int:
-    """The scores once more, then the gradients of the values, scores, queries and keys."""
+    """The scores again, then the gradients of the values, scores, queries and keys."""
     return 2 * math.prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 
 
@@ -231,15 +231,15 @@ def _recurrent_layer(input: Shape, weight0: Shape, weight1: Shape, *_: Any, **__
 def _recurrent_layer_backward(
     input: Shape, weight1: Shape, weight2: Shape, *_: Any, **__: Any
 ) -> int:
-    """All gradients, also where nobody asked for that of the input."""
+    """All gradients, even if that of the input is not needed."""
     return 2 * _recurrent_cell(input, None, weight1, weight2)
 
 
 def _einsum(equation: Any, *operands: Any, out_shape: Shape) -> int | None:
-    """Of two operands one product for each way to choose the letters that matter.
+    """Two operands: one product per combination of the letters that are kept or shared.
 
-    What only one of them has is summed before, and without a shared sum nothing is added up. Of
-    more operands the order matters, and that is not to be seen here.
+    Letters that only one operand has are summed first; without a shared sum there are no additions.
+    With more operands the count depends on their order, which is not known here.
     """
     shapes = operands[0] if len(operands) == 1 and _is_list_of_shapes(operands[0]) else operands
     if not isinstance(equation, str) or len(shapes) > 2:
@@ -262,7 +262,7 @@ def _einsum(equation: Any, *operands: Any, out_shape: Shape) -> int | None:
 
 
 def _dimensions(letters: str, shape: Shape) -> Iterator[tuple[str, int]]:
-    """The letters of an operand with its sizes; an ellipsis has numbers, counted from behind."""
+    """The letters of an operand with their sizes; an ellipsis is numbered from the end."""
     before, dots, after = letters.partition("...")
     hidden = len(shape) - len(before) - len(after)
     middle = [f".{hidden - place}" for place in range(hidden)] if dots else []
@@ -344,7 +344,7 @@ _FORMULAS = _table(
 
 
 def flops_of_op(op: OpRecord) -> int | None:
-    """The operations of an op; 0 for one without products, None where they cannot be told."""
+    """The FLOPs of an op; 0 for one without products, None if they are not known."""
     formula = formula_of(op.type) if op.kind == "op" else None
     if formula is None:
         return 0
@@ -353,12 +353,12 @@ def flops_of_op(op: OpRecord) -> int | None:
     try:
         return formula(*positional, **named, out_shape=made[0] if len(made) == 1 else made)
     except (IndexError, TypeError, ValueError):
-        # A record knows what was written in the call, which need not be all that the op took.
+        # A record has the arguments of the call, without defaults that the formula may need.
         return None
 
 
 def _arguments(op: OpRecord) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of the call as they were given, with shapes in place of the tensors."""
+    """The arguments of the call, with shapes in place of the tensors."""
     found: dict[str, Any] = {}
     for operand in op.operands:
         _put(found, operand.place.split("."), operand.spec.shape or ())
@@ -371,7 +371,7 @@ def _arguments(op: OpRecord) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _put(found: dict[str, Any], parts: list[str], value: Any) -> None:
-    """Put an argument in its place, inside of lists where it was in some."""
+    """Put an argument at its position, inside nested lists if it was in some."""
     *outer, name = parts
     for part in outer:
         inner = found.setdefault(part, {})

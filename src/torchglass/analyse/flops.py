@@ -1,9 +1,9 @@
 """FLOPs per module and per op, added up from the ops that were counted; and which ops are free.
 
-A module's total includes all that it called. What checkpointing recomputes counts as backward.
+A module's total includes inner calls. What checkpointing recomputes counts as backward.
 
-Kernels that torch marks as elementwise or as views need no entry in the list of free ones. A kernel
-in no list is not free: the report says that it was not counted.
+Kernels that torch marks as elementwise or as views need no entry in the list of free kernels. The
+report names a kernel in no list as not counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchglass.records.model import paths_above
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """FLOPs and bytes of one direction, of a module itself and with all that it called."""
+    """FLOPs and bytes of one direction, without and with inner calls."""
 
     self_flops: int = 0
     total_flops: int = 0
@@ -41,7 +41,7 @@ class OpFlops:
     backward_flops: int = 0
     bytes: int = 0
     time_ns: int | None = None
-    """None where ops were not timed."""
+    """None if ops were not timed."""
 
     @property
     def total_flops(self) -> int:
@@ -50,12 +50,12 @@ class OpFlops:
 
     @property
     def intensity(self) -> float | None:
-        """Operations per byte moved."""
+        """FLOPs per byte read and written."""
         return self.total_flops / self.bytes if self.bytes else None
 
     @property
     def flops_per_second(self) -> float | None:
-        """How fast it went; None where it was not timed."""
+        """Its speed; None if it was not timed."""
         return 1e9 * self.total_flops / self.time_ns if self.time_ns else None
 
 
@@ -64,25 +64,25 @@ class ModuleFlops:
     """What one module computes."""
 
     path: str | None
-    """None for what ran outside of all modules, as a loss does."""
+    """None for what ran outside of all modules, such as a loss."""
     calls: int = 0
     forward: Amount = field(default_factory=Amount)
     backward: Amount = field(default_factory=Amount)
     recomputed_flops: int = 0
-    """The part of its backward that checkpointing recomputed, all inside included."""
+    """The part of its backward that checkpointing recomputed, inner calls included."""
     uncounted_calls: int = 0
-    """Calls of ops without a formula, all inside included."""
+    """Calls of ops without a formula, inner calls included."""
     ops: tuple[OpFlops, ...] = ()
-    """Its own, without those of what it called; the largest first."""
+    """Its own, without those of inner calls; the largest first."""
 
     @property
     def self_flops(self) -> int:
-        """Both directions, without what it called."""
+        """Both directions, without inner calls."""
         return self.forward.self_flops + self.backward.self_flops
 
     @property
     def total_flops(self) -> int:
-        """Both directions, with all that it called."""
+        """Both directions, inner calls included."""
         return self.forward.total_flops + self.backward.total_flops
 
     @property
@@ -92,22 +92,22 @@ class ModuleFlops:
 
     @property
     def intensity(self) -> float | None:
-        """Operations per byte moved."""
+        """FLOPs per byte read and written."""
         return self.total_flops / self.total_bytes if self.total_bytes else None
 
 
 class FlopSums(NamedTuple):
-    """The work of a step for each module and each op."""
+    """The FLOPs of a step for each module and each op."""
 
     modules: Mapping[str, ModuleFlops]
-    """All that were called, by path, and the containers of such; the model itself is ""."""
+    """All modules that were called and their containers, by path; the model itself is ""."""
     unattributed: ModuleFlops
     ops: tuple[OpFlops, ...]
     """Over the whole model, the largest first."""
 
 
 def add_up(work: FlopRecord) -> FlopSums:
-    """The work of a step, added up for each module and each op."""
+    """The FLOPs of a step, added up for each module and each op."""
     own: dict[int | None, list[OpFlopRecord]] = defaultdict(list)
     for op in work.ops:
         own[op.place].append(op)
@@ -131,12 +131,12 @@ def add_up(work: FlopRecord) -> FlopSums:
 
 
 def _holders(places: tuple[CallPath, ...], index: int, called: Mapping[str, int]) -> Iterable[str]:
-    """The paths whose totals include what runs in a place, each once."""
+    """The paths whose totals include what runs at a call path, each once."""
     found = [""]
     place: int | None = index
     while place is not None:
         path = places[place].path
-        # A container that is never called, such as a ModuleList, has what its modules have.
+        # A container that is never called, such as a ModuleList, adds up its modules.
         found += [path, *(above for above in paths_above(path) if above not in called)]
         place = places[place].parent
     return dict.fromkeys(found)

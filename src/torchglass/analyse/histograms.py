@@ -5,8 +5,8 @@
     coarse            |   4   |       exponent 1
     merged    |   3   |   7   |       exponent 1
 
-Each step and each rank has a grid of its own, as fine as its numbers want it. Where two are to be
-seen together the finer one is halved; a number that lies in a bin before lies in it after.
+Each step and each rank has its own grid, as fine as its values need. To show two histograms
+together, bins of the finer one are merged in pairs, so each value stays in its bin.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def common_grid(histograms: Iterable[Histogram], most_bins: int = MOST_BINS) -> 
 def merged(histograms: Sequence[Histogram], most_bins: int = MOST_BINS) -> Histogram:
     """The histogram of all values together. The order of merging does not matter.
 
-    It is as fine as the coarsest part, or so much coarser that all fits into `most_bins`.
+    It is as fine as the coarsest part, or coarser if that exceeds `most_bins`.
     """
     grid = common_grid(histograms, most_bins)
     counts = [0] * grid.length
@@ -150,7 +150,7 @@ def merged(histograms: Sequence[Histogram], most_bins: int = MOST_BINS) -> Histo
 def on_grid(histograms: Sequence[Histogram], grid: DyadicGrid) -> npt.NDArray[np.int64]:
     """The counts of each histogram, a row each, in the bins of a grid that is not finer.
 
-    What lies beside the grid is in no bin.
+    Values outside the grid are not counted.
     """
     rows = np.zeros((len(histograms), grid.length), np.int64)
     for row, histogram in zip(rows, histograms, strict=True):
@@ -164,7 +164,7 @@ def on_grid(histograms: Sequence[Histogram], grid: DyadicGrid) -> npt.NDArray[np
 def quantiles(histogram: Histogram, fractions: Sequence[float]) -> Numbers:
     """The quantiles for these fractions, to the width of a bin.
 
-    NaN where there are no numbers.
+    NaN without any values.
     """
     counts = np.asarray(histogram.counts, np.int64)
     if not counts.sum():
@@ -177,11 +177,11 @@ def quantiles(histogram: Histogram, fractions: Sequence[float]) -> Numbers:
 
 
 def display_grid(histograms: Sequence[Histogram], bins: int, *, reject: float = 0.0) -> DyadicGrid:
-    """A grid of at most `bins` bins for all histograms, which covers all but the outliers.
+    """A grid of at most `bins` bins that covers all histograms except outliers.
 
-    Of the numbers of all histograms together the fraction `reject` may lie beside it, half of it on
-    either side. It may be finer than some of them, so `rebinned` is what fills it: one wild step
-    makes the others no coarser.
+    A fraction `reject` of all values may be outside it, half on either side. It may be finer than
+    some of the histograms, so use `rebinned` to fill it: one extreme step does not make the others
+    coarser.
     """
     binned = [histogram for histogram in histograms if any(histogram.counts)]
     if not binned:
@@ -221,7 +221,7 @@ def _bulk(histograms: Sequence[Histogram], reject: float) -> tuple[float, float]
 def _places(histogram: Histogram, exponent: int) -> npt.NDArray[np.int64]:
     """The bin of a coarser grid that contains each bin."""
     if exponent < histogram.exponent:
-        raise ValueError(f"bins of 2**{histogram.exponent} are no multiples of 2**{exponent}")
+        raise ValueError(f"bins of 2**{histogram.exponent} do not fit into bins of 2**{exponent}")
     halvings = min(exponent - histogram.exponent, 63)
     return (histogram.first + np.arange(len(histogram.counts), dtype=np.int64)) >> halvings
 

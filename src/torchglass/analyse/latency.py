@@ -75,7 +75,7 @@ class ModuleTime:
     """How long one module took. A stage that it did not run in is None."""
 
     path: str | None
-    """None for what no module owns: autograd's own work, and the backward of the loss."""
+    """None for what belongs to no module: autograd itself, and the backward of the loss."""
     forward: Times | None = None
     backward: Times | None = None
 
@@ -132,7 +132,7 @@ class Latency:
     busy: float | None
     """Wall time divided by CPU time if that is far above 1, else None."""
     overhead: float | None
-    """CPU time of a timed run divided by that of a plain one; None where not measured."""
+    """CPU time of a timed run divided by that of an untimed one; None if not measured."""
 
     @property
     def root(self) -> ModuleTime:
@@ -288,7 +288,7 @@ class _SpanTimes:
                 key = ModuleKey(path, stage)
                 mine = own.get(key, [])
                 ns, cpu_ns = self._sum(mine)
-                # Time outside of all modules has nothing inside, so it is all own time.
+                # Time outside of all modules has no inner calls, so all of it is self time.
                 total = ns, cpu_ns
                 if path is not None:
                     parts = [inside[stage][index] for index in outermost[path]]

@@ -21,12 +21,12 @@ from torchglass.records.model import Model, paths_above
 
 
 class Moment(NamedTuple):
-    """A change in the memory of a step, and how much there is right after."""
+    """A change in the memory of a step, and the total right after it."""
 
     time_ns: int
     live_bytes: int
     bytes: int
-    """Above 0 where it was allocated, below 0 where it was freed."""
+    """Above 0 for an allocation, below 0 for a release."""
     phase: StepPhase
     op: str
     path: str | None
@@ -42,47 +42,47 @@ class MemoryUse:
     gradient_bytes: int = 0
     optimizer_bytes: int = 0
     activation_bytes: int = 0
-    """Activations that it made and that are kept for the backward."""
+    """Activations that it created and that are kept for the backward."""
     saved_bytes: int = 0
     """Activations and inputs that it keeps for the backward, whoever made them; what several keep
     counts for the first."""
     temporary_peak_bytes: int = 0
-    """The most at one time of what is neither kept nor a gradient."""
+    """The largest total at one time of what is neither kept nor a gradient."""
     peak_bytes: int = 0
-    """Its part of the peak of the step."""
+    """Its share of the peak of the step, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleMemory:
-    """What one module takes: itself, and with all modules below it."""
+    """The memory of one module: alone, and with all modules below it."""
 
     path: str | None
-    """None for what no module made: the loss, and the temporaries of an optimizer."""
+    """None for what no module created: the loss, and the temporaries of an optimizer."""
     own: MemoryUse = MemoryUse()
     total: MemoryUse = MemoryUse()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpMemory:
-    """What all calls of one kernel take in one module and one phase."""
+    """The memory of all calls of one kernel in one module and one phase."""
 
     op: str
     path: str | None
     phase: StepPhase
     blocks: int
     taken_bytes: int
-    """All that it allocated, also what was freed in between."""
+    """All that it allocated, including what was freed in between."""
     activation_bytes: int
     gradient_bytes: int
     most_bytes: int
     """The most that it had at one time."""
     peak_bytes: int
-    """Its part of the peak of the step."""
+    """Its share of the peak of the step, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Blocks of one kind and one maker that were there at the peak."""
+    """Blocks of one kind and one creator that were alive at the peak."""
 
     path: str | None
     kind: BlockKind
@@ -105,7 +105,7 @@ _FIELDS: Mapping[BlockKind, str] = {
 
 
 def devices_of(footprint: Footprint) -> list[str]:
-    """The devices that a step takes memory on, the one with most first."""
+    """The devices that a step uses, the one with the most memory first."""
     sizes: Counter[str] = Counter()
     for block in footprint.blocks:
         sizes[block.spec.device] += block.bytes
@@ -113,7 +113,7 @@ def devices_of(footprint: Footprint) -> list[str]:
 
 
 class MemoryReport:
-    """What a step takes on one device, and who takes it."""
+    """The memory of a step on one device, by module and op."""
 
     def __init__(self, footprint: Footprint, model: Model, device: str) -> None:
         self.footprint = footprint
@@ -123,18 +123,18 @@ class MemoryReport:
         here = {block.id for block in self._blocks}
         self._changes = [change for change in footprint.changes if change.block in here]
         self.before_bytes = sum(block.bytes for block in self._blocks if block.phase is None)
-        """What is there before the step: parameters, buffers, inputs, the optimizer's state."""
+        """What is allocated before the step: parameters, buffers, inputs, the optimizer's state."""
         self.timeline: tuple[Moment, ...] = tuple(_moments(self._changes, self.before_bytes))
-        """Every change of the step, with how much memory there is right after."""
+        """Every change of the step, with the total right after it."""
         top = max((moment.live_bytes for moment in self.timeline), default=0)
         self.peak: Moment | None = next(
             (moment for moment in self.timeline if moment.live_bytes == top > self.before_bytes),
             None,
         )
-        """The moment of the peak; None for a step that takes nothing."""
+        """The moment of the peak; None for a step that allocates nothing."""
         self._at_peak = self._live_at_peak()
         own = self._per_module(lambda path: (path,))
-        # What no module made is part of the whole model.
+        # What no module created belongs to the whole model.
         total = self._per_module(lambda path: {path or "", *paths_above(path or ""), ""})
         known = (module.path for module in model.modules if module.alias_of is None)
         ran = (block.path for block in self._blocks if block.path is not None)
@@ -144,24 +144,24 @@ class MemoryReport:
             )
             for path in dict.fromkeys(("", *known, *ran))
         }
-        """What each module takes, by path; those below "" add up to the whole step."""
+        """The memory of each module, by path; those below "" add up to the whole step."""
         loose = own.get(None, NOTHING)
         self.unattributed = ModuleMemory(path=None, own=loose, total=loose)
-        """What no module made: the inputs, the loss, the temporaries of an optimizer."""
+        """What no module created: the inputs, the loss, the temporaries of an optimizer."""
 
     @property
     def root(self) -> ModuleMemory:
-        """What the whole step takes."""
+        """The memory of the whole step."""
         return self.modules[""]
 
     @property
     def peak_bytes(self) -> int:
-        """The most that there is at one time, with what was there before the step."""
+        """The largest total at one time, including what was allocated before the step."""
         return self.before_bytes if self.peak is None else self.peak.live_bytes
 
     @cached_property
     def ops(self) -> tuple[OpMemory, ...]:
-        """What the kernels take, those with the largest part of the peak first."""
+        """The memory of the kernels, those with the largest share of the peak first."""
         groups: dict[_OpKey, list[MemoryBlock]] = defaultdict(list)
         for block in self._blocks:
             if block.phase is not None and block.bytes:
@@ -188,7 +188,7 @@ class MemoryReport:
 
     @cached_property
     def peak_holders(self) -> tuple[Holder, ...]:
-        """What the peak consists of, the largest part first; all of them add up to the peak."""
+        """What the peak consists of, the largest first; all of them add up to the peak."""
         groups: dict[tuple[str | None, BlockKind, str], list[MemoryBlock]] = defaultdict(list)
         for block in self._at_peak:
             groups[block.path, block.kind, block.op].append(block)
@@ -200,7 +200,7 @@ class MemoryReport:
 
     @cached_property
     def sizes(self) -> Mapping[BlockKind, int]:
-        """All blocks of each kind; of temporary ones the most at one time."""
+        """The size of all blocks of each kind; of temporary ones the largest total at one time."""
         sizes: Counter[BlockKind] = Counter()
         for block in self._blocks:
             if block.kind != "temporary":
@@ -212,7 +212,7 @@ class MemoryReport:
     def allocator_peak_bytes(self) -> int | None:
         """The peak that the allocator reports; None for a prediction.
 
-        It includes what kernels allocate and free inside, which is in no tensor.
+        It includes scratch memory that kernels allocate and free inside, which is in no tensor.
         """
         for allocation in self.footprint.allocations:
             if allocation.device == self.device:

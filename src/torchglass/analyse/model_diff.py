@@ -44,7 +44,7 @@ class ModuleChange:
 
     @property
     def distance(self) -> float | None:
-        """Its tensor that changed most."""
+        """The largest distance of its tensors."""
         return max((one.distance for one in self.slots if one.distance is not None), default=None)
 
 
@@ -73,8 +73,8 @@ def compare(
 ) -> Comparison:
     """The differences between two models.
 
-    `distances` tells how far the values of tensors lie apart, by their dotted names: the length of
-    the difference over that of the old tensor. Without it, values are not compared.
+    `distances` are the relative distances between tensors, by dotted name: the norm of
+    the difference divided by that of the old tensor. Without it, values are not compared.
     """
     distances = distances or {}
     changes = {}

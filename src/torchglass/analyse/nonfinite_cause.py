@@ -1,4 +1,4 @@
-"""Why an op produced NaN or Inf, as far as the ranges of its tensors tell.
+"""Why an op produced NaN or Inf, judged by the ranges of its tensors.
 
 >>> from torchglass.records.tensors import Stats, TensorSpec
 >>> spec = TensorSpec(shape=(4,), dtype="float32")

@@ -380,6 +380,6 @@ def _returned(call: CallRecord) -> Any:
 def _equal(
     calls: Sequence[CallRecord], value: Any, key: Callable[[CallRecord], Any]
 ) -> Iterator[CallRecord]:
-    """The calls with a key, of calls sorted by it; one by one, as there may be many."""
+    """The calls with a key, from calls sorted by it; lazily, as there may be many."""
     first = bisect_left(calls, value, key=key)
     return map(calls.__getitem__, range(first, bisect_right(calls, value, first, key=key)))

@@ -16,7 +16,7 @@ class Counts:
 
     parameters: int = 0
     trainable: int = 0
-    """Those of the parameters that have gradients."""
+    """The parameters that have gradients."""
     buffers: int = 0
     parameter_bytes: int = 0
     trainable_bytes: int = 0
@@ -24,12 +24,12 @@ class Counts:
 
     @property
     def frozen(self) -> int:
-        """Parameters that have no gradients, packed weights of quantized modules among them."""
+        """Parameters that have no gradients, including packed weights of quantized modules."""
         return self.parameters - self.trainable
 
     @property
     def bytes(self) -> int:
-        """All of it: parameters and buffers."""
+        """Parameters and buffers together."""
         return self.parameter_bytes + self.buffer_bytes
 
     def __add__(self, other: Counts) -> Counts:
@@ -46,21 +46,21 @@ NOTHING = Counts()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleCounts:
-    """What one module holds."""
+    """The tensors of one module, counted."""
 
     own: Counts
     """Its own tensors, without those of the modules below it."""
     total: Counts
     """All that can be reached from it, each tensor once."""
     per_use: Counts
-    """The same with each use counted: aliases and tied slots again."""
+    """The same with every use counted, so aliases and tied slots count again."""
 
 
 def count(model: Model) -> tuple[ModuleCounts, ...]:
-    """What each module holds, in the order of `model.modules`.
+    """The counts of each module, in the order of `model.modules`.
 
-    An alias shows what the module it stands for shows. A module that contains itself reaches all
-    that its outer self reaches, and its inner self is no further use.
+    An alias has the counts of its module. A module that contains itself reaches everything that its
+    outer occurrence reaches, and its inner occurrence is not another use.
     """
     sizes = _Sizes()
     if _shares_nothing(model.modules):
@@ -76,7 +76,7 @@ def count(model: Model) -> tuple[ModuleCounts, ...]:
 
 
 def _rows(*columns: Sequence[Counts]) -> list[ModuleCounts]:
-    """One object for the many modules that hold the same, which large models have."""
+    """Modules with equal counts share one object: large models have many of them."""
     known: dict[tuple[int, int, int], ModuleCounts] = {}
     rows = []
     for own, total, per_use in zip(*columns, strict=True):
@@ -88,14 +88,14 @@ def _rows(*columns: Sequence[Counts]) -> list[ModuleCounts]:
 
 
 class _Sizes:
-    """The counts of slots, one object for the many of one kind that a large model has."""
+    """The counts of slots; slots of one kind share one object."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], Counts] = {(): NOTHING}
 
     def of(self, slots: Iterable[Slot]) -> Counts:
         """The sum over slots."""
-        # A spec is a record that the model keeps alive, and mostly shared by all slots of a kind.
+        # The model keeps specs alive, and slots of a kind mostly share one.
         kinds = tuple([(id(slot.spec), slot.role, slot.trainable) for slot in slots])
         counts = self._known.get(kinds)
         if counts is None:
@@ -103,7 +103,7 @@ class _Sizes:
         return counts
 
     def of_own(self, module: Module) -> Counts:
-        """The sum over a module's own tensors, one that it holds twice counted once."""
+        """The sum over a module's own tensors, each counted once."""
         slots = module.slots
         if len(slots) > 1 and len({slot.tensor for slot in slots}) < len(slots):
             slots = tuple({slot.tensor: slot for slot in reversed(slots)}.values())
@@ -125,9 +125,9 @@ def _shares_nothing(modules: Sequence[Module]) -> bool:
 
 
 def _summed(modules: Sequence[Module], own: Sequence[Counts]) -> list[Counts]:
-    """For each module the sum of what it and all below it have."""
+    """For each module the sum over itself and all below it."""
     sums = list(own)
-    # Blocks that are built alike are summed up once: what they are made of is the same objects.
+    # Identical blocks are summed up once: their parts are the same objects.
     known: dict[tuple[int, ...], Counts] = {}
     for module in reversed(modules):
         if module.children:
@@ -143,7 +143,7 @@ class _Distinct:
     """Distinct tensors per subtree.
 
     A tensor at the nodes n1 … nk, in the order of the tree, is added at each of them and taken away
-    at the lowest common ancestor of every two neighbours: a subtree that holds some of these
+    at the lowest common ancestor of each pair of neighbours: a subtree with some of these
     nodes then sums up to the tensor exactly once.
     """
 
@@ -155,7 +155,7 @@ class _Distinct:
         self._reach: dict[ModuleId, tuple[TensorId, ...]] = {}
 
     def totals(self, own: Sequence[Counts]) -> list[Counts]:
-        """What can be reached from each module, from what each has of its own."""
+        """The counts of everything each module reaches, from the counts of its own tensors."""
         sums = list(own)
         heads = _loop_heads(self._modules)
         for module, line in _with_ancestors(self._modules):
@@ -196,19 +196,19 @@ class _Distinct:
 
 
 def _below(module: Module) -> tuple[ModuleId, ...]:
-    """Where one gets from a module: to its children, or to what it stands for."""
+    """The modules that a module leads to: its children, or the module it is an alias of."""
     return module.children if module.alias_of is None else (module.alias_of,)
 
 
 def _uses(modules: Sequence[Module], sizes: _Sizes) -> list[Counts]:
-    """What each subtree would hold if each use of a tensor or a module were a copy."""
+    """The counts of each subtree if every use of a tensor or a module were a copy."""
     uses: list[Counts | None] = [None] * len(modules)
     for module in _children_first(modules):
         if module.alias_of is None:
             below = (uses[child] or NOTHING for child in module.children)
             uses[module.id] = sum(below, sizes.of(module.slots))
         else:
-            # Still None where the alias is inside the module that it stands for.
+            # Still None if the alias is inside its own module.
             uses[module.id] = uses[module.alias_of]
     return [use or NOTHING for use in uses]
 

@@ -130,9 +130,9 @@ def draw_bands(
 ) -> tuple[Picture, float, float]:
     """The lines of a percentile plot, one pixel column per step, and their range.
 
-    The room between them is filled: there is a colour for each band from the outermost inwards, and
-    at last one for the line in the middle; five lines have two bands and a middle. A step that is
-    not finite leaves a gap.
+    The space between the lines is filled: there is a colour for each band, from the outermost
+    inwards, and one for the line in the middle; five lines have two bands and a middle. A step that
+    is not finite leaves a gap.
     """
     every = np.concatenate(lines)
     finite = every[np.isfinite(every)]

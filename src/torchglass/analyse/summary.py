@@ -29,7 +29,7 @@ def sort_key(
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
-    """A key under which "9" comes before "10"."""
+    """A sort key that puts "9" before "10"."""
     parts = _DIGITS.split(name)
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]
 
@@ -44,7 +44,7 @@ def builds(model: Model) -> list[Build]:
     """The structure number of each module, in the order of `model.modules`."""
     known: dict[Hashable, Build] = {}
     found: list[Build] = [0] * len(model.modules)
-    # Children come after their parents, so backwards they are known before them.
+    # Children come after their parents, so in reverse order they are known first.
     for module in reversed(model.modules):
         key = _key(model, module, found)
         found[module.id] = known.setdefault(key, len(known))
@@ -105,13 +105,13 @@ class SummaryRow:
     calls: tuple[CallRecord, ...] = ()
     """The calls of the first of them."""
     tied_to: tuple[str, ...] = ()
-    """The first names of those of its own tensors that other modules hold too."""
+    """The first names of its own tensors that other modules share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
-    """What a model needs to run and to train. Tensors that live and die inside a module are not
-    in it, nor is what the allocator adds."""
+    """The memory that a model needs to run and to train, without tensors that are created and freed
+    inside a module, and without the allocator's overhead."""
 
     weight_bytes: int
     """Parameters and buffers."""
@@ -120,7 +120,7 @@ class MemoryEstimate:
     optimizer_bytes: int
     """The two moments that Adam keeps of each."""
     activation_bytes: int | None
-    """Outputs of all modules, shared memory once; None where no forward was run."""
+    """Outputs of all modules, shared memory counted once; None without a forward."""
     largest_call_bytes: int | None
     """Inputs and outputs of the innermost call with the most bytes."""
 
@@ -176,7 +176,7 @@ def summarize(
 
 
 class _RowBuilder:
-    """Builds the rows from lookups made once."""
+    """Builds the rows from lookup tables."""
 
     def __init__(
         self, model: Model, counts: Sequence[ModuleCounts], calls: Sequence[CallRecord]

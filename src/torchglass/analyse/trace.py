@@ -1,15 +1,15 @@
 """The structure of a traced pass: its op names, relations and modules.
 
-All views of a trace look through this; each thing is worked out when it is first asked for.
+All views of a trace use this; each part is computed when it is first needed. A selection is:
 
-"all", None                 everything, nothing
-7, -1                       by place
-"conv2d_3_7", "conv2d_3"    a layer, with all its passes
-"linear_1_1:2"              one pass
-"features.3", "features.3:2"  what a module returned, in all its calls or in one
-"relu"                      every op with that in its name
-lambda op: op.type == "relu"
-[any, of, these]
+    "all", None                 everything, nothing
+    7, -1                       by index
+    "conv2d_3_7", "conv2d_3"    a layer, with all its passes
+    "linear_1_1:2"              one pass
+    "features.3", "features.3:2"  what a module returned, in all its calls or in one
+    "relu"                      every op with that in its name
+    lambda op: op.type == "relu"
+    [any, of, these]
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TraceStructure:
         return _others(op, (child for parent in parents for child in self.children[parent]))
 
     def spouses(self, op: OpId) -> tuple[OpId, ...]:
-        """The other ops whose results are used together with this one's."""
+        """The other ops whose results are used by the same ops as this one's."""
         ops = self.record.ops
         return _others(op, (parent for child in self.children[op] for parent in ops[child].parents))
 
@@ -137,7 +137,7 @@ class TraceStructure:
     @cached_property
     def _returned_by(self) -> Mapping[OpId, tuple[CallRecord, ...]]:
         returned: dict[OpId, dict[CallId, CallRecord]] = {}
-        # In order of their end, which is from the inside out.
+        # In order of their end, so inner calls come first.
         for call in sorted(self.record.calls, key=lambda call: (call.end_ns, -call.id)):
             for value in call.outputs if call.path else ():
                 if value.op is not None:

@@ -1,4 +1,4 @@
-"""The result of `explain`: the story of a forward, and above all of one that raised."""
+"""The result of `explain`: what happened in a forward, in particular in one that raised."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Explanation:
-    """What came of one forward: print it to read what went wrong, where, and what would fit."""
+    """What happened in one forward; print it to read what failed, where, and what would fit."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Explanation:
         error: BaseException | None = None,
     ) -> None:
         self.trace = trace
-        """All that ran, up to the op that failed."""
+        """The trace of all ops up to the one that failed."""
         self.error = error
         """The exception itself; None where the forward completed."""
         self.failure = Failure(trace.record, trace.model, clues)
@@ -49,7 +49,7 @@ class Explanation:
 
     def draw(self, path: str | PathLike[str], **options: Any) -> bytes:
         """A picture of what ran, with a mark where it failed; the options are `Trace.draw`'s."""
-        # A view often gave a tensor the size that did not fit.
+        # A view often created the size that did not fit.
         return self.trace.draw(path, **{"hide_views": False, **options})
 
     def __str__(self) -> str:
@@ -62,9 +62,9 @@ class Explanation:
 
 
 def explain(model: nn.Module, /, *args: Any, **kwargs: Any) -> Explanation:
-    """Run one forward and tell what happened; an exception of the forward becomes the story.
+    """Run one forward and explain what happened; an exception is caught and explained.
 
-    The model's buffers and the random state are afterwards what they were.
+    The model's buffers and the random state are restored.
     """
     from torchglass.capture.model.structure import read_model
     from torchglass.capture.trace.selection import attempt

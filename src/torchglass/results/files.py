@@ -33,7 +33,7 @@ _MOST_NAMES = 8
 
 
 def open_readers(target: str | PathLike[str]) -> list[FileReader]:
-    """The file that a path names, or the files of all ranks in a folder or behind a pattern."""
+    """The file at a path, or the files of all ranks in a folder or of a pattern."""
     path = Path(target)
     if path.is_dir():
         return _of_one_run(path, sorted(path.glob("*.glass")))
@@ -64,7 +64,7 @@ def _of_one_run(target: Path, paths: Sequence[Path]) -> list[FileReader]:
 
 
 def _readable(paths: Sequence[Path]) -> list[FileReader]:
-    """The files that can be opened; one that is just being created is left out."""
+    """The files that can be opened; a file that is being created is left out."""
     readers = []
     for path in paths:
         try:
@@ -75,7 +75,7 @@ def _readable(paths: Sequence[Path]) -> list[FileReader]:
 
 
 def _filled(readers: Sequence[FileReader]) -> list[FileReader]:
-    """All but empty closed files, if there are others."""
+    """All files except empty closed ones, unless all are empty."""
     filled = [reader for reader in readers if not (reader.finished() and reader.is_empty())]
     for reader in readers:
         if filled and reader not in filled:
@@ -101,7 +101,7 @@ class LoadedPass:
 
 
 def save(trace: Trace, path: Path, *, overwrite: bool) -> Path:
-    """Write a trace to files that are there whole or not at all; the path of the first."""
+    """Write a trace to its files, completely or not at all; returns the path of the first."""
     path = path if path.suffix else path.with_suffix(_SUFFIX)
     if path.exists() and not overwrite:
         raise StoreError(f"{path} already exists; choose another name or pass overwrite=True")
@@ -123,7 +123,7 @@ def save(trace: Trace, path: Path, *, overwrite: bool) -> Path:
 
 
 def load(path: Path) -> tuple[StoredTrace, LoadedPass]:
-    """A trace from its files. Its tensors are read one by one, when they are looked at."""
+    """A trace from its files. A tensor is read when it is first used."""
     from torchglass.capture.tensor.files import SavedTensors
 
     stored = read_trace(path)
@@ -134,7 +134,7 @@ def load(path: Path) -> tuple[StoredTrace, LoadedPass]:
 
 
 def pickled(trace: Trace, *, output: Any) -> dict[str, Any]:
-    """All that a trace is made of, worked out, its tensors as bytes."""
+    """The contents of a trace, its tensors as bytes."""
     from torchglass.capture.tensor.files import pack_tensors
 
     return {
@@ -145,7 +145,7 @@ def pickled(trace: Trace, *, output: Any) -> dict[str, Any]:
 
 
 def unpickled(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a trace from what `pickled` made of it."""
+    """The attributes of a trace from the state that `pickled` returned."""
     from torchglass.capture.tensor.files import unpack_tensors
 
     stored: StoredTrace = state["stored"]

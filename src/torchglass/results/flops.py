@@ -39,8 +39,8 @@ _MOST_NAMED = 5
 class Flops(ModuleReport[ModuleFlops]):
     """What each module and op of a model computes in one step; print it or export it.
 
-    A multiplication and the addition of its product are two operations, and one MAC. Matrix
-    products, convolutions and attention are counted, and all that is made of them. Elementwise
+    A multiplication and the addition of its product are two FLOPs, and one MAC. Matrix
+    products, convolutions and attention are counted, and everything built from them. Elementwise
     ops, norms, softmax and pooling are not.
     """
 
@@ -70,13 +70,13 @@ class Flops(ModuleReport[ModuleFlops]):
 
     @property
     def uncounted(self) -> tuple[OpFlops, ...]:
-        """The ops that compute something and have no formula, the slowest first."""
+        """The ops that have no formula, the slowest first."""
         found = (op for op in self.ops if op.nature == "uncounted")
         return tuple(sorted(found, key=lambda op: (-(op.time_ns or 0), -op.calls)))
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether some ops have no formula, so that there is more than was counted."""
+        """Whether some ops have no formula, so the true count is higher."""
         return bool(self.uncounted)
 
     @property
@@ -86,7 +86,7 @@ class Flops(ModuleReport[ModuleFlops]):
 
     @property
     def total_macs(self) -> int:
-        """The same in multiplications, each with its addition."""
+        """The same in multiply-adds."""
         return self.total_flops // 2
 
     @property
@@ -106,32 +106,32 @@ class Flops(ModuleReport[ModuleFlops]):
 
     @property
     def total_bytes(self) -> int:
-        """What all ops read and write, as if there were no cache."""
+        """The bytes that all ops read and write, assuming no cache."""
         return self.root.total_bytes + self.unattributed.total_bytes
 
     @property
     def intensity(self) -> float | None:
-        """Operations per byte moved."""
+        """FLOPs per byte read and written."""
         return self.total_flops / self.total_bytes if self.total_bytes else None
 
     @property
     def flops_per_second(self) -> float | None:
-        """How fast the model computed; None where it was not timed."""
+        """FLOPs per second of the model; None if it was not timed."""
         return self.speed(self.root)
 
     @property
     def uncounted_share(self) -> float | None:
-        """The share of the time that uncounted ops took; None where it was not measured."""
+        """The share of the time that uncounted ops took; None if ops were not timed."""
         return self.share(self.uncounted)
 
     def share(self, ops: Iterable[OpFlops]) -> float | None:
-        """The share of the time that some ops took; None where ops were not timed."""
+        """The share of the time that some ops took; None if ops were not timed."""
         if not self.work.total_ns:
             return None
         return sum(op.time_ns or 0 for op in ops) / self.work.total_ns
 
     def time_ns(self, module: ModuleFlops) -> int | None:
-        """How long a module took with all that it called; None where it was not timed."""
+        """How long a module took, inner calls included; None if it was not timed."""
         if self.latency is None:
             return None
         if module.path is None:
@@ -139,7 +139,7 @@ class Flops(ModuleReport[ModuleFlops]):
         return self.latency.modules.get(module.path, ModuleTime(path="")).total_ns
 
     def speed(self, module: ModuleFlops) -> float | None:
-        """Operations per second of a module; None where it was not timed."""
+        """FLOPs per second of a module; None if it was not timed."""
         time_ns = self.time_ns(module)
         return 1e9 * module.total_flops / time_ns if time_ns else None
 

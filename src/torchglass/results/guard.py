@@ -24,7 +24,7 @@ class NonFiniteError(TorchglassError, ArithmeticError):
 
 
 class Guard:
-    """What a guard found; print it to read all of it."""
+    """What a guard found; print it for the details."""
 
     def __init__(self, on: On) -> None:
         self._on = on
@@ -37,12 +37,12 @@ class Guard:
 
     @property
     def first(self) -> Finding | None:
-        """The first NaN or Inf, which is the one to look at."""
+        """The first NaN or Inf, where the problem began."""
         return next((found for found in self._findings if found.severity == "error"), None)
 
     @property
     def ok(self) -> bool:
-        """Whether no NaN and no Inf was found."""
+        """Whether no NaN or Inf was found."""
         return self.first is None
 
     def check(self, tensor: torch.Tensor, name: str = "the loss") -> bool:
@@ -84,7 +84,7 @@ class Replay:
 
     @property
     def finding(self) -> Finding:
-        """What the guard had found."""
+        """What the guard found."""
         return self.record.finding
 
     def __str__(self) -> str:

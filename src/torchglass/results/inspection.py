@@ -119,7 +119,7 @@ def read_json(text: str | bytes) -> InspectedModel:
         record = InspectedModel(
             name=name, modules=tuple(modules), passes=info["passes"], notes=tuple(info["notes"])
         )
-        # Whatever the file says, what is read has the types that all else relies on.
+        # Checks the types, whatever the file contains.
         return from_json_data(InspectedModel, to_json_data(record))
     except (
         ArithmeticError,
@@ -294,12 +294,12 @@ class Inspection(Report, Mapping[str, ModuleInspection]):
         return inspection_dict(self.record)
 
     def to_json(self, file: File | None = None) -> str:
-        """The text of the file, also written to `file` if one is named."""
+        """The report as JSON, also written to `file` if one is given."""
         # In ASCII, so that any name can be written anywhere.
         return written(json.dumps(self.to_dict(), indent=4, allow_nan=False), file)
 
     def save(self, file: File) -> Path:
-        """Write the file of `to_json`, whatever its ending, and the folders that it is in."""
+        """Write the JSON file, whatever its ending, and create its folder if needed."""
         path = Path(file)
         self.to_json(path)
         return path
@@ -335,7 +335,7 @@ class Inspection(Report, Mapping[str, ModuleInspection]):
         ]
 
     def _columns(self, modules: Sequence[InspectedModule]) -> list[Column[InspectedModule]]:
-        """The columns that at least one of the modules has something for."""
+        """The columns that are not empty for all of the modules."""
         root = self.record.modules[0]
         columns: list[Column[InspectedModule]] = [
             Column("class", "Class", _class, False, 1, value=lambda row: row.class_name),

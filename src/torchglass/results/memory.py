@@ -40,9 +40,9 @@ from torchglass.views.formats import (
 _LEVELS = len(SPARKS)
 _MOST_CELLS = 100
 _LITTLE = 0.01
-"""A smaller part of the peak is not named."""
+"""A smaller share of the peak is not named."""
 _ALIKE = 0.001
-"""Two peaks that differ by a smaller part than this are the same."""
+"""Two peaks that differ by a smaller share than this count as equal."""
 _KIND_NAMES: Mapping[BlockKind, str] = {
     "parameter": "parameters",
     "buffer": "buffers",
@@ -59,8 +59,8 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(MemoryUse))
 class Memory(MemoryReport, ModuleReport[ModuleMemory]):
     """The memory that each module and op of a model takes; print it or export it.
 
-    The report is about one device, the one with most of the memory; `on` gives it for another.
-    What was measured on storages and what `fake=True` predicts are the same to the byte.
+    The report is about the device with most of the memory; `on` gives it for another.
+    Measured storages and the prediction of `fake=True` agree to the byte.
     """
 
     _total_size, _self_size = "total.peak_bytes", "own.peak_bytes"
@@ -74,7 +74,7 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
     ) -> None:
         self.calls = calls
         self.devices: list[str] = devices_of(footprint)
-        """The devices that memory is taken on, the one with most first."""
+        """The devices that the step uses, the one with the most memory first."""
         super().__init__(footprint, model, device or self.devices[0])
         self.rows = RowsByPath(self.modules)
 
@@ -88,12 +88,12 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
 
     @property
     def report(self) -> MemoryReport:
-        """The numbers alone."""
+        """The values without the formatting."""
         return self
 
     @property
     def parameters_bytes(self) -> int:
-        """Size of the parameters, shared ones once."""
+        """Size of the parameters, each shared one counted once."""
         return self.sizes.get("parameter", 0)
 
     @property
@@ -113,17 +113,17 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
 
     @property
     def activations_bytes(self) -> int:
-        """What the forward made and is still there when the backward begins."""
+        """Size of what the forward made and is still alive when the backward begins."""
         return self.sizes.get("activation", 0)
 
     @property
     def temporary_peak_bytes(self) -> int:
-        """The most at one time of everything else."""
+        """The largest total of everything else at one time."""
         return self.sizes.get("temporary", 0)
 
     @property
     def activations(self) -> tuple[MemoryBlock, ...]:
-        """The activations one by one: `path` and `op` made it, `saved_by` keeps it."""
+        """The activations one by one: `path` and `op` created it, `saved_by` keeps it."""
         return tuple(block for block in self._blocks if block.kind == "activation")
 
     def op_table(self, count: int | None = 20, *, width: int | None = None) -> str:
@@ -211,7 +211,7 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
         usual: bool = True,
         if_any: bool = False,
     ) -> list[Column[ModuleMemory]]:
-        """A quantity of a module with all that is below it, and of itself."""
+        """Two columns: a quantity of a module with all below it, and of the module alone."""
         title = heading or key.capitalize()
         is_shown = usual and not (if_any and not getattr(self.root.total, field))
         total = number_column(key, title, _total(field), format_bytes, spare=spare, usual=is_shown)
@@ -271,7 +271,7 @@ class Memory(MemoryReport, ModuleReport[ModuleMemory]):
 
     @property
     def _scratch(self) -> int:
-        """What kernels allocate and free inside at the peak, as far as it matters."""
+        """Scratch memory inside kernels at the peak; 0 if it is negligible."""
         more = (self.allocator_peak_bytes or 0) - self.peak_bytes
         return more if more >= _ALIKE * self.peak_bytes else 0
 
@@ -330,7 +330,7 @@ def area_text(timeline: Sequence[Moment], before_bytes: int, cells: int, height:
 
 
 def _pieces(count: int, columns: int) -> Iterable[tuple[int, int]]:
-    """The values that each column shows; with few values several columns show the same."""
+    """The range of values that each column shows; with few values several columns show the same."""
     for column in range(columns):
         first = column * count // columns
         yield first, max(first + 1, (column + 1) * count // columns)

@@ -97,7 +97,7 @@ class Op:
 
     @property
     def grad_fn(self) -> str:
-        """The class of the autograd node of its result, "" without one."""
+        """The class of its result's autograd node; "" if there is none."""
         return self.record.grad_fn
 
     @property
@@ -123,7 +123,7 @@ class Op:
 
     @property
     def tensor(self) -> torch.Tensor | None:
-        """Its output as it was then, the first of several; None if it was not saved."""
+        """Its output when it ran, the first of several; None if it was not saved."""
         return self.trace.saved_tensors.get((self._id, 0))
 
     @property
@@ -189,12 +189,12 @@ class Op:
 
     @property
     def spouses(self) -> tuple[Op, ...]:
-        """The other ops whose results are used together with its own."""
+        """The other ops whose results are used by the same ops as its own."""
         return self._ops(self._anatomy.spouses(self._id))
 
     @property
     def parent_places(self) -> dict[str, tuple[str, ...]]:
-        """Which of its arguments each parent's result is, by the parent's label."""
+        """The arguments that each parent's result is used as, by the parent's label."""
         places: dict[str, tuple[str, ...]] = {}
         for operand in self.record.operands:
             for parent in self._ops(operand.parents):
@@ -212,7 +212,7 @@ class Op:
         return self._calls(self._anatomy.output_of(self._id))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but its tensors as plain values."""
+        """Everything except its tensors, as plain values."""
         return {
             "index": self._id,
             "label": self.label,

@@ -80,7 +80,7 @@ class Profile(ModuleReport[ModuleTime]):
     """How long each module and op of a model takes; print it or export it.
 
     The times are those of one run, the fastest, so that they add up: the self times of all `rows`
-    and of `unattributed` make the total of `root`, and so do those of all `ops`.
+    and of `unattributed` add up to the total of `root`, and so do those of all `ops`.
     """
 
     _total_size, _self_size = "total_ns", "self_ns"
@@ -94,7 +94,7 @@ class Profile(ModuleReport[ModuleTime]):
         self.root = self.latency.root
         """How long the whole model took."""
         self.unattributed = self.latency.unattributed
-        """What no module owns: autograd's own work, and the backward of the loss."""
+        """What belongs to no module: autograd itself, and the backward of the loss."""
         self.ops: tuple[OpTime, ...] = self.latency.ops
         """How long ops took, all calls of one op in one module together, slowest first."""
 
@@ -244,7 +244,7 @@ class Profile(ModuleReport[ModuleTime]):
         return str(time.calls or "") if time.stages else NOT_RUN
 
     def _facts(self) -> list[Fact]:
-        """Both stages over all runs, how they were measured, and what no module owns."""
+        """Both stages over all runs, how they were measured, and what belongs to no module."""
         root, overhead = self.root, self.latency.overhead
         facts = [
             Fact(title, _stage_fact(times))
@@ -263,7 +263,7 @@ class Profile(ModuleReport[ModuleTime]):
         return facts
 
     def _notes(self) -> list[str]:
-        """What to doubt, and which rows may be larger than the row above them."""
+        """Doubts about the measurement, and rows that may be larger than the row above them."""
         found = self.latency
         notes = list(self.timing.notes)
         has_ops = any(op.op and op.forward for op in found.ops)

@@ -165,7 +165,7 @@ def _measure(
 
 _MORE_TENSORS = re.compile(r"\S \+\d+$")
 _MOST_ROWS = 100
-"""Of a table whose depth nobody chose."""
+"""In a table without a chosen depth."""
 
 
 class Report(ABC):
@@ -192,15 +192,15 @@ class Report(ABC):
     def _repr_html_(self) -> str: ...
 
     def to_json(self, file: File | None = None) -> str:
-        """The report as JSON, also written to `file` if one is named."""
+        """The report as JSON, also written to `file` if one is given."""
         return written(json_text(self.to_dict()), file)
 
     def to_csv(self, file: File | None = None) -> str:
-        """The report as CSV, also written to `file` if one is named."""
+        """The report as CSV, also written to `file` if one is given."""
         return written(csv_text(*self._csv()), file)
 
     def to_html(self, file: File | None = None) -> str:
-        """The report as a self-contained page, also written to `file` if one is named."""
+        """The report as a self-contained page, also written to `file` if one is given."""
         return written(html_page(self.title, self._repr_html_()), file)
 
     def save(self, file: File) -> Path:

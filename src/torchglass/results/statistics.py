@@ -45,7 +45,7 @@ class Recorder(Protocol):
         """Tensors that did not fit into the budget."""
 
     def module(self, path: str) -> ModuleStatistics:
-        """What one of them did."""
+        """The statistics of one of them."""
 
     def tensors(self, path: str) -> Iterator[tuple[int, str, torch.Tensor]]:
         """The copies of its tensors: number of the call, place, tensor."""
@@ -88,18 +88,18 @@ class Recording(Report, Mapping[str, ModuleStatistics]):
 
     @property
     def forward_count(self) -> int:
-        """How many forward passes there were; one begins with each outermost call."""
+        """The number of forward passes; each outermost call begins one."""
         return self._recorder.forward_count
 
     @property
     def calls(self) -> tuple[ForwardStats, ...]:
-        """All calls that are kept, in the order in which they began."""
+        """All calls that were kept, in the order in which they began."""
         calls = (call for module in self.values() for call in module)
         return tuple(sorted(calls, key=lambda call: call.start_ns))
 
     @property
     def forwards(self) -> dict[int, dict[str, tuple[ForwardStats, ...]]]:
-        """The calls that are kept by forward pass, from 1, and by path."""
+        """The calls that were kept, by forward pass (from 1) and by path."""
         passes: dict[int, dict[str, tuple[ForwardStats, ...]]] = {}
         for call in self.calls:
             of_pass = passes.setdefault(call.forward, {})
@@ -110,7 +110,7 @@ class Recording(Report, Mapping[str, ModuleStatistics]):
     def tensors(self) -> dict[tuple[str, int, str], torch.Tensor]:
         """The tensors that `tensors=True` kept: `recording.tensors["encoder.0", 1, "out"]`.
 
-        A key is the path, the number of the call, and "in" or "out" with the place there: "in.0".
+        A key is the path, the call number, and "in" or "out" with the position: "in.0".
         """
         return {
             (path, number, place): tensor
@@ -151,7 +151,7 @@ class Recording(Report, Mapping[str, ModuleStatistics]):
         return "\n".join([*title, framed(columns, notes, room=width)])
 
     def _csv(self) -> tuple[Sequence[str], Iterable[Iterable[Any]]]:
-        """A line for each call that is kept, with its flat names."""
+        """A line for each call that was kept."""
         headings = ("path", "number", "forward", *FLAT_NAMES, "error")
         return headings, map(self._csv_cells, self.calls)
 
@@ -235,7 +235,7 @@ def _stat_column(name: str, spare: int = 0) -> Column[ModuleStatistics]:
 
 
 def _with_gap(columns: Sequence[TextColumn], row: int, text: str) -> list[TextColumn]:
-    """The columns with a line in between that has only a text in its first cell."""
+    """The columns with an extra line that has text only in its first cell."""
     above = row + 1
     return [
         replace(column, texts=[*column.texts[:above], cell, *column.texts[above:]])

@@ -245,7 +245,7 @@ def summary_columns(report: SummaryReport) -> list[Column[SummaryRow]]:
             _trainable,
             5,
             right=False,
-            usual=bool(total.frozen and total.trainable),  # else it says the same in each row
+            usual=bool(total.frozen and total.trainable),  # otherwise every row says the same
             value=lambda row: row.total.trainable,
         ),
         Column("frozen", value=lambda row: row.total.frozen),

@@ -40,11 +40,11 @@ class Pass(Protocol):
 
     @property
     def tensors(self) -> Tensors:
-        """What each op made, as it was then, by op and by which of its outputs."""
+        """The outputs of each op when it ran, by op and index of the output."""
 
     @property
     def gradients(self) -> Tensors:
-        """The gradients of what each op made, as far as a backward has come."""
+        """The gradients of these outputs, if a backward has run."""
 
 
 class _Output(Enum):
@@ -52,7 +52,7 @@ class _Output(Enum):
 
 
 class _Alive:
-    """The handles of a trace that someone holds."""
+    """The handles of a trace that are in use."""
 
     def __init__(self) -> None:
         self.ops: WeakValueDictionary[int, Op] = WeakValueDictionary()
@@ -76,7 +76,7 @@ class Trace(Sequence[Op]):
 
     _saved_only = False
     is_left_out_of_pickles = False
-    """Whether what holds it, such as an exception on its way to another process, goes without."""
+    """Whether it is left out when an object that refers to it is pickled, such as an exception."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Trace(Sequence[Op]):
         output: Any = _Output.FROM_TENSORS,
         random_seed: int | None = None,
     ) -> None:
-        """Neither `load` nor `model` is called before someone looks, and each at most once."""
+        """`load` and `model` are each called at most once, when their result is first needed."""
         self._load = load
         self._read_model = model
         self._output = output
@@ -98,7 +98,7 @@ class Trace(Sequence[Op]):
     @cached_property
     def _pass(self) -> Pass:
         loaded = self._load()
-        # The recorder that it closes over holds all arguments of all ops.
+        # Its recorder keeps all arguments of all ops alive.
         del self._load
         return loaded
 
@@ -203,7 +203,7 @@ class Trace(Sequence[Op]):
         return tuple(self.ops[op] for op in passes) if passes else (self[name],)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """What is known of each op but for its tensors, as plain values."""
+        """Everything about each op except its tensors, as plain values."""
         return [{**op.to_dict(), "index": place} for place, op in enumerate(self)]
 
     def to_pandas(self) -> pd.DataFrame:
@@ -218,16 +218,16 @@ class Trace(Sequence[Op]):
         return pd.DataFrame(self.to_dicts()).set_index("index")
 
     def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
-        """Keep it in a file, for `load_trace`; its tensors go to a second file beside it."""
+        """Save it to a file for `load_trace`; its tensors go to a second file beside it."""
         # Imported where it is needed: the first trace of a process waits for all imports.
         from torchglass.results import files
 
         return files.save(self, Path(path), overwrite=overwrite)
 
     def list_saved_only(self) -> None:
-        """List only the ops whose tensors were saved: in print, by place and by name.
+        """List only the ops whose tensors were saved, when printed and looked up.
 
-        `ops` has all of them, as parents and children may be among the others.
+        `ops` still has all of them, because parents and children may not be saved.
         """
         self._saved_only = True
         self.__dict__.pop("anatomy", None)
@@ -238,7 +238,7 @@ class Trace(Sequence[Op]):
         return self._saved_only
 
     def validate(self, *, perturb: bool = True) -> Validation:
-        """Replay each op from what its parents made, and compare with what was saved.
+        """Replay each op from its parents' results, and compare with what was saved.
 
         With `perturb` each parent's result is also changed, to prove that the edge is real.
         """
@@ -319,7 +319,7 @@ class Trace(Sequence[Op]):
             overrides=overrides,
         )
 
-    # A name is nearly always an op's, so that no caller should have to tell the two apart.
+    # A name is nearly always that of an op, so callers should not have to tell the two apart.
     @overload
     def __getitem__(self, key: int | str) -> Op: ...
 
@@ -344,7 +344,7 @@ class Trace(Sequence[Op]):
             return self._alive.held.setdefault(key, NamedTensor(self, key, self._held[key]))
 
     def _held_like(self, name: str) -> list[str]:
-        """The tensors that the same module holds under like names."""
+        """The tensors of the same module with similar names."""
         place = name.rpartition(".")[0]
         beside = [other for other in self._held if other.rpartition(".")[0] == place]
         return difflib.get_close_matches(name, beside)
@@ -358,7 +358,7 @@ class Trace(Sequence[Op]):
         return _Alive()
 
     def stats(self, op: OpId) -> Stats | None:
-        """The numbers of an op's tensor summed up; None where there are none to see."""
+        """Statistics of an op's tensor; None if it was not saved."""
         if op not in self._measured:
             from torchglass.capture.tensor.moments import measure
 
@@ -422,7 +422,7 @@ class Trace(Sequence[Op]):
         self.__dict__.update(files.unpickled(state))
 
     def _kept_output(self) -> Any:
-        """What the model returned, unless the tensors tell it anyway."""
+        """What the model returned, unless it is the saved output tensor itself."""
         outputs = self.outputs
         if len(outputs) == 1 and self._output is outputs[0].tensor:
             return _Output.FROM_TENSORS
@@ -438,7 +438,7 @@ class Trace(Sequence[Op]):
 
 
 def load_trace(path: str | PathLike[str]) -> Trace:
-    """A trace that `Trace.save` kept. It runs no code of the file's, and needs no model."""
+    """A trace that `Trace.save` wrote. Loading runs no code from the file and needs no model."""
     from torchglass.results import files
 
     stored, loaded = files.load(Path(path))

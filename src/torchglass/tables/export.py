@@ -37,7 +37,7 @@ def csv_text(headings: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def without_ending(file: str | os.PathLike[str], *endings: str) -> Path:
-    """A path without its file ending, if that is one of these: "lr0.1" is all name.
+    """A path without its file ending, if that is one of these: "lr0.1" has none.
 
     >>> without_ending("insight.json", "json").name, without_ending("lr0.1", "json").name
     ('insight', 'lr0.1')
@@ -49,7 +49,7 @@ def without_ending(file: str | os.PathLike[str], *endings: str) -> Path:
 
 
 def in_its_folder(file: str | os.PathLike[str]) -> Path:
-    """The path of a file that is about to be written, in a folder that is made if need be."""
+    """The path of a file to write; its folder is created if needed."""
     path = Path(file)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ File = str | os.PathLike[str]
 
 
 def written(text: str, file: File | None) -> str:
-    """The text, which also goes into a file if one is named."""
+    """The text, also written to a file if one is given."""
     if file is not None:
         in_its_folder(file).write_text(text, encoding="utf-8")
     return text
@@ -76,11 +76,11 @@ _OPEN_ALL = 60
 """Up to this many rows nothing is collapsed at first."""
 _WIDEST = 36
 _ROOM = 4
-"""Characters of a column: the most there may be, and how many more than needed."""
+"""Characters of a column: the maximum, and the margin."""
 
 
 class HtmlRow(NamedTuple, Generic[R]):
-    """A row of a tree: what its cells are made from, its name and its depth."""
+    """A row of a tree: the record of its cells, its name and its depth."""
 
     row: R
     name: str
@@ -88,7 +88,7 @@ class HtmlRow(NamedTuple, Generic[R]):
 
 
 def html_text(content: object) -> str:
-    """Anything as text that no browser takes for markup."""
+    """Anything as escaped text."""
     return escape(harmless(str(content)))
 
 
@@ -101,7 +101,7 @@ def stylesheet(name: str) -> str:
 
 
 def html_page(title: str, fragment: str) -> str:
-    """A self-contained file, light or dark as the reader prefers."""
+    """A self-contained page that follows the light or dark theme of the browser."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width">\n'
@@ -151,7 +151,7 @@ def _head(columns: Sequence[Column[R]]) -> str:
 
 
 def _rows(columns: Sequence[Column[R]], rows: Sequence[HtmlRow[R]]) -> Iterator[str]:
-    """Rows with others below them collapse; the tree is closed level by level as it rises."""
+    """The rows; those with rows below them can be collapsed."""
     levels = _OPEN_LEVELS if len(rows) > _OPEN_ALL else len(rows)
     unclosed = 0
     for row, after in zip(rows, (*rows[1:], None), strict=True):
@@ -187,7 +187,7 @@ def _kind(column: Column[R]) -> str:
 
 
 def _tracks(columns: Sequence[Column[R]], rows: Sequence[HtmlRow[R]]) -> str:
-    """The widths of the columns. Each row is a grid of its own, so they are computed here."""
+    """The widths of the columns. They are computed here because each row is a separate grid."""
     widest = (
         max(len(column.heading), *(len(column.text(each.row)) for each in rows))
         for column in columns

@@ -31,8 +31,8 @@ class Column(Generic[R]):
     right: bool = True
     """Whether cells are aligned right, as numbers are."""
     spare: int = 0
-    """Where there is no room, columns with the highest number are left out first, those below 0
-    only where names would be hard to tell apart. 0 stays."""
+    """Without enough room, columns with the highest number are left out first, those below 0
+    only if names would become too short. 0 is never left out."""
     usual: bool = True
     """Whether it is shown without being selected."""
     csv: str = ""
@@ -90,7 +90,7 @@ _TIGHT = 12
 _LEAST = 8
 _LONGEST_NAME = 60
 _MOST_ROWS = 100
-"""Of a table whose depth nobody chose."""
+"""In a table without a chosen depth."""
 _TAB = 4
 _GUIDES = "│├└─ "
 
@@ -102,7 +102,7 @@ class TextColumn:
     texts: Sequence[str]
     """Its heading, then a cell for each line."""
     right: bool = True
-    """Whether cells are aligned right, as numbers are; others may lose their middle."""
+    """Whether cells are aligned right, as numbers are; others may be shortened in the middle."""
     spare: int = 0
     """As in `Column`."""
 
@@ -130,7 +130,7 @@ class Fact(NamedTuple):
     label: str
     text: str
     meaning: str = ""
-    """What is in it, where the label cannot say."""
+    """What it includes, if the label does not say."""
 
 
 def column_texts(columns: Iterable[Column[R]], rows: Sequence[R]) -> list[TextColumn]:
@@ -196,7 +196,7 @@ def broken(text: str, room: int | None) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """A text in this many terminal cells; of the tree guides before a name the last ones stay."""
+    """A text shortened to this many terminal cells; its tree guides are cut at the left."""
     if width(text) <= limit:
         return text
     name = text.lstrip(_GUIDES)
@@ -223,7 +223,7 @@ def _parts(line: str, room: int) -> list[str]:
 
 
 def _folded(text: str, room: int) -> list[str]:
-    """The words of a text in lines of this many terminal cells; only longer words are broken."""
+    """A text in lines of this many terminal cells; a word is broken only if it is longer."""
     lines = [""]
     for word, spaces in re.findall(r"(\S+)(\s*)", text.replace("\n", " ")):
         rest = word
@@ -266,7 +266,7 @@ def lined_up(columns: Iterable[TextColumn]) -> list[str]:
 
 
 def aligned_rows(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells, the cells of each column below each other."""
+    """Rows of cells as lines with aligned columns."""
     return lined_up(TextColumn(column, right=False) for column in zip(*rows, strict=True))
 
 
@@ -291,7 +291,7 @@ def note_lines(notes: Iterable[str], room: int | None = None) -> list[str]:
 
 
 def ends(items: Sequence[R], most: int) -> tuple[Sequence[R], int, Sequence[R]]:
-    """The beginning of a long list, how many are left out of its middle, and its end."""
+    """The start of a long list, the number of items left out of its middle, and its end."""
     if len(items) <= most:
         return items, 0, ()
     half = most // 2

@@ -1,1 +1,1 @@
-"""Showing records to a person, one package for each place to look: none knows another."""
+"""Shows records to people: a package per place, independent of each other."""

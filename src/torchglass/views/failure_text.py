@@ -22,7 +22,7 @@ from torchglass.views.module_signature import brief, forward_signature, misled_c
 _LONGEST_CODE = 88
 _MOST_GIVEN = 12
 _CARRIERS = ("_call_impl", "_wrapped_call_impl", "__getattr__")
-"""Functions of torch that only pass on a call of the user's code."""
+"""Functions of torch that only forward a call of the user's code."""
 
 PartRow = tuple[str, ...]
 
@@ -113,7 +113,7 @@ def _where(failure: Failure) -> Iterator[PartRow]:
 
 
 def _earlier(failure: Failure) -> str:
-    """How often the op had worked before, and what was different then."""
+    """How often the op worked before, and what was different then."""
     count = len(failure.earlier)
     often = "once" if count == 1 else "twice" if count == 2 else f"{count} times"
     now = [tensor for tensor in failure.tensors if not tensor.is_held]
@@ -182,13 +182,13 @@ def _why(failure: Failure) -> Iterator[PartRow]:
     if failure.verdict is not None:
         yield (harmless(failure.verdict.why),)
         for found in failure.set_sizes:
-            # Of a tensor as it was made, what stands in the table is all there is to say.
+            # The table already says everything about an unchanged tensor.
             if found.op.id != found.tensor.operand.op or found.op.operands:
                 yield (_set(failure, found),)
 
 
 def _signature(failure: Failure) -> Iterator[PartRow]:
-    """The arguments that the module takes, where it was called with others."""
+    """The arguments that the module takes, if it was called with others."""
     misled, module = misled_class(failure.error), failure.module
     source = failure.model.classes.get(module.class_name) if misled and module else None
     if source is None or module is None:
@@ -200,7 +200,7 @@ def _signature(failure: Failure) -> Iterator[PartRow]:
 
 
 def _set(failure: Failure, found: SizeOrigin) -> str:
-    """Who made a size what it is, and of what."""
+    """The op that set a size, and its input shape."""
     op = found.op
     if op.kind == "input":
         return f"the {found.size} of {found.tensor.name} is that of {_made_by(failure, op.id)}"
@@ -285,7 +285,7 @@ def _how_to_allow(finding: Finding) -> str:
 
 
 def findings_text(findings: Iterable[Finding]) -> str:
-    """Several findings below each other, or that there are none."""
+    """Several findings, or a line that there are none."""
     return "\n\n".join(map(finding_text, findings)) or "No NaN or Inf found"
 
 
@@ -313,7 +313,7 @@ def _finding_place(finding: Finding) -> Iterator[str]:
 
 
 def _table(tensors: tuple[Evidence, ...], first_index: list[int] | None = None) -> Iterator[str]:
-    """The tensors, one a line, their names, kinds and ranges below each other."""
+    """A line per tensor: its name, kind and range."""
     shown = tensors
     if len(tensors) > _MOST_TENSORS:
         shown = (*tensors[: _MOST_TENSORS - 1], tensors[-1])
@@ -365,7 +365,7 @@ def digest_text(failure: Failure) -> str:
 
 
 def _lines(part: Part) -> Iterator[str]:
-    """The rows of a part, with their cells below each other."""
+    """The rows of a part as lines with aligned cells."""
     table = iter(aligned_rows([row for row in part.rows if len(row) > 1]))
     bullet = "• " if part.listed else ""
     for row in part.rows:
@@ -398,7 +398,7 @@ def _html_part(part: Part) -> Iterator[str]:
 
 
 def _html_lines(content: str) -> str:
-    """Text whose further lines are code, which keeps its indent."""
+    """Lines of text; indented ones are code."""
     return "<br>".join(
         f"<code>{html_text(line.strip())}</code>" if line.startswith("    ") else html_text(line)
         for line in content.split("\n")

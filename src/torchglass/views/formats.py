@@ -15,7 +15,7 @@ NOT_RUN = "–"
 SAME_AS = "↗"
 SPARKS = "▁▂▃▄▅▆▇█"
 _ROUNDING = 1e-9
-"""Values that differ by less than this part of their size are equal."""
+"""Values that differ by less than this share of their size are equal."""
 
 _ONE_CELL_EACH = re.compile(r"[ -~─-╿×·–…→↗≈]*")
 
@@ -45,7 +45,7 @@ class Shaped(Protocol):
 
 
 def shape_text(spec: TensorSpec) -> str:
-    """The shape of any tensor: "scalar" without dimensions, "?" where it is not known."""
+    """The shape of any tensor: "scalar" without dimensions, "?" if it is not known."""
     if spec.shape is None:
         return "?"
     return format_shape(spec.shape) or "scalar"
@@ -135,7 +135,7 @@ def format_ns(nanoseconds: float) -> str:
 
 
 def format_share(part: float, whole: float) -> str:
-    """A part of a whole in percent, with "<1%" for what rounding would hide."""
+    """A share in percent; "<1%" instead of a rounded 0%."""
     if not whole:
         return ""
     percent = 100 * part / whole
@@ -154,7 +154,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if not finite:
         return " " * len(shown)
     low, high = min(finite), max(finite)
-    # Values that differ only by rounding are drawn alike.
+    # Values that differ only by rounding are drawn at the same height.
     is_flat = high - low <= _ROUNDING * max(abs(low), abs(high))
     scale = 0.0 if is_flat else (len(SPARKS) - 1) / (high - low)
     return "".join(

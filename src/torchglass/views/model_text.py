@@ -127,7 +127,7 @@ def _number(count: int) -> str:
 
 
 def _part(count: int, whole: int) -> str:
-    """A number of parameters and its share, exact where little of a large model trains."""
+    """A number of parameters and its share, with digits for a small share."""
     percent = 100 * count / whole
     share = f"{percent:.0f}%" if percent >= 10 or not count else f"{percent:.2g}%"
     return f"{_number(count)}, {share}"
@@ -173,7 +173,7 @@ def same_as(row: SummaryRow, model: Model) -> str:
 
 
 def output_text(row: SummaryRow, report: SummaryReport) -> str:
-    """The shape that comes out of a module, "–" where it did not run; "" without a forward."""
+    """The output shape of a module; "–" if it did not run, "" without a forward."""
     if not row.calls:
         return unseen_text(row, report)
     calls = f" · {len(row.calls)} calls" if len(row.calls) > 1 else ""
@@ -181,7 +181,7 @@ def output_text(row: SummaryRow, report: SummaryReport) -> str:
 
 
 def unseen_text(row: SummaryRow, report: SummaryReport) -> str:
-    """What stands for the shapes of a module that was not called."""
+    """The text in place of the shapes of a module that was not called."""
     return NOT_RUN if report.ran and row.module.alias_of is None else ""
 
 
@@ -195,7 +195,7 @@ class _RowText(NamedTuple):
 def tree_text(report: SummaryReport, room: int | None = None) -> str:
     """The rows of a report, each with its module's settings, output shape and parameters.
 
-    Rows that do not fit into the width say less; the last line says what is missing.
+    Rows that do not fit into the width are shortened; the last line says what is missing.
     """
     below = report.rows[1:]
     deepest = max((row.depth for row in below), default=0)
@@ -213,7 +213,7 @@ def tree_text(report: SummaryReport, room: int | None = None) -> str:
 
 
 def _fitting(guide: str, texts: Iterator[_RowText], room: int | None) -> _RowText:
-    """The longest description of a row that fits; a name loses its middle last."""
+    """The longest description of a row that fits; names are shortened last."""
     text = next(texts)
     while room is not None and width(guide + text.text) > room:
         shorter = next(texts, None)

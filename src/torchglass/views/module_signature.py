@@ -40,7 +40,7 @@ def brief(kind: str, extra: str) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def kernel_size(kind: str, extra: str) -> str:
-    """The kernel size of a module, "" where it has none."""
+    """The kernel size of a module, "" if it has none."""
     return _times(facts_of(extra).get("kernel_size", ""), _dimensions(kind))
 
 
@@ -136,7 +136,7 @@ def misled_class(error: str) -> str:
 
 
 def forward_signature(source: ClassSource) -> str:
-    """The arguments of a forward, "(x, mask=None)"; "" where its code is not found."""
+    """The arguments of a forward, "(x, mask=None)"; "" if its code is not found."""
     if source.forward_line is None:
         return ""
     lines = linecache.getlines(source.forward_file or source.file)[source.forward_line - 1 :]

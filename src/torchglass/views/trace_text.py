@@ -90,7 +90,7 @@ def _structure(anatomy: TraceStructure, model: Model) -> str:
 
 
 def _tensors(anatomy: TraceStructure, saved: Saved) -> str:
-    """How many tensors the pass made, and how many of them are here."""
+    """How many tensors the pass created, and how many of them were saved."""
     specs = {
         (op.id, index): value.spec
         for op in anatomy.record.ops
@@ -101,7 +101,7 @@ def _tensors(anatomy: TraceStructure, saved: Saved) -> str:
 
 
 def _parameter_ops(anatomy: TraceStructure) -> str:
-    """How many ops used parameters, and how much those are, each counted once."""
+    """How many ops used parameters, and the size of these, each counted once."""
     operations = sum(bool(parameters_of(op)) for op in anatomy.record.ops)
     specs = anatomy.parameters.values()
     elements = sum(spec.elements for spec in specs)
@@ -183,7 +183,7 @@ class TensorPreview:
     """What is shown of a saved tensor."""
 
     corner: str
-    """Its first values, "" without any."""
+    """Its first values; "" if there are none."""
     stats: Stats | None = None
     histogram: Sequence[float] = ()
 
@@ -299,7 +299,7 @@ def _bars(histogram: Sequence[float]) -> str:
 
 
 def _numbers(stats: Stats) -> str:
-    """The statistics of a tensor in a line; NaN and Inf only where there are any."""
+    """The statistics of a tensor in a line; NaN and Inf only if there are any."""
     moments = (("min", stats.min), ("mean", stats.mean), ("max", stats.max), ("std", stats.std))
     counts = (("NaN", stats.nan), ("Inf", stats.inf))
     return ", ".join(
@@ -350,7 +350,7 @@ _HEADINGS = (
 
 
 def trace_fragment(anatomy: TraceStructure, model: Model, saved: Saved) -> str:
-    """What the pass was, and a row for each of its ops."""
+    """The facts of a pass, and a table of its ops."""
     record = anatomy.record
     facts = (
         _structure(anatomy, model),

@@ -369,7 +369,7 @@ def _transposed(shape: Shape) -> Shape:
 
 
 def _multiplies(left: Shape, right: Shape) -> Shape | None:
-    """The shape of a matrix product; None where there is none."""
+    """The shape of a matrix product; None if the shapes do not fit."""
     if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
         return None
     batch = broadcast(left[:-2], right[:-2])

@@ -247,7 +247,7 @@ class Limit:
 
 
 def limit_behind(ops: Sequence[OpRecord], operand: Operand) -> Limit | None:
-    """The parameter or buffer that a tensor is a too long slice of: `positions[:, :600]` of 512."""
+    """The parameter or buffer that was too short for a slice: `positions[:, :600]` of 512."""
     computed = _behind(ops, operand, through_held=False)
     return next((limit for op in computed for limit in _short_slices(op)), None)
 
@@ -378,7 +378,7 @@ def fitting_images(
 ) -> Images | None:
     """The inputs for which a tensor N×C×H×W would have a fitting height and width.
 
-    None where the way from the input is not a line of ops whose sizes are known, or no size fits.
+    None if the path from the input is not a chain of ops with known sizes, or if no size fits.
     """
     steps: list[Step] = []
     end = operand

@@ -1,7 +1,7 @@
 """Folds a trace into a graph of nodes, edges and nested boxes.
 
 graph = fold(trace, model, depth=1)
-[node.name for node in graph.leaves]     # keys of the trace: conv2d_3_7, encoder.0, …
+[node.name for node in graph.leaves]  # keys of the trace: conv2d_3_7, encoder.0, …
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def fold(
     """The graph of a trace.
 
     Rolled, all passes of a layer are one node. Modules `depth` levels down are closed; "auto"
-    closes none, or of a large graph as few as leave about 300 nodes. With `focus`, only what is
-    inside one module is drawn, and its neighbours as stubs.
+    closes none, or in a large graph as few as leave about 300 nodes. With `focus`, only the inside
+    of one module is drawn, with its neighbours as stubs.
     """
     if mode not in ("rolled", "unrolled"):
         raise ViewError(f"mode must be 'rolled' or 'unrolled', not {mode!r}")
@@ -137,7 +137,7 @@ class _EdgeDraft:
 
 
 class _Folder:
-    """The graph while it is put together."""
+    """Builds the graph."""
 
     def __init__(
         self,
@@ -197,11 +197,11 @@ class _Folder:
                 draft.own.append(op.id)
 
     def add_links(self) -> None:
-        """The edges, and as stubs the neighbours that some of them lead to."""
+        """The edges, and stubs for neighbours outside of what is drawn."""
         ops = self._trace.ops
         for link in self._flow.links():
             source, target = ops[link.source], ops[link.target]
-            # A later block takes what the first one takes, but from the block before it.
+            # A later block has the same inputs as the first one, but from the previous block.
             if self._drawn[target.id] != target.id:
                 continue
             inside = [self._places.has(op) for op in (source, target)]
@@ -317,7 +317,7 @@ class _Folder:
         )
 
     def _end(self, op: OpRecord) -> str:
-        """The node at the end of an edge, which is a stub where it is outside what is drawn."""
+        """The node at the end of an edge; a stub if it is outside of what is drawn."""
         name = self._name(self._trace.ops[self._drawn[op.id]])
         if name not in self._nodes:
             specs = tuple(value.spec for value in op.outputs)
@@ -344,7 +344,7 @@ class _Folder:
         self._nodes[node.name] = _NodeDraft(node, 1)
         links = list(links_into(raised, taken))
         if not raised.function:
-            # Which tensors met is not known, but what ran last is.
+            # The operands are not known, but the last op is.
             seen = [op for op in self._trace.ops if op.id not in self._flow.hidden]
             links = [Link(op.id, 0, raised.id) for op in seen[-1:]]
         for link in links:
@@ -380,7 +380,7 @@ class _Folder:
         )
 
     def _partial(self, name: str, numbers: Iterable[int]) -> tuple[int, ...]:
-        """Some passes of a node; nothing where these are all."""
+        """The passes of a node; empty if these are all of them."""
         found = tuple(sorted(numbers))
         if not self._rolled or len(found) >= self._nodes[name].node.detail.repetition.passes:
             return ()
@@ -481,7 +481,7 @@ def _failing_call(trace: TraceRecord) -> CallId | None:
 
 
 def _lines(trace: TraceRecord, call: CallId | None) -> Iterator[CallId]:
-    """A call and those around it, innermost first."""
+    """A call and the calls around it, innermost first."""
     while call is not None:
         yield call
         call = trace.calls[call].parent

@@ -82,7 +82,7 @@ class OpFlow:
                 taken.parameters[operand.parameter] = operand.spec
             if operand.buffer:
                 taken.buffers[operand.buffer] = operand.spec
-            # If a tensor was written through a view, several ops produced a part of it each.
+            # If a tensor was written through a view, several ops each produced a part of it.
             for parent in operand.parents:
                 output = operand.output if parent == operand.op else 0
                 if parent not in self.hidden:

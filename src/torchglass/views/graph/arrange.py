@@ -1,7 +1,7 @@
 """Places the nodes, edges and boxes of a graph: by Graphviz' dot, or in rows.
 
 Rows take time linear in the size of the graph, where dot takes minutes. Edges that leave the same
-node share a lane, as the wires of a bus do.
+node share a lane.
 """
 
 from __future__ import annotations

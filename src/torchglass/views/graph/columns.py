@@ -1,7 +1,7 @@
 """Cuts a long layout into columns side by side.
 
-Cuts lie between nodes, where few edges and boxes are. An edge that is cut goes on around the foot
-of its column to the head of the next; a box that is cut is closed and opened again.
+Cuts are between nodes, where there are few edges and boxes. A cut edge continues around the foot
+of its column to the head of the next; a cut box is closed and opened again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SLENDER = 2.0
 """A picture is wrapped if its length is more than this many times its width."""
 _MOST_COLUMNS = 60
 _TOO_BROAD = 1.6
-"""Wider than this many times the wanted shape, more columns are not tried."""
+"""Above this ratio to the wanted shape, more columns are not tried."""
 _LANE = 9.0
 """The distance between two edges that run from column to column."""
 _GUTTER = 26.0
@@ -237,7 +237,7 @@ class _Wrapped:
     def _way_round(self, cut: int, across: float) -> Curve:
         """From the foot of a column, through the gutter, to the head of the next.
 
-        Nested like this, no two ways cross: an edge further left goes lower at the foot, further
+        Nested like this, no two paths cross: an edge further left goes lower at the foot, further
         right in the gutter, and lower again at the head.
         """
         lanes = self._lanes[cut]

@@ -89,8 +89,8 @@ class Graphviz:
 
 @contextmanager
 def graphviz(what: str = "") -> Iterator[Graphviz]:
-    """Graphviz for some drawings; a slow drawing shows `what` is drawn in the terminal."""
-    # A frozen program has no Python interpreter that could be started.
+    """Graphviz for some drawings; during a slow one the terminal shows `what` is drawn."""
+    # A frozen program has no Python interpreter to start.
     if not sys.executable or getattr(sys, "frozen", False):
         with _one_at_a_time:
             yield Graphviz(None)

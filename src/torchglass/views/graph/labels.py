@@ -64,7 +64,7 @@ def _module_lines(node: Node) -> Iterator[str]:
 def node_hint(node: Node, error: str) -> str:
     """The tooltip of a node: everything that is known of it."""
     detail = node.detail
-    # A closed module has the first of its ops, which says nothing of the module.
+    # The op of a closed module is its first one, which does not describe the module.
     op = detail.op if node.kind != "call" else None
     lines = [harmless(node.name)]
     lines += [f"{_shape(spec)} {spec.dtype} {spec.device}" for spec in node.outputs]
@@ -101,7 +101,7 @@ def box_title(box: Node, *, continued: bool = False) -> tuple[str, str]:
 
 
 def edge_lines(edge: Edge) -> Iterator[str]:
-    """What an edge says, if anything."""
+    """The lines of an edge's label, if any."""
     if edge.arguments:
         yield short(", ".join(edge.arguments))
     elif edge.tensors > 1:
@@ -116,7 +116,7 @@ def edge_lines(edge: Edge) -> Iterator[str]:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Numbers in short: 1-3, 5."""
+    """Numbers as ranges: 1-3, 5."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -149,12 +149,12 @@ def _parameters(used: int, held: int) -> str:
 
 
 def made(specs: Sequence[TensorSpec]) -> str:
-    """Shapes and size of what a node makes."""
+    """Shapes and size of a node's outputs."""
     return f"{_shapes(specs)} · {format_bytes(sum(spec.bytes for spec in specs))}"
 
 
 def short(text: str) -> str:
-    """A text that fits into a node and does nothing but be read."""
+    """A text without control characters that fits into a node."""
     return shorten(harmless(text), _LONGEST_NAME)
 
 

@@ -220,7 +220,7 @@ class FlowDirection:
     """The direction of the flow on the page."""
 
     rank: str
-    """Graphviz' name of it."""
+    """Its name in Graphviz."""
     title_edge: str
     """The side of a box where the flow enters: "t" for top, "b" for bottom."""
     titles_beside: bool

@@ -1,6 +1,6 @@
 """How the parts of a graph look: colours and Graphviz attributes.
 
-Outlines differ in lightness as well as in hue; shapes and text say the same again.
+Outlines differ in lightness as well as in hue; shapes and text carry the same information.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The page inside a notebook: live as a widget, and as a part of the notebook's file."""
+"""The page inside a notebook: live as a widget, and saved in the notebook's file."""

@@ -1,7 +1,7 @@
 """A page that a notebook shows as the result of a cell.
 
-The widget's page asks through the notebook's own connection to the kernel: no port is opened, so it
-works wherever the notebook does. A notebook without widgets, or one that is converted to a file,
+The widget uses the notebook's own connection to the kernel. It opens no port, so it
+works wherever the notebook does. A notebook without widgets, or one converted to a file,
 shows the page as it was when the cell ran.
 """
 
@@ -39,7 +39,7 @@ class NotebookPage:
 
     @cached_property
     def widget(self) -> Any:
-        """The live page as a widget; None where anywidget is not installed."""
+        """The live page as a widget; None if anywidget is not installed."""
         try:
             from torchglass.views.notebook.widget import PageWidget
         except ImportError:
@@ -60,14 +60,14 @@ class NotebookPage:
 
 
 def _widget_part(widget: Any) -> dict[str, Any]:
-    """What tells a notebook that there is a widget to show."""
+    """The part of a MIME bundle that shows the widget."""
     found = widget._repr_mimebundle_()
     data = found[0] if isinstance(found, tuple) else found or {}
     return {kind: value for kind, value in data.items() if kind.startswith("application/")}
 
 
 def reply(runs: OpenRuns, content: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a question that the page in a widget asked."""
+    """The answer to a request of the page in a widget."""
     try:
         text = answer(runs, content["name"], content["query"]).decode("ascii")
         return {"id": content["id"], "text": text}

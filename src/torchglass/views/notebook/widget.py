@@ -14,7 +14,7 @@ from torchglass.views.web.saved_page import render_empty_page
 
 
 class PageWidget(anywidget.AnyWidget):
-    """A frame with the page, whose questions are answered in the kernel."""
+    """A frame with the page; its requests are answered in the kernel."""
 
     _esm = Path(__file__).with_name("widget.js")
     page = traitlets.Unicode().tag(sync=True)

@@ -71,7 +71,7 @@ _GO_ON = '<!doctype html><meta http-equiv="refresh" content="0; url=./"><title>T
 
 
 class SafeHeaders:
-    """Adds to every answer what keeps a browser from doing more with it than showing it."""
+    """Adds security headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -86,12 +86,12 @@ class SafeHeaders:
 
 
 class TokenCheck:
-    """Lets through who has the token: once in the address, from then on in a cookie."""
+    """Requires the token: in the first address, then in a cookie."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
         self._token = token
-        # Cookies do not know ports: two servers on one machine need two names.
+        # Cookies are shared between ports: two servers on one machine need two names.
         self._cookie = f"torchglass-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,10 +110,10 @@ class TokenCheck:
         return token is not None and secrets.compare_digest(token.encode(), self._token.encode())
 
     def _keep_in_cookie(self, request: Request) -> Response:
-        """Take the token out of the address, where it would stay in the history and in links."""
+        """Remove the token from the address, where it would stay in the history and in links."""
         answer: Response
         if request.headers.get("sec-fetch-site") == "cross-site":
-            # A redirect would still count as the other site's, and get no strict cookie.
+            # A redirect would still count as cross-site, so the strict cookie would not be sent.
             answer = HTMLResponse(_GO_ON)
         else:
             answer = RedirectResponse("./", status_code=303)
@@ -128,9 +128,9 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _POLL_SECONDS = 0.25
 _HEARTBEAT_POLLS = 60
 _LEAST_COMPRESSED = 500
-"""Bytes; less is sent as it is."""
+"""Bytes; smaller bodies are not compressed."""
 MOST_STREAMS = 32
-"""Event streams at a time. A page that gets none asks for the statuses now and then instead."""
+"""The limit of open event streams. A page without a stream polls the statuses instead."""
 
 
 def build_app(
@@ -147,7 +147,7 @@ def build_app(
     """The application that shows some runs; setting `closing` ends its open streams."""
     runs = OpenRuns(readers, find_more, compared=compared, distances=distances)
     routes = _Api(runs, closing or threading.Event()).routes()
-    # A proxy may strip the prefix or pass it on: both find their way.
+    # A proxy may strip the prefix or pass it on; both work.
     prefixed = [Mount(root_path, routes=routes)] if root_path.strip("/") else []
     return Starlette(
         routes=[*prefixed, *routes],
@@ -227,7 +227,7 @@ class _Api:
             try:
                 latest = await self._news.latest()
             except StoreError:
-                return  # The page connects again by itself, and says that it cannot meanwhile.
+                return  # The page reconnects by itself, and shows that it is disconnected.
             if latest.mark != known or (latest.ended and not quiet_polls):
                 yield latest.event
                 quiet_polls = 0
@@ -294,7 +294,7 @@ def _problem(status_code: int) -> Callable[[Request, Exception], Response]:
 
 
 def _in_thread(endpoint: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint whose answer is made and compressed beside the server."""
+    """An endpoint that runs in another thread, with its response compressed."""
 
     def answer(request: Request) -> Response:
         return _compressed(endpoint(request), request)
@@ -316,10 +316,10 @@ def _compressed(response: Response, request: Request) -> Response:
 
 
 async def _beside(function: Callable[..., T], *arguments: object) -> T:
-    """What a function returns that runs in a thread beside the server.
+    """Run a function in another thread than the server's.
 
-    Python 3.12 starts no thread once a program has ended, while its page may stay: the function
-    then runs in the server's own.
+    Python 3.12 starts no threads after the main thread has ended, but the page may stay: then the
+    function runs in the server's thread.
     """
     has_begun = False
 

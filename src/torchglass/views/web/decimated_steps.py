@@ -86,7 +86,7 @@ class StepColumn(Generic[T]):
 
 
 class StepColumns(Generic[T]):
-    """Columns of equally many steps; when there are too many, pairs of columns are merged."""
+    """Columns of the same number of steps; when there are too many, pairs of columns are merged."""
 
     def __init__(self, join: Callable[[Sequence[T]], T], most: int = MOST_COLUMNS) -> None:
         self.columns: list[StepColumn[T]] = []

@@ -156,7 +156,7 @@ def _profiled(reader: Reader) -> Payload:
 def _timed_below(
     model: Model, module: Module, rows: Mapping[str, int]
 ) -> Iterator[tuple[Module, int]]:
-    """The modules inside one that ran, skipping pure containers such as a ModuleList."""
+    """The modules inside one that ran; containers such as a ModuleList are skipped."""
     for child in model.children(module):
         if rows.get(child.path):
             yield child, rows[child.path]
@@ -187,7 +187,7 @@ def memory(reader: Reader) -> Payload:
 
 
 def _decimated_moments(timeline: Sequence[Moment], peak: Moment | None) -> list[Moment]:
-    """Few enough moments for a screen: the highest of each interval, and the peak."""
+    """Moments reduced for a screen: the highest of each interval, and the peak."""
     each = -(-len(timeline) // _MOST_MOMENTS) or 1
     intervals = (timeline[at : at + each] for at in range(0, len(timeline), each))
     kept = [max(interval, key=lambda moment: moment.live_bytes) for interval in intervals]
@@ -340,7 +340,7 @@ def points_payload(
 def histograms_payload(
     histograms: HistogramColumns, series: Iterable[SeriesId], *, after: int = -1
 ) -> Payload:
-    """The columns of some series that reach above `after`, each as `_column` writes it.
+    """The columns of some series with steps above `after`.
 
     `width` is the number of steps per column. When it changes, earlier columns are outdated.
     """

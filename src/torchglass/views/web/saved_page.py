@@ -23,7 +23,7 @@ MEDIA_TYPES = {
     "icon.svg": "image/svg+xml",
     "THIRD_PARTY.txt": "text/plain",
 }
-"""All that can be asked for: a path in a request is looked up here and never opened."""
+"""All files that can be requested: a path from a request is looked up here, never opened."""
 
 _FOLDER = Path(__file__).parent / "page"
 
@@ -66,12 +66,12 @@ img-src data: blob:">
 
 
 def render_page(*readers: Reader) -> str:
-    """All that the readers have, and the page that shows it, as one HTML text."""
+    """The page with all data of the readers, as one HTML text."""
     return render_runs(OpenRuns(readers))
 
 
 def render_runs(runs: OpenRuns) -> str:
-    """The same, with what is known of the runs beside each other."""
+    """The same for open runs, with the distances between them."""
     readers = runs.readers
     data = {
         "runs": [snapshot(reader) for reader in readers],
@@ -88,7 +88,7 @@ def render_runs(runs: OpenRuns) -> str:
 
 
 def render_empty_page() -> str:
-    """The page as one HTML text without data: it asks the frame that it stands in."""
+    """The page as one HTML text without data: it requests them from the frame around it."""
     return _render("Torchglass", "")
 
 
@@ -110,7 +110,7 @@ def write_page(reader: Reader, path: Path, *others: Reader) -> None:
 
 
 def write_runs(runs: OpenRuns, path: Path) -> None:
-    """The same, with what is known of the runs beside each other."""
+    """The same for open runs, with the distances between them."""
     page = render_runs(runs)
     in_its_folder(path).write_text(page, encoding="utf-8", errors="replace")
 

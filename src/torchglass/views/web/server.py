@@ -36,7 +36,7 @@ class Server:
     """A page that is being served."""
 
     url: str
-    """Where to find it; holds the token, so it is for the person who started it."""
+    """Its address, which contains the token, so do not share it."""
 
     def __init__(
         self, url: str, listener: socket.socket, server: uvicorn.Server, closing: threading.Event
@@ -53,7 +53,7 @@ class Server:
         """Serve until Ctrl-C, or until someone calls `close`."""
         with contextlib.suppress(KeyboardInterrupt):
             while self._thread.is_alive():
-                # Without a timeout, Windows would not hear Ctrl-C.
+                # Without a timeout, Ctrl-C would not work on Windows.
                 self._thread.join(timeout=0.5)
         self.close()
 
@@ -81,10 +81,10 @@ def serve(
 ) -> Server:
     """Serve the page of a run, and of others to compare it with, at `port` or the next free one.
 
-    `allow_hosts` are names besides localhost under which a browser may reach it, `root_path` is the
-    prefix under which a proxy shows it. `find_more` is asked now and then for runs that have been
-    started since. The page opens with the first run beside those at the places `compared`, and
-    asks `distances` how far their weights lie apart. The readers stay open when the server closes.
+    `allow_hosts` are host names that a browser may use besides localhost; `root_path` is the prefix
+    that a proxy adds. `find_more` is called regularly to find runs that were started later. The page
+    first compares the first run with those at the indices `compared`, and uses `distances` for the
+    distances between their weights. The readers stay open when the server closes.
     """
     _check_port(port)
     saved_page.read("index.html")
@@ -113,7 +113,7 @@ def serve(
         loop="asyncio",
         ws="none",
         http=_BoundedProtocol,
-        # asyncio accepts as many as the backlog before it gives us the first to refuse.
+        # asyncio accepts connections up to the backlog before we can refuse the first.
         backlog=connection_limit() // 4,
     )
     url = f"http://{_shown(host)}:{listener.getsockname()[1]}{root_path}/?token={quote(token)}"
@@ -132,7 +132,7 @@ class _BoundedProtocol(H11Protocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Without handlers Python would print what visitors do wrong into the training's output.
+        # Without handlers Python would print bad requests into the training's output.
         self.logger = _log
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -167,9 +167,9 @@ class _BoundedProtocol(H11Protocol):
             self._deadline = None
 
     def _make_room(self) -> None:
-        """Close the connection that is missed least, which is the new one if all others are busy.
+        """Close the least useful connection, which is the new one if all others are busy.
 
-        One that never sent a request goes before one that a browser keeps open for its next.
+        A connection without any request goes before one that a browser keeps open for reuse.
         """
         others = [each for each in self.connections if isinstance(each, _BoundedProtocol)]
         idle = [each for each in others if each is not self and each._is_idle]
@@ -177,7 +177,7 @@ class _BoundedProtocol(H11Protocol):
         least._drop()
 
     def _drop(self) -> None:
-        # The transport tells of its end only in the next turn of the loop.
+        # The transport reports its end only in the next iteration of the loop.
         self.connections.discard(self)
         self._forget_deadline()
         self.transport.abort()
@@ -214,9 +214,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _answers(port: int) -> bool:
-    """Whether someone answers at localhost already.
+    """Whether another server already answers at localhost.
 
-    A bind can succeed all the same: macOS holds port 5000 at another of localhost's addresses.
+    A bind can still succeed: macOS uses port 5000 at another of localhost's addresses.
     """
     try:
         socket.create_connection(("localhost", port), timeout=0.2).close()
