@@ -32,7 +32,7 @@ _LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "fl
 
 
 def cause(finding: Finding) -> str:
-    """The cause in a few words, "" if the ranges do not show one."""
+    """The cause in a few words; "" if the ranges do not show one."""
     rules = _BACKWARD if finding.phase == "backward" else _FORWARD
     name = plain_name(finding.op.rpartition(".")[2])
     for rule in rules:
@@ -40,7 +40,7 @@ def cause(finding: Finding) -> str:
             told = rule.tell(finding)
             if told:
                 return told
-    return _of_any_op(finding)
+    return next(_general(finding), "")
 
 
 def first_nan(calls: Sequence[ForwardStats]) -> Finding | None:
@@ -112,72 +112,70 @@ def _seen(finding: Finding, role: Sequence[str] = ("argument", "parameter", "buf
 _Given = list[tuple[Evidence, Stats]]
 
 
-def _below(limit: float, told: str, *, at: str = "") -> Callable[[Finding], str]:
-    """A function with a lower limit: what it returns below the limit and, if set, at it."""
+def _first(judge: Callable[[str, Evidence, Stats], str]) -> Callable[[Finding], str]:
+    """A rule about the kind of finding and the first tensor of an op."""
 
     def tell(finding: Finding) -> str:
-        for given, stats in _seen(finding)[:1]:
-            if stats.min < limit:
-                return f"{given.name} goes down to {stats.min:.4g}: {told}"
-            if at and stats.min == limit:
-                return f"{given.name} holds {limit:g}: {at}"
-        return ""
+        return next((judge(finding.kind, *given) for given in _seen(finding)[:1]), "")
 
     return tell
 
 
-def _beyond_one(finding: Finding) -> str:
-    for given, stats in _seen(finding)[:1]:
-        largest = max(-stats.min, stats.max)
-        if largest > 1:
-            return f"{given.name} reaches {largest:.4g}, and the function ends at 1"
-    return ""
+def _below(limit: float, told: str, *, at: str = "") -> Callable[[Finding], str]:
+    """A function with a lower limit: what it returns below the limit and, if set, at it."""
+
+    def judge(_: str, given: Evidence, stats: Stats) -> str:
+        if stats.min < limit:
+            return f"{given.name} goes down to {stats.min:.4g}: {told}"
+        return f"{given.name} contains {limit:g}: {at}" if at and stats.min == limit else ""
+
+    return _first(judge)
+
+
+def _beyond_one(_: str, given: Evidence, stats: Stats) -> str:
+    largest = max(-stats.min, stats.max)
+    told = f"{given.name} reaches {largest:.4g}, but the function is defined only up to 1"
+    return told if largest > 1 else ""
 
 
 def _division(finding: Finding) -> str:
     divisors = [(given, stats) for given, stats in _seen(finding) if given.name == "right"]
     for given, stats in divisors:
         if 0 in (stats.min, stats.max):
-            return f"{given.name} holds 0: it is a division by zero"
+            return f"{given.name} contains 0: division by zero"
         if stats.min < 0 < stats.max:
-            return f"{given.name} goes from {stats.min:.4g} to {stats.max:.4g}, across zero"
+            return f"{given.name} ranges from {stats.min:.4g} to {stats.max:.4g}, across zero"
     return ""
 
 
-def _exponential(finding: Finding) -> str:
-    for given, stats in _seen(finding)[:1]:
-        most = _LARGEST_EXPONENT.get(given.spec.dtype, math.inf)
-        if stats.max > most:
-            return f"{given.name} reaches {stats.max:.4g}: {given.spec.dtype} ends at exp({most:g})"
-    return ""
+def _exponential(_: str, given: Evidence, stats: Stats) -> str:
+    dtype = given.spec.dtype
+    most = _LARGEST_EXPONENT.get(dtype, math.inf)
+    told = f"{given.name} reaches {stats.max:.4g}: {dtype} overflows above exp({most:g})"
+    return told if stats.max > most else ""
 
 
 def _masked(finding: Finding) -> str:
     masked = any(stats.inf for _, stats in _seen(finding))
     has_mask = any(given.name == "attn_mask" for given, _ in _seen(finding))
     if finding.kind == "nan" and (masked or has_mask):
-        return "a row in which everything is masked has no largest value: its softmax is NaN"
+        return "the softmax of a fully masked row is NaN"
     return ""
 
 
-def _power(finding: Finding) -> str:
-    for given, stats in _seen(finding)[:1]:
-        if finding.kind == "nan" and stats.min < 0:
-            return f"{given.name} goes down to {stats.min:.4g}: a root of a negative number is NaN"
-        if finding.kind == "inf" and 0 in (stats.min, stats.max):
-            return f"{given.name} holds 0: a negative power of it is Inf"
+def _power(kind: str, given: Evidence, stats: Stats) -> str:
+    if kind == "nan" and stats.min < 0:
+        return f"{given.name} goes down to {stats.min:.4g}: a root of a negative number is NaN"
+    if kind == "inf" and 0 in (stats.min, stats.max):
+        return f"{given.name} contains 0: a negative power of 0 is Inf"
     return ""
 
 
 def _steep_at_zero(finding: Finding) -> str:
     for given, stats in _seen(finding, ("saved", "argument")):
         if 0 in (stats.min, stats.max) or stats.min < 0 < stats.max:
-            return f"{given.name} holds 0, where the slope of {finding.op} is not finite"
+            return f"{given.name} contains 0, where the derivative of {finding.op} is not finite"
     return ""
-
-
-def _of_any_op(finding: Finding) -> str:
-    return next(filter(None, _general(finding)), "")
 
 
 def _general(finding: Finding) -> Iterator[str]:
@@ -185,10 +183,10 @@ def _general(finding: Finding) -> Iterator[str]:
     given += _seen(finding, ("gradient",))[:-1]
     spoiled = [one for one, stats in given if stats.inf]
     if finding.kind == "nan" and spoiled:
-        yield f"{spoiled[0].name} holds Inf: Inf − Inf, 0 × Inf and Inf / Inf are NaN"
+        yield f"{spoiled[0].name} contains Inf: Inf − Inf, 0 × Inf and Inf / Inf are NaN"
     small = [one.spec.dtype for one in finding.tensors if one.role in ("result", "gradient")][:1]
     if finding.kind == "inf" and small and small[0] in ("float16", "bfloat16"):
-        yield f"{small[0]} ends at {_LARGEST[small[0]]:.5g}"
+        yield f"the largest {small[0]} value is {_LARGEST[small[0]]:.5g}"
 
 
 _NEGATIVE_ROOT = "the square root of a negative number is NaN"
@@ -199,12 +197,11 @@ _FORWARD = (
     _rule("rsqrt", _below(0.0, _NEGATIVE_ROOT, at="1 / √0 is Inf")),
     _rule("log log2 log10", _below(0.0, _NEGATIVE_LOG, at="the logarithm of 0 is −Inf")),
     _rule("log1p", _below(-1.0, _NEGATIVE_LOG, at="the logarithm of 0 is −Inf")),
-    _rule("acos arccos asin arcsin atanh arctanh", _beyond_one),
+    _rule("acos arccos asin arcsin atanh arctanh", _first(_beyond_one)),
     _rule("div divide true_divide truediv", _division),
-    _rule("exp expm1 exp2 cosh sinh", _exponential),
+    _rule("exp expm1 exp2 cosh sinh", _first(_exponential)),
     _rule("softmax log_softmax scaled_dot_product_attention", _masked),
-    _rule("pow", _power),
-    _rule("reciprocal", _power),
+    _rule("pow reciprocal", _first(_power)),
 )
 _BACKWARD = (
     _rule(

@@ -82,7 +82,7 @@ def serve(
     """Serve the page of a run, and of others to compare it with, at `port` or the next free one.
 
     `allow_hosts` are host names that a browser may use besides localhost; `root_path` is the prefix
-    that a proxy adds. `find_more` is called regularly to find runs that were started later. The page
+    that a proxy adds. `find_more` is called regularly for runs that were started later. The page
     first compares the first run with those at the indices `compared`, and uses `distances` for the
     distances between their weights. The readers stay open when the server closes.
     """
