@@ -72,10 +72,10 @@ class ModuleRow(Generic[M]):
     """Whether no sibling follows."""
 
 
-def check_order(sort: str | None, depth: int | None) -> None:
-    """Raise for an unknown order or a negative depth."""
-    if sort is not None and sort not in get_args(Sort):
-        raise ViewError(f"sort must be one of {', '.join(get_args(Sort))}, not {sort!r}")
+def check_order(sort: str | None, depth: int | None, sorts: Any = Sort) -> None:
+    """Raise for an unknown order or a negative depth; `sorts` is the type of the orders."""
+    if sort is not None and sort not in get_args(sorts):
+        raise ViewError(f"sort must be one of {', '.join(get_args(sorts))}, not {sort!r}")
     if depth is not None and depth < 0:
         raise ViewError(f"depth must be 0 or more, not {depth}")
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from torchglass.analyse.parameters import Counts
 from torchglass.analyse.summary import Sort, SummaryReport, SummaryRow, summarize
-from torchglass.errors import ViewError
 from torchglass.records.json_data import to_json_data
 from torchglass.records.model import Model
 from torchglass.records.trace import CallRecord, Value
-from torchglass.results.report import Report, fraction, full_name
+from torchglass.results.report import Report, check_order, fraction, full_name
 from torchglass.results.run_report import RunNote
 from torchglass.tables.export import HtmlRow, tree_fragment, typed_shape
 from torchglass.tables.text import (
@@ -73,10 +72,7 @@ class Summary(Report):
         fold: bool = False,
         run: RunNote | None = None,
     ) -> None:
-        if sort is not None and sort not in get_args(Sort):
-            raise ViewError(f"sort must be one of {', '.join(get_args(Sort))}, not {sort!r}")
-        if depth is not None and depth < 0:
-            raise ViewError(f"depth must be 0 or more, not {depth}")
+        check_order(sort, depth, Sort)
         self.model = model
         self.calls = calls
         self.run = run

@@ -212,8 +212,7 @@ class Trace(Sequence[Op]):
             import pandas as pd
         except ImportError as error:
             raise ViewError(
-                "a data frame needs pandas: pip install 'torchglass[pandas]'; "
-                "to_dicts works without"
+                "a data frame needs pandas: pip install 'torchglass[pandas]', or use to_dicts"
             ) from error
         return pd.DataFrame(self.to_dicts()).set_index("index")
 

@@ -10,7 +10,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 from torchglass.analyse.graph.op_flow import (
@@ -69,7 +68,22 @@ def fold(
         raise ViewError(f"mode must be 'rolled' or 'unrolled', not {mode!r}")
     if depth is not None and depth != "auto" and depth < 1:
         raise ViewError(f"depth must be 1 or more, None for all levels, or 'auto', not {depth}")
-    at = partial(_fold, trace, model, mode, hide_views, fold_repeats, focus, show_buffers, flops)
+    flow = OpFlow(trace.ops, hide_views=hide_views, hide_buffers=not show_buffers)
+    shown = [op for op in trace.ops if op.id not in flow.hidden]
+
+    def at(level: int | None) -> Graph:
+        places = BoxPlacement(trace.calls, trace.ops, shown=shown, depth=level, focus=focus)
+        folder = _Folder(trace, model, mode, flow, places, flops or {})
+        if fold_repeats:
+            folder.fold_repeats(level)
+        folder.add_ops()
+        folder.add_links()
+        if show_buffers:
+            folder.add_buffers()
+        if trace.error:
+            folder.add_failure()
+        return folder.graph()
+
     return _closed_to_fit(at) if depth == "auto" else at(depth)
 
 
@@ -85,32 +99,6 @@ def _closed_to_fit(at: Callable[[int | None], Graph]) -> Graph:
         return whole
     info = dataclasses.replace(chosen.pass_info, closed_at=level)
     return dataclasses.replace(chosen, pass_info=info)
-
-
-def _fold(
-    trace: TraceRecord,
-    model: Model | None,
-    mode: Mode,
-    hide_views: bool,
-    fold_repeats: bool,
-    focus: str | None,
-    show_buffers: bool,
-    flops: Mapping[OpId, int] | None,
-    depth: int | None,
-) -> Graph:
-    flow = OpFlow(trace.ops, hide_views=hide_views, hide_buffers=not show_buffers)
-    shown = [op for op in trace.ops if op.id not in flow.hidden]
-    places = BoxPlacement(trace.calls, trace.ops, shown=shown, depth=depth, focus=focus)
-    folder = _Folder(trace, model, mode, flow, places, flops or {})
-    if fold_repeats:
-        folder.fold_repeats(depth)
-    folder.add_ops()
-    folder.add_links()
-    if show_buffers:
-        folder.add_buffers()
-    if trace.error:
-        folder.add_failure()
-    return folder.graph()
 
 
 @dataclass(slots=True)
