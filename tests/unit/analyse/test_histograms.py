@@ -131,7 +131,7 @@ def test_histograms_of_several_steps_are_rows_of_one_matrix() -> None:
 
 
 def test_a_finer_grid_than_that_of_the_counts_is_refused() -> None:
-    with pytest.raises(ValueError, match="no multiples"):
+    with pytest.raises(ValueError, match="do not fit into"):
         on_grid([histogram_of([0, 1], 3)], DyadicGrid(exponent=0, first=0, length=8))
 
 
