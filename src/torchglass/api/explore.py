@@ -114,7 +114,7 @@ def walk_through(
 
 
 def _refuse_doubtful(model: object, options: Collection[str]) -> None:
-    """Ask for other words where an option may have been meant for the model's forward."""
+    """Raise if an option may have been meant for the model's forward."""
     doubtful = sorted(set(options).intersection(_arguments(model)))
     if doubtful:
         raise TargetError(
@@ -144,7 +144,7 @@ def _open_page(reader: Reader) -> Server:
 
 
 def _picked() -> Path | None:
-    """The run or checkpoint of the current folder that the user picks."""
+    """The run or checkpoint in the current folder that the user selects."""
     from torchglass.targets.names import find_targets
     from torchglass.views.tui.windows import pick_file
 

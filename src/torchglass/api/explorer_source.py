@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from torchglass.analyse.model_diff import Comparison, compare
 from torchglass.analyse.nonfinite_cause import first_nan
 from torchglass.errors import CaptureError, TargetError
-from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
+from torchglass.records.calls import CallTensor, ForwardStats, Statistics, statistics_of
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model, join_path
 from torchglass.records.reader import Document
@@ -263,21 +263,8 @@ def _recorded_before(model: Any) -> Statistics:
     """What `record_torch_module_forward_stats` left on the modules."""
     from torchglass.classic.forward_stats import get_forward_stats
 
-    return Statistics(
-        modules=tuple(
-            ModuleStatistics(
-                path=path,
-                class_name="",
-                calls=tuple(calls),
-                totals=Totals(
-                    calls=calls[-1].number,
-                    total_ns=sum(call.total_ns for call in calls),
-                    self_ns=sum(call.self_ns for call in calls),
-                ),
-            )
-            for path, calls in get_forward_stats(model).items()
-        )
-    )
+    recorded = get_forward_stats(model).items()
+    return Statistics(modules=tuple(statistics_of(path, calls) for path, calls in recorded))
 
 
 @contextlib.contextmanager

@@ -60,23 +60,14 @@ def flops(
     from torchglass.capture.measure.flops import count
     from torchglass.results.flops import Flops
 
-    record, work = count(
-        model, inputs, kwargs, backward=backward, loss=loss, fake=fake, timed=timed
-    )
+    step: Any = {"backward": backward, "loss": loss}
+    record, work = count(model, inputs, kwargs, fake=fake, timed=timed, **step)
     if not timed:
         return Flops(record, work)
     from torchglass.capture.measure.profile import measure
 
-    measured = measure(
-        model,
-        inputs,
-        kwargs,
-        backward=backward,
-        loss=loss,
-        warmup=_WARMUP,
-        repeats=_REPEATS,
-        ops=False,
-    )
+    runs = {"warmup": _WARMUP, "repeats": _REPEATS}
+    measured = measure(model, inputs, kwargs, ops=False, **runs, **step)
     return Flops(record, work, measured.timing)
 
 
@@ -179,17 +170,8 @@ def memory(
 
     if optimizer is not None:
         _expect_optimizer(optimizer)
-    return Memory(
-        *measure(
-            model,
-            inputs,
-            kwargs,
-            backward=backward,
-            optimizer=optimizer,
-            loss=loss,
-            fake=fake,
-        )
-    )
+    step: Any = {"backward": backward, "optimizer": optimizer, "loss": loss}
+    return Memory(*measure(model, inputs, kwargs, fake=fake, **step))
 
 
 def _expect_optimizer(optimizer: Any) -> None:
@@ -256,15 +238,5 @@ def profile(
 
     expect_at_least(0, "warmup", warmup)
     expect_at_least(1, "repeats", repeats)
-    return Profile(
-        *measure(
-            model,
-            inputs,
-            kwargs,
-            backward=backward,
-            warmup=warmup,
-            repeats=repeats,
-            loss=loss,
-            ops=ops,
-        )
-    )
+    runs: Any = {"backward": backward, "warmup": warmup, "repeats": repeats, "loss": loss}
+    return Profile(*measure(model, inputs, kwargs, ops=ops, **runs))

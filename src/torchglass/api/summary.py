@@ -108,8 +108,8 @@ def _run_of(target: object) -> RunNote | None:
 
 
 def _unpacked(target: object) -> object:
-    """What a verb gave back, as the reader or the record that is in it."""
-    # The reading of runs takes longer to import than most models take to be summarised.
+    """The reader or record inside the result of a verb."""
+    # Importing the code for runs takes longer than summarizing most models.
     if not type(target).__module__.startswith("torchglass."):
         return target
     from torchglass.results.run import SavedRun

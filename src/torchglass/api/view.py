@@ -134,7 +134,7 @@ def view(
 
 
 class _Beside(TypedDict):
-    """What a page is told of its runs beside each other."""
+    """How the runs of a page are compared."""
 
     compared: Sequence[int]
     distances: Callable[[Reader, Reader], Mapping[str, float] | None]
@@ -147,7 +147,7 @@ def _in_notebook(notebook: bool | None) -> bool:
 def _distances(
     targets: Mapping[int, object], unsafe: bool, before: Reader, after: Reader
 ) -> Mapping[str, float] | None:
-    """How far the tensors of two targets lie apart; None where one has none, as a run has."""
+    """The distances of the tensors of two targets; None if one has no tensors, such as a run."""
     from torchglass.api.explorer_source import tensors_of_target
     from torchglass.capture.tensor.moments import distances
 
@@ -167,14 +167,15 @@ def _traced(target: object, inputs: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def _readers(target: object, *, unsafe: bool) -> list[Reader]:
-    """What a page reads of a target: of a folder of runs all of them."""
+    """The readers of a target; a folder of runs has several."""
     if runs := _runs_in(target):
-        return _opened(runs)
+        readers = [reader for run in runs if (reader := _open_or_warn(run)) is not None]
+        return readers or [open_reader(runs[0])]
     return [reader_of_result(target) or open_reader(target, unsafe=unsafe)]
 
 
 def _runs_in(target: object) -> list[Path]:
-    """The run files in a folder, the latest first; none where it is anything else."""
+    """The run files in a folder, latest first; [] for any other target."""
     if not _is_folder(target):
         return []
     return sorted(Path(target).rglob(f"*{RUN_SUFFIX}"), key=changed_at, reverse=True)
@@ -185,18 +186,12 @@ def _is_folder(target: object) -> TypeGuard[str | os.PathLike[str]]:
 
 
 def _awaits_runs(target: object) -> bool:
-    """Whether a target is a folder with neither a run nor a checkpoint: runs may come yet."""
+    """Whether a target is a folder without runs and checkpoints: runs may appear in it later."""
     return _is_folder(target) and not _runs_in(target) and not find_targets(Path(target))
 
 
-def _opened(runs: Sequence[Path]) -> list[Reader]:
-    """Readers of run files. One that cannot be read is left out, unless there is no other."""
-    readers = [reader for run in runs if (reader := _open_or_warn(run)) is not None]
-    return readers or [open_reader(runs[0])]
-
-
 def _find_more(targets: Sequence[object]) -> Callable[[], list[Reader]] | None:
-    """What gives the runs that have appeared in folders since; None where no target is one."""
+    """A function that opens the runs that appeared since; None if no target is a folder."""
     folders = [each for each in targets if _runs_in(each) or _awaits_runs(each)]
     if not folders:
         return None
@@ -205,7 +200,7 @@ def _find_more(targets: Sequence[object]) -> Callable[[], list[Reader]] | None:
     def find() -> list[Reader]:
         found = []
         for run in (run for folder in folders for run in _runs_in(folder) if run not in known):
-            # One that is just being made can be read at the next look.
+            # A run that is just being created can be read next time.
             with contextlib.suppress(StoreError):
                 found.append(open_reader(run))
                 known.add(run)

@@ -25,10 +25,10 @@ ModelHistory = Trace
 
 VisOpt = Literal["none", "rolled", "unrolled"]
 Attributes = Mapping[str, Any] | None
-"""Attributes of Graphviz, with values or with functions of the history and a part."""
+"""Graphviz attributes: values, or functions of the history and a node."""
 
 PICTURE_ENDINGS = ("bmp", "dot", "gif", "jpeg", "jpg", "pdf", "png", "ps", "svg", "tif", "tiff")
-"""Endings that TorchLens takes off the path of a picture, before its own is put there."""
+"""Endings that are removed from the path of a picture before its format is added."""
 
 _DIRECTIONS: dict[str, Direction] = {"bottomup": "up", "topdown": "down", "leftright": "right"}
 
@@ -267,7 +267,7 @@ def _seeded(seed: int) -> Iterator[None]:
 def _changing(
     device: str, postfunc: Callable[[torch.Tensor], torch.Tensor] | None, detach: bool
 ) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """What is done to each tensor that is saved."""
+    """The function applied to each saved tensor; None if there is nothing to do."""
     if device == "same" and postfunc is None and not detach:
         return None
 
@@ -282,7 +282,7 @@ def _changing(
 
 
 def _told_of(history: Trace, attributes: Attributes) -> dict[str, Any]:
-    """The attributes, with functions of the history and a part turned into such of the part."""
+    """Graphviz attributes, whose functions of history and node become functions of the node."""
     return {
         name: partial(value, history) if callable(value) else value
         for name, value in (attributes or {}).items()
@@ -290,7 +290,7 @@ def _told_of(history: Trace, attributes: Attributes) -> dict[str, Any]:
 
 
 def _picture_file(path: str, format: str) -> Path:
-    """Where a picture is written: a name such as "lr0.1" keeps its dots."""
+    """The path of a picture; a name such as "lr0.1" keeps its dots."""
     start = without_ending(path, "gv", format, *PICTURE_ENDINGS)
     return start.with_name(f"{start.name}.{format}")
 
@@ -302,7 +302,7 @@ def _direction(name: str) -> Direction:
 
 
 def _show(path: Path) -> None:
-    """Open a picture, where there is a screen to open it on."""
+    """Open a picture, if there is a screen."""
     import os
     import sys
     import webbrowser

@@ -103,7 +103,7 @@ def explain_error(error: Exception, words: Sequence[str]) -> None:
 
 
 def _advice(error: Exception, words: Sequence[str], *, debug: bool) -> str:
-    """What to do next, where the error itself does not say."""
+    """What to do next, if the error does not say it."""
     if isinstance(error, CycloptsError):
         return f" See torchglass {' '.join([*(error.command_chain or ()), '--help'])}."
     if debug or isinstance(error, TorchglassError) or _is_about_a_file(error):
@@ -141,7 +141,7 @@ def _came_out_of_a_forward(error: Exception) -> bool:
 
 
 def _describe(error: Exception) -> str:
-    """An exception of the user's code with its place, or of ours with a request to report it."""
+    """An exception of the user's code with its line, or of ours with a request to report it."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} at {error.filename}:{error.lineno}"
     if _is_about_a_file(error):

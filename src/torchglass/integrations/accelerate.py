@@ -17,8 +17,8 @@ from torchglass.integrations.trainers import numbers_in
 class TorchglassTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has no types
     """Watches a model from `accelerator.init_trackers` to `accelerator.end_training`.
 
-    It takes the options of `torchglass.watch`. What is given to `accelerator.log` is in the run,
-    too, at the step that the optimizer is in.
+    It takes the options of `torchglass.watch`. The run also has the values passed to
+    `accelerator.log`, at the current step of the optimizer.
     """
 
     name = "torchglass"
@@ -39,7 +39,6 @@ class TorchglassTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has
         return self._watcher
 
     def start(self) -> None:
-        """Start watching, when the trackers of the training start."""
         if self._watcher is None:
             self._watcher = tg.watch(self._model, **self._options)
 
@@ -47,12 +46,10 @@ class TorchglassTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has
         """Does nothing: a run stores its command line, but not hyperparameters."""
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **others: Any) -> None:
-        """Log the values that are numbers."""
         for name, number in numbers_in(values).items():
             self.tracker.log(name, number)
 
     def finish(self) -> None:
-        """Close the run."""
         if self._watcher is not None:
             self._watcher.close()
             self._watcher = None

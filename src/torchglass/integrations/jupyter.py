@@ -7,32 +7,18 @@ import os
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torchglass.records.reader import Reader
 from torchglass.store.file_reader import FileReader
 from torchglass.views.web.saved_page import render_page
 
 
-class Shell(Protocol):
-    """The IPython shell, as passed to an extension."""
+def install(shell: Any, explore: Callable[..., Any]) -> None:
+    """Add `%explore model`, `%explore model, inputs`, `%explore runs/a.glass` and `EMA` to IPython.
 
-    user_ns: dict[str, Any]
-
-    def register_magic_function(
-        self, function: Callable[[str], Any], *, magic_kind: str, magic_name: str
-    ) -> None:
-        """Register a function as a magic."""
-
-    def ev(self, expression: str) -> Any:
-        """The value of a user's expression."""
-
-
-def install(shell: Shell, explore: Callable[..., Any]) -> None:
-    """Add `%explore model`, `%explore model, inputs`, `%explore runs/a.glass` and `EMA` to a shell.
-
-    Without anything both explore what the last cell gave. Where that is not a model, it is the
-    model whose forward was recorded last, or else the one that was defined last.
+    Without arguments they explore the result of the last cell. If that is not a model, they
+    explore the model whose forward was recorded last, or else the model that was defined last.
     """
 
     def magic(line: str) -> Any:
@@ -41,8 +27,7 @@ def install(shell: Shell, explore: Callable[..., Any]) -> None:
             return explore(_last(shell.user_ns))
         if _is_file(expression, shell):
             return explore(shlex.split(expression)[0])
-        given = shell.ev(f"({expression},)")
-        return explore(*given)
+        return explore(*shell.ev(f"({expression},)"))
 
     magic.__doc__ = "Browse a model, a run or a checkpoint: %explore model[, inputs]"
     shell.register_magic_function(magic, magic_kind="line", magic_name="explore")
@@ -50,7 +35,7 @@ def install(shell: Shell, explore: Callable[..., Any]) -> None:
 
 
 def _last(names: Mapping[str, Any]) -> Any:
-    """The target to explore if none is named; None offers the files of the folder."""
+    """The target to explore if none is named; None lists the files of the folder."""
     last = names.get("_")
     # Checks classes: an instance would run the user's properties.
     is_value = isinstance(last, (int, float)) or hasattr(type(last), "requires_grad")
@@ -62,8 +47,8 @@ def _last(names: Mapping[str, Any]) -> Any:
     return next(reversed(recorded or models), None)
 
 
-def _is_file(expression: str, shell: Shell) -> bool:
-    """Whether a line names a file or a model in one, and not a user's variable."""
+def _is_file(expression: str, shell: Any) -> bool:
+    """Whether a line names a file or a model in one, and not a variable."""
     name = expression.partition(".")[0].partition("(")[0].partition(",")[0].strip()
     return name not in shell.user_ns and any(sign in expression for sign in "./:")
 

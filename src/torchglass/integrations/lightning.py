@@ -20,11 +20,11 @@ else:
 
 
 class TorchglassCallback(Callback):
-    """Watches what the trainer fits; takes the options of `torchglass.watch`.
+    """Watches the model that the trainer fits. Takes the options of `torchglass.watch`.
 
-    The number of a step is `trainer.global_step`. The loss and all that is logged with `self.log`
-    are in the run, too. With `resume="runs/mine.glass"` a training that is taken up again from a
-    checkpoint goes on in the same run.
+    Steps are numbered by `trainer.global_step`. The run also has the loss and everything that is
+    logged with `self.log`. With `resume="runs/mine.glass"`, a training that continues from a
+    checkpoint continues in the same run.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -33,14 +33,13 @@ class TorchglassCallback(Callback):
         self._seen: dict[str, Any] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start watching."""
         self._seen = {}
         self._followed.begin(pl_module)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Start a step, or continue it with gradient accumulation."""
+        # With gradient accumulation a step has several batches.
         if trainer.global_step != self._followed.number:
             self._loss = 0.0
         self._followed.begin_step(trainer.global_step)
@@ -53,7 +52,6 @@ class TorchglassCallback(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Log the loss of the step, and the values that it logged."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
             # Lightning divides each loss by the number of batches per step.
@@ -62,23 +60,19 @@ class TorchglassCallback(Callback):
         self._log_metrics(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the values of the epoch."""
         self._log_metrics(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the values of the validation."""
         if not trainer.sanity_checking:
             self._log_metrics(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Close the run."""
         self._log_metrics(trainer)
         self._followed.end()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Close the run after an exception."""
         self._followed.stop()
 
     def _log_metrics(self, trainer: Trainer) -> None:

@@ -25,7 +25,6 @@ class NamedFrame(NamedTuple):
 
     @classmethod
     def of(cls, frame: Frame, series: Mapping[SeriesId, Series]) -> NamedFrame:
-        """A frame with its series looked up."""
         points = [(series[each], point) for each, point in frame.points.items()]
         return cls(frame.step, frame.time_ns, points)
 

@@ -1,6 +1,6 @@
 """Shows a watched training in TensorBoard: `tg.watch(model, backend="tensorboard")`.
 
-Its events lie beside the run file, in a folder of the same name without ".glass".
+The events are written beside the run file, to a folder of the same name without ".glass".
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ class TensorBoardBackend(Backend):
         self._writer: SummaryWriter | None = None
 
     def begin(self, reader: Reader) -> None:
-        """Open the event file."""
         self._folder = _folder_of(reader)
         self._reader = reader
 
     def frame(self, frame: Frame, series: Mapping[SeriesId, Series]) -> None:
-        """Write the values of a step."""
         if self._writer is None:
             # A run that is resumed at an earlier step replaces what came after it.
             self._writer = SummaryWriter(
@@ -48,7 +46,6 @@ class TensorBoardBackend(Backend):
         _write(self._writer, NamedFrame.of(frame, series))
 
     def close(self) -> None:
-        """Write the remaining events."""
         self._reader.close()
         if self._writer is not None:
             self._writer.close()

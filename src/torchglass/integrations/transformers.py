@@ -11,12 +11,12 @@ from torchglass.integrations.trainers import Followed
 
 
 class TorchglassCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not checked
-    """Watches what the trainer trains; takes the options of `torchglass.watch`.
+    """Watches the model that the trainer trains. Takes the options of `torchglass.watch`.
 
-    The number of a step is `state.global_step`. All that the trainer logs is in the run, too. With
-    `resume="runs/mine.glass"` a training that is taken up again from a checkpoint goes on in the
-    same run. The trainer tells its callbacks of no exception: after one the run stays open until
-    the next training, the end of the program or `close`.
+    Steps are numbered by `state.global_step`. The run also has everything that the trainer logs.
+    With `resume="runs/mine.glass"`, a training that continues from a checkpoint continues in the
+    same run. The trainer does not report exceptions to callbacks: after one, the run stays open
+    until the next training, the end of the program, or `close`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -31,13 +31,12 @@ class TorchglassCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         model: nn.Module,
         **others: Any,
     ) -> None:
-        """Start watching."""
         self._followed.begin(model)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        """Start a step, which is counted when it is done."""
+        # The trainer counts a step when it is done.
         self._followed.begin_step(state.global_step + 1)
 
     def on_log(
@@ -48,13 +47,11 @@ class TorchglassCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         logs: dict[str, Any] | None = None,
         **others: Any,
     ) -> None:
-        """Log what the trainer logs, in training and in evaluation."""
         self._followed.log(logs or {})
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        """Close the run."""
         self._followed.end()
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
 """Shows a watched training in Weights & Biases: `tg.watch(model, backend="wandb")`.
 
-wandb keeps one row of values for each step of its own, and refuses a step lower than the last. So
-that steps stay those of the program, what was measured goes into the row of the program's next
-`wandb.log`: if the step's update is over by then, into the row of that very step. `torchglass/step`
-in it is the step of the training, over which charts are drawn. Of a program that logs nothing
-itself, the steps become rows when the training ends.
+wandb keeps one row of values per step of its own, and refuses a step lower than the last. To keep
+the program's step numbers, our values go into the row of the program's next `wandb.log`; if the
+optimizer has stepped by then, that is the row of the same step. `torchglass/step` in the row is the
+step of the training, which is the x axis of the charts. If the program logs nothing itself, the
+steps become rows when the training ends.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class WandbBackend(Backend):
         self._training = training
 
     def begin(self, reader: Reader) -> None:
-        """Start; a wandb run must be active."""
         self._reader = reader
         if wandb.run is None:
             raise ViewError(
@@ -99,7 +98,6 @@ class WandbBackend(Backend):
         self._is_open = True
 
     def frame(self, frame: Frame, series: Mapping[SeriesId, Series]) -> None:
-        """Log the values of a step."""
         if not self._is_open:
             return
         self._put(NamedFrame.of(frame, series))
@@ -110,7 +108,6 @@ class WandbBackend(Backend):
             self._page.start()
 
     def close(self) -> None:
-        """Log the rest, and the complete page."""
         if self._reader is None:
             return
         reader, self._reader = self._reader, None
@@ -251,11 +248,9 @@ class _FinishedReader:
         return getattr(self._reader, name)
 
     def finished(self) -> bool:
-        """True: wandb gets no more steps."""
         return True
 
     def status(self) -> RunStatus:
-        """Finished, as far as wandb is concerned."""
         return RunStatus("finished")
 
 

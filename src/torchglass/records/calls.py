@@ -27,11 +27,7 @@ class CallTensor:
     has_grad: bool = False
 
 
-_OF_SPEC: Mapping[str, Callable[[TensorSpec], Any]] = {
-    "shape": lambda spec: spec.shape,
-    "dtype": lambda spec: spec.dtype,
-    "device": lambda spec: spec.device,
-}
+_OF_SPEC = ("shape", "dtype", "device")
 _OF_STATS = ("min", "max", "mean", "std")
 _FLAT = (*_OF_SPEC, *_OF_STATS, "requires_grad", "has_grad", "memory_bytes")
 FLAT_NAMES = (*(f"in_{name}" for name in _FLAT), *(f"out_{name}" for name in _FLAT), "runtime")
@@ -99,11 +95,11 @@ class ForwardStats(Mapping[str, Any]):
 
 
 def _flat(measured: CallTensor, quantity: str) -> Any:
-    if quantity in _OF_SPEC:
-        return _OF_SPEC[quantity](measured.spec)
+    if quantity == "memory_bytes":
+        return measured.spec.bytes
     if quantity in _OF_STATS:
         return None if measured.stats is None else getattr(measured.stats, quantity)
-    return measured.spec.bytes if quantity == "memory_bytes" else getattr(measured, quantity)
+    return getattr(measured.spec if quantity in _OF_SPEC else measured, quantity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +139,18 @@ class ModuleStatistics(Sequence[ForwardStats]):
 
     def __len__(self) -> int:
         return len(self.calls)
+
+
+def statistics_of(
+    path: str, calls: Sequence[ForwardStats], class_name: str = ""
+) -> ModuleStatistics:
+    """All calls of one module with their totals."""
+    totals = Totals(
+        calls=calls[-1].number,
+        total_ns=sum(call.total_ns for call in calls),
+        self_ns=sum(call.self_ns for call in calls),
+    )
+    return ModuleStatistics(path=path, class_name=class_name, calls=tuple(calls), totals=totals)
 
 
 @dataclass(frozen=True, kw_only=True)

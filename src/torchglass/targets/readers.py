@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
-from torchglass.records.calls import CallTensor, ForwardStats, ModuleStatistics, Statistics, Totals
+from torchglass.records.calls import CallTensor, ForwardStats, Statistics, statistics_of
 from torchglass.records.model import Model
 from torchglass.records.reader import Document, Reader
 from torchglass.records.run import RunRecord
@@ -170,14 +170,7 @@ def _values_of(trace: Trace) -> list[Statistics]:
     return [
         Statistics(
             modules=tuple(
-                ModuleStatistics(
-                    path=path,
-                    class_name=class_name,
-                    calls=tuple(all_calls),
-                    totals=Totals(
-                        calls=len(all_calls), total_ns=sum(one.total_ns for one in all_calls)
-                    ),
-                )
+                statistics_of(path, all_calls, class_name)
                 for (path, class_name), all_calls in calls.items()
             )
         )
