@@ -70,6 +70,15 @@ def warn(message: str, at: tuple[str, int] | None = None) -> None:
         logging.getLogger("torchglass").warning(message)
 
 
+def error_line(error: BaseException) -> str:
+    """An exception in one line, whatever its own text does."""
+    try:
+        message = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - an error whose text raises is still an error with a type
+        message = ""
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
 class Fence:
     """Turns errors of ours into warnings, each one once, so that they never stop the user's run.
 

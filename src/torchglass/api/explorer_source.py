@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -289,6 +288,8 @@ def _compared(target: object, model: Model, against: object, unsafe: bool) -> Co
 
 def tensors_of_target(target: object, unsafe: bool) -> Mapping[str, Callable[[], torch.Tensor]]:
     """Functions that load the tensors of a target, by dotted name; a record has none."""
+    from torchglass.capture.tensor.description import constant
+
     if _is_checkpoint(target):
         from torchglass.capture.model.checkpoints import StoredTensors
 
@@ -309,8 +310,4 @@ def tensors_of_target(target: object, unsafe: bool) -> Mapping[str, Callable[[],
         }
     else:
         tensors = {}
-    return {name: partial(_itself, tensor) for name, tensor in tensors.items()}
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+    return {name: constant(tensor) for name, tensor in tensors.items()}

@@ -129,11 +129,7 @@ class _TruerKernels(LookingMode):  # type: ignore[no-untyped-call]
     """Lets fake kernels take what the real ones take, and give as much as they give."""
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Args = (),
-        kwargs: Kwargs | None = None,
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kernel = _KERNELS.get(str(func))
         return func(*args, **(kwargs or {})) if kernel is None else kernel(func, args, kwargs or {})

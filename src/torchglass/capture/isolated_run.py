@@ -279,9 +279,7 @@ def _without_optimizer_hooks(modules: Sequence[nn.Module]) -> Iterator[bool]:
 
 
 def _copy_with_shapes(
-    target: Any,
-    located: Sequence[LocatedModule],
-    arguments: tuple[Args, dict[str, Any]],
+    target: Any, located: Sequence[LocatedModule], arguments: tuple[Args, dict[str, Any]]
 ) -> Any:
     """A copy of a lazy model, with the shapes that a forward gives to it."""
     # torch can copy a parameter that has no shape yet, but not such a buffer.

@@ -61,7 +61,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
-from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
+from typing import Any, Generic, NamedTuple, TypeGuard, TypeVar
 
 import torch
 from torch import nn
@@ -84,36 +84,18 @@ from torchglass.errors import Fence
 from torchglass.records.model import join_path
 from torchglass.records.trace import CallId, CallRecord, Value
 
-AnyObserver = TypeVar("AnyObserver", bound="Observer")
+AnyObserver = TypeVar("AnyObserver", bound="ModuleStack[Any]")
 OpenCall = TypeVar("OpenCall")
 """What a kind of observer remembers of a running call; its `path` names stray modules below it."""
 
 _clock = time.perf_counter_ns
 
 
-class Observer(Protocol):
-    """What `nn.Module.__call__` needs of an observer; `ModuleStack` is its implementation."""
-
-    thread: int
-
-    def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> int:
-        """A call begins. Returns its depth, which `leave` is given."""
-
-    def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
-        """The call at a depth returned or raised."""
-
-    def missed(self, problem: Exception) -> None:
-        """An error came out of it; what it raised on purpose it raises again."""
-
-
 class ModuleStack(Generic[OpenCall]):
     """The base of all observers of module calls; see the top of this file."""
 
     def __init__(
-        self,
-        modules: Iterable[tuple[str, nn.Module]],
-        lost: str,
-        outside: OpenCall | None = None,
+        self, modules: Iterable[tuple[str, nn.Module]], lost: str, outside: OpenCall | None = None
     ) -> None:
         """`lost` says what the user goes without if this observer fails.
 
@@ -304,10 +286,10 @@ def intercept_calls() -> Iterator[None]:
 class _SeveralObservers:
     """Several observers of one thread, as one."""
 
-    def __init__(self, observers: tuple[Observer, ...]) -> None:
+    def __init__(self, observers: tuple[ModuleStack[Any], ...]) -> None:
         self.observers = observers
         self.thread = observers[0].thread
-        self._depths: list[list[tuple[Observer, int]]] = []
+        self._depths: list[list[tuple[ModuleStack[Any], int]]] = []
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> int:
         """A call begins, for each of them at its own depth."""
@@ -339,7 +321,8 @@ class _SeveralObservers:
 
 
 _lock = threading.RLock()
-_observers: dict[int, Observer] = {}
+_Shown = ModuleStack[Any] | _SeveralObservers
+_observers: dict[int, _Shown] = {}
 """Who is shown the calls of a thread, by the thread."""
 _original: Callable[..., Any] = nn.Module.__call__
 _is_torchs = True
@@ -394,21 +377,21 @@ def _uninstall(block: object) -> None:
                 module.__dict__["unpatched_nn_module_call"] = _original
 
 
-def add_observer(observer: Observer) -> None:
+def add_observer(observer: ModuleStack[Any]) -> None:
     """Show an observer the calls of its thread from now on, within `intercept_calls`."""
     with _lock:
         others = tuple(other for other in _observers_of(observer.thread) if other is not observer)
         _set_observers(observer.thread, (*others, observer))
 
 
-def remove_observer(observer: Observer) -> None:
+def remove_observer(observer: _Shown) -> None:
     """Show an observer nothing more."""
     with _lock:
         others = tuple(other for other in _observers_of(observer.thread) if other is not observer)
         _set_observers(observer.thread, others)
 
 
-def _give_up(observer: Observer, problem: Exception) -> None:
+def _give_up(observer: _Shown, problem: Exception) -> None:
     """An error came out of an observer: it is shown no more, and the user's call goes on.
 
     What an observer raises on purpose, its `missed` raises again.
@@ -418,21 +401,21 @@ def _give_up(observer: Observer, problem: Exception) -> None:
         remove_observer(observer)
 
 
-def _leave(observer: Observer, depth: int, output: Any, error: BaseException | None) -> None:
+def _leave(observer: _Shown, depth: int, output: Any, error: BaseException | None) -> None:
     try:
         observer.leave(depth, output, error)
     except Exception as problem:  # noqa: BLE001 - see _give_up
         _give_up(observer, problem)
 
 
-def _observers_of(thread: int) -> tuple[Observer, ...]:
+def _observers_of(thread: int) -> tuple[ModuleStack[Any], ...]:
     shown = _observers.get(thread)
     if shown is None:
         return ()
     return shown.observers if isinstance(shown, _SeveralObservers) else (shown,)
 
 
-def _set_observers(thread: int, observers: tuple[Observer, ...]) -> None:
+def _set_observers(thread: int, observers: tuple[ModuleStack[Any], ...]) -> None:
     if observers:
         _observers[thread] = observers[0] if len(observers) == 1 else _SeveralObservers(observers)
     else:

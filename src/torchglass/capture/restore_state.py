@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from torchglass.blocks import undo_reliably, uninterruptible
-from torchglass.capture.tensor.description import has_memory, version_of
+from torchglass.capture.tensor.description import PLAIN_CLASSES, has_memory, version_of
 from torchglass.capture.torch_internals import (
     DisableTorchFunction,
     ShardedParameters,
@@ -278,7 +278,7 @@ def _own_tensors(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str,
 def _mark(tensor: torch.Tensor) -> tuple[int, bytes]:
     """What is another one after a write: the version, and some values, as `.data` has its own."""
     version = version_of(tensor)
-    is_plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout is torch.strided
+    is_plain = type(tensor) in PLAIN_CLASSES and tensor.layout is torch.strided
     if not is_plain or tensor.is_meta or not tensor.numel() or not has_memory(tensor):
         return version, b""
     try:

@@ -48,7 +48,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.description import PLAIN_CLASSES, describe
 from torchglass.capture.tensor.histograms import Numbers, grids
 from torchglass.capture.tensor.memory_extent import view_of
 from torchglass.capture.tensor.moments import (
@@ -73,7 +73,6 @@ _SAMPLE = 4096
 _MOST_KINDS = 1 << 12
 _STRIDED = torch.strided
 _weak = weakref.ref
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _BATCHED_DTYPES = {
     *(torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.bool),
     *(torch.float64, torch.int64, torch.int32, torch.int16, torch.complex64),
@@ -235,7 +234,7 @@ class TensorReader(Generic[AnyReading]):
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether a tensor is plain memory without gaps."""
     return (
-        type(tensor) in _PLAIN
+        type(tensor) in PLAIN_CLASSES
         and not tensor.is_nested
         and tensor.layout is _STRIDED
         and tensor.is_contiguous()

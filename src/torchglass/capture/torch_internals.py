@@ -11,7 +11,7 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -161,12 +161,21 @@ def _dispatch(op: Any, mode: Any, *args: Any, **kwargs: Any) -> Any:
 COMPOSITE = DispatchKey.CompositeImplicitAutograd
 """The dispatch key of ops that are implemented in terms of others."""
 has_kernel: Callable[[str], bool] = _C._dispatch_has_kernel
-has_kernel_for: Callable[[str, Any], bool] = _C._dispatch_has_kernel_for_dispatch_key
 dispatch_key_of_device: Callable[[str], Any] = _C._dispatch_key_for_device
 
 
 with_dispatch_key: Callable[[Any], Callable[..., Any]] = operator.attrgetter("_op_dk")
 """Of an op, what runs it at a dispatch key, which is the first argument."""
+
+
+@lru_cache(maxsize=4096)
+def has_kernel_for(op: Any, key: Any) -> bool:
+    """Whether an op has a kernel of its own at a dispatch key."""
+    try:
+        return bool(_C._dispatch_has_kernel_for_dispatch_key(op.name(), key))
+    except RuntimeError:
+        # What asks a tensor for its size comes by as an op too, and no such op exists.
+        return False
 
 
 def first_overload(packet: OpOverloadPacket[..., Any]) -> OpOverload[..., Any]:

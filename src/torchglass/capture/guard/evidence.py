@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -19,11 +18,7 @@ from torchglass.analyse.nonfinite_cause import share_of_largest
 from torchglass.analyse.signatures import argument_name, signature
 from torchglass.capture.guard.tensor_health import Health
 from torchglass.capture.tensor.description import (
-    Args,
-    Kwargs,
-    NamedTensors,
     describe,
-    named_tensors,
 )
 from torchglass.capture.tensor.moments import measure
 from torchglass.capture.trace.op_mode import user_code
@@ -82,15 +77,6 @@ def tensor_names(model: nn.Module) -> TensorNames:
         {id(tensor): name for name, tensor in model.named_parameters(remove_duplicate=True)},
         {id(tensor): name for name, tensor in model.named_buffers(remove_duplicate=True)},
     )
-
-
-def input_names(module: nn.Module, args: Args, kwargs: Kwargs) -> NamedTensors:
-    """The tensors that a module was called with, under the names that its forward has for them."""
-    try:
-        bound = inspect.signature(module.forward).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        return named_tensors({**dict(enumerate(args)), **kwargs})
-    return named_tensors(dict(bound.arguments))
 
 
 class ShownTensor(NamedTuple):

@@ -14,12 +14,11 @@ from torchglass.capture.guard.evidence import (
     ShownTensor,
     TensorNames,
     arrival,
-    input_names,
     tensor_names,
 )
 from torchglass.capture.guard.op_dump import Dumper
 from torchglass.capture.guard.tensor_health import Health, KnownHealth, look_again
-from torchglass.capture.tensor.description import Args, Kwargs
+from torchglass.capture.tensor.description import Args, Kwargs, tensors_by_argument
 from torchglass.capture.torch_internals import current_backward, current_scale
 from torchglass.capture.watch.optimizers import find_optimizers
 from torchglass.errors import Fence, TorchglassError
@@ -224,7 +223,7 @@ class BadInputs:
 
     def _sources(self) -> Iterator[_Source]:
         if self.inputs is not None:
-            for name, tensor in input_names(*self.inputs):
+            for name, tensor in tensors_by_argument(*self.inputs):
                 yield _Source(f"input {name}", f"{{count}} came in with input {name}", tensor)
         for name, parameter in self._report.model.named_parameters():
             yield _Source(name, f"parameter {name} holds {{count}}", parameter)

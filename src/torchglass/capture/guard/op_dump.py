@@ -36,6 +36,7 @@ from torchglass.capture.guard.evidence import (
 from torchglass.capture.guard.tensor_health import look_again
 from torchglass.capture.restore_state import gradients_set, keeping_random_state
 from torchglass.capture.tensor.description import (
+    PLAIN_CLASSES,
     Args,
     Kwargs,
     iter_tensors,
@@ -61,11 +62,7 @@ from torchglass.records.findings import Finding, ReplayRecord
 from torchglass.records.json_data import from_json_data, to_json_data
 from torchglass.records.trace import OpId
 
-_NAMED = {
-    torch.dtype: "dtype",
-    torch.layout: "layout",
-    torch.memory_format: "memory_format",
-}
+_NAMED = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"}
 
 
 class NotWrittenError(CaptureError):
@@ -335,7 +332,7 @@ class Dumper:
             "finding": to_json_data(finding),
         }
         for tensor in sheet.tensors:
-            if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            if type(tensor) not in PLAIN_CLASSES:
                 raise NotWrittenError(f"an argument is a {type(tensor).__name__}")
         groups = {GIVEN: _keyed(enumerate(sheet.tensors)), GRADIENTS: _keyed(gradients.items())}
         path = self._next_path(finding)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchglass.capture.tensor.description import version_of
+from torchglass.capture.tensor.description import PLAIN_CLASSES, version_of
 from torchglass.capture.tensor.memory_extent import View, view_of
 from torchglass.capture.tensor.moments import measure
 
@@ -34,7 +34,6 @@ class Health(IntEnum):
 NEAR_SHARE = 0.5
 """From which share of the largest number on a value is near to it."""
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SUMMED = frozenset({torch.float32, torch.float64})
 _LIMITS = {dtype: NEAR_SHARE * torch.finfo(dtype).max for dtype in (torch.float16, torch.bfloat16)}
 
@@ -59,7 +58,7 @@ def is_surely_finite(tensor: torch.Tensor) -> bool:
 
 def look_again(tensor: torch.Tensor) -> Health:
     """The health of a tensor from elsewhere: it may be expanded, or its memory given back."""
-    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
+    if type(tensor) not in PLAIN_CLASSES or tensor.layout is not torch.strided or tensor.is_nested:
         return look(tensor)
     if not tensor.numel() or not tensor.untyped_storage().nbytes():
         return Health.FINE
@@ -77,7 +76,7 @@ def near_limit(dtype: torch.dtype) -> float | None:
 
 def _look(tensor: torch.Tensor) -> Health:
     try:
-        if type(tensor) in _PLAIN:
+        if type(tensor) in PLAIN_CLASSES:
             if tensor.dtype in _SUMMED:
                 # A sum may overflow where none of its terms has.
                 if math.isfinite(tensor.detach().sum().item()):

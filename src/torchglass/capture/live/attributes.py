@@ -191,15 +191,6 @@ def whole_text(thing: Any) -> str:
     return text if more <= 0 else f"{text[:_MOST]}\n… and {more:,} characters more"
 
 
-def raised(error: BaseException) -> str:
-    """An exception in one line, whatever its own text does."""
-    try:
-        message = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - an error whose text raises is still an error with a type
-        message = ""
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
 def _says_nothing(thing: object) -> bool:
     return type(thing).__repr__ is object.__repr__
 

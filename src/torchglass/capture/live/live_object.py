@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import count
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +25,12 @@ from torchglass.capture.live.attributes import (
     holdings,
     one_line,
     opens,
-    raised,
     whole_text,
 )
 from torchglass.capture.model.live_modules import module_parts, modules_in
 from torchglass.capture.restore_state import keeping_random_state
-from torchglass.capture.tensor.description import NamedTensors, describe
-from torchglass.errors import LookupFailedError
+from torchglass.capture.tensor.description import Load, NamedTensors, constant, describe
+from torchglass.errors import LookupFailedError, error_line
 from torchglass.records.attributes import (
     Attribute,
     AttributeId,
@@ -54,8 +52,6 @@ Recorded = Mapping[str, Mapping[str, torch.Tensor]]
 RecordedCalls = Mapping[tuple[str, int], Mapping[str, torch.Tensor]]
 """The same for a path and the number of a call there; those of a path in the order of calls."""
 
-Load = Callable[[], torch.Tensor]
-
 
 class _KnownObject(NamedTuple):
     """A thing that was described, and how it was reached."""
@@ -70,10 +66,7 @@ class LiveObject:
     """A model, or an object that holds some, with what one of its forwards left behind."""
 
     def __init__(
-        self,
-        target: object,
-        recorded: Recorded | None = None,
-        calls: RecordedCalls | None = None,
+        self, target: object, recorded: Recorded | None = None, calls: RecordedCalls | None = None
     ) -> None:
         """`recorded` are the tensors of the last call of each module, which `calls` has, too."""
         self._target = target
@@ -116,7 +109,7 @@ class LiveObject:
             with keeping_random_state():
                 value = known.held.value.__get__(known.owner, type(known.owner))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a property is foreign code
-            return Attribute(id=id, name=name, role="property", problem=raised(error))
+            return Attribute(id=id, name=name, role="property", problem=error_line(error))
         held = Held(name, "attribute", value)
         self._known[id] = known._replace(held=held)
         return self._describe(id, held, known.above)
@@ -173,10 +166,10 @@ class LiveObject:
         for path, module in modules_in(self._target):
             for name, tensor in module._parameters.items():
                 if tensor is not None and not _is_known(tensor, seen):
-                    yield path, name, "parameter", partial(_itself, tensor)
+                    yield path, name, "parameter", constant(tensor)
             for name, buffer in module._buffers.items():
                 if buffer is not None and not _is_known(buffer, seen):
-                    yield path, name, "buffer", partial(_itself, buffer)
+                    yield path, name, "buffer", constant(buffer)
 
     def _module_at(self, path: str) -> object:
         return _find(self._target, path)
@@ -242,7 +235,7 @@ def _describe(id: AttributeId, held: Held, above: tuple[int, ...]) -> Attribute:
     try:
         words, problem = one_line(value), ""
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a repr is foreign code
-        words, problem = Words(""), f"its repr raised {raised(error)}"
+        words, problem = Words(""), f"its repr raised {error_line(error)}"
     return Attribute(
         id=id,
         name=name,
@@ -271,10 +264,6 @@ def _is_known(tensor: torch.Tensor, seen: set[int]) -> bool:
     known = id(tensor) in seen or is_lazy(tensor) or tensor.is_meta
     seen.add(id(tensor))
     return known
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 _identity = id
@@ -386,13 +375,13 @@ class StoredObject(LiveObject):
     def _held_by(self, module: Module) -> Iterator[_Unread]:
         """What went through a module, what it holds, and the modules in it."""
         for name, role, tensor in super()._tensors_at(module.path):
-            yield _Unread(name, role, partial(_stored_tensor, tensor))
+            yield _Unread(name, role, constant(tensor))
         for slot in module.slots:
             load = self._load.get(join_path(module.path, slot.name))
             if load is not None:
                 yield _Unread(slot.name, "buffer" if slot.role == "buffer" else "parameter", load)
         for child in map(self._model.__getitem__, module.children):
-            yield _Unread(child.name, "module", partial(_stored_tensor, child))
+            yield _Unread(child.name, "module", constant(child))
 
     def _describe(self, id: AttributeId, held: Held, above: tuple[int, ...]) -> Attribute:
         module = held.value
@@ -406,10 +395,3 @@ class StoredObject(LiveObject):
             text=module.extra,
             opens=bool(module.slots or module.children),
         )
-
-
-T = TypeVar("T")
-
-
-def _stored_tensor(thing: T) -> T:
-    return thing

@@ -14,10 +14,10 @@ from torch.nn.parameter import is_lazy
 from torchglass.analyse.histograms import joined
 from torchglass.analyse.nonfinite_cause import not_finite_words
 from torchglass.capture.guard.tensor_health import Health, look_again
-from torchglass.capture.live.attributes import raised
 from torchglass.capture.tensor.description import describe
 from torchglass.capture.tensor.moments import measure
 from torchglass.capture.torch_internals import DisableTorchFunction
+from torchglass.errors import error_line
 from torchglass.records.attributes import Index, LinearHistogram, Progress, TensorFacts
 from torchglass.records.findings import Evidence, EvidenceRole, Finding
 from torchglass.records.model import join_path
@@ -168,7 +168,7 @@ def _unreadable(tensor: torch.Tensor) -> str:
             _for_numpy(tensor.detach()[(0,) * tensor.dim()]).cpu()
             return ""
     except Exception as error:  # noqa: BLE001 - a tensor class is foreign code
-        return raised(error)
+        return error_line(error)
 
 
 def _plane(tensor: torch.Tensor, index: Index) -> torch.Tensor:

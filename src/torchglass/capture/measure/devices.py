@@ -156,16 +156,6 @@ class StandingClock:
 _CPU = "cpu"
 
 
-class Meter(Protocol):
-    """Reads one allocator."""
-
-    def start(self) -> None:
-        """The run begins."""
-
-    def stop(self) -> AllocatorPeak | None:
-        """The run ended; None where the allocator could not be asked."""
-
-
 class CpuMeter:
     """The reports that torch's allocator for the CPU makes to a profiler."""
 
@@ -203,6 +193,10 @@ class DeviceMeter:
         return AllocatorPeak(device=self._device, peak_bytes=peak - self._before)
 
 
+Meter = CpuMeter | DeviceMeter
+"""Reads one allocator, from `start` to `stop`."""
+
+
 def meters_for(devices: Iterable[str]) -> list[Meter]:
     """A meter for each device whose allocator can be asked."""
     meters: list[Meter] = []
@@ -236,26 +230,6 @@ def _kernel(running: Sequence[str]) -> str:
     """The outermost kernel at work: inside of it are but its own parts."""
     kernels = (name for name in running if name.startswith("aten::"))
     return next(kernels, running[-1]).removeprefix("aten::")
-
-
-class Gauge(Protocol):
-    """Knows how much memory tensors take."""
-
-    @property
-    def total_bytes(self) -> int:
-        """What they take right now, from some amount on."""
-
-    def meet(self, tensors: Iterable[torch.Tensor | None]) -> None:
-        """Count tensors in that were made while nobody was watching."""
-
-    def watching(self) -> contextlib.AbstractContextManager[object]:
-        """A block of the model's forward."""
-
-
-def gauge_for(tensors: Iterable[torch.Tensor], clock: StandingClock) -> Gauge:
-    """The gauge for the devices that a model is on."""
-    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
-    return Allocator(devices) if devices else Storages(clock)
 
 
 class Allocator:
@@ -320,6 +294,16 @@ class Storages:
         self.total_bytes -= size
 
 
+Gauge = Allocator | Storages
+"""Knows how much memory tensors take, from some amount on."""
+
+
+def gauge_for(tensors: Iterable[torch.Tensor], clock: StandingClock) -> Gauge:
+    """The gauge for the devices that a model is on."""
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+    return Allocator(devices) if devices else Storages(clock)
+
+
 class _Watching(LookingMode):  # type: ignore[no-untyped-call]
     """Shows a gauge what every op makes."""
 
@@ -329,11 +313,7 @@ class _Watching(LookingMode):  # type: ignore[no-untyped-call]
         self._clock = clock
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Args = (),
-        kwargs: Kwargs | None = None,
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
         known: set[int] = set()

@@ -156,7 +156,7 @@ def rule_of(func: Any) -> Rule:
         nature="counted" if count else "free" if _is_free(func, namespace, name) else "uncounted",
         flops=count,
         moves=None if _is_view(func) else _part_bytes if name in _PARTLY_READ else _all_bytes,
-        opens=by_user is None and _has_parts(func),
+        opens=by_user is None and has_kernel_for(func, COMPOSITE),
     )
 
 
@@ -238,15 +238,6 @@ def _is_view(func: OpOverload) -> bool:
     schema = func._schema
     looks = any(a.alias_info and not a.alias_info.is_write for a in schema.arguments)
     return looks or not any("Tensor" in str(made.type) for made in schema.returns)
-
-
-@lru_cache(maxsize=4096)
-def _has_parts(func: OpOverload) -> bool:
-    try:
-        return bool(has_kernel_for(full_name(func), COMPOSITE))
-    except RuntimeError:
-        # What asks a tensor for its size comes by as an op too, and no such op exists.
-        return False
 
 
 def _all_bytes(args: Args, output: Any) -> int:

@@ -198,11 +198,7 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
         self._warned = False
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Args = (),
-        kwargs: Kwargs | None = None,
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
@@ -246,12 +242,7 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
         return output
 
     def _count(
-        self,
-        rule: Rule,
-        args: Args,
-        kwargs: Kwargs,
-        output: Any,
-        marks: tuple[Any, ...],
+        self, rule: Rule, args: Args, kwargs: Kwargs, output: Any, marks: tuple[Any, ...]
     ) -> None:
         flops: int | None = 0
         moved, nature = 0, rule.nature

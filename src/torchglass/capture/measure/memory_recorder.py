@@ -119,11 +119,7 @@ class _Counting(LookingMode):  # type: ignore[no-untyped-call]
     seen: _Holders = _Holders(0, 0)
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Args = (),
-        kwargs: Kwargs | None = None,
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         if func is _ADD and running_node() is not None:
             self.seen = _holders_of(args[0])

@@ -182,10 +182,7 @@ class ModuleTimer(ModuleStack[TimedCall]):
     """Has a stopwatch time the calls of the modules it is given, and of those that they make."""
 
     def __init__(
-        self,
-        watch: Stopwatch,
-        modules: Iterable[tuple[str, nn.Module]],
-        tag: Tag | None = None,
+        self, watch: Stopwatch, modules: Iterable[tuple[str, nn.Module]], tag: Tag | None = None
     ) -> None:
         super().__init__(modules, "the times of some modules were not recorded")
         self._watch = watch
@@ -225,11 +222,7 @@ class _OpTimer(TorchFunctionMode):
         self._thread = threading.get_ident()
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Args = (),
-        kwargs: Kwargs | None = None,
+        self, func: Callable[..., Any], types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if _is_compiling():

@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch.nn.parameter import is_lazy
 
-from torchglass.capture.tensor.description import describe, inner_tensors
+from torchglass.capture.tensor.description import COMPRESSED_INDICES, describe, inner_tensors
 from torchglass.capture.torch_internals import FakeTensor, storage_address
 from torchglass.records.measures import (
     BlockId,
@@ -29,9 +29,6 @@ from torchglass.records.measures import (
 from torchglass.records.tensors import TensorSpec
 
 K = TypeVar("K")
-
-_COMPRESSED_BY_ROW = (torch.sparse_csr, torch.sparse_bsr)
-_COMPRESSED_BY_COLUMN = (torch.sparse_csc, torch.sparse_bsc)
 
 
 def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -49,10 +46,9 @@ def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield tensor
     elif tensor.layout is torch.sparse_coo:
         yield from (tensor._indices(), tensor._values())
-    elif tensor.layout in _COMPRESSED_BY_ROW:
-        yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
-    elif tensor.layout in _COMPRESSED_BY_COLUMN:
-        yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+    elif tensor.layout in COMPRESSED_INDICES:
+        yield from (getattr(tensor, name)() for name in COMPRESSED_INDICES[tensor.layout])
+        yield tensor.values()
 
 
 def storage_key(storage: Any) -> int:

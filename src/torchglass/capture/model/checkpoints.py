@@ -39,7 +39,7 @@ from torchglass.capture.model.exported_programs import (
 )
 from torchglass.capture.model.live_modules import Identities, module_parts
 from torchglass.capture.model.structure import read_model
-from torchglass.capture.tensor.description import describe
+from torchglass.capture.tensor.description import Load, constant, describe
 from torchglass.errors import TargetError, UnsafeFileError
 from torchglass.records.model import FilePart, Model, TensorId
 from torchglass.records.tensors import TensorSpec
@@ -258,9 +258,6 @@ def _shards(index: Path) -> Sequence[Path]:
     return [index.with_name(name) for name in names]
 
 
-Load = Callable[[], torch.Tensor]
-
-
 class StoredTensors(Mapping[str, Load]):
     """How to load each tensor of a file, of several shards or of a folder, by its dotted name.
 
@@ -278,7 +275,7 @@ class StoredTensors(Mapping[str, Load]):
             return {}
         if files[0].suffix != ".safetensors":
             loaded = load_tensors(files, unsafe=self._unsafe)
-            return {name: partial(_itself, tensor) for name, tensor in loaded.items()}
+            return {name: constant(tensor) for name, tensor in loaded.items()}
         found: dict[str, Load] = {}
         for file in files:
             with safe_open(file, framework="pt") as opened:
@@ -294,10 +291,6 @@ class StoredTensors(Mapping[str, Load]):
 
     def __len__(self) -> int:
         return len(self._loads)
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 def _tensors_read(file: Path, name: str) -> torch.Tensor:

@@ -21,7 +21,12 @@ import torch
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
 
-from torchglass.capture.tensor.description import NamedTensors, inner_tensors
+from torchglass.capture.tensor.description import (
+    PLAIN_CLASSES,
+    NamedTensors,
+    inner_tensors,
+    stored_attributes,
+)
 from torchglass.capture.torch_internals import FakeTensor, script_type, storage_address
 from torchglass.records.model import Ancestor, ClassSource, TensorId, join_path
 
@@ -83,7 +88,7 @@ def _parts(thing: object) -> Iterator[tuple[str, Any]]:
         return _parts_of_method(thing)
     if isinstance(thing, functools.partial):
         return _parts_of_partial(thing)
-    return _attributes(thing)
+    return stored_attributes(thing)
 
 
 def _leads_to_module(thing: object) -> bool:
@@ -101,17 +106,6 @@ def _leads_to_module(thing: object) -> bool:
 def _items(group: Any) -> Iterator[tuple[str, Any]]:
     items = dict.items(group) if isinstance(group, dict) else enumerate(group)
     return ((str(name), part) for name, part in items)
-
-
-def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
-    with suppress(AttributeError):
-        yield from object.__getattribute__(thing, "__dict__").items()
-    for cls in type(thing).__mro__:
-        for name, member in vars(cls).items():
-            # Slots are the descriptors that Python makes; anyone else's could run code.
-            if type(member).__name__ == "member_descriptor" and name != "__dict__":
-                with suppress(AttributeError):
-                    yield name, member.__get__(thing)
 
 
 def _parts_of_method(method: MethodType) -> Iterator[tuple[str, Any]]:
@@ -238,7 +232,6 @@ def _code(value: object) -> CodeType | None:
 
 
 _NextId = Callable[[], TensorId]
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Identities:
@@ -265,7 +258,7 @@ class Identities:
 def _memory(tensor: torch.Tensor) -> Hashable:
     """A key that two tensors share when they begin at the same place and are of the same size."""
     try:
-        if type(tensor) in _PLAIN:
+        if type(tensor) in PLAIN_CLASSES:
             if address := tensor.data_ptr():
                 # One number of two, because a large model has many and numbers need no collecting.
                 return tensor.nbytes << 64 | address

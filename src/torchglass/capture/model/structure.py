@@ -32,7 +32,7 @@ from torchglass.capture.model.live_modules import (
 )
 from torchglass.capture.tensor.description import describe
 from torchglass.capture.torch_internals import HOOK_TABLES
-from torchglass.errors import TargetError
+from torchglass.errors import TargetError, error_line
 from torchglass.records.model import ClassSource, Model, Module, ModuleId, Slot
 
 P = ParamSpec("P")
@@ -189,7 +189,7 @@ class _StructureReader:
             else:
                 below = module_parts(thing)
         except Exception as error:  # noqa: BLE001 - one module that cannot be read is one row
-            problem = f"{doing}: {_one_line(error)}"
+            problem = f"{doing}: {error_line(error)}"
         module = _module(
             id=number,
             path=path,
@@ -256,14 +256,6 @@ class _StructureReader:
         for name, owner, tensor in packed_tensors(module):
             part = self._identities.of_part(owner, name)
             slots.append(_slot(name=name, role="packed", spec=describe(tensor), tensor=part))
-
-
-def _one_line(error: Exception) -> str:
-    try:
-        message = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - an error whose text raises is still an error with a type
-        message = ""
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _alias(number: ModuleId, place: _Place, first: Module) -> Module:

@@ -231,20 +231,17 @@ class NodeHooks:
     def begin(self, gradients: Gradients) -> None:
         """The node is about to run."""
         if self._recorder.is_active:
-            with self._recorder.fence:
-                self._recorder.begin(self, gradients)
+            self._recorder.begin(self, gradients)
 
     def end(self, made: Gradients, given: Gradients) -> None:
         """The node has run."""
         if self._recorder.is_active:
-            with self._recorder.fence:
-                self._recorder.end(self, made)
+            self._recorder.end(self, made)
 
     def look(self, gradients: Gradients) -> None:
         """A node that is not timed is about to run."""
         if self._recorder.is_active:
-            with self._recorder.fence:
-                self._recorder.look(self, gradients)
+            self._recorder.look(self, gradients)
 
 
 class ParameterHooks(NodeHooks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -183,9 +184,15 @@ def inspect_run(
         model, args, kwargs, backward=backward, loss=loss, gradients=gradients, compiled=True
     ) as run:
         warm = _run(run, times_only)
-        counter = _Counter(progress, 2 * sum(module.call_count for module in warm.modules))
-        timed = _run(run, times_only, counter.add)
-        seen = _run(run, usual, counter.add)
+        total, done = 2 * sum(module.call_count for module in warm.modules), itertools.count(1)
+
+        def report(call: ObservedCall) -> None:
+            number = next(done)
+            if progress is not None:
+                progress(number, max(total, number))
+
+        timed = _run(run, times_only, report)
+        seen = _run(run, usual, report)
     notes = list(seen.notes)
     if backward and not run.went_back:
         notes = [NO_BACKWARD]
@@ -193,9 +200,7 @@ def inspect_run(
 
 
 def _run(
-    run: IsolatedRun,
-    options: RecordOptions,
-    count: Callable[[ObservedCall], None] | None = None,
+    run: IsolatedRun, options: RecordOptions, count: Callable[[ObservedCall], None] | None = None
 ) -> InspectedModel:
     recorder = ModuleRecorder([modules_in(run.target)], options)
     recorder.call_ended = count
@@ -223,20 +228,6 @@ class _InspectionObserver(RunObserver):
         if name != "loss":
             kind = type(self._model).__name__
             self.seen = inspected_model(self._recorder, 0, self._model, kind)
-
-
-class _Counter:
-    """Counts calls, and reports the progress."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress = progress
-        self._total = total
-        self._done = 0
-
-    def add(self, call: ObservedCall) -> None:
-        self._done += 1
-        if self._progress is not None:
-            self._progress(self._done, max(self._total, self._done))
 
 
 def _with_times(seen: InspectedModel, timed: InspectedModel) -> InspectedModel:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import math
 import types
 import weakref
 from collections import UserDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -23,7 +24,8 @@ from torchglass.capture.torch_internals import (
 )
 from torchglass.records.tensors import TensorSpec
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
+"""The classes of tensors that override nothing."""
 _STRIDED = torch.strided
 _ELEMENTS_PER_BYTE = {torch.quint4x2: 2, torch.quint2x4: 4}
 COMPRESSED_INDICES = {
@@ -42,7 +44,7 @@ def describe(tensor: torch.Tensor) -> TensorSpec:
     its packed values, which has the right number of elements.
     """
     try:
-        if type(tensor) in _PLAIN and not tensor.is_nested:
+        if type(tensor) in PLAIN_CLASSES and not tensor.is_nested:
             if tensor.layout is _STRIDED and tensor.is_contiguous():
                 return _dense(tensor.shape, tensor.dtype, tensor.device)
             return _spec(tensor, tensor.shape, _bytes(tensor), _layout(tensor))
@@ -177,10 +179,13 @@ def _sample(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
+T = TypeVar("T")
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
 """What a module or an op is called with."""
 NamedTensors = Iterator[tuple[str, torch.Tensor]]
+Load = Callable[[], torch.Tensor]
+"""How to get at a tensor that may still be in a file."""
 Item = tuple[str, Any]
 
 _MOST_OBJECTS = 2000
@@ -193,6 +198,15 @@ _CLOSED = (nn.Module, torch.optim.Optimizer, types.ModuleType, type, weakref.Pro
 def tensors_of_call(args: Args, kwargs: Kwargs) -> NamedTensors:
     """The tensors among the arguments of a call: "0" is the first one, "mask" a named one."""
     return _tensors([*_numbered(args), *kwargs.items()])
+
+
+def tensors_by_argument(module: nn.Module, args: Args, kwargs: Kwargs) -> NamedTensors:
+    """The tensors that a module is called with, by the names that its forward has for them."""
+    try:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return named_tensors({**dict(enumerate(args)), **kwargs})
+    return named_tensors(dict(bound.arguments))
 
 
 def named_tensors(nest: Any) -> NamedTensors:
@@ -260,17 +274,17 @@ class _Objects:
             return []
         self._left -= 1
         stored: dict[int, Item] = {}
-        for name, value in _attributes(kind, item):
+        for name, value in stored_attributes(item):
             if type(value) not in _ATOMS:
                 stored.setdefault(id(value), (name, value))
         return list(stored.values())
 
 
-def _attributes(kind: type, item: Any) -> Iterator[Item]:
+def stored_attributes(item: Any) -> Iterator[Item]:
     """What is in an object's `__dict__` and slots; no property and no `__getattr__` is called."""
     with contextlib.suppress(AttributeError, TypeError):
         yield from dict.items(object.__getattribute__(item, "__dict__"))
-    for parent in kind.__mro__:
+    for parent in type(item).__mro__:
         for name, slot in parent.__dict__.items():
             if type(slot) is types.MemberDescriptorType and not name.startswith("__"):
                 # Nothing may be in it yet.
@@ -284,6 +298,11 @@ def _numbered(items: Iterable[Any]) -> list[Item]:
 
 def _join(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
+
+
+def constant(value: T) -> Callable[[], T]:
+    """A function that returns what is there already, as a `Load` does."""
+    return lambda: value
 
 
 def iter_tensors(nest: Any) -> Iterator[torch.Tensor]:

@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save, save_file
 
+from torchglass.capture.tensor.description import COMPRESSED_INDICES
 from torchglass.capture.torch_internals import DisableTorchFunction, FakeTensor, make_quantized
 from torchglass.errors import StoreError, warn
 from torchglass.records.trace import OpId
@@ -36,12 +37,6 @@ _CORRUPT = (
 )
 """What comes of a file that was damaged or made up."""
 _QUANTIZED = (torch.per_tensor_affine, torch.per_tensor_symmetric)
-_COMPRESSED = {
-    torch.sparse_csr: ("crow_indices", "col_indices"),
-    torch.sparse_csc: ("ccol_indices", "row_indices"),
-    torch.sparse_bsr: ("crow_indices", "col_indices"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices"),
-}
 
 
 def write_tensors(
@@ -200,8 +195,8 @@ class _Encoder:
             tensor = tensor.coalesce()
             parts = {"indices": tensor.indices(), "values": tensor.values()}
             return {"kind": "sparse_coo", "shape": shape, **self._entries(parts)}
-        if tensor.layout in _COMPRESSED:
-            names = (*_COMPRESSED[tensor.layout], "values")
+        if tensor.layout in COMPRESSED_INDICES:
+            names = (*COMPRESSED_INDICES[tensor.layout], "values")
             parts = {name: getattr(tensor, name)() for name in names}
             return {"kind": _name(tensor.layout), "shape": shape, **self._entries(parts)}
         if tensor.is_quantized and tensor.qscheme() in _QUANTIZED:
@@ -257,7 +252,7 @@ def _decoded(entry: Entry, parts: Any) -> torch.Tensor:
             check_invariants=True,
         )
     layout = getattr(torch, kind)
-    compressed, plain = (made[name] for name in _COMPRESSED[layout])
+    compressed, plain = (made[name] for name in COMPRESSED_INDICES[layout])
     return torch.sparse_compressed_tensor(
         compressed, plain, made["values"], entry["shape"], layout=layout, check_invariants=True
     )

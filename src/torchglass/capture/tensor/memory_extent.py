@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from torchglass.capture.tensor.description import NO_MEMORY
+from torchglass.capture.tensor.description import NO_MEMORY, PLAIN_CLASSES
 from torchglass.capture.torch_internals import storage_address
 
 _MOST_COMPARED = 1 << 22
@@ -173,10 +173,7 @@ def each_element_once(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return type(tensor) in _PLAIN and tensor.layout is torch.strided and not tensor.is_nested
-
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+    return type(tensor) in PLAIN_CLASSES and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _runs(dims: Iterable[tuple[int, int]], item: int) -> tuple[int, int, bool]:

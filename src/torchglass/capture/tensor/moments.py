@@ -7,7 +7,7 @@ Stats(count=4, min=1.0, max=3.0, mean=2.0, std=1.0, nan=1, inf=0)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
-from torchglass.capture.tensor.description import COMPRESSED_INDICES, inner_tensors
+from torchglass.capture.tensor.description import COMPRESSED_INDICES, Load, inner_tensors
 from torchglass.capture.torch_internals import DisableTorchFunction, FakeTensor
 from torchglass.capture.torch_modes import quietly
 from torchglass.records.tensors import Stats
@@ -375,8 +375,6 @@ def length(tensors: Iterable[torch.Tensor]) -> float:
             lengths += [stats.std * math.sqrt(finite - 1), stats.mean * math.sqrt(finite)]
     return math.hypot(*lengths)
 
-
-Load = Callable[[], torch.Tensor]
 
 _DISTANCES_CHUNK = 1 << 22
 """So many numbers are looked at together: two tensors that do not fit into memory twice."""

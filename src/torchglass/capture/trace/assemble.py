@@ -13,7 +13,11 @@ import torch
 from torch import nn
 
 from torchglass.blocks import collector_paused
-from torchglass.capture.tensor.description import named_tensors, tensors_of_call
+from torchglass.capture.tensor.description import (
+    named_tensors,
+    tensors_by_argument,
+    tensors_of_call,
+)
 from torchglass.capture.trace.op_mode import OpEvent
 from torchglass.capture.trace.pass_recorder import CallEnd, Event, PassRecorder, TracedCall
 from torchglass.capture.trace.producers import Located, OpLinker
@@ -221,7 +225,8 @@ class Assembly:
         self, number: int, call: TracedCall, inputs: Sequence[tuple[str, torch.Tensor]]
     ) -> bool:
         """Make ops of the tensors that the outermost call was given and that are new."""
-        names = _names_of_inputs(call)
+        by_name = tensors_by_argument(call.module, call.args, call.kwargs)
+        names = {id(tensor): name for name, tensor in by_name}
         held = False
         for result, (place, tensor) in enumerate(inputs):
             if self._linker.is_input(tensor):
@@ -347,12 +352,3 @@ def named(place: str, names: Sequence[str]) -> str:
     if not first.isdecimal() or int(first) >= len(names):
         return place
     return f"{names[int(first)]}{dot}{rest}"
-
-
-def _names_of_inputs(call: TracedCall) -> dict[int, str]:
-    """The addresses of a call's tensors by the names that forward gives them: "x", "pair.0"."""
-    try:
-        bound = inspect.signature(call.module.forward).bind(*call.args, **call.kwargs)
-    except (TypeError, ValueError):
-        return {}
-    return {id(tensor): address for address, tensor in named_tensors(dict(bound.arguments))}

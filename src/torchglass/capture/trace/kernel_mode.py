@@ -73,11 +73,7 @@ class KernelMode(LookingMode):  # type: ignore[no-untyped-call]
         self._homes = _Homes(listener)
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Args = (),
-        kwargs: Kwargs | None = None,
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
         try:
@@ -196,7 +192,7 @@ def _handling(func: Any) -> _KernelHandling:
         return _KernelHandling.RECORD
     if func._schema.name in _BATCH_NORMS:
         return _KernelHandling.MAY_UPDATE
-    if _has_kernel(func, COMPOSITE):
+    if has_kernel_for(func, COMPOSITE):
         return _KernelHandling.OPEN
     return _KernelHandling.RECORD_WRITE if func._schema.is_mutable else _KernelHandling.RECORD
 
@@ -218,15 +214,6 @@ def is_made_of_others(func: Any, args: Args, kwargs: Kwargs) -> bool:
         tensor.layout is torch.strided
         and not tensor.is_nested
         and not tensor.is_quantized
-        and not _has_kernel(func, dispatch_key_of_device(tensor.device.type))
+        and not has_kernel_for(func, dispatch_key_of_device(tensor.device.type))
         for tensor in iter_tensors((args, dict(kwargs)))
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def _has_kernel(func: Any, key: Any) -> bool:
-    try:
-        return has_kernel_for(func.name(), key)
-    except RuntimeError:
-        # What asks a tensor for its size comes by as an op too, and no such op exists.
-        return False

@@ -139,11 +139,7 @@ class OpMode(TorchFunctionMode):
         self._chains: dict[Chain, Chain] = {}
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Args = (),
-        kwargs: Kwargs | None = None,
+        self, func: Callable[..., Any], types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or _NO_KWARGS
         if _is_compiling():
@@ -190,11 +186,7 @@ class OpMode(TorchFunctionMode):
         return output
 
     def _written(
-        self,
-        func: Callable[..., Any],
-        handling: Handling,
-        args: Args,
-        kwargs: Kwargs,
+        self, func: Callable[..., Any], handling: Handling, args: Args, kwargs: Kwargs
     ) -> tuple[torch.Tensor, ...]:
         """What an op is about to change in place, of which the listener has been told."""
         written = written_by(func, handling, args, kwargs)

@@ -68,12 +68,7 @@ class TracedCall:
     )
 
     def __init__(
-        self,
-        module: nn.Module,
-        parent: TracedCall | None,
-        args: Args,
-        kwargs: Kwargs,
-        chain: Chain,
+        self, module: nn.Module, parent: TracedCall | None, args: Args, kwargs: Kwargs, chain: Chain
     ) -> None:
         self.module = module
         self.parent = parent

@@ -218,9 +218,7 @@ class Snapshots:
     """
 
     def __init__(
-        self,
-        events: Sequence[ProducesTensors],
-        held: Callable[[], Iterable[torch.Tensor]] = tuple,
+        self, events: Sequence[ProducesTensors], held: Callable[[], Iterable[torch.Tensor]] = tuple
     ) -> None:
         self._events = events
         self._held = held

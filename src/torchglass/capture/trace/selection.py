@@ -18,8 +18,6 @@ from torchglass.analyse.trace import Selection, TraceStructure, at_once, is_ever
 from torchglass.blocks import combined_blocks
 from torchglass.capture.module_calls import CALL_CODE
 from torchglass.capture.restore_state import (
-    keeping_modules,
-    keeping_random_state,
     leave_unchanged,
     running_uncompiled,
     telling_of_changes,
@@ -111,11 +109,7 @@ def capturing(
 
 
 def op_numbers(
-    model: nn.Module,
-    args: Args,
-    kwargs: Kwargs,
-    keys: Sequence[Key],
-    level: Level = "torch",
+    model: nn.Module, args: Args, kwargs: Kwargs, keys: Sequence[Key], level: Level = "torch"
 ) -> dict[Key, int]:
     """The numbers that the ops of these names have among all ops of a forward.
 
@@ -124,10 +118,8 @@ def op_numbers(
     if not keys:
         return {}
     with combined_blocks(
-        keeping_random_state(),
-        keeping_modules(model.modules(), {"_buffers": _clone}),
-        capturing(model, save=None, level=level),
-    ) as (_, _, capture):
+        leave_unchanged(model.modules()), capturing(model, save=None, level=level)
+    ) as (_, capture):
         model(*args, **kwargs)
     lookup = TraceStructure(capture.captured.trace).lookup
     return {key: _number(capture.captured, lookup.find(key), key) for key in keys}
@@ -152,10 +144,6 @@ def _only(save: Selection, captured: CapturedPass) -> CapturedPass:
 def _changed(change: Change, captured: CapturedPass) -> CapturedPass:
     tensors = {output: change(tensor) for output, tensor in captured.tensors.items()}
     return dataclasses.replace(captured, tensors=tensors)
-
-
-def _clone(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
 
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
