@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from torchglass.analyse.latency import attribute_time
-from torchglass.records.timing import Span, SpanKind, Timing
+from torchglass.records.measures import Span, SpanKind, Timing
 
 
 def span(

@@ -17,8 +17,8 @@ from itertools import pairwise
 from statistics import median
 from typing import TypeVar
 
+from torchglass.records.measures import ModuleKey, OpKey, RunTimes, Span, Stage, StageTime, Timing
 from torchglass.records.model import paths_above
-from torchglass.records.timing import ModuleKey, OpKey, RunTimes, Span, Stage, StageTime, Timing
 
 Key = TypeVar("Key")
 

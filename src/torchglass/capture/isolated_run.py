@@ -79,8 +79,8 @@ from torchglass.capture.torch_internals import (
 )
 from torchglass.capture.torch_modes import without_guards
 from torchglass.errors import CaptureError
+from torchglass.records.measures import Stage
 from torchglass.records.model import Model, Module, ModuleId
-from torchglass.records.timing import Stage
 
 # As a function that torch hands to modes it would hide from ours what a checkpoint runs again.
 _backward = without_guards(torch.autograd.backward)

@@ -10,9 +10,8 @@ from typing import Any
 from torchglass.analyse.flops import ModuleFlops, OpFlops, add_up
 from torchglass.analyse.latency import Latency, ModuleTime, latency
 from torchglass.records.json_data import to_json_data
-from torchglass.records.measures import FlopRecord
+from torchglass.records.measures import FlopRecord, Stage, Timing
 from torchglass.records.model import Model
-from torchglass.records.timing import Stage, Timing
 from torchglass.results.report import ModuleReport, RowsByPath, Sort, fraction, largest
 from torchglass.tables.text import Column, Fact, number_column
 from torchglass.views.formats import (

@@ -11,8 +11,8 @@ from typing import Any
 from torchglass.analyse.latency import Latency, ModuleTime, OpTime, Times, latency
 from torchglass.analyse.parameters import Counts, ModuleCounts, count
 from torchglass.errors import ViewError
+from torchglass.records.measures import Span, Stage, Timing
 from torchglass.records.model import Model, Module
-from torchglass.records.timing import Span, Stage, Timing
 from torchglass.records.trace import CallRecord, Value
 from torchglass.results.report import ModuleReport, RowsByPath, Sort, fraction, full_name, largest
 from torchglass.tables.export import File, written

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.timings import run, span
 from torchglass.analyse.latency import attribute_time
-from torchglass.records.timing import ModuleKey, OpKey, RunTimes, Span, Stage, StageTime
+from torchglass.records.measures import ModuleKey, OpKey, RunTimes, Span, Stage, StageTime
 
 
 def self_and_total(charges: RunTimes, stage: Stage) -> dict[str | None, tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchglass.analyse.flops import Amount, ModuleFlops
 from torchglass.analyse.latency import ModuleTime, Times
 from torchglass.analyse.memory import MemoryUse, ModuleMemory
-from torchglass.records.timing import StageTime
+from torchglass.records.measures import StageTime
 from torchglass.results.report import measures
 
 

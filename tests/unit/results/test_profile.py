@@ -10,7 +10,7 @@ from tests import make
 from tests.timings import run, timing
 from torchglass.analyse.latency import attribute_time
 from torchglass.errors import LookupFailedError, ViewError
-from torchglass.records.timing import Timing
+from torchglass.records.measures import Timing
 from torchglass.results.profile import Profile
 
 MODEL = make.model(

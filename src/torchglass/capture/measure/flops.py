@@ -35,9 +35,15 @@ from torchglass.capture.torch_internals import node_number, running_node
 from torchglass.capture.torch_modes import LookingMode, mode_on
 from torchglass.capture.trace.kernel_mode import is_made_of_others
 from torchglass.errors import CaptureError, warn
-from torchglass.records.measures import CallPath, FlopRecord, FlopStage, FlopStatus, OpFlopRecord
+from torchglass.records.measures import (
+    CallPath,
+    FlopRecord,
+    FlopStage,
+    FlopStatus,
+    OpFlopRecord,
+    Stage,
+)
 from torchglass.records.model import Model
-from torchglass.records.timing import Stage
 
 
 class CountedCall(NamedTuple):

@@ -29,9 +29,8 @@ from torchglass.capture.restore_state import retried_with_gradients
 from torchglass.capture.tensor.description import Args, Kwargs, lack_values, named_tensors
 from torchglass.capture.torch_internals import OPTIMIZER_HOOK_TABLES, tree_map_only
 from torchglass.errors import CaptureError
-from torchglass.records.measures import AllocatorPeak, Footprint
+from torchglass.records.measures import AllocatorPeak, Footprint, Stage
 from torchglass.records.model import Model
-from torchglass.records.timing import Stage
 from torchglass.records.trace import CallRecord
 
 OptimizerChoice = str | Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer]

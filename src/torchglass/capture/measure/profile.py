@@ -51,8 +51,8 @@ from torchglass.capture.torch_modes import (
     run_below,
     without_guards,
 )
+from torchglass.records.measures import RunTimes, Span, SpanKind, Stage, Timing
 from torchglass.records.model import Model
-from torchglass.records.timing import RunTimes, Span, SpanKind, Stage, Timing
 from torchglass.records.trace import CallRecord
 
 

@@ -29,8 +29,8 @@ from torchglass.capture.restore_state import retried_with_gradients
 from torchglass.capture.tensor.description import Args, Kwargs, describe
 from torchglass.errors import CaptureError
 from torchglass.records.calls import CallCost, InspectedCall, InspectedModel, InspectedModule
+from torchglass.records.measures import Stage
 from torchglass.records.model import Model, ModuleId
-from torchglass.records.timing import Stage
 
 _NOT_CALLED = "the model was not called while it was watched"
 _NO_BACKWARD = "no gradient came back while it was watched"

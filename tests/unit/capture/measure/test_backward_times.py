@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.sleepers import FakeClock, Sleeper
 from torchglass.capture.measure.profile import NodeTimer, Stopwatch, measure
-from torchglass.records.timing import RunTimes, Timing
+from torchglass.records.measures import RunTimes, Timing
 
 
 def timed(clock: FakeClock, model: nn.Module, **options: Any) -> Timing:

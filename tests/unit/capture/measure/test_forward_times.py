@@ -14,7 +14,7 @@ from tests.sleepers import FakeClock, Sleeper
 from torchglass.analyse.latency import attribute_time
 from torchglass.capture.measure.profile import ModuleTimer, Stopwatch, timing_ops
 from torchglass.capture.module_calls import observe_calls
-from torchglass.records.timing import ModuleKey, Span
+from torchglass.records.measures import ModuleKey, Span
 
 
 def spans_of(clock: FakeClock, model: nn.Module, *args: Any) -> tuple[Span, ...]:
