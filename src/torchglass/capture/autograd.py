@@ -90,12 +90,12 @@ class NodeCreators(Generic[Creator]):
         return node_count() > self._bounds[-1]
 
     def begin(self, creator: Creator | None) -> None:
-        """All nodes from here on are this creator's, until another begins."""
+        """The nodes created from here on are this creator's, until another one begins."""
         self._bounds.append(node_count())
         self._creators.append(creator)
 
     def created(self, creator: Creator) -> None:
-        """All nodes since the last call are this creator's."""
+        """The nodes created since the last call are this creator's."""
         made = node_count()
         if made > self._bounds[-1]:
             self._creators[-1] = creator
@@ -103,12 +103,11 @@ class NodeCreators(Generic[Creator]):
             self._creators.append(None)
 
     def find(self, number: int) -> Creator | None:
-        """Who created the node with a number; None if that is not known."""
+        """The creator of a node by its number; None if it is not known."""
         index = bisect_right(self._bounds, number) - 1
         return self._creators[index] if index >= 0 else None
 
     def of(self, node: Node) -> Creator | None:
-        """Who created a node."""
         return self.find(node_number(node))
 
 
@@ -158,7 +157,7 @@ class NewNodes:
         self._found: set[int] = set()
 
     def is_new(self, node: Node) -> bool:
-        """Whether a node was created since and was not found yet."""
+        """Whether a node was created since then and was not found yet."""
         number = node_number(node)
         return self._first <= number != UNNUMBERED and number not in self._found
 
@@ -206,7 +205,6 @@ class HookHandles:
         self._handles: list[Any] = []
 
     def add(self, *handles: Any) -> None:
-        """Remember hooks by what registering them returned."""
         self._handles += handles
 
     def around(
@@ -219,11 +217,10 @@ class HookHandles:
         self._handles += node.register_prehook(before), node.register_hook(after)
 
     def drop_freed(self) -> None:
-        """Forget the hooks whose node is gone, and which went with it."""
+        """Forget the hooks of nodes that no longer exist."""
         self._handles = [each for each in self._handles if each.hooks_dict_ref() is not None]
 
     def remove(self) -> None:
-        """Take all hooks off."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -259,7 +256,7 @@ class GradientHook:
         self._version = version
 
     def is_of(self, tensor: torch.Tensor, version: int) -> bool:
-        """Whether it waits for the gradient of a tensor as it is now."""
+        """Whether it waits for the gradient of a tensor in its current state."""
         return self._version == version and self._source == _source_of(tensor)
 
     def __call__(self, gradient: torch.Tensor | None) -> None:
@@ -291,7 +288,7 @@ def saved_tensors(node: Any) -> NamedTensors:
 
 @functools.lru_cache(maxsize=4096)
 def _saved_names(kind: type) -> tuple[str, ...]:
-    """The attributes under which nodes of a class give what they have saved."""
+    """The attributes that hold what nodes of a class have saved."""
     return tuple(
         name for name in dir(kind) if name.startswith(SAVED_PREFIX) or name == "saved_tensors"
     )

@@ -66,7 +66,7 @@ class Faking:
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor like this one but without numbers; one on "meta" becomes one on the CPU."""
+        """The fake of a tensor; one on "meta" becomes a fake on the CPU."""
         made = self._made.get(id(tensor))
         if made is None:
             # The original is kept, so that no other tensor gets its id.
@@ -75,7 +75,7 @@ class Faking:
 
     @uninterruptible
     def running(self) -> Iterator[None]:
-        """In this block no operation computes anything."""
+        """Compute nothing in this block."""
         _log.addFilter(_is_worth_telling)
         try:
             with self._mode, _TruerKernels():
@@ -136,7 +136,7 @@ class _TruerKernels(LookingMode):  # type: ignore[no-untyped-call]
 
 
 def _grouped_mm(func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
-    """The fake kernel knows bfloat16 only, the real one on the CPU also float32."""
+    """The fake kernel supports only bfloat16; the real one on the CPU also supports float32."""
     first, second, *others = args
     if first.dtype is torch.bfloat16:
         return func(*args, **kwargs)
@@ -145,7 +145,7 @@ def _grouped_mm(func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
 
 
 def _lstm(func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
-    """The fake kernel keeps no workspace for the backward, the real one much."""
+    """The fake kernel keeps no workspace for the backward; the real one keeps a large one."""
     *outputs, workspace = func(*args, **kwargs)
     given, *weights = args[:5]
     keeps = torch.is_grad_enabled() and args[-1]
@@ -172,7 +172,7 @@ def _lstm_workspace(
     options: tuple[Any, ...],
     dtype: torch.dtype,
 ) -> int:
-    """What the real kernel keeps for the backward of a few steps."""
+    """The workspace that the real kernel keeps for a few steps."""
     with disable_current_modes(), torch.enable_grad():
         tensors = [torch.zeros(shape, dtype=dtype) for shape in ((steps, *row), *shapes)]
         outputs = torch.ops.aten.mkldnn_rnn_layer.default(*tensors, *map(_listed, options))
@@ -194,7 +194,7 @@ MOST_LSTM_WEIGHTS = 1 << 26
 
 
 def _reason(error: Exception) -> str | None:
-    """Why a forward failed on fake tensors only; None where it would fail on real ones, too."""
+    """Why a forward failed on fake tensors; None if it would also fail on real ones."""
     if isinstance(error, UnsupportedOperatorException):
         return f"torch has no fake version of {error.func}"
     for kind, reason in _REASONS.items():
@@ -205,5 +205,5 @@ def _reason(error: Exception) -> str | None:
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
-    """Not what torch writes of each exception that it raises: the exception says it."""
+    """Whether to keep what torch logs; the exceptions that it raises say it themselves."""
     return "failed while attempting to run meta" not in str(record.msg)

@@ -97,7 +97,7 @@ class RunObserver:
     """Is told of the stages of a run; this one does nothing."""
 
     def stage(self, name: Stage) -> contextlib.AbstractContextManager[object]:
-        """A block that is put around a stage, and around nothing else."""
+        """A block that is put around one stage."""
         return contextlib.nullcontext()
 
     def before_backward(self, nodes: Sequence[Reached]) -> None:
@@ -112,7 +112,6 @@ class ForwardCalls(RunObserver):
 
     @uninterruptible
     def stage(self, name: Stage) -> Iterator[None]:
-        """Record a forward."""
         if name != "forward":
             yield
             return
@@ -155,12 +154,12 @@ class IsolatedRun:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """The parameters and buffers of the model, and the tensors among the inputs."""
+        """The parameters and buffers of the model, and the input tensors."""
         inputs = (tensor for _, tensor in tensors_of_call(*self.arguments))
         return [*tensors_of(self.located), *inputs]
 
     def read_model(self) -> Model:
-        """What the model is made of; a function without modules is made of nothing but itself."""
+        """The structure of the model; a function without modules is one module."""
         if self.modules:
             return read_model(self.target)
         kind = type(self.target).__name__
@@ -168,7 +167,7 @@ class IsolatedRun:
         return Model(name=getattr(self.target, "__name__", kind), modules=(root,))
 
     def run(self, *observers: RunObserver) -> None:
-        """Forward, loss and backward, each as a stage; what they raise passes through."""
+        """Run forward, loss and backward as stages; their exceptions pass through."""
         with self._restored() as (args, kwargs, kept):
             with _stage(observers, "forward"):
                 output = self.target(*args, **kwargs)
@@ -251,7 +250,6 @@ def _stage(observers: Sequence[RunObserver], name: Stage) -> Iterator[None]:
 
 @uninterruptible
 def _fake_tensors(run: IsolatedRun) -> Iterator[None]:
-    """Let a model and its inputs have tensors without values."""
     faking = run.faking = Faking(run.tensors, run.located)
     replace = {"_parameters": faking.fake, "_buffers": faking.fake}
     with keeping_modules(run.modules, replace), faking.running():
@@ -265,7 +263,7 @@ def _fake_tensors(run: IsolatedRun) -> Iterator[None]:
 
 @uninterruptible
 def _without_optimizer_hooks(modules: Sequence[nn.Module]) -> Iterator[bool]:
-    """Let no optimizer step that hangs on the backward; the block is told whether there is one."""
+    """Stop optimizers that step in the backward; yields whether there are any."""
     parameters = parameters_of(modules)
     optimizers = [hooks for p in parameters if (hooks := accumulated_gradient_hooks(p))]
     steps = [dict(hooks) for hooks in optimizers]
@@ -281,7 +279,7 @@ def _without_optimizer_hooks(modules: Sequence[nn.Module]) -> Iterator[bool]:
 def _copy_with_shapes(
     target: Any, located: Sequence[LocatedModule], arguments: tuple[Args, dict[str, Any]]
 ) -> Any:
-    """A copy of a lazy model, with the shapes that a forward gives to it."""
+    """A copy of a lazy model that has its shapes from a forward."""
     # torch can copy a parameter that has no shape yet, but not such a buffer.
     copies = {
         id(tensor): UninitializedBuffer(device=tensor.device, dtype=tensor.dtype)  # type: ignore[call-arg]
@@ -355,7 +353,6 @@ def _sums(place: str, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _copied(arguments: tuple[Args, dict[str, Any]]) -> Any:
-    """Arguments whose tensors are copies, so that a forward may change them."""
     return tree_map_only(torch.Tensor, _Copies().copy, arguments)
 
 
@@ -366,7 +363,6 @@ class _Copies:
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The copy of a tensor, with a gradient of its own if it has one."""
         if is_lazy(tensor):
             return tensor
         if id(tensor) not in self._made:
@@ -379,7 +375,7 @@ class _Copies:
 
 @uninterruptible
 def _without_garbage_collection() -> Iterator[None]:
-    """Let no garbage collection fall into a span that has nothing to do with it."""
+    """Keep garbage collections out of the measured spans."""
     if not gc.isenabled():
         yield
         return

@@ -83,7 +83,7 @@ def _from_sizes(
     *,
     fake: bool,
 ) -> Arguments:
-    """Inputs where the model is and of the dtype it computes in."""
+    """Inputs on the model's device and in its dtype."""
     device = torch.device("meta") if fake else next((t.device for t in tensors), None)
     dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), None)
     return arguments_from_sizes(

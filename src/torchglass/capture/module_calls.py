@@ -110,21 +110,20 @@ class ModuleStack(Generic[OpenCall]):
         self._fence = Fence(lost)
 
     def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> OpenCall | None:
-        """A call begins: what goes on the stack, None if it is not observed."""
+        """A call begins. Returns what goes on the stack; None if it is not observed."""
         raise NotImplementedError
 
     def end(self, call: OpenCall, output: Any, error: BaseException | None) -> None:
         """A call, which is no longer on the stack, returned or raised."""
 
     def abandon(self, call: OpenCall) -> None:
-        """A call never got to its own end, as when an interrupt came in between."""
+        """A call never ended, as after an interrupt."""
 
     def missed(self, problem: Exception) -> None:
-        """Warn of an error of ours, and go on."""
         self._fence.caught(problem)
 
     def locate(self, module: nn.Module) -> str | None:
-        """The path of a module; None for one that is not in the model and not called by it."""
+        """The path of a module; None if it is neither in the model nor called by it."""
         known = self._located.get(id(module))
         if known is not None:
             return known[0]
@@ -136,12 +135,12 @@ class ModuleStack(Generic[OpenCall]):
         return getattr(self.current, "path", None)
 
     def count(self, path: str) -> int:
-        """Count a call, and give its number."""
+        """Count a call; returns its number."""
         self._numbers[path] += 1
         return self._numbers[path]
 
     def is_recomputation(self) -> bool:
-        """Whether autograd runs what runs now, as it does when a checkpoint runs a part again."""
+        """Whether autograd runs this call, as activation checkpointing does."""
         return is_in_backward()
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> int:
@@ -205,7 +204,6 @@ class CallRecorder(ModuleStack[RecordedCall]):
         return self._failed[1] if self._failed and self._failed[0] == id(error) else None
 
     def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> RecordedCall | None:
-        """Describe the inputs of a call."""
         path = self.locate(module)
         if path is None:
             return None
@@ -221,7 +219,6 @@ class CallRecorder(ModuleStack[RecordedCall]):
         )
 
     def end(self, call: RecordedCall, output: Any, error: BaseException | None) -> None:
-        """Describe the outputs of a call; the innermost one that an error came from is noted."""
         end_ns = _clock()
         if error is not None and self.where_failed(error) is None:
             self._failed = id(error), call.path
@@ -245,7 +242,7 @@ class _Memories:
         self._count = 0
 
     def number(self, tensor: torch.Tensor) -> int | None:
-        """The number of a tensor's memory; None for a tensor without one, as sparse ones are."""
+        """The number of a tensor's memory; None for one without a storage, such as a sparse one."""
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
@@ -292,7 +289,6 @@ class _SeveralObservers:
         self._depths: list[list[tuple[ModuleStack[Any], int]]] = []
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> int:
-        """A call begins, for each of them at its own depth."""
         depths = []
         for one in self.observers:
             try:
@@ -303,7 +299,6 @@ class _SeveralObservers:
         return len(self._depths) - 1
 
     def leave(self, depth: int, output: Any = None, error: BaseException | None = None) -> None:
-        """The call at a depth returned or raised."""
         depths = self._depths[depth]
         del self._depths[depth:]
         meant: Exception | None = None
@@ -316,7 +311,7 @@ class _SeveralObservers:
             raise meant
 
     def missed(self, problem: Exception) -> None:
-        """Errors of ours stay inside, so this one was raised on purpose."""
+        """Only what was raised on purpose gets here."""
         raise problem
 
 
@@ -338,7 +333,7 @@ _tracing_state = tracing_state
 
 
 def _renew_lock() -> None:
-    """In a forked child nobody releases a lock that another thread of the parent held."""
+    """After a fork, nobody releases a lock that another thread of the parent held."""
     global _lock  # noqa: PLW0603 - see _install
     _lock = threading.RLock()
 
@@ -424,12 +419,12 @@ def _set_observers(thread: int, observers: tuple[ModuleStack[Any], ...]) -> None
 
 
 def _code() -> CodeType:
-    """What runs at a call: while nobody looks it is torch's own code, at torch's own cost."""
+    """The code that runs at a call: without observers it is torch's own."""
     return CALL_CODE if _observers or not _is_plain(_original) else _original.__code__
 
 
 def _is_plain(call: Callable[..., Any]) -> TypeGuard[FunctionType]:
-    """Whether a function is torch's own, and asks for nothing but what modules have."""
+    """Whether a function is torch's own, and uses only what modules have."""
     # What another has put in its place, or a later torch, may need globals that are not ours.
     return (
         isinstance(call, FunctionType)

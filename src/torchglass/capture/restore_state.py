@@ -162,7 +162,7 @@ class KeptGradients(contextlib.AbstractContextManager["KeptGradients"]):
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
 
     def keep(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Take the gradients of leaves off, so that a backward makes new ones."""
+        """Remove the gradients of leaves, so that a backward makes new ones."""
         for tensor in tensors:
             if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self._before:
                 self._before[id(tensor)] = tensor, tensor.grad
@@ -197,7 +197,6 @@ class _HeldState:
             ]
 
     def restore(self) -> None:
-        """Put back what was changed."""
         for generator, state in self._generators:
             generator.set_state(state)
         for container, before in self._containers:
@@ -209,7 +208,7 @@ class _HeldState:
 
 
 def _own_values(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, str, Any]]:
-    """What modules hold in attributes of their own, and in lists and dicts there, each once."""
+    """The tensors, generators and containers in modules' own attributes, each once."""
     seen: set[int] = set()
     for module in modules:
         attributes = object.__getattribute__(module, "__dict__")
@@ -229,7 +228,7 @@ def _own_values(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, str, 
 
 
 def _refill(container: Any, before: Any) -> None:
-    """Put into a container what was in it, if that is not in it any more."""
+    """Restore the contents of a container that were changed."""
     if isinstance(container, set):
         is_same = container == before
     else:
@@ -276,7 +275,7 @@ def _own_tensors(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str,
 
 
 def _mark(tensor: torch.Tensor) -> tuple[int, bytes]:
-    """What is another one after a write: the version, and some values, as `.data` has its own."""
+    """What a write changes: the version, and a sample, as `.data` has a version of its own."""
     version = version_of(tensor)
     is_plain = type(tensor) in PLAIN_CLASSES and tensor.layout is torch.strided
     if not is_plain or tensor.is_meta or not tensor.numel() or not has_memory(tensor):
@@ -332,7 +331,7 @@ def running_uncompiled() -> Iterator[None]:
 
 @uninterruptible
 def _compiling_parts_of_torch() -> Iterator[None]:
-    """Let torch compile its own: `torch.cond` loses its gradients where it is not compiled."""
+    """Let torch compile its own functions: uncompiled, `torch.cond` loses its gradients."""
     original = torch.compile
 
     def compile_with_stance(*args: Any, **kwargs: Any) -> Any:

@@ -127,18 +127,17 @@ class TensorBatch(Generic[AnyReading]):
 
     @property
     def bytes(self) -> int:
-        """The memory that it takes."""
         return self._matrix.nbytes
 
     def put(self, tensor: torch.Tensor, reading: AnyReading) -> bool:
-        """Copy the values of a tensor that has no gradient; whether the batch is full now."""
+        """Copy a tensor that has no gradient; returns whether the batch is full."""
         self._rows[-self._free].copy_(tensor)
         self._readings.append(reading)
         self._free -= 1
         return not self._free
 
     def take(self) -> tuple[torch.Tensor, list[AnyReading]]:
-        """The rows, good until more is put here, and the reading of each of them."""
+        """The rows, valid until the next `put`, and their readings."""
         readings, self._readings = self._readings, []
         self._free = len(self._rows)
         return self._matrix[: len(readings)], readings
@@ -148,7 +147,7 @@ class TensorReader(Generic[AnyReading]):
     """What both readers have in common: known tensors and batches of small ones."""
 
     def __init__(self, *, batch_bytes: int) -> None:
-        """`batch_bytes` are measured together at most: as much as stays in the caches."""
+        """At most `batch_bytes` are measured together: as much as stays in the caches."""
         self._batch_bytes = batch_bytes
         self._known: dict[int, tuple[Identity, int, AnyReading]] = {}
         """By the id of the tensor: its identity, its version and its reading."""
@@ -175,7 +174,7 @@ class TensorReader(Generic[AnyReading]):
         return kind
 
     def _recall(self, tensor: torch.Tensor, identity: Identity) -> AnyReading | None:
-        """The reading of a tensor that has not changed since."""
+        """The reading of a tensor that has not changed."""
         known = self._known.get(id(tensor))
         if (
             known is not None
@@ -271,7 +270,6 @@ class StatisticsReading(Reading):
         self.copy: torch.Tensor | None = None
 
     def record(self, place: str) -> CallTensor:
-        """The same as plain data."""
         return CallTensor(
             place=place,
             spec=self.spec,
@@ -292,11 +290,9 @@ class StatisticsReader(TensorReader[StatisticsReading]):
 
     @property
     def left_out(self) -> int:
-        """How many tensors the budget had no room for."""
         return self._copies.left_out
 
     def read(self, tensor: torch.Tensor) -> StatisticsReading:
-        """What a tensor is right now."""
         kind = self._kind_of(tensor)
         identity = _identity_of(tensor, kind)
         known = self._recall(tensor, identity)
@@ -319,7 +315,6 @@ class StatisticsReader(TensorReader[StatisticsReading]):
         return reading
 
     def finish(self) -> None:
-        """Work out all statistics that were put off."""
         self._measure_batches()
 
     def _new(self, tensor: torch.Tensor, kind: TensorKind | None) -> StatisticsReading:
@@ -362,7 +357,7 @@ class _TensorCopies:
         self.left_out = 0
 
     def take(self, tensor: torch.Tensor, reading: StatisticsReading) -> None:
-        """Keep a copy with the reading of a tensor, if the budget has room for it."""
+        """Keep a copy of a tensor, if the budget has room for it."""
         size = tensor.numel() * tensor.element_size()
         if size > self.budget:
             self.left_out += 1
@@ -384,7 +379,7 @@ def _has_grad(tensor: torch.Tensor) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def _sample_stride(elements: int) -> int:
-    """The distance between the values of a sample, so that no dimension is left out."""
+    """The distance between the values of a sample, such that no dimension is left out."""
     stride = -(-elements // _SAMPLE)
     # If it shared a factor with a dimension, it would always meet the same columns.
     while math.gcd(stride, elements) > 1:
@@ -441,7 +436,7 @@ class HistogramReader(TensorReader[HistogramReading]):
         self._sampled: list[_SampledRows] = []
 
     def read(self, tensor: torch.Tensor) -> HistogramReading | None:
-        """What a tensor is right now; None for one without values."""
+        """The reading of a tensor; None for one without values."""
         kind = self._kind_of(tensor)
         identity = _identity_of(tensor, kind)
         known = self._recall(tensor, identity)
@@ -452,7 +447,7 @@ class HistogramReader(TensorReader[HistogramReading]):
         return known
 
     def read_once(self, tensor: torch.Tensor, *, norms: bool = False) -> HistogramReading | None:
-        """The same for a tensor that will not be met again, such as a gradient."""
+        """The same for a tensor that is not met again, such as a gradient."""
         return self._new(tensor, self._kind_of(tensor), norms=norms)
 
     def _new(
@@ -528,7 +523,7 @@ class HistogramReader(TensorReader[HistogramReading]):
 
 
 def _portions(blocks: Iterable[_SampledRows]) -> Iterator[list[_SampledRows]]:
-    """As many blocks at a time as stay in a core's cache while they are worked on."""
+    """As many blocks at a time as stay in a core's cache."""
     portion: list[_SampledRows] = []
     size = 0
     for block in blocks:
@@ -564,7 +559,7 @@ def _make_histograms(blocks: list[_SampledRows], bins: int) -> None:
 
 @lru_cache(maxsize=1 << 12)
 def _sample_positions(count: int, wanted: int) -> torch.Tensor:
-    """The positions of a sample: a random one in each of equal stretches, for a size the same."""
+    """The positions of a sample: a random one in each of equal stretches, fixed for a size."""
     within = np.random.default_rng(count).random(wanted)
     places = ((np.arange(wanted) + within) * (count / wanted)).astype(np.int64)
     return torch.from_numpy(np.minimum(places, count - 1))

@@ -277,7 +277,6 @@ class ShardedParameters:
         ]
 
     def restore(self) -> None:
-        """Shard or gather the weights as before."""
         for state, training_state, root in self._states:
             state._training_state = training_state
             state._state_ctx.iter_forward_root = root
@@ -291,7 +290,7 @@ class ShardedParameters:
 
 
 def _fsdp_state(module: nn.Module) -> Any:
-    """The state that `fully_shard` keeps of a module; None of one that is not sharded."""
+    """The state that `fully_shard` keeps for a module; None if it is not sharded."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is None or not isinstance(module, getattr(fsdp, "FSDPModule", ())):
         return None
@@ -299,7 +298,7 @@ def _fsdp_state(module: nn.Module) -> Any:
 
 
 def _fsdp_groups(state: Any) -> list[Any]:
-    """The groups of weights that are gathered together; earlier versions of torch have one."""
+    """The groups of weights that are gathered together; older versions of torch have one."""
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is None:
         groups = [state._fsdp_param_group] if state._fsdp_param_group is not None else []

@@ -161,7 +161,7 @@ def _stand_in(function: Callable[[Iterable[Any]], bool]) -> None:
 
 
 def _of_arguments(arguments: Iterable[Any]) -> bool:
-    """Whether the arguments, or a mode that is not ours, want to see the call."""
+    """Whether the arguments, or a mode that is not ours, override the call."""
     arguments = tuple(arguments)
     if function_mode_count() > _ours[threading.get_ident()]:
         return _original(arguments)
@@ -349,7 +349,7 @@ def written_by(
 
 
 def _schema(func: OpOverload[..., Any] | OpOverloadPacket[..., Any]) -> Any:
-    """What an op declares; of several overloads the first, as all of them write or none does."""
+    """The schema of an op; of several overloads the first, as all of them write or none does."""
     if isinstance(func, OpOverloadPacket):
         func = first_overload(func)
     return func._schema

@@ -62,23 +62,23 @@ class BackwardCheck:
 
     @property
     def has_new(self) -> bool:
-        """Whether nodes were made since the last claim."""
+        """Whether nodes were created since the last claim."""
         return node_count() != self._made
 
     def is_open(self, output: Any) -> bool:
-        """Whether a result has a node that nobody has claimed, as those of a Function begin."""
+        """Whether a result has a node that nobody claimed, as after an autograd Function."""
         # Our own mode is on here: asked through it, a tensor takes ten times as long to answer.
         with DisableTorchFunction():
             nodes = [tensor.grad_fn for tensor in iter_tensors(output)]
         return any(node is not None and self._nodes.is_new(node) for node in nodes)
 
     def begin(self) -> None:
-        """Leave all nodes that there are to those who have claimed them."""
+        """Claim only nodes that are created from here on."""
         self._made = node_count()
         self._nodes = NewNodes()
 
     def claim(self, output: Any, location: OpLocation, kept: OpArguments | None = None) -> None:
-        """Hook the new nodes that a result goes back to."""
+        """Hook the new nodes behind a result."""
         claim = NodeOwner(location, kept)
         if kept is not None:
             claim.results = {
@@ -91,11 +91,10 @@ class BackwardCheck:
         self._made = node_count()
 
     def end(self) -> None:
-        """Look at nothing more: the hooks that graphs still have do nothing."""
+        """Ignore the hooks that are still on graphs."""
         self._is_active = False
 
     def _after(self, claim: NodeOwner, made: Gradients, given: Gradients) -> None:
-        """A node has run."""
         if not self._is_active:
             return
         try:
@@ -128,7 +127,7 @@ class BackwardCheck:
         return None if was_spoiled or before is Health.NEAR else self._arrival(claim, given, before)
 
     def _spoil(self, health: Health) -> bool:
-        """Note what a node made; whether this very backward had made something like it before."""
+        """Note that a node produced bad values; returns whether this backward already had some."""
         task = current_backward()
         if task != self._task:
             self._task, self._spoiled = task, False
@@ -137,7 +136,7 @@ class BackwardCheck:
         return before
 
     def _arrival(self, claim: NodeOwner, given: Gradients, health: Health) -> Finding | None:
-        """A gradient that no node has spoiled: it began so, or several were too large together."""
+        """A bad gradient that no node produced: the first one was bad, or a sum overflowed."""
         if not self._report.is_news(health, claim.location._replace(source=None)):
             return None
         what = "{count} came with the gradient that backward began with, or from a sum of gradients"
@@ -171,7 +170,7 @@ class BackwardCheck:
 
 
 def _own_claim(node: Any, claim: NodeOwner) -> NodeOwner:
-    """A user's autograd Function goes by its own name: no op was seen that made its node."""
+    """Name an autograd Function by its class: no op was seen that created its node."""
     if not is_user_function(node):
         return claim
     return NodeOwner(claim.location._replace(op=type(node).__name__.removesuffix("Backward")))
@@ -187,11 +186,11 @@ def _take_gradients(claim: NodeOwner, given: Gradients) -> None:
 
 
 def _parameter(node: Any, culprit: int, held: TensorNames) -> str:
-    """The name of the parameter that a gradient of a node goes to, if it goes to one."""
+    """The name of the parameter that receives a gradient of a node, if one does."""
     after = node.next_functions[culprit][0] if node is not None else None
     return held.parameters.get(id(getattr(after, "variable", None)), "")
 
 
 def _saved(node: Any) -> NamedTensors:
-    """What a node of torch's own kept of the forward, as far as it can be read."""
+    """What a built-in node saved in the forward, as far as it can be read."""
     return iter(()) if is_user_function(node) else saved_tensors(node)

@@ -239,7 +239,7 @@ class ResultKind(Enum):
 
 
 def _words(text: str) -> frozenset[str]:
-    """The words of a text, but for the lines that begin with #."""
+    """The words of a text without its comment lines."""
     lines = (line for line in text.splitlines() if not line.strip().startswith("#"))
     return frozenset(" ".join(lines).split())
 

@@ -67,11 +67,10 @@ class FindingReport:
 
     @property
     def held(self) -> TensorNames:
-        """The names of the model's parameters and buffers."""
         return tensor_names(self.model)
 
     def add(self, finding: Finding) -> None:
-        """Hand on a finding, which may raise."""
+        """Report a finding; the report may raise."""
         try:
             self._on_finding(finding)
         except TorchglassError as error:
@@ -99,7 +98,7 @@ class FindingReport:
         return self._unchecked is not None
 
     def gradients_used(self, *, are_finite: bool) -> None:
-        """An optimizer is about to step with these gradients, so no scaler has held it back."""
+        """An optimizer is about to use the gradients, so no scaler has skipped its step."""
         finding, self._unchecked = self._unchecked, None
         if finding is not None and not are_finite:
             self.add(finding)
@@ -107,7 +106,7 @@ class FindingReport:
             discard(finding)
 
     def scalers(self) -> list[Any]:
-        """The gradient scalers of this process that have scaled the loss, as one of its factors."""
+        """The gradient scalers whose scale the loss was multiplied by."""
         if not self.factors:
             return []
         found = [scaler for scaler in self._scalers if self._has_scaled(scaler)]
@@ -124,18 +123,18 @@ class FindingReport:
         )
 
     def take_back(self) -> News | None:
-        """What was news just now is not told yet, and may never be; None if it is told again."""
+        """Forget that the latest news was reported; returns it, or None if it was not new."""
         if self._latest is not None:
             self._told.discard(self._latest)
         return self._latest
 
     def tell(self, news: News | None) -> None:
-        """What was taken back is told after all."""
+        """Note that what was taken back is reported after all."""
         if news is not None:
             self._told.add(news)
 
     def is_news(self, health: Health, location: OpLocation) -> bool:
-        """Whether something is to be reported, which from then on it has been."""
+        """Whether something is to be reported; from now on it counts as reported."""
         if location.op in self._allow or (location.path and location.path in self._allow):
             return False
         self.met += health is not Health.NEAR
@@ -185,7 +184,7 @@ class BadInputs:
         """What the outermost call that is running was called with."""
 
     def are_behind(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor with Inf was there before, and is not a mask: no op is to blame then."""
+        """Whether a tensor with Inf existed before any op, and is not a mask."""
         known = self._known.recall(tensor)
         if known is not None and self._known.maker(tensor) not in self._names:
             return False
@@ -193,7 +192,7 @@ class BadInputs:
         return _is_trained(source.tensor) or not _looks_like_a_mask(source.tensor, Health.INF)
 
     def find(self, ill: Iterable[torch.Tensor], location: OpLocation) -> Finding | None:
-        """The finding that one of these tensors brought it along, if no op is known to have."""
+        """The finding that one of these tensors was bad before any op used it."""
         for tensor in ill:
             if self._known.recall(tensor) is not None:
                 continue
@@ -211,7 +210,7 @@ class BadInputs:
         return None
 
     def _source_of(self, tensor: torch.Tensor, health: Health) -> _Source:
-        """The tensor itself, or what it was moved out of by ops that are not looked at."""
+        """The tensor itself, or the one that it was copied or viewed from."""
         sources = list(self._sources())
         for source in sources:
             if source.tensor is tensor:
@@ -232,10 +231,10 @@ class BadInputs:
 
 
 def _is_trained(tensor: torch.Tensor) -> bool:
-    """Whether it is a weight; a parameter that is not trained may be a mask."""
+    """Whether it is a trained weight: a frozen parameter may be a mask."""
     return isinstance(tensor, nn.Parameter) and tensor.requires_grad
 
 
 def _looks_like_a_mask(tensor: torch.Tensor, health: Health) -> bool:
-    """Whether there is no NaN, and of Inf only the negative one."""
+    """Whether it has −Inf, but neither NaN nor +Inf."""
     return health is Health.INF and not bool(torch.isposinf(tensor.detach()).any())

@@ -106,7 +106,7 @@ def is_held_back(optimizer: Optimizer) -> bool:
 
 
 def _judge(optimizer: Optimizer, report: FindingReport) -> Finding | None:
-    """The first parameter that a step spoiled although its gradient was finite."""
+    """The first parameter that a step made bad although its gradient was finite."""
     for name, parameter in trained_by(optimizer, report):
         health = look_again(parameter)
         if health <= Health.NEAR:
@@ -173,7 +173,7 @@ class ForwardBatch(NamedTuple):
 
     @property
     def is_as_it_was(self) -> bool:
-        """Whether its inputs have not been written into since."""
+        """Whether its inputs have not been overwritten."""
         return self.versions == _versions(self.args, self.kwargs)
 
 
@@ -188,14 +188,14 @@ class OutputCheck(ModuleStack[nn.Module]):
         self._batch: ForwardBatch | None = None
 
     def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> nn.Module:
-        """A call begins: keep what it takes to run it again, if it is the model's."""
+        """Keep what is needed to rerun the model's own call."""
         if module is self._report.model and not self._is_rerunning:
             self._batch = None
             self._batch = self._kept(args, kwargs)
         return module
 
     def end(self, call: nn.Module, output: Any, error: BaseException | None) -> None:
-        """A call ended: look at what the outermost one returned."""
+        """Check the output of the outermost call."""
         batch = self._batch
         if self.running or error is not None or self._is_rerunning or batch is None:
             return
@@ -208,11 +208,10 @@ class OutputCheck(ModuleStack[nn.Module]):
             self._rerun(batch, bad[0], "the output of the model")
 
     def missed(self, problem: Exception) -> None:
-        """An error came out of looking; see `FindingReport.miss`."""
         self._report.miss(problem)
 
     def before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """An optimizer is about to use the gradients: look at them."""
+        """Check the gradients that an optimizer is about to use."""
         try:
             self._look_at_gradients(optimizer)
         except Exception as problem:  # noqa: BLE001 - see FindingReport.miss
@@ -236,7 +235,7 @@ class OutputCheck(ModuleStack[nn.Module]):
     def _rerun(
         self, batch: ForwardBatch, bad: torch.Tensor, what: str, *, backward: bool = False
     ) -> None:
-        """Run a batch again, and say so if that does not show where it comes from."""
+        """Rerun a batch, and report it if the rerun does not find the origin."""
         met, source, health = self._report.met, user_source(), look_again(bad)
         why = "its inputs have been written over since"
         if batch.is_as_it_was:
@@ -300,7 +299,7 @@ def _take_gradient(
 def _differentiate(
     model: nn.Module, outputs: list[torch.Tensor], gradients: Mapping[int, torch.Tensor]
 ) -> None:
-    """The backward of a forward from where it left the model, adding to no gradient."""
+    """Run the backward from the model's outputs without changing any gradient."""
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     pairs = [(outputs[number], gradient) for number, gradient in gradients.items()]
     if pairs and weights:

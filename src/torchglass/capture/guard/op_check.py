@@ -51,7 +51,7 @@ class ScriptCall(NamedTuple):
     kwargs: Kwargs
 
     def as_op(self, call: Any, output: Any) -> OpEvent:
-        """The call as if it were one op, to which parameters and buffers are given as well."""
+        """The call as if it were one op that also takes the parameters and buffers."""
         held = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         return OpEvent(script, self.args, {**self.kwargs, **held}, output, call, (), 0, 0, (), "")
 
@@ -117,7 +117,6 @@ class OpCheck(ModuleStack[CheckedCall]):
         """By the words for the op that made them."""
 
     def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> CheckedCall:
-        """A call begins; the outermost one begins a pass."""
         if not self.running:
             self._bad_inputs.inputs = module, args, kwargs
             self._report.factors.clear()
@@ -129,7 +128,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         return CheckedCall(path, self.count(path), script)
 
     def end(self, call: CheckedCall, output: Any, error: BaseException | None) -> None:
-        """A call ended: what it returned may have reached the user."""
+        """Report what waited and is in the output of a call."""
         if error is None:
             if self.backward is not None:
                 self._claim_rest(call, output)
@@ -141,11 +140,10 @@ class OpCheck(ModuleStack[CheckedCall]):
             self._bad_inputs.inputs = None
 
     def missed(self, problem: Exception) -> None:
-        """An error came out of looking; see `FindingReport.miss`."""
         self._report.miss(problem)
 
     def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
-        """Take note of what an op is about to write over."""
+        """Note the health of what an op is about to overwrite."""
         if self.is_updating:
             return
         try:
@@ -161,7 +159,7 @@ class OpCheck(ModuleStack[CheckedCall]):
             self._report.miss(problem)
 
     def seen(self, event: OpEvent) -> Any:
-        """An op ran: look at what it made."""
+        """Check the results of an op."""
         if self.is_updating:
             return event.output
         findings: Sequence[Finding] = ()
@@ -185,11 +183,10 @@ class OpCheck(ModuleStack[CheckedCall]):
         return event.output
 
     def failed(self, event: OpEvent, error: BaseException) -> None:
-        """An op raised, which is no matter of ours."""
         self._before, self._copies = {}, {}
 
     def _is_fine(self, event: OpEvent, kind: ResultKind) -> bool:
-        """Whether nothing is to be said of an op, which is so of nearly all, found out quickly."""
+        """Whether an op is healthy, found out quickly: nearly all are."""
         if kind is _MOVED:
             return not self._known.any_bad
         output = event.output
@@ -203,7 +200,7 @@ class OpCheck(ModuleStack[CheckedCall]):
             self._report.add(finding)
 
     def forget_waiting(self) -> None:
-        """What has reached no output by now was discarded."""
+        """Discard the findings that have reached no output."""
         for waiting in self._waiting.values():
             discard(waiting.finding)
         self._waiting.clear()
@@ -228,7 +225,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         return () if culprit is None else self._find_out(event, kind, health, culprit)
 
     def _pass_on(self, event: OpEvent) -> None:
-        """What was only moved is as bad as it was, through the fault of the same op."""
+        """A result that was only moved is as bad as the input, and the same op is to blame."""
         for given in iter_tensors((event.args, dict(event.kwargs))):
             if self._known.recall(given):
                 for tensor in event.results:
@@ -238,7 +235,7 @@ class OpCheck(ModuleStack[CheckedCall]):
     def _find_out(
         self, event: OpEvent, kind: ResultKind, health: Health, culprit: torch.Tensor
     ) -> Sequence[Finding]:
-        """Who is to blame for a result, if that is news."""
+        """The findings about a bad result, if they are news."""
         given = self._given(event)
         ill = self._ill(given, health)
         location = self._spot(event, phase_of(event.chain))
@@ -258,7 +255,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         return findings
 
     def _ill(self, given: list[OpInput], health: Health) -> list[OpInput]:
-        """What was as bad before; or had Inf of which NaN came, and no op had made that."""
+        """The inputs that were as bad already, or had an Inf of which the NaN came."""
         ill = [one for one in given if one.health >= health]
         if ill or health is not Health.NAN:
             return ill
@@ -268,7 +265,7 @@ class OpCheck(ModuleStack[CheckedCall]):
     def _brought(
         self, ill: list[OpInput], location: OpLocation, event: OpEvent, culprit: torch.Tensor
     ) -> Sequence[Finding]:
-        """What came with the inputs of an op, if that is news."""
+        """The findings about bad inputs of an op."""
         findings = []
         for one in ill:
             waiting = self._waiting.get(self._known.maker(one.tensor))
@@ -286,7 +283,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         culprit: torch.Tensor,
         given: list[OpInput],
     ) -> Sequence[Finding]:
-        """What an op made; of what needs no gradient only once it reaches an output."""
+        """The findings about what an op produced; without a gradient it waits for an output."""
         finding = self._blame(event, location, health, culprit, given)
         causes = tuple(filter(None, (self._known.maker(one.tensor) for one in given)))
         may_be_discarded = (
@@ -306,7 +303,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         return ()
 
     def _released(self, maker: str) -> list[Finding]:
-        """A finding that waited, after those that led to it; nothing if none did."""
+        """A finding that waited, after its causes; empty if none waited."""
         waiting = self._waiting.pop(maker, None)
         if waiting is None:
             return []
@@ -315,7 +312,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         return [*before, waiting.finding]
 
     def _left_with(self, output: Any) -> Sequence[Finding]:
-        """What waited, and is in the output of a call."""
+        """The findings that waited and whose tensors are in the output of a call."""
         findings = []
         try:
             with quietly():
@@ -330,12 +327,12 @@ class OpCheck(ModuleStack[CheckedCall]):
         return findings
 
     def _is_held(self, tensor: torch.Tensor) -> bool:
-        """Whether the model keeps a tensor, so that what is written into it stays."""
+        """Whether the model holds a tensor, so that what is written into it stays."""
         held = self._report.held
         return id(tensor) in held.parameters or id(tensor) in held.buffers
 
     def _is_checked_later(self, event: OpEvent, given: list[OpInput]) -> bool:
-        """Whether an op works on scaled gradients outside of the model, as unscaling does."""
+        """Whether an op works on scaled gradients, as unscaling does: the scaler checks these."""
         if event.call.number or not self._report.scalers():
             return False
         scales = {id(current_scale(scaler)) for scaler in self._report.scalers()}
@@ -363,7 +360,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         ]
 
     def _is_gone(self, given: OpInput) -> bool:
-        """Whether the op has written over what it was given."""
+        """Whether the op has overwritten its input."""
         return id(given.tensor) in self._before
 
     def _spot(self, event: OpEvent, phase: Phase) -> OpLocation:
@@ -401,7 +398,7 @@ class OpCheck(ModuleStack[CheckedCall]):
         return keep_arguments(event, self._copies) if self._report.dumper is not None else None
 
     def _claim_rest(self, call: CheckedCall, output: Any) -> None:
-        """Claim what an autograd Function made: it is no op, and was not seen when it ran."""
+        """Claim the nodes of an autograd Function, which was not seen as an op."""
         try:
             if self.backward is not None and self.backward.is_open(output):
                 source = user_source(sys._getframe(1))
@@ -412,7 +409,7 @@ class OpCheck(ModuleStack[CheckedCall]):
 
 
 def _is_single(argument: object) -> bool:
-    """Whether an argument is a tensor of one number without a gradient, as a loss scale is."""
+    """Whether an argument is a tensor of one value without a gradient, like a loss scale."""
     return (
         isinstance(argument, torch.Tensor)
         and not argument.requires_grad
@@ -422,7 +419,7 @@ def _is_single(argument: object) -> bool:
 
 
 def _is_asked_for(event: OpEvent, kind: ResultKind, health: Health, culprit: torch.Tensor) -> bool:
-    """Whether an Inf, or a number near the end of its type, was written down in the call."""
+    """Whether the caller passed the Inf, or a number near the limit of its type."""
     if kind is ResultKind.GIVEN:
         return health is not Health.NAN
     limit = near_limit(culprit.dtype)

@@ -77,7 +77,7 @@ class ArgumentWriter:
         self._numbers: dict[int, int] = {}
 
     def write(self, value: Any) -> Any:
-        """A value as JSON; lists stay lists, and all that JSON does not know says what it is."""
+        """A value as JSON; what JSON does not know is a dict that says what it is."""
         if isinstance(value, torch.Tensor):
             return {"is": "tensor", "number": self._number(value)}
         if isinstance(value, dict):
@@ -175,7 +175,6 @@ _GROUPS = ("linalg", "fft", "special", "sparse", "nested")
 
 @functools.cache
 def _functions() -> dict[str, Callable[..., Any]]:
-    """The functions that only compute, by name."""
     return {name: function for name, function in _named_functions().items() if _only_computes(name)}
 
 
@@ -186,7 +185,7 @@ def _named_functions() -> dict[str, Callable[..., Any]]:
 
 
 def _only_computes(name: str) -> bool:
-    """Whether a function of a name is a kernel of torch's, or made of such in Python."""
+    """Whether a function is a kernel of torch, or Python made of such kernels."""
     place, _, last = name.rpartition(".")
     if last in _TOUCHES_MORE:
         return False
@@ -207,7 +206,7 @@ def _only_computes(name: str) -> bool:
 
 
 def _computes(op: OpOverload[..., Any]) -> bool:
-    """Whether an op is a kernel that gives tensors, or writes into those it is given."""
+    """Whether an op is a kernel that returns tensors or writes into its arguments."""
     schema = op._schema
     library, _, name = schema.name.partition("::")
     if library not in _LIBRARIES or name in _TOUCHES_MORE:
@@ -282,7 +281,7 @@ class OpArguments(NamedTuple):
 
     @property
     def is_as_it_was(self) -> bool:
-        """Whether nothing has written into its tensors since."""
+        """Whether its tensors have not been overwritten."""
         held = iter_tensors((self.args, dict(self.kwargs)))
         return all(version_of(tensor) == self.versions[id(tensor)] for tensor in held)
 
@@ -311,7 +310,7 @@ class Dumper:
         self._folder = folder
 
     def dump(self, finding: Finding, kept: OpArguments | None, gradients: Gradients) -> Finding:
-        """The finding with the file's path, or with the reason why there is none."""
+        """The finding with the path of its file, or the reason why there is none."""
         try:
             if kept is None:
                 raise NotWrittenError("the op was not called as a torch function")
@@ -341,7 +340,6 @@ class Dumper:
         return path
 
     def _next_path(self, finding: Finding) -> Path:
-        """A path that no dump has yet."""
         where = re.sub(r"[^\w.-]+", "_", finding.path) or "model"
         back = "-backward" if finding.phase == "backward" else ""
         name = f"{where}-{finding.op.strip('_')}{back}.safetensors"
@@ -401,7 +399,7 @@ def _replayed(path: Path, call: Mapping[str, Any]) -> ReplayRecord:
 def _made(
     call: Mapping[str, Any], leaves: list[torch.Tensor], gradients: Mapping[int, torch.Tensor]
 ) -> list[ShownTensor]:
-    """What an op makes of tensors: its results or, on the way back, their gradients."""
+    """What an op returns, or the gradients that its backward returns."""
     copies = [leaf.clone() for leaf in leaves]
     args, kwargs = read(call["args"], copies), read(call["kwargs"], copies)
     with contextlib.ExitStack() as stack:

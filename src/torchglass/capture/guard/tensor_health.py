@@ -139,7 +139,7 @@ class KnownHealth:
         """Whether a tensor was remembered that is not fine."""
 
     def remember(self, tensor: torch.Tensor, health: Health, maker: str = "") -> None:
-        """Keep what was found of a tensor, and what made it so."""
+        """Note the health of a tensor, and what made it so."""
         if health:
             self.any_bad = True
         self._known[id(tensor)] = _known((view_of(tensor), version_of(tensor), health, maker))
@@ -147,27 +147,27 @@ class KnownHealth:
             self._forget_the_dead()
 
     def recall(self, tensor: torch.Tensor) -> Health | None:
-        """What is known of a tensor as it is now."""
+        """What is known of a tensor in its current state."""
         known = self._of(tensor)
         return None if known is None else known.health
 
     def health(self, tensor: torch.Tensor) -> Health:
-        """What is known of a tensor, or what a look at it tells."""
+        """What is known of a tensor, or else what reading it shows."""
         known = self.recall(tensor)
         return look_again(tensor) if known is None else known
 
     def maker(self, tensor: torch.Tensor) -> str:
-        """What made a tensor's values that are not finite, as far as that is known."""
+        """The op that produced the bad values of a tensor, if it is known."""
         known = self._of(tensor)
         return "" if known is None else known.maker
 
     def leave_undefined(self, tensor: torch.Tensor) -> None:
-        """Note that a tensor's memory was not written yet: what stands in it means nothing."""
+        """Note that a tensor's memory is not initialised."""
         storage = tensor.untyped_storage()
         self._undefined[id(storage)] = weakref.ref(storage)
 
     def is_undefined(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lies in memory that began undefined."""
+        """Whether a tensor is in memory that was not initialised."""
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):

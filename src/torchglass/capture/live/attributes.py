@@ -76,7 +76,7 @@ def _items(container: Any, start: int, end: int) -> Iterator[Held]:
 
 
 def _kind(container: object) -> Any:
-    """The class of Python's own that a container is of: the methods of others are foreign code."""
+    """The builtin class of a container: the methods of subclasses are foreign code."""
     return next(kind for kind in _CONTAINERS if isinstance(container, kind))
 
 
@@ -88,7 +88,7 @@ def _key_text(key: object) -> str:
 
 
 def _attributes(thing: Any, *, everything: bool) -> list[Held]:
-    """The attributes of an object: tensors and modules first, then the rest, then its class's."""
+    """The attributes of an object: tensors and modules, the others, those of its class."""
     found: dict[str, Held] = {}
     if isinstance(thing, ForwardStats):
         # By these names the statistics of a call are known; they stand in no `__dict__`.
@@ -109,7 +109,7 @@ def _attributes(thing: Any, *, everything: bool) -> list[Held]:
 
 
 def _of_classes(thing: Any, *, everything: bool) -> Iterator[Held]:
-    """What stands in the classes of a thing, the nearest one first."""
+    """The attributes of an object's classes, nearest first."""
     for cls in type(thing).__mro__:
         # What every module has is no news about this one.
         if cls is object or (cls in nn.Module.__mro__ and not everything):
@@ -196,7 +196,7 @@ def _says_nothing(thing: object) -> bool:
 
 
 def _container(thing: Any) -> str:
-    """The items themselves where they are few and plain, else how many there are."""
+    """The items of a short list of numbers, otherwise the number of items."""
     count = count_items(thing)
     plain = isinstance(thing, (list, tuple)) and 0 < count <= _FEW
     if plain and all(isinstance(item, _NUMBERS) for item in islice(thing, _FEW)):

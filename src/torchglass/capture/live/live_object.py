@@ -68,7 +68,7 @@ class LiveObject:
     def __init__(
         self, target: object, recorded: Recorded | None = None, calls: RecordedCalls | None = None
     ) -> None:
-        """`recorded` are the tensors of the last call of each module, which `calls` has, too."""
+        """`recorded` has the tensors of each module's last call, which are also in `calls`."""
         self._target = target
         self._calls = calls or {}
         self._recorded = recorded or {path: seen for (path, _), seen in self._calls.items()}
@@ -78,7 +78,6 @@ class LiveObject:
         self._tensors: list[Held] = []
 
     def module(self, path: str) -> Attribute:
-        """The module at a path, to be opened."""
         module = self._module_at(path)
         tensors = self._tensors_at(path)
         self._known, self._tensors = {}, tensors
@@ -90,7 +89,7 @@ class LiveObject:
     def open(
         self, id: AttributeId, *, start: int = 0, most: int = 100, everything: bool = False
     ) -> Page:
-        """A page of what something holds; `everything` adds what is private, and methods."""
+        """A page of what an object holds; `everything` adds private attributes and methods."""
         known = self._find(id)
         thing = known.held.value
         recorded = self._tensors if id == self._root else self._tensors_of_call(thing)
@@ -102,7 +101,7 @@ class LiveObject:
         return Page(attributes=found, start=start, total=len(recorded) + total)
 
     def call(self, id: AttributeId) -> Attribute:
-        """What a property returns; what it raises is the problem of the attribute."""
+        """The value of a property; what it raises is the attribute's problem."""
         known = self._find(id)
         name = known.held.name
         try:
@@ -115,40 +114,39 @@ class LiveObject:
         return self._describe(id, held, known.above)
 
     def text(self, id: AttributeId) -> str:
-        """All that something has to say of itself, but no more than can be read."""
+        """The whole repr of an object, cut at a readable length."""
         with keeping_random_state():
             return whole_text(self._find(id).held.value)
 
     def facts(self, id: AttributeId) -> TensorFacts:
-        """How a tensor lies in memory."""
         return tensor_values.tensor_facts(self._tensor(id))
 
     def values(
         self, id: AttributeId, index: Index, rows: range, columns: range
     ) -> npt.NDArray[Any]:
-        """Numbers of a tensor: two dimensions of it, cut to some rows and columns."""
+        """Rows and columns of a two-dimensional slice."""
         return tensor_values.cut(self._tensor(id), index, rows, columns)
 
     def image(
         self, id: AttributeId, index: Index, height: int, width: int
     ) -> npt.NDArray[np.float32]:
-        """Two dimensions of a tensor made to fit so many pixels."""
+        """A two-dimensional slice, scaled to a number of pixels."""
         return tensor_values.image(self._tensor(id), index, height, width)
 
     def measure(self, id: AttributeId, progress: Progress, part: Index = ()) -> Stats | None:
-        """The numbers of a tensor, or of a part of it, summed up."""
+        """The statistics of a tensor or of a part of it."""
         return tensor_values.measure_all(tensor_values.part_of(self._tensor(id), part), progress)
 
     def spread(
         self, id: AttributeId, stats: Stats, bins: int, progress: Progress, part: Index = ()
     ) -> LinearHistogram | None:
-        """How the finite numbers of what was measured are spread."""
+        """The histogram of the finite values."""
         return tensor_values.spread(
             tensor_values.part_of(self._tensor(id), part), stats, bins, progress
         )
 
     def check(self, progress: Progress) -> tuple[Finding, ...] | None:
-        """The parameters and buffers that contain NaN or Inf; None without any, or if stopped."""
+        """The parameters and buffers with NaN or Inf; None if there are none, or if stopped."""
         slots = list(self._slots())
         found = []
         for done, (path, name, role, load) in enumerate(slots):
@@ -161,7 +159,7 @@ class LiveObject:
         return tuple(found) if slots else None
 
     def _slots(self) -> Iterator[tuple[str, str, Literal["parameter", "buffer"], Load]]:
-        """All parameters and buffers, each tensor once: its module, name and role, and itself."""
+        """Each parameter and buffer once: path of the module, name, role, and how to load it."""
         seen: set[int] = set()
         for path, module in modules_in(self._target):
             for name, tensor in module._parameters.items():
@@ -175,12 +173,10 @@ class LiveObject:
         return _find(self._target, path)
 
     def _tensors_at(self, path: str) -> list[Held]:
-        """What there is of a module beside its attributes."""
         recorded = self._recorded.get(path, {})
         return [Held(name, "recorded", tensor) for name, tensor in recorded.items()]
 
     def _tensors_of_call(self, thing: Any) -> list[Held]:
-        """What went through a call whose statistics these are."""
         if not isinstance(thing, ForwardStats):
             return []
         recorded = self._calls.get((thing.path, thing.number), {})
@@ -213,16 +209,14 @@ class LiveObject:
     def _holdings(
         self, thing: Any, start: int, most: int, *, everything: bool
     ) -> tuple[list[Held], int]:
-        """Some of what a thing holds, from a place on, and how much it holds in all."""
         return holdings(thing, start, most, everything=everything)
 
     def _describe(self, id: AttributeId, held: Held, above: tuple[int, ...]) -> Attribute:
-        """What can be said of a thing."""
         return _describe(id, held, above)
 
 
 def _describe(id: AttributeId, held: Held, above: tuple[int, ...]) -> Attribute:
-    """What can be said of a thing without running its code, but for its repr."""
+    """Describe an object without running its code, except its repr."""
     name, role, value = held
     if role == "property":
         return Attribute(id=id, name=name, role=role)
@@ -260,7 +254,7 @@ def _as_tensor(value: Any) -> torch.Tensor | None:
 
 
 def _is_known(tensor: torch.Tensor, seen: set[int]) -> bool:
-    """Whether a tensor was seen before; from now on it was. One without values need not be."""
+    """Whether a tensor was seen before, or has no values to check."""
     known = id(tensor) in seen or is_lazy(tensor) or tensor.is_meta
     seen.add(id(tensor))
     return known
@@ -270,7 +264,7 @@ _identity = id
 
 
 def _find(target: object, path: str) -> object:
-    """The module at a dotted path; names may have dots in them, as the keys of a dict do."""
+    """The module at a dotted path; names may contain dots, like the keys of a ModuleDict."""
     waiting = [(target, path)]
     while waiting:
         thing, rest = waiting.pop()
@@ -314,7 +308,7 @@ def _of_call(trace: TraceRecord, call: CallRecord, tensors: Tensors) -> NamedTen
 
 
 def _saved(trace: TraceRecord, value: Value, tensors: Tensors) -> torch.Tensor | None:
-    """The tensor of a value: the output of its op that has the same shape and memory."""
+    """The saved output of a value's op that has the same shape and memory."""
     if value.op is None:
         return None
     for number, output in enumerate(trace.ops[value.op].outputs):
@@ -338,7 +332,7 @@ class StoredObject(LiveObject):
     """A model by its record, of which the tensors can be loaded that its modules hold."""
 
     def __init__(self, model: Model, load: Loads, recorded: Recorded | None = None) -> None:
-        """`load` is how to get at a tensor by its dotted name."""
+        """`load` has a function for each tensor, by dotted name."""
         super().__init__(model, recorded)
         self._model = model
         self._load = load
@@ -350,7 +344,7 @@ class StoredObject(LiveObject):
         return module
 
     def _tensors_at(self, path: str) -> list[Held]:
-        """Nothing: what a record holds has all there is in it."""
+        """Empty: `_held_by` has them."""
         return []
 
     def _holdings(
@@ -373,7 +367,7 @@ class StoredObject(LiveObject):
                     yield module.path, slot.name, role, load
 
     def _held_by(self, module: Module) -> Iterator[_Unread]:
-        """What went through a module, what it holds, and the modules in it."""
+        """The recorded tensors of a module, its slots and its children."""
         for name, role, tensor in super()._tensors_at(module.path):
             yield _Unread(name, role, constant(tensor))
         for slot in module.slots:

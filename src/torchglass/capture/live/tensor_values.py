@@ -146,13 +146,13 @@ def not_finite(path: str, name: str, role: EvidenceRole, tensor: torch.Tensor) -
 
 
 def _is_mask(tensor: torch.Tensor, stats: Stats) -> bool:
-    """Whether it has −Inf beside one other value at most."""
+    """Whether its values are −Inf and at most one other value."""
     alike = stats.inf == stats.count or stats.min == stats.max
     return alike and not tensor.is_complex() and not bool(torch.isposinf(tensor.detach()).any())
 
 
 def _unreadable(tensor: torch.Tensor) -> str:
-    """Why the numbers of a tensor cannot be shown, found out by reading one."""
+    """Why the values of a tensor cannot be shown; "" if they can."""
     try:
         with DisableTorchFunction():
             if is_lazy(tensor):
@@ -172,7 +172,7 @@ def _unreadable(tensor: torch.Tensor) -> str:
 
 
 def _plane(tensor: torch.Tensor, index: Index) -> torch.Tensor:
-    """A slice as a matrix; what has fewer dimensions is one row."""
+    """A slice as a matrix; a vector is one row."""
     plane = part_of(tensor.detach(), index)
     return plane.reshape((1,) * (2 - plane.dim()) + tuple(plane.shape))
 
@@ -184,7 +184,7 @@ def _slice(part: int | range | None) -> int | slice:
 
 
 def _for_numpy(numbers: torch.Tensor) -> torch.Tensor:
-    """The same numbers in a type that numpy has."""
+    """The same values in a dtype that numpy has."""
     if numbers.is_quantized:
         return numbers.dequantize()
     if numbers.dtype in _TO_NUMPY or not (numbers.is_floating_point() or numbers.is_complex()):
@@ -193,7 +193,7 @@ def _for_numpy(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def _slabs(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Views that together are the tensor, none of them large."""
+    """Views of parts that together are the tensor, none of them large."""
     if tensor.numel() <= _SLAB:
         yield tensor
         return

@@ -47,7 +47,7 @@ class Clock(Protocol):
         """This moment."""
 
     def nanoseconds(self, marks: Sequence[Any]) -> list[int]:
-        """When the marks were taken, from a moment of the clock's choice on."""
+        """The times of the marks, relative to any fixed time."""
 
 
 class HostClock:
@@ -57,7 +57,6 @@ class HostClock:
     mark = staticmethod(time.perf_counter_ns)
 
     def nanoseconds(self, marks: Sequence[int]) -> list[int]:
-        """The marks, which are nanoseconds already."""
         return list(marks)
 
 
@@ -72,13 +71,13 @@ class EventClock:
         self._synchronize = synchronize
 
     def mark(self) -> Any:
-        """An event that the device passes when it has done all that was asked before."""
+        """An event that the device reaches when it has done all earlier work."""
         event = self._new_event()
         event.record()
         return event
 
     def nanoseconds(self, marks: Sequence[Any]) -> list[int]:
-        """When the device passed the events, from the first of them on."""
+        """The times of the events, relative to the first one."""
         if not marks:
             return []
         self._synchronize()
@@ -139,7 +138,6 @@ class StandingClock:
         self._stood_still_ns = 0
 
     def now(self) -> int:
-        """Nanoseconds from some moment on."""
         return self.raw() - self.lost_ns
 
     def __enter__(self) -> None:
@@ -163,11 +161,11 @@ class CpuMeter:
         self._on = False
 
     def start(self) -> None:
-        """Have every block reported, unless a profiler of the user's is at work already."""
+        """Start the reports of all blocks, unless the user's profiler is running."""
         self._on = start_allocation_reports()
 
     def stop(self) -> AllocatorPeak | None:
-        """The peak over all reports of this thread, and the op that it was in."""
+        """The peak of the reports, and the op at the peak."""
         if not self._on:
             return None
         self._on = False
@@ -183,12 +181,10 @@ class DeviceMeter:
         self._before = 0
 
     def start(self) -> None:
-        """Forget the peak so far."""
         self._statistics.reset_peak_memory_stats(self._device)
         self._before = self._statistics.memory_allocated(self._device)
 
     def stop(self) -> AllocatorPeak | None:
-        """The peak since."""
         peak = self._statistics.max_memory_allocated(self._device)
         return AllocatorPeak(device=self._device, peak_bytes=peak - self._before)
 
@@ -227,7 +223,7 @@ def _peak(events: Iterable[Any]) -> AllocatorPeak:
 
 
 def _kernel(running: Sequence[str]) -> str:
-    """The outermost kernel at work: inside of it are but its own parts."""
+    """The outermost running kernel: the others are parts of it."""
     kernels = (name for name in running if name.startswith("aten::"))
     return next(kernels, running[-1]).removeprefix("aten::")
 
@@ -240,14 +236,12 @@ class Allocator:
 
     @property
     def total_bytes(self) -> int:
-        """What is allocated on all devices of the model."""
         return sum(map(torch.cuda.memory_allocated, self._devices))
 
     def meet(self, tensors: Iterable[torch.Tensor | None]) -> None:
         """The allocator knows them already."""
 
     def watching(self) -> contextlib.AbstractContextManager[object]:
-        """The allocator needs no watching."""
         return contextlib.nullcontext()
 
 
@@ -260,7 +254,6 @@ class Storages:
         self._living: StorageMap[int] = StorageMap(self._gone)
 
     def meet(self, tensors: Iterable[torch.Tensor | None]) -> None:
-        """Count the storages of tensors that are not known yet."""
         # To see the parts of a sparse tensor takes ops.
         with quietly():
             for tensor in tensors:
@@ -269,18 +262,17 @@ class Storages:
                         self._count(storage)
 
     def watching(self) -> contextlib.AbstractContextManager[object]:
-        """Count all that is made inside."""
+        """Count all storages that are created inside."""
         return mode_on(_Watching(self, self._clock))
 
     def meet_made(self, output: Any, known: set[int]) -> None:
-        """Count what an op made, and not what it was given: a view of a weight takes nothing."""
+        """Count the storages that an op created, not those of its arguments."""
         for tensor in iter_tensors(output):
             for storage in _storages(tensor):
                 if storage_key(storage) not in known:
                     self._count(storage)
 
     def known(self, arguments: Any) -> set[int]:
-        """The storages among the arguments of an op."""
         tensors = iter_tensors(arguments)
         return {storage_key(storage) for tensor in tensors for storage in _storages(tensor)}
 

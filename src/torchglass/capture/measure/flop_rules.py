@@ -234,7 +234,7 @@ def _is_free(func: OpOverload, namespace: str, name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_view(func: OpOverload) -> bool:
-    """Whether it returns what it was given, or no tensors at all."""
+    """Whether it returns a view of an argument, or no tensor."""
     schema = func._schema
     looks = any(a.alias_info and not a.alias_info.is_write for a in schema.arguments)
     return looks or not any("Tensor" in str(made.type) for made in schema.returns)
@@ -249,7 +249,7 @@ def _part_bytes(args: Args, output: Any) -> int:
 
 
 def _bytes(values: Iterable[Any]) -> int:
-    """What the tensors among values take, also inside of lists."""
+    """The bytes of the tensors among values, also in lists."""
     total = 0
     for value in values:
         if isinstance(value, torch.Tensor):

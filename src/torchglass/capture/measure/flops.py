@@ -83,7 +83,7 @@ class FlopCounter(ModuleStack[CountedCall]):
 
     @uninterruptible
     def inside(self, path: str) -> Iterator[None]:
-        """Count what runs in this block for something that is not a module, as a function."""
+        """Count a block as the call of something that is not a module, such as a function."""
         call = self._begin(path, recomputed=False)
         self.running.append(call)
         self.current = call
@@ -93,11 +93,9 @@ class FlopCounter(ModuleStack[CountedCall]):
             self.leave(len(self.running) - 1)
 
     def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> CountedCall:
-        """Find the place of a call; what has none is on the stack as well, with its backward."""
         return self._begin(self.locate(module), recomputed=self.is_recomputation())
 
     def end(self, call: CountedCall, output: Any, error: BaseException | None) -> None:
-        """What follows is the caller's."""
         self._makers.begin(None if self.current is None else self.current.place)
 
     def add(
@@ -109,7 +107,7 @@ class FlopCounter(ModuleStack[CountedCall]):
         moved: int = 0,
         marks: Sequence[Any] = (),
     ) -> None:
-        """An op ran here and now."""
+        """Count an op that runs now."""
         place, stage = self._home()
         key = op, nature, place, stage
         amount = self._amounts.get(key)
@@ -121,14 +119,13 @@ class FlopCounter(ModuleStack[CountedCall]):
         amount.marks += marks
 
     def places(self) -> tuple[CallPath, ...]:
-        """All places where modules were called, in the order of their first calls."""
+        """The places where modules were called, in the order of their first calls."""
         return tuple(
             CallPath(path=path, parent=parent, calls=calls)
             for (parent, path), calls in zip(self._places, self._calls, strict=True)
         )
 
     def ops(self) -> tuple[OpFlopRecord, ...]:
-        """What was added up; a clock may have to wait for its device."""
         times = iter(self._read_clock())
         return tuple(
             OpFlopRecord(
@@ -168,7 +165,7 @@ class FlopCounter(ModuleStack[CountedCall]):
         return place
 
     def _home(self) -> tuple[int | None, FlopStage]:
-        """Where what runs now belongs, and in which stage it runs."""
+        """The place and the stage of what runs now."""
         node = running_node()
         innermost = self.current
         if node is None:
@@ -187,7 +184,7 @@ class FlopCounter(ModuleStack[CountedCall]):
 
 
 def _taken(times: Iterator[int], count: int) -> int:
-    """What the time between pairs of moments adds up to."""
+    """The sum of the times between pairs of marks."""
     return sum(-next(times) + next(times) for _ in range(count // 2))
 
 
@@ -219,7 +216,7 @@ class FlopMode(LookingMode):  # type: ignore[no-untyped-call]
         return self._run(rule, func, args, kwargs, args)
 
     def count_whole(self, rule: Rule, run: Callable[..., Any], args: Args, given: Args) -> Any:
-        """Run something that is no kernel, and count it by a rule instead of what it runs."""
+        """Run something that is not a kernel, and count it by a rule instead of its kernels."""
         was_paused, self._is_paused = self._is_paused, True
         try:
             return self._run(rule, run, args, {}, given, paused=was_paused)
@@ -287,7 +284,7 @@ def counting_functions(mode: FlopMode) -> Iterator[None]:
 
 @uninterruptible
 def _counted(mode: FlopMode, rule: Rule, owner: Any, name: str) -> Iterator[None]:
-    """Let a Function have a method that is counted until the block ends."""
+    """Count a method of an autograd Function until the block ends."""
     run: Callable[..., Any] = getattr(owner, name)
     own = vars(owner).get(name)
     # Autograd hands its context to a backward, and to a forward that saves things itself.
@@ -364,12 +361,11 @@ class FlopObserver(RunObserver):
 
     @property
     def has_uncounted(self) -> bool:
-        """Whether there is no formula for some kernel that ran."""
+        """Whether a kernel ran that has no formula."""
         return any(op.nature == "uncounted" for op in self._counter.ops())
 
     @uninterruptible
     def stage(self, name: Stage) -> Iterator[None]:
-        """Count the kernels of a stage."""
         self._counter.is_backward = name == "backward"
         with contextlib.ExitStack() as stack:
             stack.enter_context(observe_calls(self._counter))
@@ -382,7 +378,6 @@ class FlopObserver(RunObserver):
             yield
 
     def work(self) -> FlopRecord:
-        """What the run computed."""
         run = self._run
         notes = [_NO_GRADIENT] if run.backward and not run.went_back else []
         notes += [_UNCOMPILED] if run.has_compiled else []

@@ -66,30 +66,28 @@ class OptimizerCopy:
 
     @property
     def name(self) -> str:
-        """The class of the optimizer."""
         return type(self._optimizer).__name__
 
     @property
     def copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """What it changes, and what each of those stands for."""
+        """The copies of the parameters, each with its original."""
         return ((trained.own, trained.original) for trained in self._trained)
 
     def take_gradients(self) -> None:
-        """Let the copies have the gradients that a backward gave to their originals."""
+        """Give the gradients of the originals to the copies."""
         for trained in self._trained:
             trained.own.grad = trained.original.grad
 
     def drop_gradients(self) -> None:
-        """Hold no gradient any longer, as the next step would free them before its forward."""
+        """Free the gradients, as `zero_grad` does before the next forward."""
         for trained in self._trained:
             trained.own.grad = None
 
     def step(self) -> None:
-        """Step as the optimizer does."""
         self._optimizer.step()
 
     def state(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The tensors that it keeps from step to step, each with the parameter it is for."""
+        """The tensors of the optimizer's state, each with the original parameter."""
         originals = {id(trained.own): trained.original for trained in self._trained}
         for own, state in self._optimizer.state.items():
             for _, tensor in named_tensors(state):
@@ -120,7 +118,7 @@ def optimizer_named(name: str) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
 
 
 def _like(original: Optimizer, own: Mapping[int, nn.Parameter]) -> Optimizer:
-    """An optimizer with the settings and state of another, for the copies of its parameters."""
+    """A copy of an optimizer with its settings and state, for copies of its parameters."""
     optimizer_copy = object.__new__(type(original))
     # A scheduler puts a `step` on the instance, which would be the original's.
     optimizer_copy.__dict__.update(
@@ -200,7 +198,7 @@ def measure(
 def _allocations(
     run: IsolatedRun, optimizer_copy: OptimizerCopy | None
 ) -> tuple[AllocatorPeak, ...]:
-    """Run the step once more, and ask the allocators of its devices."""
+    """Run the step again, and read the allocators of its devices."""
     devices = {str(tensor.device) for tensor in run.tensors}
     last: Stage = "backward" if run.went_back else "loss" if run.backward else "forward"
     metered = _Metered(meters_for(devices or {"cpu"}), last, optimizer_copy)
@@ -222,7 +220,7 @@ class MemoryObserver(RunObserver):
         optimizer: OptimizerChoice | None = None,
         users: Sequence[torch.Tensor] = (),
     ) -> None:
-        """`users` are the parameters that the user's optimizer knows; the run may have fakes."""
+        """`users` has the parameters that the user's optimizer knows; the run may have fakes."""
         self._run = run
         self._optimizer = optimizer
         self._users = users
@@ -241,7 +239,7 @@ class MemoryObserver(RunObserver):
 
     @uninterruptible
     def stage(self, name: Stage) -> Iterator[None]:
-        """Log a stage; after the backward the gradients are known, and the optimizer steps."""
+        """Log a stage; after the backward, own the gradients and step the optimizer."""
         with note_failures(self._recorder), self._recorder.watching(name):
             yield
         if name == "forward":
@@ -253,12 +251,10 @@ class MemoryObserver(RunObserver):
                 self._optimize(self._optimizer)
 
     def before_backward(self, nodes: Sequence[Reached]) -> None:
-        """What is there now is there for the backward."""
         self._leaves = leaves_among(nodes)
         self._recorder.retain(nodes)
 
     def footprint(self) -> Footprint:
-        """What the log says."""
         blocks, changes, parts = self._recorder.log.read()
         footprint = Footprint(
             blocks=blocks,
@@ -326,7 +322,7 @@ class _Metered(RunObserver):
 
     @uninterruptible
     def stage(self, name: Stage) -> Iterator[None]:
-        """From when the inputs have been copied until before all is let go, the meters run."""
+        """Run the meters from after the copy of the inputs to before everything is freed."""
         if name == "forward":
             for meter in self._meters:
                 meter.start()
@@ -339,7 +335,6 @@ class _Metered(RunObserver):
             self.stop()
 
     def stop(self) -> None:
-        """Read the meters that still run."""
         for meter in self._meters:
             found = meter.stop()
             if found is not None:

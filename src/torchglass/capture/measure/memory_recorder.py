@@ -81,7 +81,7 @@ class GradientSums:
         self._lone = _holders_of_lone_sum()
 
     def in_place(self, event: OpEvent) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The sum so far and the new one, if a plain run would have written it over the old."""
+        """The old and the new sum, if a plain run would have added in place."""
         if event.function is not _ADD or event.chain[-2:-1] != (BACKWARD_CODE,):
             return None
         old, new = event.args[0], event.output
@@ -91,7 +91,7 @@ class GradientSums:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill a piece of memory, each at a place of its own."""
+    """Whether its elements fill a block of memory, each once."""
     extent = extent_of(tensor)
     if extent is None:
         return False
@@ -104,7 +104,7 @@ def _holders_of(tensor: torch.Tensor) -> _Holders:
 
 @functools.cache
 def _holders_of_lone_sum() -> _Holders:
-    """What is counted of a sum that nobody has but autograd, in this version of torch."""
+    """The reference counts, in this version of torch, of a sum that only autograd holds."""
     counting = _Counting()
     with torch.inference_mode(False), torch.enable_grad(), counting:
         x = torch.zeros(2, requires_grad=True)
@@ -136,7 +136,7 @@ class MemoryRecorder(CallRecorder):
     def __init__(
         self, modules: Sequence[tuple[str, nn.Module]], fake: Replace | None = None
     ) -> None:
-        """`fake` gives the tensor that kernels see instead of a real one, where they see fakes."""
+        """`fake` gives the fake of a tensor, if kernels see fakes."""
         super().__init__(modules, "some memory was not counted")
         self._fake = fake
         self._model_modules = modules
@@ -150,7 +150,7 @@ class MemoryRecorder(CallRecorder):
 
     @uninterruptible
     def watching(self, phase: StepPhase) -> Iterator[None]:
-        """A part of the step runs in this block, and nothing else."""
+        """Log a part of the step."""
         if phase == "forward":
             self._hold_model()
         self.log.begin(phase)
@@ -159,19 +159,19 @@ class MemoryRecorder(CallRecorder):
         self.log.end()
 
     def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> RecordedCall | None:
-        """A call begins; what the outermost one is given was there before the step."""
+        """The inputs of the outermost call existed before the step."""
         if self.current is None:
             self._hold_inputs(tensor for _, tensor in tensors_of_call(args, kwargs))
         return super().begin(module, args, kwargs)
 
     def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
-        """What a kernel is about to write is none of our business."""
+        """Overwriting takes no memory."""
 
     def failed(self, event: OpEvent, error: BaseException) -> None:
-        """Nor is a kernel that raised: it returned nothing."""
+        """A kernel that raised returned nothing."""
 
     def seen(self, event: OpEvent) -> Any:
-        """A kernel ran: write down what it took."""
+        """Log the memory that a kernel took."""
         try:
             path = None if event.call is None else event.call.path
             if self._creators.has_new:
@@ -182,7 +182,7 @@ class MemoryRecorder(CallRecorder):
         return event.output
 
     def retain(self, nodes: Iterable[Reached]) -> None:
-        """The backward is about to begin: what is still there is kept for it."""
+        """What exists when the backward begins is kept for it."""
         self.log.retain("activation")
         for tensor, saver in tensors_saved_by(nodes, self._creators):
             self.log.saved(tensor, saver)
@@ -204,7 +204,7 @@ class MemoryRecorder(CallRecorder):
             self._hold(tensor, "input")
 
     def slot_of(self, tensor: torch.Tensor) -> tuple[str | None, str]:
-        """The module that holds a parameter, and its dotted name."""
+        """The path of the module that holds a parameter, and its dotted name."""
         return self._slots.get(id(tensor), (None, ""))
 
     def _hold_model(self) -> None:

@@ -89,11 +89,10 @@ class Stopwatch:
 
     @property
     def depth(self) -> int:
-        """How many things have begun and not ended."""
         return len(self._open)
 
     def begin(self, kind: SpanKind, subject: Any, owner: int | None = None) -> int:
-        """Something begins; how deep it is, which `end` wants to know."""
+        """Begin a span; returns its depth, which `end` takes."""
         depth, index = len(self._open), len(self.spans)
         parent = self.current
         span = RawSpan(kind, subject, parent, parent if owner is None else owner)
@@ -107,7 +106,7 @@ class Stopwatch:
         return depth
 
     def end(self, depth: int) -> None:
-        """What began at a depth ends, and with it all that is deeper."""
+        """End the span at a depth, and all that are deeper."""
         mark = self._mark()
         cpu_ns = self._cpu()
         while len(self._open) > depth:
@@ -118,7 +117,7 @@ class Stopwatch:
         self.creators.begin(self.current)
 
     def innermost_path(self) -> str | None:
-        """The path of the module that is at work; None outside of all modules."""
+        """The path of the running module; None outside of all modules."""
         index = self.current
         while index is not None:
             span = self.spans[index]
@@ -128,11 +127,10 @@ class Stopwatch:
         return None
 
     def is_in_node(self) -> bool:
-        """Whether what is at work is a node of autograd, and nothing that it began."""
+        """Whether the innermost span is an autograd node."""
         return self.current is not None and self.spans[self.current].kind == "node"
 
     def read(self) -> tuple[Span, ...]:
-        """The spans with their times; the clock may have to wait for its device."""
         marks = [mark for span in self.spans for mark in (span.start, span.end)]
         times = self._clock.nanoseconds(marks)
         return tuple(
@@ -190,7 +188,6 @@ class ModuleTimer(ModuleStack[TimedCall]):
         self._tag = tag
 
     def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> TimedCall | None:
-        """Start the span of a call."""
         watch = self._watch
         path = self.locate(module)
         if path is None:
@@ -202,14 +199,13 @@ class ModuleTimer(ModuleStack[TimedCall]):
         return TimedCall(path, watch.begin("module", path))
 
     def end(self, call: TimedCall, output: Any, error: BaseException | None) -> None:
-        """End the span of a call."""
         self._watch.end(call.depth)
         if self._tag is not None and self._watch.is_in_node():
             # A checkpoint that runs its forward again may well run a backward of that right after.
             self._tag(tensor for _, tensor in named_tensors(output))
 
     def caller_path(self) -> str | None:
-        """The path of the module whose span is running; that of a node is its maker's."""
+        """The path of the running module; for a node, that of its creator."""
         return self._watch.innermost_path()
 
 
@@ -261,17 +257,16 @@ class NodeTimer:
         self._hooks = HookHandles()
 
     def tag(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Time the nodes behind some tensors, and charge them to the spans that made them."""
+        """Time the nodes behind tensors, and charge them to the spans that created them."""
         self.tag_nodes(nodes_behind(tensors))
 
     def tag_nodes(self, nodes: Iterable[Reached]) -> None:
-        """Time these nodes; those that have their timers already keep them."""
         for reached in nodes:
             if reached.node not in self._owners:
                 self._tag(reached)
 
     def close(self) -> None:
-        """Take the hooks off: the node of a leaf may live on with it."""
+        """Remove the hooks: the node of a leaf may live as long as the leaf."""
         self._hooks.remove()
         self._owners.clear()
 
@@ -366,7 +361,7 @@ class TimedRuns:
         self._warmup = 0
 
     def measure(self, warmup: int, repeats: int, plain: int = _MOST_PLAIN_RUNS) -> None:
-        """Warm up, then run with the timers and, up to `plain` times in between, without."""
+        """Warm up, then run with timers and, up to `plain` times in between, without them."""
         self._warmup = warmup
         for _ in range(warmup):
             self._run_plain()
@@ -379,7 +374,6 @@ class TimedRuns:
                 self._lowest, self._spans = number, spans
 
     def timing(self) -> Timing:
-        """What the runs took."""
         run = self._run
         notes = [_NO_GRADIENT] if run.backward and not run.went_back else []
         notes += [_COMPILED] if run.has_compiled else []

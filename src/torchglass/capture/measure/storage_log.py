@@ -73,30 +73,26 @@ class StorageMap(Generic[K]):
         self._storages: dict[int, _KnownStorage[K]] = {}
 
     def find(self, storage: torch.UntypedStorage) -> K | None:
-        """What is known of a storage; None if nothing is."""
         found = self._storages.get(storage_key(storage))
         return None if found is None else found.known
 
     def know(self, storage: torch.UntypedStorage, known: K) -> None:
-        """Remember something of a storage, instead of what was known of it before."""
         living: _KnownStorage[K] = _KnownStorage(storage, self._gone)
         living.key, living.known = storage_key(storage), known
         self._storages[living.key] = living
 
     def forget(self, storage: torch.UntypedStorage) -> K | None:
-        """Remember a storage no longer; what was known of it."""
         found = self._storages.pop(storage_key(storage), None)
         return None if found is None else found.known
 
     def pairs(self) -> Iterator[tuple[torch.UntypedStorage, K]]:
-        """All storages that live, with what is known of them."""
+        """The storages that still exist, with what is known of them."""
         for living in list(self._storages.values()):
             storage = living()
             if storage is not None:
                 yield storage, living.known
 
     def clear(self) -> None:
-        """Remember none any longer, and tell of none."""
         self._storages.clear()
 
     def _gone(self, living: Any) -> None:
@@ -160,7 +156,7 @@ class StorageLog:
         """Where the kernel belongs that runs, or ran last."""
 
     def begin(self, phase: StepPhase) -> None:
-        """The next part of the step begins."""
+        """Begin a part of the step."""
         self._phase = phase
         self.place = Place()
         now = self._clock()
@@ -172,14 +168,14 @@ class StorageLog:
     def hold(
         self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
     ) -> None:
-        """A tensor was there before the step; one that is known already stays what it is."""
+        """Log a tensor that existed before the step, unless it is known."""
         for part in plain_tensors(tensor):
             storage = part.untyped_storage()
             if self._storages.find(storage) is None:
                 self._enter(storage, part, kind, None, Place(path), name)
 
     def take(self, tensor: torch.Tensor) -> None:
-        """A kernel returned or changed a tensor: memory is taken if it is new, or has grown."""
+        """Log a tensor that a kernel returned or wrote, if it is new or was resized."""
         for part in plain_tensors(tensor):
             storage = part.untyped_storage()
             known = self._storages.find(storage)
@@ -190,14 +186,14 @@ class StorageLog:
                 self._resize(storage, known)
 
     def replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
-        """A tensor stands for another one from here on, in the same block."""
+        """From here on, a tensor uses the block of another one."""
         for before, after in zip(plain_tensors(old), plain_tensors(new), strict=True):
             draft = self._storages.forget(before.untyped_storage())
             if draft is not None:
                 self._storages.know(after.untyped_storage(), draft)
 
     def stand_in(self, copy: torch.Tensor, original: torch.Tensor) -> None:
-        """A copy is not counted: the step would have worked on the original."""
+        """Do not count a copy: the step would have used the original."""
         for ours, theirs in zip(plain_tensors(copy), plain_tensors(original), strict=True):
             draft = self._storages.find(theirs.untyped_storage())
             if draft is not None:
@@ -206,7 +202,7 @@ class StorageLog:
     def own(
         self, tensor: torch.Tensor, kind: BlockKind, path: str | None = None, name: str = ""
     ) -> None:
-        """A tensor turned out to be a gradient, or the state of an optimizer."""
+        """Log that a tensor is a gradient, or the state of an optimizer."""
         self.hold(tensor, kind, path, name)
         for draft in self._drafts_of(tensor):
             # State of earlier steps was first seen as what a kernel was given.
@@ -215,19 +211,19 @@ class StorageLog:
                 draft.place = Place(path, draft.place.op)
 
     def saved(self, tensor: torch.Tensor, saver: Saver) -> None:
-        """A node of autograd keeps a tensor for the backward."""
+        """Log that an autograd node saved a tensor for the backward."""
         for draft in self._drafts_of(tensor):
             if draft.kind not in _FIXED:
                 draft.saved_by[saver] = None
 
     def retain(self, kind: BlockKind) -> None:
-        """What was made on the way and is still there is more than temporary."""
+        """Log that what the forward made and still exists is not temporary."""
         for _, draft in self._storages.pairs():
             if draft.phase in _MADE_ON_THE_WAY:
                 draft.kind = kind
 
     def end(self) -> None:
-        """The part of the step ends; what is freed after the last one does not count."""
+        """End a part of the step; what is freed after the last part does not count."""
         for storage, draft in self._storages.pairs():
             # A storage can be resized by itself, which no kernel does.
             if storage.nbytes() != draft.bytes:
@@ -235,13 +231,12 @@ class StorageLog:
         self._end = len(self._changes)
 
     def close(self) -> None:
-        """Look at no storage any longer."""
         self._storages.clear()
 
     def read(
         self,
     ) -> tuple[tuple[MemoryBlock, ...], tuple[MemoryChange, ...], tuple[StepPart, ...]]:
-        """The blocks and what became of them; the state of an optimizer was there before."""
+        """The blocks and their changes; the state of an optimizer counts as there before."""
         lasting = {draft.id for draft in self._drafts if draft.kind == "optimizer"}
         for draft in self._drafts:
             if draft.id in lasting:
@@ -316,6 +311,6 @@ class StorageLog:
 
 
 def _spec(tensor: torch.Tensor) -> TensorSpec:
-    """What a tensor is, and a fake one what it would be."""
+    """The description of a tensor; of a fake one, that of the real one."""
     spec = describe(tensor)
     return dataclasses.replace(spec, layout="strided") if isinstance(tensor, FakeTensor) else spec

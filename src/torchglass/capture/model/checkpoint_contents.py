@@ -71,7 +71,7 @@ def is_state_dict(part: Any) -> bool:
 
 
 def _only_model(content: Mapping[Any, Any]) -> Any:
-    """The key of the one model in a dict, or of the one dict with tensors; None without."""
+    """The key of the only model in a dict, or of the only dict with tensors."""
     models = [key for key, part in content.items() if is_state_dict(part)]
     if not models:
         holders = [key for key, part in content.items() if next(_tensors(part), None) is not None]
@@ -98,7 +98,6 @@ def _has_modules(part: Any) -> bool:
 
 
 def _described(key: str, part: Any, path: str = "") -> FilePart:
-    """A part in a few words."""
     tensors = list(_tensors(part))
     if not tensors:
         kind = "optimizer without state" if _is_optimizer(part) else _plain_text(part)
@@ -113,7 +112,7 @@ def _described(key: str, part: Any, path: str = "") -> FilePart:
 
 
 def _optimizer_text(part: Any) -> str:
-    """Which optimizer a state may be of, by the names of what it keeps for each parameter."""
+    """The optimizer that a state is probably of, by the names in it."""
     several = part if isinstance(part, (list, tuple)) else [part]
     found = [one for one in several if _is_optimizer(one)]
     if not found:
@@ -140,7 +139,7 @@ def _short(text: str) -> str:
 
 
 def _plain_text(part: Any) -> str:
-    """A value, or how many a container has."""
+    """A value, or the number of items of a container."""
     if isinstance(part, Mapping) and part:
         inner = ", ".join(f"{key}={_plain_text(value)}" for key, value in islice(part.items(), 8))
         return _short(inner)
@@ -153,7 +152,7 @@ def _plain_text(part: Any) -> str:
 
 
 def _tensors(content: Any, alone: str = "tensor") -> Iterator[Named]:
-    """All tensors in nested containers; `alone` is the name of one that is in none."""
+    """All tensors in nested containers; `alone` names one that is not in a container."""
     waiting = [("", content, False)]
     for _ in range(_MOST):
         if not waiting:
@@ -168,7 +167,7 @@ def _tensors(content: Any, alone: str = "tensor") -> Iterator[Named]:
 
 
 def _below(part: Any) -> list[tuple[str, Any]]:
-    """The named parts that are tensors or may hold some."""
+    """The named parts that are tensors or containers."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(part, Mapping):
         items = part.items()
@@ -219,7 +218,7 @@ class _Group:
     id: ModuleId = field(init=False)
 
     def at(self, path: str) -> _Group:
-        """The group at a dotted path below this one, made where it is missing."""
+        """The group at a dotted path below this one, created if missing."""
         group = self
         for name in path.split(".", _DEEPEST) if path else ():
             if name not in group.groups:

@@ -79,13 +79,13 @@ def read_safetensors(files: Sequence[Path]) -> Model:
 
 
 def _spec(shape: Sequence[int], dtype: str) -> TensorSpec:
-    """Of a tensor whose elements are smaller than a byte, the shape is that of the elements."""
+    """The shape counts elements, also where these are smaller than a byte."""
     name, bits = _torch_dtype(dtype)
     return TensorSpec(shape=tuple(shape), dtype=name, bytes=-(-prod(shape) * bits // 8))
 
 
 def _torch_dtype(name: str) -> tuple[str, int]:
-    """What torch calls a dtype of the format, and its size in bits."""
+    """torch's name of a safetensors dtype, and its size in bits."""
     match = _DTYPE.fullmatch(name)
     if match is None or match[1] not in _KINDS:
         return name.lower(), 8
@@ -94,7 +94,7 @@ def _torch_dtype(name: str) -> tuple[str, int]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """A key that puts layer 10 after layer 9; the files are in the order of the alphabet."""
+    """A sort key that puts layer 10 after layer 9; the files are sorted alphabetically."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
 
 
@@ -174,7 +174,7 @@ def _load_script(path: Path, *, unsafe: bool) -> Any:
 
 
 def _refused_names(path: Path, message: str) -> list[str]:
-    """What a file would import beyond what tensors need."""
+    """The imports of a file that tensors do not need."""
     if is_archive(path):
         return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
     # Files from before torch 1.6 are no archives; the refusal names the first one it met.

@@ -134,7 +134,7 @@ def _read_text(archive: ZipFile, found: re.Match[str]) -> Model:
 
 
 def _listed(archive: ZipFile, data: str, name: str) -> Iterator[tuple[str, Slot]]:
-    """The tensors that an archive lists, those of the state dict first."""
+    """The tensors that an archive lists, state dict first."""
     identities = Identities()
     for folder in ("weights", "constants"):
         config = json.loads(archive.read(f"{data}/{folder}/{name}_{folder}_config.json"))
@@ -155,7 +155,7 @@ def _listed(archive: ZipFile, data: str, name: str) -> Iterator[tuple[str, Slot]
 
 
 def _classes(paths: Iterable[str], places: Iterable[Sequence[Any]]) -> dict[str, str]:
-    """Class names by path: those of all modules, as far as operations tell where they come from."""
+    """Class names by path, as far as operations say which modules they come from."""
     classes = {path: GROUP for path in paths if path}
     for path, cls in places:
         name = f"{cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else cls
@@ -164,7 +164,7 @@ def _classes(paths: Iterable[str], places: Iterable[Sequence[Any]]) -> dict[str,
 
 
 def _spec(meta: Mapping[str, Any]) -> TensorSpec:
-    """What the file says of a tensor, by way of one that takes no memory."""
+    """The description of a tensor in the file, by way of one on "meta"."""
     if not meta:
         return TensorSpec(shape=None, dtype="unknown")
     sizes, strides = ([size["as_int"] for size in meta[key]] for key in ("sizes", "strides"))

@@ -128,7 +128,7 @@ def _parts_of_partial(partial: functools.partial[Any]) -> Iterator[tuple[str, An
 
 
 def _used_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function and those that it calls by name reach, each name once."""
+    """What a function, and the functions it calls by name, refer to; each name once."""
     names, seen, waiting = set(), set(), [function]
     while waiting:
         user = waiting.pop()
@@ -142,7 +142,7 @@ def _used_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The globals that a function names; of functions only those of its own file."""
+    """The globals that a function uses; functions only if they are in the same file."""
     world = function.__globals__
     for name in dict.fromkeys(_globals_named(function.__code__)):
         part = world.get(name)
@@ -201,7 +201,7 @@ def class_source(cls: type) -> ClassSource | None:
 
 
 def _class_file(cls: type) -> str:
-    """The file of the class statement, by the methods written in it or by its Python module."""
+    """The file of a class, by its methods or by its Python module."""
     for value in vars(cls).values():
         code = _code(value)
         # Generated methods name no file, and functions put in from elsewhere another one.
@@ -211,7 +211,7 @@ def _class_file(cls: type) -> str:
 
 
 def _defined(cls: type, name: str) -> object:
-    """What a class or the nearest of its bases says under a name, untouched by descriptors."""
+    """The entry of a class or its nearest base under a name, without descriptors."""
     for base in cls.__mro__:
         if base is nn.Module:
             break
@@ -221,7 +221,7 @@ def _defined(cls: type, name: str) -> object:
 
 
 def _code(value: object) -> CodeType | None:
-    """The code of a function, under whatever decorators it has; nothing else is touched."""
+    """The code of a function below its decorators."""
     seen: set[int] = set()
     while isinstance(value, FunctionType) and id(value) not in seen:
         seen.add(id(value))
@@ -242,21 +242,20 @@ class Identities:
         self._owners: list[object] = []
 
     def of(self, tensor: torch.Tensor) -> TensorId:
-        """The number of a tensor: the same for two that are the same memory."""
+        """The number of a tensor: equal for two tensors in the same memory."""
         return self._ids[_memory(tensor)]
 
     def of_key(self, key: Hashable) -> TensorId:
-        """The number of something that stands for a tensor."""
         return self._ids[key]
 
     def of_part(self, owner: object, name: str) -> TensorId:
-        """The number of a tensor packed in an object, which is kept alive to stay itself."""
+        """The number of a tensor packed in an object, which is kept alive for its id."""
         self._owners.append(owner)
         return self.of_key((id(owner), name))
 
 
 def _memory(tensor: torch.Tensor) -> Hashable:
-    """A key that two tensors share when they begin at the same place and are of the same size."""
+    """A key that tensors share when they have the same address and size."""
     try:
         if type(tensor) in PLAIN_CLASSES:
             if address := tensor.data_ptr():
@@ -282,7 +281,7 @@ def _special_memory(tensor: torch.Tensor) -> Hashable:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    """The address of what manages the memory, which is there even when the memory is not."""
+    """The address of the storage object, which exists even without memory."""
     address: int = storage_address(tensor.untyped_storage())
     return address
 

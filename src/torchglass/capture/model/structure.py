@@ -95,7 +95,7 @@ def _check_holds_modules(target: object) -> None:
 
 
 def _named(target: object) -> str:
-    """What a thing is that is not a model: "3 is an int"."""
+    """Names something that is not a model: "3 is an int"."""
     kind = type(target).__qualname__
     article = "an" if kind[:1].lower() in "aeiou" else "a"
     plain = isinstance(target, (int, float, str, bytes, bool, type(None)))
@@ -133,7 +133,7 @@ class _StructureReader:
         self._texts: dict[str, str] = {}
 
     def modules(self, target: object) -> tuple[Module, ...]:
-        """The records in the order of the tree; a thing met again is an alias and not entered."""
+        """The records in tree order; what is met again is an alias and is not entered."""
         modules = self._modules
         first: dict[int, ModuleId] = {}
         children: dict[ModuleId, list[ModuleId]] = {}
@@ -156,12 +156,11 @@ class _StructureReader:
         return tuple(modules)
 
     def classes(self) -> Mapping[str, ClassSource]:
-        """Where the classes that were met are written."""
         sources = ((name, class_source(cls)) for name, cls in self._classes.items())
         return {name: source for name, source in sources if source is not None}
 
     def _enter(self, number: ModuleId, place: _Place) -> Sequence[tuple[str, Any]]:
-        """Read what stands at a place, and say what is below it."""
+        """Read what is at a place; returns what is below it."""
         thing, name, path, parent = place
         kind = self._kinds.get(type(thing)) or self._kind(thing)
         below: Sequence[tuple[str, Any]] = ()
@@ -227,7 +226,7 @@ class _StructureReader:
         return self._texts.setdefault(text, text)
 
     def _add_slots(self, held: Mapping[str, Any], slots: list[Slot]) -> None:
-        """Put what a module holds into a list, which keeps what was read if something raises."""
+        """Append the slots of a module to a list, which keeps those read before an exception."""
         identity = self._identities.of
         for name, tensor in held["_parameters"].items():
             if tensor is not None:
@@ -259,7 +258,7 @@ class _StructureReader:
 
 
 def _alias(number: ModuleId, place: _Place, first: Module) -> Module:
-    """Another place of a module, which shows what it is but holds nothing of its own."""
+    """Another place of a module; it has no slots and children of its own."""
     _, name, path, parent = place
     return _module(
         id=number,
@@ -283,7 +282,7 @@ def _parts(children: Mapping[Any, Any]) -> list[tuple[str, Any]]:
 
 
 def _unshelled(thing: object) -> object:
-    """A traced module is a shell that forwards everything to the scripted one that it holds."""
+    """The scripted module inside a traced one, which forwards everything to it."""
     if isinstance(thing, ScriptModule):
         return _held(thing, "__dict__").get("_actual_script_module", thing)
     return thing

@@ -87,7 +87,7 @@ class BackwardRecorder:
         self._sums: dict[tuple[ObservedCall, Edge], tuple[int, torch.Tensor | None]] = {}
 
     def rest(self) -> None:
-        """No backward is at work: what comes next has nothing to do with what was last."""
+        """No backward runs: the next node has nothing to do with the last one."""
         with self.fence, self._clock:
             sums, self._sums = self._sums, {}
             with quietly():
@@ -96,7 +96,6 @@ class BackwardRecorder:
         self._threads.clear()
 
     def begin(self, hooks: NodeHooks, gradients: Gradients) -> None:
-        """A node is about to run."""
         arrived_ns = self._clock.now()
         node = _RunningNode()
         with self._clock:
@@ -111,7 +110,6 @@ class BackwardRecorder:
         node.start_ns = self._clock.now()
 
     def end(self, hooks: NodeHooks, made: Gradients) -> None:
-        """The innermost node that this thread runs has ended."""
         if self._wait is not None:
             self._wait()
         end_ns = self._clock.now()
@@ -131,7 +129,7 @@ class BackwardRecorder:
         nodes.last_ns = self._clock.now()
 
     def look(self, hooks: NodeHooks, gradients: Gradients) -> None:
-        """Take the gradients that come to a node."""
+        """Take the gradients that arrive at a node."""
         with self.fence, self._clock:
             for index, call, place in hooks.outputs:
                 self._receive(call, place, gradients[index])
@@ -139,7 +137,7 @@ class BackwardRecorder:
                 self._send(call, edge, gradients[index])
 
     def spend_inside(self, ns: int) -> None:
-        """Something that is charged elsewhere took so long inside the node at work."""
+        """Subtract time from the running node that is charged elsewhere."""
         nodes = self._threads[threading.get_ident()]
         if nodes.open:
             nodes.open[-1].inner_ns += ns
@@ -161,7 +159,7 @@ class BackwardRecorder:
             self.rest()
 
     def _charge_gap(self, nodes: _ThreadNodes, owner: ObservedCall | None, arrived_ns: int) -> None:
-        """Charge what lies between two nodes to the call around both."""
+        """Charge the time between two nodes to the call around both."""
         if nodes.open or nodes.last is None or owner is None:
             return
         around = nearest_around(nodes.last, owner)
@@ -169,7 +167,7 @@ class BackwardRecorder:
             around.charge_time(arrived_ns - nodes.last_ns)
 
     def _weigh(self, nodes: _ThreadNodes, gradients: Gradients = ()) -> None:
-        """Charge the memory that came and went since the last node began to that node."""
+        """Charge the change of memory since the last node began to that node."""
         if self._gauge is None:
             return
         self._gauge.meet(gradients)
@@ -179,7 +177,7 @@ class BackwardRecorder:
         nodes.bytes = now
 
     def _receive(self, call: ObservedCall, place: str, gradient: torch.Tensor | None) -> None:
-        """A gradient of a call's output came."""
+        """Take the gradient of a call's output."""
         if gradient is None:
             return
         # A module that hands on what it is given has no nodes, and a backward that takes nothing.
@@ -192,7 +190,7 @@ class BackwardRecorder:
                 backward.output_gradients[place] = self._reader.read(gradient.detach())
 
     def _send(self, call: ObservedCall, edge: Edge, gradient: torch.Tensor | None) -> None:
-        """A gradient of a call's input goes on, or one of several that make it up."""
+        """Take the gradient of a call's input, or one of several that add up to it."""
         if self._reader is None:
             return
         with quietly():
@@ -229,12 +227,10 @@ class NodeHooks:
         """Which of the gradients that it makes are for calls' inputs."""
 
     def begin(self, gradients: Gradients) -> None:
-        """The node is about to run."""
         if self._recorder.is_active:
             self._recorder.begin(self, gradients)
 
     def end(self, made: Gradients, given: Gradients) -> None:
-        """The node has run."""
         if self._recorder.is_active:
             self._recorder.end(self, made)
 
@@ -259,7 +255,6 @@ class ParameterHooks(NodeHooks):
         self._parameter = parameter
 
     def end(self, made: Gradients, given: Gradients) -> None:
-        """The gradient has been added."""
         parameter = self._parameter()
         if not self._recorder.is_active or parameter is None:
             return
@@ -287,7 +282,7 @@ class GraphHooks:
         self._leaf_handles: dict[int, HookHandles] = {}
 
     def enter(self, call: ObservedCall, inputs: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """A call begins: see where its inputs hang."""
+        """A call begins: note where its inputs are in the graph."""
         if not self._is_open:
             self._begin()
         for place, tensor in inputs:
@@ -301,7 +296,7 @@ class GraphHooks:
         self._creators.begin(call)
 
     def leave(self, call: ObservedCall, outer: ObservedCall | None, output: Any) -> None:
-        """A call ends: hook the nodes that were made in it."""
+        """A call ends: hook the nodes that it created."""
         self._creators.begin(outer)
         try:
             located = [(place, t) for place, t in named_tensors(output) if t.requires_grad]
@@ -315,7 +310,7 @@ class GraphHooks:
                 self._end()
 
     def close(self) -> None:
-        """Take all hooks off, those of graphs that the user still holds among them."""
+        """Remove all hooks, also from graphs that the user still holds."""
         self._end()
         for handles in (self._handles, *self._leaf_handles.values()):
             handles.remove()
@@ -333,7 +328,7 @@ class GraphHooks:
         self._open_edges.clear()
 
     def _claim(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Hook the nodes of this pass that some tensors come from, each once."""
+        """Hook the nodes of this pass behind tensors, each once."""
         for node in self._nodes.behind(tensors):
             number = node_number(node)
             owner = self._creators.find(number)
@@ -345,7 +340,7 @@ class GraphHooks:
                     self._claim_parameter(before, owner)
 
     def _feed(self, hooks: NodeHooks, index: int, number: int, edge: Edge) -> None:
-        """Have a node's gradients for the inputs of calls taken there."""
+        """Take the gradients of calls' inputs at a node that computes them."""
         for call in self._open_edges.get(edge, ()):
             # A node from before the call may use the same tensor.
             if number >= call.backward.first_node:
@@ -367,7 +362,7 @@ class GraphHooks:
         handles.around(node, hooks.begin, hooks.end)
 
     def _expect(self, call: ObservedCall, place: str, tensor: torch.Tensor) -> None:
-        """Have the gradient of a call's output taken where it arrives."""
+        """Take the gradient of a call's output where it arrives."""
         edge = _edge(tensor)
         if edge is None:
             return

@@ -88,7 +88,7 @@ def _modules(
 def _strays(
     recorder: ModuleRecorder, modules: list[InspectedModule], histories: Mapping[str, ModuleHistory]
 ) -> Iterator[InspectedModule]:
-    """Modules that were called and are not in the model, each below its caller."""
+    """Modules that were called but are not in the model, each below its caller."""
     places = {module.path: index for index, module in enumerate(modules)}
     for path in sorted(histories.keys() - places.keys(), key=depth_of):
         above, _, name = path.rpartition(".")
@@ -105,7 +105,7 @@ def _strays(
 
 
 def _in_tree_order(modules: Sequence[InspectedModule]) -> Iterator[InspectedModule]:
-    """The modules with all that is below each right after it."""
+    """The modules depth first."""
     below: dict[int | None, list[int]] = defaultdict(list)
     for index, module in enumerate(modules):
         below[module.parent].append(index)
@@ -131,7 +131,7 @@ def _told(recorder: ModuleRecorder, history: ModuleHistory | None) -> dict[str, 
 
 
 def _gradient_bytes(recorder: ModuleRecorder, module: nn.Module | None) -> int:
-    """What the gradients of a module's parameters took when they came, or else take now."""
+    """The size of a module's gradients when they arrived, or else now."""
     if module is None:
         return 0
     seen = recorder.gradient_bytes
@@ -231,7 +231,7 @@ class _InspectionObserver(RunObserver):
 
 
 def _with_times(seen: InspectedModel, timed: InspectedModel) -> InspectedModel:
-    """What was seen in one run with the times of another, where both made the same calls."""
+    """The record of one run with the times of another, where the calls match."""
     times = {module.path: module.calls for module in timed.modules}
     modules = (_module_with_times(module, times.get(module.path, ())) for module in seen.modules)
     return replace(seen, modules=tuple(modules))

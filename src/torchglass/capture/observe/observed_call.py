@@ -112,41 +112,35 @@ class ObservedCall:
 
     @property
     def path(self) -> str:
-        """The path of the module."""
         return self.history.path
 
     @property
     def self_ns(self) -> int:
-        """Time spent in its forward without inner calls."""
         return self.total_ns - self.children_ns
 
     @property
     def backward(self) -> CallBackward:
-        """What is known of its backward, made on first use."""
         if self._backward is None:
             self._backward = CallBackward()
         return self._backward
 
     @property
     def located_inputs(self) -> Located:
-        """What went in, by place."""
         inputs = self.inputs
         return (("0", inputs),) if isinstance(inputs, StatisticsReading) else inputs
 
     @property
     def located_outputs(self) -> Located:
-        """What came out, by place."""
         outputs = self.outputs
         return (("", outputs),) if isinstance(outputs, StatisticsReading) else outputs
 
     @property
     def is_pending(self) -> bool:
-        """Whether some of its statistics have not been computed yet."""
         located = self.located_inputs + self.located_outputs
         return any(reading.is_pending for _, reading in located)
 
     def charge_time(self, ns: int) -> None:
-        """Add to the time of its backward, and to that of all calls around it."""
+        """Add to the time of its backward and of all calls around it."""
         self.backward.self_ns += ns
         call: ObservedCall | None = self
         while call is not None:
@@ -154,7 +148,7 @@ class ObservedCall:
             call = call.parent
 
     def charge_bytes(self, count: int) -> None:
-        """Add to the memory of its backward, and to that of all calls around it."""
+        """Add to the memory of its backward and of all calls around it."""
         call: ObservedCall | None = self
         while call is not None:
             call.backward.added_bytes = (call.backward.added_bytes or 0) + count
@@ -170,7 +164,7 @@ class ObservedCall:
         return False
 
     def tensors(self) -> NamedTensors:
-        """The copies of its tensors that were kept, at "in.0", "out", "out.hidden" …"""
+        """The copies that were kept of its tensors, at "in.0", "out", "out.hidden" …"""
         for side, located in (("in", self.located_inputs), ("out", self.located_outputs)):
             for place, reading in located:
                 if reading.copy is not None:
@@ -239,11 +233,10 @@ class ModuleHistory:
 
     @property
     def kept(self) -> list[ObservedCall]:
-        """The latest calls that have ended."""
         return self._latest[-self._keep :]
 
     def add(self, call: ObservedCall) -> None:
-        """Take in a call that has ended; the oldest ones make room."""
+        """Add a call that has ended, and drop the oldest ones."""
         self._latest.append(call)
         if len(self._latest) >= self._keep + _DROPPED_TOGETHER:
             dropped = self._latest[: -self._keep]
@@ -253,12 +246,11 @@ class ModuleHistory:
             self._latest = self.kept
 
     def latest_of_forward(self) -> ObservedCall | None:
-        """The latest call that the user's forward made; else the latest one at all."""
+        """The latest call of the user's forward, or else the latest one."""
         calls = (call for call in reversed(self._latest) if not call.recomputed)
         return next(calls, self._latest[-1] if self._latest else None)
 
     def statistics(self) -> ModuleStatistics:
-        """The same as plain data, as `tg.record` shows it."""
         self._reader.finish()
         return ModuleStatistics(
             path=self.path,
@@ -287,7 +279,7 @@ def joined(every: Iterable[Stats | None]) -> Stats | None:
 
 
 def _plus(totals: Totals, calls: Sequence[ObservedCall]) -> Totals:
-    """The totals with some more calls, whose statistics are there."""
+    """The totals with more calls, whose statistics have been computed."""
     inputs = [_first(call.located_inputs) for call in calls]
     outputs = [_first(call.located_outputs) for call in calls]
     return Totals(

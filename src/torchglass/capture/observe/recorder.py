@@ -169,7 +169,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         self._observe_rest([module for modules in located for module in modules])
 
     def _observe_rest(self, located: list[tuple[str, nn.Module]]) -> None:
-        """Prepare what is recorded beside the values of forwards: memory and backwards."""
+        """Prepare what is recorded besides values: memory and backwards."""
         options = self.options
         tensors = tensors_of(located) if options.memory or options.backward else []
         # Below a dispatch mode compiled code does not run as it does without.
@@ -184,17 +184,17 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
 
     @property
     def forward_count(self) -> int:
-        """How many forward passes there were; one begins with each outermost call."""
+        """How many outermost calls there were."""
         return sum(self.passes)
 
     @property
     def left_out(self) -> int:
-        """How many tensors the budget had no room for."""
+        """How many copies did not fit into the budget."""
         return self._reader.left_out
 
     @property
     def paths(self) -> list[str]:
-        """The paths of the modules that were called, in the order of their first calls."""
+        """The paths of called modules, in the order of their first calls."""
         return [path for _, path in self.histories]
 
     @property
@@ -203,26 +203,24 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         return self._backward.gradient_bytes
 
     def module(self, path: str) -> ModuleStatistics:
-        """What one of the called modules did."""
         return self.histories[0, path].statistics()
 
     def tensors(self, path: str) -> Iterator[tuple[int, str, torch.Tensor]]:
-        """The copies of a module's tensors that were kept: number of the call, place, tensor."""
+        """The copies that were kept of a module's tensors: number of the call, place, tensor."""
         for call in self.histories[0, path].kept:
             for place, tensor in call.tensors():
                 yield call.number, place, tensor
 
     def rest(self) -> None:
-        """Say that what comes next has nothing to do with what came before."""
+        """The next node has nothing to do with the last one."""
         if not is_in_backward():
             self._backward.rest()
 
     def finish_reading(self) -> None:
-        """Compute all statistics that were put off."""
         self._reader.finish()
 
     def close(self) -> None:
-        """Let go of the models and of all graphs, once no more calls will be shown."""
+        """Release the models and all graphs, once no more calls are shown."""
         self._stop_watching()
         if self._graph is not None:
             with self._fence:
@@ -239,7 +237,6 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         self.current = None
 
     def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> ObservedCall | None:
-        """Read what goes into a call."""
         clock = self._clock
         began_ns = clock.raw()
         clock.depth += 1
@@ -268,7 +265,6 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         return call
 
     def end(self, call: ObservedCall, output: Any, error: BaseException | None) -> None:
-        """Read what came out of a call, or record that it raised."""
         if self._wait is not None:
             self._wait()
         clock = self._clock
@@ -335,7 +331,7 @@ class ModuleRecorder(ModuleStack[ObservedCall]):
         return ObservedCall(history, None, self.passes[history.model])
 
     def _recomputed_call(self, history: ModuleHistory) -> ObservedCall:
-        """A call that autograd runs again: it is still part of whoever called it in the forward."""
+        """A call that a checkpoint repeats: it belongs to its caller in the forward."""
         before = history.latest_of_forward()
         if before is None:
             call = ObservedCall(history, None, self.passes[history.model])

@@ -119,7 +119,7 @@ def _dense_bytes(elements: int, dtype: torch.dtype) -> int:
 
 
 def _concrete(sizes: Iterable[Any]) -> tuple[int, ...]:
-    """Sizes as numbers, symbolic ones by the example they were traced with, guarding nothing."""
+    """Sizes as numbers; a symbolic one by its example, without a guard."""
     return tuple(size if type(size) is int else int(size.node.hint) for size in sizes)
 
 
@@ -171,7 +171,7 @@ def histogram(tensor: torch.Tensor, bins: int = 16) -> tuple[float, ...]:
 
 
 def _sample(values: torch.Tensor) -> torch.Tensor:
-    """A view of a tensor that skips so many of its numbers that few enough remain."""
+    """A strided view with at most so many values."""
     for dim, size in enumerate(values.shape):
         step = min(math.ceil(values.numel() / _MOST_SAMPLED), size)
         if step > 1:
@@ -242,7 +242,7 @@ def _tensors(items: list[Item], stored_in: Callable[[Any], list[Item]] = _closed
 
 
 def _inside(kind: type, item: Any) -> list[Item]:
-    """What a container holds, by name; nothing for all else."""
+    """The items of a container by name; empty for anything else."""
     if issubclass(kind, UserDict):
         item = item.data
         kind = type(item)
@@ -268,7 +268,7 @@ class _Objects:
         self._left = _MOST_OBJECTS
 
     def stored_in(self, item: Any) -> list[Item]:
-        """What an object stores in its attributes, each thing once."""
+        """The attributes of an object, each value once."""
         kind = type(item)
         if issubclass(kind, _CLOSED) or not self._left:
             return []

@@ -175,14 +175,14 @@ class _Encoder:
         self._memories: set[tuple[torch.device, int]] = set()
 
     def entry_or_none(self, tensor: torch.Tensor) -> Entry | None:
-        """How to make a tensor of the parts; None for one of a kind that has none."""
+        """The entry of a tensor; None if its kind cannot be saved."""
         try:
             return self.entry(tensor)
         except Exception:  # noqa: BLE001 - a tensor class is foreign code
             return None
 
     def entry(self, tensor: torch.Tensor) -> Entry:
-        """How to make a tensor of the parts."""
+        """How to put a tensor together from the parts."""
         tensor = tensor.detach()
         shape = list(tensor.shape)
         if tensor.is_nested:

@@ -58,7 +58,7 @@ def grids(rows: Numbers, bins: int) -> list[Grid]:
 
 
 def _exponents(ordered: Numbers, finite: npt.NDArray[np.intp], bins: int) -> npt.NDArray[np.intp]:
-    """For each row the width of its bins, as a power of two: the bulk takes `bins` at most."""
+    """The bin width of each row, as a power of two: the bulk takes at most `bins`."""
     beyond = finite // _BEYOND
     low, high = _at(ordered, beyond), _at(ordered, finite - 1 - beyond)
     # Halves, because the whole may be more than a float can say.
@@ -74,7 +74,7 @@ def _exponents(ordered: Numbers, finite: npt.NDArray[np.intp], bins: int) -> npt
 
 
 def _starts(cells: Numbers, finite: npt.NDArray[np.intp], bins: int) -> Numbers:
-    """The first cell that each row has a bin for."""
+    """The first bin of each row."""
     beyond = finite // _BEYOND
     lowest, low = _at(cells, finite * 0), _at(cells, beyond)
     taken = _at(cells, finite - 1 - beyond) - low + 1
@@ -82,7 +82,7 @@ def _starts(cells: Numbers, finite: npt.NDArray[np.intp], bins: int) -> Numbers:
 
 
 def _count(places: Numbers, room: int) -> npt.NDArray[np.intp]:
-    """How many numbers of each row fall into each of its bins."""
+    """How many values of each row are in each bin."""
     # What is in none of them goes into one more, which is left off again.
     inside = np.where((places >= 0) & (places < room), places, room).astype(np.intp)
     inside += np.arange(len(places))[:, None] * (room + 1)
@@ -94,7 +94,7 @@ def _count(places: Numbers, room: int) -> npt.NDArray[np.intp]:
 def _trimmed(
     exponents: npt.NDArray[np.intp], starts: Numbers, counts: npt.NDArray[np.intp]
 ) -> list[Grid]:
-    """Each row without the empty bins at its ends."""
+    """Each row without empty bins at its ends."""
     filled = counts > 0
     begins = filled.argmax(axis=1)
     lengths = counts.shape[1] - filled[:, ::-1].argmax(axis=1) - begins
@@ -113,7 +113,7 @@ def _trimmed(
 
 
 def _at(rows: Numbers, columns: npt.NDArray[np.intp]) -> Numbers:
-    """One number of each row."""
+    """One value of each row."""
     there = np.clip(columns, 0, rows.shape[1] - 1)
     chosen: Numbers = rows[np.arange(len(rows)), there]
     return chosen

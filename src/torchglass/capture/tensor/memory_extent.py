@@ -44,7 +44,6 @@ class Extent(NamedTuple):
     strides: tuple[int, ...]
 
     def meets(self, other: Extent) -> bool:
-        """Whether both have an element in common."""
         apart = self.last < other.first or other.last < self.first
         if self.storage != other.storage or apart:
             return False
@@ -58,7 +57,7 @@ class Extent(NamedTuple):
         return (self.solid and other.solid) or self._shares_an_element(other)
 
     def covers(self, other: Extent) -> bool:
-        """Whether all of the other is known to be here too."""
+        """Whether the other one is known to be inside."""
         if self == other:
             return True
         around = self.first <= other.first and other.last <= self.last
@@ -74,7 +73,7 @@ class Extent(NamedTuple):
         return bool((self._mask(first, count) & other._mask(first, count)).any())
 
     def _mask(self, first: int, count: int) -> npt.NDArray[np.bool_]:
-        """Of `count` elements from a byte on, which are ours."""
+        """Which of `count` elements, from a byte on, belong to this extent."""
         mask = np.zeros(count, dtype=np.bool_)
         ours = mask[(self.first - first) // self.item :]
         np.lib.stride_tricks.as_strided(ours, self.shape, self.strides)[...] = True
@@ -208,14 +207,13 @@ class ByMemory(Generic[Thing]):
         self._cells: dict[tuple[int, int], dict[int, list[tuple[Extent, Thing]]]] = {}
 
     def add(self, extent: Extent, thing: Thing) -> None:
-        """Remember a thing."""
         length = extent.run.bit_length()
         start = extent.first % extent.period if extent.period else extent.first
         cells = self._cells.setdefault((extent.period, length), {})
         cells.setdefault(start >> length, []).append((extent, thing))
 
     def meeting(self, extent: Extent) -> list[Thing]:
-        """The things that have an element in common with an extent, in no order."""
+        """The things that share an element with an extent, in any order."""
         return [
             thing
             for kind, cells in self._cells.items()
@@ -225,7 +223,7 @@ class ByMemory(Generic[Thing]):
         ]
 
     def take(self, extent: Extent, chosen: Callable[[Extent], bool]) -> list[Thing]:
-        """Forget the things near an extent whose own are chosen, and give them."""
+        """Remove and return the things near an extent whose own extent is chosen."""
         taken: list[Thing] = []
         for kind, cells in self._cells.items():
             for cell in _near(extent, *kind, cells):
@@ -241,7 +239,7 @@ class ByMemory(Generic[Thing]):
 
 
 def _near(extent: Extent, period: int, length: int, cells: Mapping[int, object]) -> list[int]:
-    """The cells of all that an extent may meet among things of a period and a length."""
+    """The cells that may contain things of a period and a length that an extent meets."""
     if period and (extent.run >= period or extent.period not in (0, period)):
         return list(cells)
     if period:

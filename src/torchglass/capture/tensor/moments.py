@@ -106,7 +106,7 @@ class Moments:
     so that a small spread around it is not lost; chunks are joined in double precision."""
 
     def __init__(self, exponent: int = 0) -> None:
-        """All numbers are divided by two to the power of `exponent` while they are added up."""
+        """All values are divided by `2**exponent` while they are added up."""
         self._exponent = exponent
         self._finite = 0
         self._mean = 0.0
@@ -126,7 +126,7 @@ class Moments:
         return moments
 
     def stats(self, *, repeats: int = 1) -> Stats:
-        """The record, for a tensor that repeats these numbers so many times."""
+        """The record, for a tensor that repeats these values `repeats` times."""
         finite = self._finite * repeats
         spread = self._squares * repeats / max(finite - 1, 1)
         numbers = self._min, self._max, self._mean, math.sqrt(max(spread, 0.0))
@@ -165,7 +165,7 @@ class Moments:
         self._join(chunk.to(torch.float64 if wide else torch.float32))
 
     def _set_aside(self, chunk: torch.Tensor) -> torch.Tensor:
-        """The finite numbers of a chunk, the others counted."""
+        """The finite values of a chunk; the others are counted."""
         finite = chunk[torch.isfinite(chunk)]
         nan = int(torch.isnan(chunk).sum().item())
         self._nan += nan
@@ -194,7 +194,7 @@ class Moments:
 
 
 def _exponent(values: torch.Tensor) -> int:
-    """What brings numbers of double precision to where their squares can be added up."""
+    """The scale at which the squares of float64 values neither vanish nor overflow."""
     if values.dtype not in _DOUBLES:
         return 0
     largest = max((_largest(chunk) for chunk in _chunks(values)), default=0.0)
@@ -222,7 +222,7 @@ def _range(chunk: torch.Tensor) -> tuple[float, float]:
 
 
 def _chunks(values: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The numbers in flat pieces and in any order; only a piece that is not dense is copied."""
+    """The values in flat pieces, in any order; only a piece that is not dense is copied."""
     size = _CHUNK if values.device.type == "cpu" else _DEVICE_CHUNK
     if not values.is_contiguous():
         values = values.permute(sorted(range(values.dim()), key=values.stride, reverse=True))
@@ -252,7 +252,6 @@ class Rows(NamedTuple):
     """By their index, those that columns are not exact enough for."""
 
     def stats(self) -> list[Stats | None]:
-        """A record of each."""
         columns = zip(self.lows, self.highs, self.means, self.deviations, strict=True)
         found: list[Stats | None] = [
             Stats(count=self.size, min=low, max=high, mean=mean, std=std)
@@ -314,7 +313,7 @@ def _spread(rows: torch.Tensor) -> tuple[Column, Column]:
 
 
 def _scaled_spread(rows: torch.Tensor, largest: Column) -> tuple[Column, Column]:
-    """The same for doubles whose squares would vanish or overflow: each row is scaled first."""
+    """The same for float64 rows whose squares vanish or overflow: each row is scaled first."""
     exponents = np.frexp(largest)[1]
     # In two steps, as a power of two may be too large where what comes of it is not.
     half = -exponents // 2
@@ -332,7 +331,7 @@ def _moments(rows: torch.Tensor) -> tuple[Column, Column]:
 
 
 def _column(values: torch.Tensor) -> Column:
-    """One number a row, for which numpy takes a fraction of the time that torch does."""
+    """One value per row: numpy is much faster than torch at these."""
     column: Column = values.numpy().astype(np.float64)
     return column
 
@@ -413,13 +412,13 @@ def _distance(before: torch.Tensor, after: torch.Tensor) -> float | None:
 
 
 def _difference(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """By how much values moved; the Infs of a mask, or a NaN, that both have did not."""
+    """By how much values moved; an Inf or NaN that both have did not move."""
     same = (old == new) | (old.isnan() & new.isnan())
     return (new - old).masked_fill(same, 0)
 
 
 def _distances_chunks(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The numbers as float64 on the CPU, some at a time."""
+    """The values as float64 on the CPU, in parts."""
     if tensor.is_quantized:
         tensor = tensor.dequantize()
     if tensor.layout is not torch.strided:

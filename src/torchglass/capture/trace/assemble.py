@@ -71,11 +71,10 @@ class CapturedPass:
 
     @cached_property
     def ordinals(self) -> Mapping[OpId, int]:
-        """The numbers of the ops among all that ran, by which a recorder's `edits` name them."""
+        """The numbers of ops among those that ran; a recorder's `edits` use them."""
         return {OpId(op): number for number, op in enumerate(self.ran)}
 
     def held(self, name: str) -> torch.Tensor | None:
-        """A parameter or buffer, as it was before the pass wrote into it."""
         tensor = self.held_tensors.get(name)
         return None if tensor is None else self.before_writes(tensor)
 
@@ -167,7 +166,7 @@ class Assembly:
         self._linker = self._linker_for(model, all_kept=wanted is None)
 
     def add(self, number: int, event: Event) -> bool:
-        """The next event of the stream; whether anything of it is held."""
+        """Add the next event; returns whether its tensors are kept."""
         if isinstance(event, OpEvent):
             return self._add_op(number, event)
         if isinstance(event, TracedCall):
@@ -183,7 +182,7 @@ class Assembly:
         return held
 
     def end(self) -> tuple[tuple[CallRecord, ...], tuple[OpRecord, ...]]:
-        """All records, once; what was known for the sake of events to come is let go first."""
+        """All records; what was only needed for further events is released first."""
         del self._linker, self._known, self._unknown
         records = tuple(self.calls), tuple(self.ops)
         self.calls.clear()
@@ -191,7 +190,6 @@ class Assembly:
         return records
 
     def failed(self, event: OpEvent) -> OpRecord:
-        """The record of an op that raised."""
         return self._record(event)
 
     def _record(self, event: OpEvent) -> OpRecord:
@@ -224,7 +222,7 @@ class Assembly:
     def _bring_in(
         self, number: int, call: TracedCall, inputs: Sequence[tuple[str, torch.Tensor]]
     ) -> bool:
-        """Make ops of the tensors that the outermost call was given and that are new."""
+        """Make ops of the new tensors among the inputs of the outermost call."""
         by_name = tensors_by_argument(call.module, call.args, call.kwargs)
         names = {id(tensor): name for name, tensor in by_name}
         held = False
@@ -262,7 +260,7 @@ class Assembly:
         record: CallId,
         outputs: Sequence[tuple[str, torch.Tensor]],
     ) -> bool:
-        """Let a call whose ops are out of sight, as a scripted module's are, be one op itself."""
+        """Make one op of a call whose ops are not visible, such as a scripted module's."""
         made = [at for at, (_, tensor) in enumerate(outputs) if not self._linker.knows(tensor)]
         if not made:
             return False
@@ -279,7 +277,7 @@ class Assembly:
         return self._wanted is None or self._wanted(op, self.calls)
 
     def _append_given(self, op: OpRecord, given: Iterable[tuple[Key, torch.Tensor]]) -> bool:
-        """Add an op without an event, and its tensors by what the recorder knows them."""
+        """Add an op without an event, and its tensors by the recorder's keys."""
         held = self._append(op)
         if held:
             self.given.update(((op.id, output), one) for output, one in enumerate(given))
@@ -289,7 +287,7 @@ class Assembly:
         return call.place if call is not None else _OUTSIDE
 
     def _linker_for(self, model: nn.Module, *, all_kept: bool) -> OpLinker:
-        """One that knows the names of all that a model holds, each by the first of its names."""
+        """A linker that knows the first name of everything that the model holds."""
         parameters: dict[int, str | Operand] = {}
         buffers: dict[int, str] = {}
         for path, module in model.named_modules():
@@ -307,7 +305,7 @@ class Assembly:
                 self.held_tensors[full] = tensor
 
     def _next_call(self, module: nn.Module, parent: _CallPlace, this: CallId) -> tuple[str, int]:
-        """The path of a module, and how many calls of it this one makes."""
+        """The path of a module, and the number of this call."""
         known = self._known.get(id(module))
         if known is None:
             path = join_path(parent.path, f"<{type(module).__name__}>")
@@ -324,7 +322,6 @@ class Assembly:
         return OpId(len(self.ops))
 
     def _arguments(self, module: nn.Module, located: Located) -> tuple[Value, ...]:
-        """The tensors that a module was called with, by their places and their names."""
         names = self._arguments_of.get(type(module))
         if names is None or "forward" in module.__dict__:
             names = argument_names(module)

@@ -135,7 +135,7 @@ class _Homes:
         self._chains: dict[Chain, Chain] = {}
 
     def of_next(self, frame: types.FrameType | None) -> _Home:
-        """Where the kernel belongs that is about to run, and was called from a frame."""
+        """The home of the kernel that is about to run, called from a frame."""
         while frame is not None and frame.f_code is _HANDLER:
             frame = frame.f_back
         node = running_node()
@@ -163,7 +163,7 @@ class _Homes:
         return home
 
     def _of_part(self, node: Any) -> _Home:
-        """Where the next kernel of a running node belongs: its parts are told apart by number."""
+        """The home of the next kernel of a running node: its kernels are numbered."""
         number = node_number(node)
         # What adds a gradient to its parameter has no number; it runs right after whoever made it.
         if number not in (self._node, UNNUMBERED):

@@ -77,7 +77,7 @@ class OpEvent(NamedTuple):
 
     @property
     def results(self) -> tuple[torch.Tensor, ...]:
-        """The tensors it made; for one that returns nothing, as `x[0] = 1` does, what it wrote."""
+        """The tensors it returned; if it returned none, as `x[0] = 1` does, what it wrote."""
         return results_of(self.output, self.written)
 
 
@@ -113,7 +113,7 @@ class OpListener(Protocol):
         """An op is about to change these tensors in place."""
 
     def seen(self, event: OpEvent) -> Any:
-        """An op ran. What this returns, its caller gets: `event.output`, or something else."""
+        """An op ran. Returns what its caller gets: `event.output`, or something else."""
 
     def failed(self, event: OpEvent, error: BaseException) -> None:
         """An op raised, so the event has no output."""
@@ -131,7 +131,7 @@ class OpMode(TorchFunctionMode):
     def __init__(
         self, listener: OpListener, before_backward: Callable[[], None] = lambda: None
     ) -> None:
-        """`before_backward` is told of each backward, which writes out of our sight."""
+        """`before_backward` is called before each backward, whose writes are not seen."""
         super().__init__()
         self._listener = listener
         self._before_backward = before_backward
@@ -188,7 +188,7 @@ class OpMode(TorchFunctionMode):
     def _written(
         self, func: Callable[..., Any], handling: Handling, args: Args, kwargs: Kwargs
     ) -> tuple[torch.Tensor, ...]:
-        """What an op is about to change in place, of which the listener has been told."""
+        """What an op is about to write; the listener is told."""
         written = written_by(func, handling, args, kwargs)
         if written:
             self._listener.before_write(unwrapped(written))

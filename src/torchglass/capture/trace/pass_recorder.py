@@ -82,12 +82,11 @@ class TracedCall:
         self.start_ns = _clock()
 
     def let_go(self) -> None:
-        """Hold no tensor any longer."""
         self.args, self.kwargs, self.output = (), {}, None
 
     @property
     def results(self) -> list[torch.Tensor]:
-        """What its beginning brought into the pass: the inputs, if no other call is around it."""
+        """The inputs of the outermost call, which are new in the pass."""
         if self.parent is not None:
             return []
         return [tensor for _, tensor in tensors_of_call(self.args, self.kwargs)]
@@ -109,7 +108,7 @@ class CallEnd:
 
     @property
     def results(self) -> list[torch.Tensor]:
-        """What it brought out of the pass: the outputs, if no other call is around it."""
+        """The outputs of the outermost call."""
         if self.call.parent is not None:
             return []
         return [tensor for _, tensor in named_tensors(self.call.output)]
@@ -197,14 +196,13 @@ class PassRecorder(ModuleStack[TracedCall]):
         self._raised_by_edit: int | None = None
 
     def before_write(self, written: tuple[torch.Tensor, ...]) -> None:
-        """Save what an op is about to overwrite."""
         try:
             self.snapshots.before_write(written)
         except Exception as problem:  # noqa: BLE001 - see missed
             self.missed(problem)
 
     def before_backward(self) -> None:
-        """Save the gradients that are there, to which a backward is about to add."""
+        """Save the gradients to which a backward is about to add."""
         try:
             leaves = (tensor for tensor in _held_by(self.model) if tensor.is_leaf)
             gradients = tuple(leaf.grad for leaf in leaves if leaf.grad is not None)
@@ -215,7 +213,7 @@ class PassRecorder(ModuleStack[TracedCall]):
             self.missed(problem)
 
     def seen(self, event: OpEvent) -> Any:
-        """Take down an op, and give what its caller shall get."""
+        """Record an op; returns what its caller gets."""
         number = self._ops
         self._ops = number + 1
         if self._edits and number in self._edits:
@@ -236,18 +234,17 @@ class PassRecorder(ModuleStack[TracedCall]):
         return event.output
 
     def failed(self, event: OpEvent, error: BaseException) -> None:
-        """Keep the op that raised last; where one op runs inside another, the inner one."""
+        """Keep the op that raised; of nested ops, the inner one."""
         if self._failed is None or self._failed[1] is not error:
             self._failed = event, error
 
     def ended_by(self, error: BaseException) -> None:
-        """Note the exception that ended the pass, and the op that it came from, if one did."""
+        """Note the exception that ended the pass, and the op that raised it."""
         self.error = _said_by(error)
         if self._failed is not None and self._failed[1] in _causes(error):
             self.failure = self._failed[0]
 
     def begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> TracedCall:
-        """Take down that a call began."""
         if peek_interpreter_stack() is not None:
             args, kwargs = unwrapped((args, kwargs))
         chain = chain_from(_caller(), self._chains)
@@ -260,7 +257,6 @@ class PassRecorder(ModuleStack[TracedCall]):
         return call
 
     def end(self, call: TracedCall, output: Any, error: BaseException | None) -> None:
-        """Take down that a call ended, and what it returned."""
         call.end_ns = _clock()
         if error is None:
             if peek_interpreter_stack() is not None:
@@ -291,7 +287,6 @@ class PassRecorder(ModuleStack[TracedCall]):
                 weakref.finalize(self.gradients, handle.remove)
 
     def missed(self, problem: Exception) -> None:
-        """Go on without what could not be taken down: no error of ours may stop the user's pass."""
         if id(problem) == self._raised_by_edit:
             raise problem
         super().missed(problem)
@@ -304,7 +299,7 @@ def _of_part(
     offset: int,
     gradient: torch.Tensor | None,
 ) -> None:
-    """Take of a base's gradient the part that a view of it sees."""
+    """Take the part of a base's gradient that a view of it shows."""
     with _gradient_fence:
         take(None if gradient is None else gradient.contiguous().as_strided(size, stride, offset))
 
@@ -358,7 +353,7 @@ def _watching_ops(recorder: PassRecorder, level: Level) -> Iterator[None]:
 
 
 def _held_by(model: nn.Module) -> list[torch.Tensor]:
-    """The parameters and buffers of a model, at a tenth of the price of its own iterators."""
+    """The parameters and buffers of a model, ten times as fast as its own iterators."""
     held: list[torch.Tensor | None] = []
     seen: set[int] = set()
     waiting: list[nn.Module | None] = [model]
@@ -373,7 +368,7 @@ def _held_by(model: nn.Module) -> list[torch.Tensor]:
 
 
 def _edited(event: OpEvent, edit: Edit) -> OpEvent:
-    """The event with its output replaced; an in-place op's tensor is written into instead."""
+    """The event with its output replaced; the result of an in-place op is overwritten instead."""
     target = event.results[0]
     if not any(target is written for written in event.written):
         return event._replace(output=edit(event.output))
@@ -397,7 +392,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _caller() -> types.FrameType | None:
-    """The frame that called the module whose call is being taken down."""
+    """The frame that called the module whose call begins."""
     # From here it is `begin`, `enter`, and `_call` or what shows it several observers.
     frame: types.FrameType | None = sys._getframe(3)
     while frame is not None and frame.f_code is not CALL_CODE:

@@ -46,7 +46,6 @@ class Producers:
         self._writes: dict[int, ByMemory[OpId]] = {}
 
     def made(self, op: OpId, tensors: Sequence[torch.Tensor]) -> None:
-        """Note that an op made these tensors."""
         for output, tensor in enumerate(tensors):
             key = id(tensor)
             self._makers[key] = op
@@ -58,7 +57,6 @@ class Producers:
             self._not_by_storage.append((op, output, shown))
 
     def wrote(self, op: OpId, tensor: torch.Tensor) -> None:
-        """Note that an op changed this tensor in place."""
         extent = extent_of(tensor)
         if extent is not None:
             writes = self._writes.setdefault(extent.storage, ByMemory())
@@ -67,7 +65,7 @@ class Producers:
             writes.add(extent, op)
 
     def find(self, tensor: torch.Tensor) -> Output | None:
-        """The op that made a tensor, wrote it last, or made the memory that it is a view of."""
+        """The op that made a tensor, wrote it last, or made the memory it is a view of."""
         # By its memory, if it is a view made out of our sight, as `vmap` makes of what it returns.
         return self.own(tensor) or self._of_storage(tensor)
 
@@ -89,7 +87,7 @@ class Producers:
         return tuple(sorted(writer for writer in writers if writer > op))
 
     def own(self, tensor: torch.Tensor) -> Output | None:
-        """The op that made this very tensor, not one that shares its memory."""
+        """The op that made this tensor itself, not one that shares its memory."""
         key = id(tensor)
         maker = self._makers.get(key)
         if maker is None or (self._views is not None and self._views[key] != view_of(tensor)):
@@ -97,7 +95,7 @@ class Producers:
         return maker, self._outputs.get(key, 0)
 
     def _of_storage(self, tensor: torch.Tensor) -> Output | None:
-        """What was last made of a tensor's memory. Few passes ask, so the index waits for one."""
+        """The last op that made a tensor's memory. Few passes ask, so the index is built late."""
         for made in self._not_by_storage:
             there = _extent(made)
             if there is not None:
@@ -157,12 +155,12 @@ class OpLinker:
         self._inputs: set[OpId] = set()
 
     def source_op(self, id: OpId, address: str, tensor: torch.Tensor) -> OpRecord:
-        """The record of a tensor that came from outside: an input of the pass."""
+        """The record of an input of the pass."""
         self._inputs.add(id)
         return OpRecord(id=id, kind="input", function=address, outputs=self._made(id, (tensor,)))
 
     def final_op(self, id: OpId, address: str, tensor: torch.Tensor) -> OpRecord:
-        """The record of a tensor that the pass returned."""
+        """The record of an output of the pass."""
         operand = self._operand(address, tensor)
         return OpRecord(
             id=id,
@@ -180,7 +178,7 @@ class OpLinker:
         location: CallId,
         source: SourceLine | None,
     ) -> OpRecord:
-        """The record of one event that ran in a call, which was made at a location in a source."""
+        """The record of an event in a call that was made at a location in a source."""
         results = event.results
         # An op that writes has read what it wrote over; one that does not may be a mere view.
         operands, settings = self._arguments(event, views=() if event.written else results)
@@ -208,7 +206,7 @@ class OpLinker:
     def opaque_op(
         self, id: OpId, function: str, call: CallId, inputs: Located, outputs: Located
     ) -> OpRecord:
-        """The record of a whole module call whose inside could not be seen."""
+        """The record of a module call whose ops are not visible."""
         operands = tuple(self._operand(place, tensor) for place, tensor in inputs)
         made = self._made(id, [tensor for _, tensor in outputs])
         return OpRecord(id=id, function=function, call=call, operands=operands, outputs=made)
@@ -222,7 +220,6 @@ class OpLinker:
         return self._locations.setdefault((around, way), {}).setdefault(path, call)
 
     def way(self, chain: Chain) -> CodePath:
-        """What a chain of code tells."""
         way = self._ways.get(chain)
         if way is None:
             way = CodePath(len(self._ways), _source(user_code(chain)), phase_of(chain))
@@ -230,7 +227,7 @@ class OpLinker:
         return way
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor was made in the pass, or is held by the model."""
+        """Whether a tensor was made in the pass or is held by the model."""
         held = id(tensor) in self._parameters or id(tensor) in self._buffers
         return held or self._producers.find(tensor) is not None
 
@@ -248,7 +245,7 @@ class OpLinker:
         return None if found is None else found[0]
 
     def value(self, place: str, tensor: torch.Tensor, name: str = "") -> Value:
-        """A tensor at a place of a call, which calls it by a name."""
+        """A tensor at a place of a call, with its name there."""
         op, output = self._producers.find(tensor) or (None, 0)
         return Value(
             place=self._once(place),
@@ -295,12 +292,12 @@ class OpLinker:
         return known
 
     def _once(self, said: Said) -> Said:
-        """Of equal things always the same one."""
+        """The same object for equal ones."""
         same: Said = self._said.setdefault(said, said)
         return same
 
     def _made(self, id: OpId, tensors: Sequence[torch.Tensor]) -> tuple[Value, ...]:
-        """The outputs of an op, which from now on is known to have made them."""
+        """The outputs of an op, which is now known to have made them."""
         self._producers.made(id, tensors)
         return self._values([describe(tensor) for tensor in tensors])
 
@@ -314,7 +311,7 @@ class OpLinker:
 
 
 def _pair(first: int, second: int) -> int:
-    """A number for two, which no other two have."""
+    """One number for a pair, different for each pair."""
     total = first + second
     return total * (total + 1) // 2 + second
 
@@ -340,7 +337,7 @@ def _leaves(place: str, argument: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _name(function: Any) -> str:
-    """torch's name of a function; of an attribute read or set, the attribute's."""
+    """torch's name of a function; for an attribute access, the attribute's name."""
     name = getattr(function, "__name__", type(function).__name__)
     if name in ("__get__", "__set__"):
         return str(getattr(getattr(function, "__self__", None), "__name__", name))

@@ -75,7 +75,7 @@ class _OpReplay:
         self.skipped: list[UnconfirmedOp] = []
 
     def check(self, op: OpRecord) -> None:
-        """Replay one op and compare what it makes with what was saved."""
+        """Replay one op and compare its results with the saved ones."""
         event = self._captured.events[op.id]
         if event is None or op.type in _UNDEFINED:
             originals = event.results if event else self._captured.sources.get(op.id, ())
@@ -121,7 +121,7 @@ class _OpReplay:
                 self.differing.append(UnconfirmedOp(op=op.id, reason=_difference(saved, result)))
 
     def _check_surroundings(self, tensor: torch.Tensor) -> None:
-        """`as_strided` may read all of a tensor's storage, of which a copy has but a part."""
+        """`as_strided` may read the whole storage, of which a copy has only a part."""
         ours = self._stand_in(tensor)
         if (
             ours.untyped_storage().nbytes() != tensor.untyped_storage().nbytes()
@@ -130,7 +130,7 @@ class _OpReplay:
             raise CaptureError("it reads memory around its argument, which was not saved")
 
     def _keep_from(self, written: tuple[torch.Tensor, ...]) -> None:
-        """Let an op write into copies where it wrote into tensors from outside of the pass."""
+        """Let an op write into copies of tensors from outside the pass."""
         for tensor in written:
             if self._stand_in(tensor) is tensor:
                 self._made[id(tensor)] = copy_of(tensor)
@@ -141,7 +141,7 @@ class _OpReplay:
             self.skipped.append(UnconfirmedOp(op=op.id, reason=reason))
 
     def _prove_edges(self, op: OpRecord, event: Rerun) -> None:
-        """Change each parent's result in turn: an edge is real if the op's own result changes."""
+        """Change each parent's result: an edge is real if the op's result changes."""
         with _random_state_kept():
             plain = self._run_apart(op, event, {})
         for operand in op.operands:
@@ -163,7 +163,7 @@ class _OpReplay:
     def _run_apart(
         self, op: OpRecord, event: Rerun, changed: Mapping[int, torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
-        """The results of an op on copies, so that what it writes is lost."""
+        """The results of an op that runs on copies."""
 
         def copy(tensor: torch.Tensor) -> torch.Tensor:
             given = changed.get(id(tensor))
@@ -203,7 +203,7 @@ class _OpReplay:
 
 
 def _run(op: OpRecord, event: Rerun, args: Args, kwargs: Kwargs) -> Any:
-    """An op with autograd on if it was, which chooses other kernels."""
+    """Run an op with autograd on if it was on, because that selects other kernels."""
     if any(isinstance(given, torch.Generator) for given in (*args, *kwargs.values())):
         raise CaptureError("it uses a random generator, which must not be advanced")
     with gradients_set(bool(op.grad_fn)):
@@ -242,7 +242,7 @@ def _random_state_kept() -> Iterator[None]:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Bit for bit, except that any NaN is equal to any NaN."""
+    """Equal bit for bit, except that all NaNs are equal."""
     one, other = one.detach(), other.detach()
     if one.is_nested and other.is_nested:
         parts = one.unbind(), other.unbind()
@@ -257,7 +257,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _as_stored(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two tensors of one shape, without the elements that both repeat."""
+    """Two tensors of one shape, without elements that both repeat."""
     if (
         one.layout is not torch.strided
         or other.layout is not torch.strided

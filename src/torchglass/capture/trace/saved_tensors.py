@@ -35,7 +35,6 @@ class Rerun(NamedTuple):
 
     @property
     def results(self) -> tuple[torch.Tensor, ...]:
-        """Those of the event."""
         return results_of(self.output, self.written)
 
 
@@ -46,7 +45,6 @@ class RerunBuilder:
         self._said: dict[str, Mapping[str, Any]] = {}
 
     def of(self, event: OpEvent) -> Rerun:
-        """What an event needs to be run again."""
         function = event.function
         if isinstance(event, UnwrappedEvent):
             function = _not_by_itself
@@ -94,16 +92,14 @@ class OpEventNumbers:
         self._events = array("i")
 
     def add(self, op: OpId, event: int) -> None:
-        """Note the next op."""
         self.ops.append(op)
         self._events.append(event)
 
     def op(self, event: int) -> OpId:
-        """The op of an event."""
         return OpId(self.ops[bisect_left(self._events, event)])
 
     def event(self, op: OpId) -> int:
-        """The event of an op; -1 for one that did not run."""
+        """The event of an op; -1 if it did not run."""
         place = bisect_left(self.ops, op)
         is_there = place < len(self.ops) and self.ops[place] == op
         return self._events[place] if is_there else -1
@@ -205,7 +201,7 @@ class Originals(dict[int, tuple[torch.Tensor, torch.Tensor]]):
     """Tensors that were there before the pass, by id, each with a copy from before its writes."""
 
     def before_writes(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor that was there before the pass, as it was then."""
+        """A tensor from before the pass, as it was then."""
         _, copy = self.get(id(tensor), (tensor, None))
         return tensor if copy is None else copy_of(copy)
 
@@ -232,7 +228,7 @@ class Snapshots:
         """Tensors that had no shape before the pass gave them one, by id."""
 
     def note_lazy(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Remember those of some tensors that have no shape yet."""
+        """Remember the tensors that have no shape yet."""
         self.lazy.update((id(tensor), tensor) for tensor in tensors if is_lazy(tensor))
 
     def before_write(self, written: Sequence[torch.Tensor]) -> None:
@@ -302,7 +298,7 @@ class Snapshots:
 
 
 def _fills_its_storage(tensor: torch.Tensor) -> bool:
-    """Whether what is written into a tensor leaves nothing of its storage as it was."""
+    """Whether a write into a tensor replaces all of its storage."""
     if tensor.layout is not torch.strided or not tensor.is_contiguous():
         return False
     return tensor.nbytes == tensor.untyped_storage().nbytes()

@@ -52,12 +52,11 @@ class PassCapture:
 
     @property
     def keep(self) -> Callable[..., bool] | None:
-        """What the recorder asks of each event; None where all is kept until the end."""
+        """Whether the recorder keeps an event; None if it keeps all until the end."""
         return self._assembly.add if self._assembly is not None else None
 
     @cached_property
     def captured(self) -> CapturedPass:
-        """The records and the tensors that were asked for."""
         if not self.ended or self.recorder is None:
             raise CaptureError("the trace can only be read after its with-block has ended")
         if self._assembly is not None:
@@ -69,7 +68,7 @@ class PassCapture:
         return captured if self._change is None else _changed(self._change, captured)
 
     def end(self) -> None:
-        """Let go of what was not asked for; it is not known before the names are."""
+        """Release what was not requested; that is known only with the names."""
         self.ended = True
         self.failure = self.recorder.failure if self.recorder else None
         if self.recorder is None:
@@ -198,7 +197,7 @@ def failed_module(error: BaseException) -> nn.Module | None:
 
 
 def _steps(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    """The frames that an exception came through, outermost first."""
+    """The frames of a traceback, outermost first."""
     while traceback is not None:
         yield traceback
         traceback = traceback.tb_next
