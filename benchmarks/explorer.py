@@ -181,7 +181,7 @@ def _open_ours(model: Any) -> tuple[Any, Callable[[], bool]]:
     from torchglass.views.tui.app import ExplorerApp
 
     app = ExplorerApp(make_source(model))
-    return app, lambda: app.explorer.tree_panel.row_count > 1
+    return app, lambda: len(app.explorer.tree_panel.tree_rows) > 1
 
 
 def _open_rp(model: Any) -> tuple[Any, Callable[[], bool]]:

@@ -189,7 +189,7 @@ def test_a_shared_module_shows_the_calls_under_its_first_name(panel: str, told: 
         assert explorer.selected == "right"
         assert told in explorer.text
         assert "did not run" not in explorer.text
-        assert panel == "i" or "The same module as left" in explorer.text
+        assert panel == "i" or "Same module as left" in explorer.text
 
     drive(story, Twice(), torch.ones(3, 4), size=(160, 30))
 

@@ -41,11 +41,16 @@ class Scale:
         return self.low < 0 < self.high
 
 
-def scale_of(matrices: Sequence[Matrix]) -> Scale:
-    """A scale for matrices that are shown together, symmetric if it includes zero."""
+def finite_range(matrices: Sequence[Matrix]) -> tuple[float, float]:
+    """The smallest and the largest finite value; 0 and 0 if there is none."""
     finite = [matrix[np.isfinite(matrix)] for matrix in matrices]
     low = min((float(one.min()) for one in finite if one.size), default=0.0)
-    high = max((float(one.max()) for one in finite if one.size), default=0.0)
+    return low, max((float(one.max()) for one in finite if one.size), default=0.0)
+
+
+def scale_of(matrices: Sequence[Matrix]) -> Scale:
+    """A scale for matrices that are shown together, symmetric if it includes zero."""
+    low, high = finite_range(matrices)
     if low < 0 < high:
         high = max(-low, high)
         low = -high

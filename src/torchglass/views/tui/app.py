@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
 from textual import on
-from textual.app import App, SystemCommand, get_system_commands_provider
+from textual.app import SystemCommand, get_system_commands_provider
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.markup import escape
@@ -34,14 +33,14 @@ from torchglass.views.tui.preferences import (
     SourceKind,
 )
 from torchglass.views.tui.screen import Explorer
-from torchglass.views.tui.styled_text import DARK, THEMES, column_colours, theme_for
+from torchglass.views.tui.styled_text import DARK
 from torchglass.views.tui.tree_columns import NAME
-from torchglass.views.tui.windows import LoadingScreen, screenshot
+from torchglass.views.tui.windows import LoadingScreen, ThemedApp, screenshot
 
 _MOST_MODULES = 30
 _BATCH = 5_000
 _TOGGLES = {"Show or hide columns": "Toggle column", "Open or close a panel": "Toggle panel"}
-"""How commands under these headings of the help begin."""
+"""How commands under these headings of the help start."""
 
 
 class Commands(Provider):
@@ -138,7 +137,7 @@ class ExplorerSource:
 
 
 Source = Reader | ExplorerSource | Callable[[], ExplorerSource]
-"""A callable may take long: a loading screen is shown meanwhile."""
+"""While a callable runs, a loading screen is shown."""
 
 
 def run_explorer(source: Source, *, memory: PreferenceStore | None = None) -> None:
@@ -155,7 +154,7 @@ def run_explorer(source: Source, *, memory: PreferenceStore | None = None) -> No
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep the garbage collector from walking a large model again and again while keys wait."""
+    """Keep the garbage collector from walking a large model while keys wait."""
     if gc.get_freeze_count():
         yield
         return
@@ -166,11 +165,9 @@ def _undisturbed() -> Iterator[None]:
         gc.unfreeze()
 
 
-class ExplorerApp(App[None]):
+class ExplorerApp(ThemedApp[None]):
     """The explorer as a Textual app."""
 
-    CSS_PATH: ClassVar = "app.tcss"
-    TITLE = "torchglass"
     COMMANDS: ClassVar = {get_system_commands_provider, Commands}
     explorer: Explorer
 
@@ -185,11 +182,9 @@ class ExplorerApp(App[None]):
         self._source = source
         if isinstance(source, (ExplorerSource, Reader)):
             self._take(source)
-        for each in THEMES:
-            self.register_theme(each)
-        self._own_theme = theme_for(os.environ, self.console.color_system)
         wanted = theme or self._preferences.theme
-        self.theme = wanted if wanted in self.available_themes else self._own_theme
+        if wanted in self.available_themes:
+            self.theme = wanted
         self.animation_level = "none"
 
     def _take(self, source: Reader | ExplorerSource) -> None:
@@ -211,9 +206,6 @@ class ExplorerApp(App[None]):
             "Change theme", "Light, dark, 16 colours and others", self.action_change_theme
         )
 
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return dict(column_colours(self.current_theme))
-
     def get_default_screen(self) -> Screen[None]:
         if isinstance(self._source, (ExplorerSource, Reader)):
             return self.explorer
@@ -230,7 +222,7 @@ class ExplorerApp(App[None]):
 
     def on_unmount(self) -> None:
         if hasattr(self, "explorer"):
-            theme = "" if self.theme == self._own_theme else self.theme
+            theme = "" if self.theme == self.own_theme else self.theme
             self._memory.save(replace(self.explorer.preferences, theme=theme))
 
 
@@ -254,7 +246,7 @@ def draw_explorer(
 
 
 async def settle(app: ExplorerApp, pilot: Pilot[None]) -> None:
-    """Wait until the explorer shows everything that there is to count and to read."""
+    """Wait until the explorer has counted and read everything, and shows it."""
     quiet = 0
     while quiet < _ROUNDS:
         await pilot.pause()

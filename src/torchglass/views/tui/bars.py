@@ -57,12 +57,12 @@ _MESSAGE_SECONDS = 8.0
 
 
 class StatusBar(TwoEndedBar):
-    """The position of the cursor, or for a while a message."""
+    """The selected module, or for some seconds a message."""
 
-    def __init__(self, place: Callable[[], str], position: Callable[[], str]) -> None:
-        """`place` is shown at the left while there is no message, `position` at the right."""
+    def __init__(self, place: Callable[[], tuple[str, str]]) -> None:
+        """`place` returns what is shown at the left while there is no message, and at the right."""
         super().__init__(id="status")
-        self._place, self._position = place, position
+        self._place = place
         self._timer: Timer | None = None
 
     def say(self, message: str = "", *, lasting: bool = False) -> None:
@@ -71,7 +71,8 @@ class StatusBar(TwoEndedBar):
             self._timer.stop()
         expires = message and not lasting
         self._timer = self.set_timer(_MESSAGE_SECONDS, self.say) if expires else None
-        self.put(f" {message or self._place()}", self._position())
+        place, position = self._place()
+        self.put(f" {message or place}", position)
 
 
 class KeyBar(Widget):
@@ -192,7 +193,7 @@ class SearchInput(Input):
     BINDINGS: ClassVar = bindings("search")
 
     async def on_key(self, event: events.Key) -> None:
-        """Edit in the order of the keys: a binding would run after letters that came later."""
+        """Edit in the order of the keys: a binding would run after letters typed later."""
         action = _EDITING.get(event.key)
         if action is not None:
             event.stop()
@@ -234,10 +235,11 @@ class SearchBar(Horizontal):
 
     def keep(self, *, then: Callable[[], None]) -> None:
         """Close the input; matches stay marked."""
-        # In the input's own queue: letters typed before this key may still be on their way to it.
-        self._line.call_later(self._keep, then)
 
-    def _keep(self, then: Callable[[], None]) -> None:
-        self.search_state.find(self._line.value)
-        self.search_state.keep()
-        then()
+        def keep() -> None:
+            self.search_state.find(self._line.value)
+            self.search_state.keep()
+            then()
+
+        # In the input's own queue: letters typed before this key may still be on their way to it.
+        self._line.call_later(keep)

@@ -1,4 +1,4 @@
-"""What the explorer knows of a model and its run; all panels read the same state."""
+"""What the explorer knows about a model and its run. All panels read the same state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from torchglass.views.tui.tree_rows import Outline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleActivity:
-    """Inputs, outputs and cost of a module, over all of its calls. None is not measured."""
+    """Inputs, outputs and cost of a module over all of its calls. None: not measured."""
 
     inputs: tuple[TensorSpec, ...] = ()
     """Of its last call."""
@@ -168,7 +168,7 @@ class ModelContents:
 
 def count_model(model: Model) -> ModelContents:
     """Count all modules, and find problems, shared modules and tied tensors."""
-    notes = {module.id: note for module in _notable(model) if (note := _note(model, module))}
+    notes = {module.id: note for module in model.modules if (note := _note(model, module))}
     return ModelContents(
         counts=count(model),
         notes=notes,
@@ -178,7 +178,7 @@ def count_model(model: Model) -> ModelContents:
 
 
 class ExplorerState:
-    """What is explored. The screen changes it; all panels read the same one."""
+    """The model and the run that are explored. Only the screen changes it."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class ExplorerState:
         self.take_model(model)
 
     def take_model(self, model: Model) -> None:
-        """Explore another model, which a run may get later. It is not counted yet."""
+        """Explore another model: a run may report it later. It is not counted yet."""
         self.model = model
         self.outline = Outline(model)
         self.contents: ModelContents | None = None
@@ -233,7 +233,7 @@ class ExplorerState:
 
     @cached_property
     def repeats(self) -> Mapping[ModuleId, tuple[ModuleId, ...]]:
-        """Neighbours that are built alike, by the first one: the blocks of a transformer."""
+        """Consecutive modules of the same build, by the first: the blocks of a transformer."""
         model = self.model
         build = builds(model)
         runs = (run for module in model.modules for run in alike(model, module.children, build))
@@ -260,17 +260,24 @@ class ExplorerState:
             self._series.setdefault(one.path, []).append(one)
         for points in news:
             known = self._points.get(points.series.id)
-            self._points[points.series.id] = points if known is None else _joined(known, points)
+            parts = [points] if known is None else [known, points]
+            self._points[points.series.id] = replace(
+                points,
+                steps=np.concatenate([part.steps for part in parts]),
+                values=np.concatenate([part.values for part in parts]),
+            )
         for bins in histograms:
             before = self._histograms.get(bins.series.id)
-            self._histograms[bins.series.id] = bins if before is None else _appended(before, bins)
+            steps = bins.steps if before is None else np.concatenate([before.steps, bins.steps])
+            all_bins = [*(before.bins if before else ()), *bins.bins]
+            self._histograms[bins.series.id] = replace(bins, steps=steps, bins=all_bins)
 
     def take_documents(self, documents: Mapping[type[Document], Document]) -> None:
         self._documents = documents
         self._forget_derived()
 
     def take_checked(self, found: Iterable[Finding] | None) -> None:
-        """Keep the weights that contain NaN or Inf; None says that there are no values to check."""
+        """Keep the weights that contain NaN or Inf; None if there are no values to check."""
         self.values_checked = None if found is None else True
         self._bad_values = tuple(found or ())
         self._forget_derived()
@@ -378,24 +385,13 @@ def tied_to(model: Model, module: Module, slot: Slot) -> list[str]:
     return [place for place in model.tied.get(slot.tensor, ()) if place != own]
 
 
-def _notable(model: Model) -> list[Module]:
-    tied = model.tied
-    return [
-        module
-        for module in model.modules
-        if module.problem
-        or module.alias_of is not None
-        or (tied and any(slot.tensor in tied for slot in module.slots))
-    ]
-
-
 def _note(model: Model, module: Module) -> str:
     if module.problem:
         return f"{LOST} {module.problem}"
     if module.alias_of is not None:
         return f"{SHARED} {model[module.alias_of].path or 'the model itself'}"
-    others = (place for slot in module.slots for place in tied_to(model, module, slot))
-    first = next(others, "")
+    tied = (slot for slot in module.slots if slot.tensor in model.tied)
+    first = next((place for slot in tied for place in tied_to(model, module, slot)), "")
     return f"{TIED} {first}" if first else ""
 
 
@@ -404,17 +400,3 @@ def _is_gradient(series: Series) -> bool:
     place, dot, last = series.name.rpartition(".")
     side = place.rpartition(":")[2].partition(".")[0]
     return bool(dot) and last == "grad" and side not in ("input", "output")
-
-
-def _joined(known: Points, new: Points) -> Points:
-    return replace(
-        known,
-        steps=np.concatenate([known.steps, new.steps]),
-        values=np.concatenate([known.values, new.values]),
-    )
-
-
-def _appended(known: Histograms, new: Histograms) -> Histograms:
-    return replace(
-        known, steps=np.concatenate([known.steps, new.steps]), bins=[*known.bins, *new.bins]
-    )

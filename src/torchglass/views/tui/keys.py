@@ -74,22 +74,22 @@ _TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
     ("anywhere", "Explorer"): (
         ("question_mark", "help", "Show all keys", "help"),
         ("q", "quit", "Quit", "quit"),
-        ("ctrl+p", "app.command_palette", "Find a command or a module"),
+        ("ctrl+p", "app.command_palette", "Find a command or module"),
         ("x", "export", "Export the table"),
-        ("y", "copy_path", "Copy the path of the module"),
+        ("y", "copy_path", "Copy the module path"),
         ("e", "edit", "Open the source in $EDITOR"),
     ),
     ("anywhere", "Search"): (
         ("slash", "search", "Search; re: for a regex", "search"),
         ("n", "match(1)", "Next match"),
         ("N", "match(-1)", "Previous match"),
-        ("ampersand", "filter", "Show only matches, or all"),
+        ("ampersand", "filter", "Toggle matches only"),
         ("escape", "clear_search", "Clear the search"),
     ),
     ("search", "While typing a search"): (
         ("enter", "screen.keep_search", "Keep the matches", "keep"),
-        ("escape", "screen.drop_search", "Clear, and go back", "clear"),
-        ("tab", "screen.filter", "Show only matches, or all", "filter"),
+        ("escape", "screen.drop_search", "Cancel the search", "clear"),
+        ("tab", "screen.filter", "Toggle matches only", "filter"),
         ("down", "screen.match(1)", "Next match", "next"),
         ("up", "screen.match(-1)", "Previous match", "previous"),
     ),
@@ -104,7 +104,7 @@ _TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
         ("end", "edge(1)", "Last row"),
         ("shift+left", "pan(-1)", "Scroll columns left"),
         ("shift+right", "pan(1)", "Scroll columns right"),
-        ("J", "screen.jump_to_twin", "Go to where it is shared or tied"),
+        ("J", "screen.jump_to_twin", "Go to the next shared or tied place"),
     ),
     ("tree", "Fold or unfold"): (
         ("space", "fold('one')", "Fold the module", "fold"),
@@ -125,7 +125,7 @@ _TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
         ("shift+tab", "panel(-1)", "Previous panel"),
         ("less_than_sign", "resize(1)", "Widen the panels"),
         ("greater_than_sign", "resize(-1)", "Narrow the panels"),
-        ("M f11", "maximize", "Maximize the panel, or the tree"),
+        ("M f11", "maximize", "Maximize the panel or tree"),
     ),
     ("anywhere", "Show or hide columns"): (
         ("t", "column('shapes')", "Parameter shapes", "shapes"),
@@ -143,7 +143,7 @@ _TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
     ("labels", "Label panel"): (
         ("up k", "move(-1)", "Up"),
         ("down j", "move(1)", "Down"),
-        ("space enter", "choose", "Show or hide the column", "toggle"),
+        ("space enter", "choose", "Toggle the column", "toggle"),
         ("J", "shift(1)", "Move it down", "down"),
         ("K", "shift(-1)", "Move it up", "up"),
         ("T", "shift(-99)", "Move it to the top"),
@@ -164,44 +164,49 @@ _TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
     ("panel:code", "Code"): (
         ("f", "forward", "Go to forward", "forward"),
         ("t", "top", "Go to the class", "class"),
-        ("o", "whole", "Show the whole file, or the class", "file"),
+        ("o", "whole", "Toggle the whole file", "file"),
     ),
     ("panel:ancestors", "Code"): (
         ("right_square_bracket", "ancestor(1)", "Go to the base class", "base"),
-        ("left_square_bracket", "ancestor(-1)", "Back to the class itself"),
+        ("left_square_bracket", "ancestor(-1)", "Back to the subclass"),
     ),
     ("panel:lines run", "Code"): (("enter", "choose", "Select the op of the line", "op"),),
     ("panel:attributes", "Attributes"): (
         ("right l", "unfold", "Open, or call a property"),
         ("left h", "fold", "Close, or go to the parent"),
         ("enter space", "choose", "Open: tensors and texts here, modules in the tree", "open"),
-        ("full_stop", "everything", "Show private names and methods", "private"),
+        ("full_stop", "everything", "Toggle private names and methods", "private"),
         ("r", "reload", "Reload", "reload"),
     ),
     ("panel:picture", "Tensor viewer"): (
-        ("enter space", "mode", "Values, picture, or all slices as pictures", "picture"),
+        (
+            "enter space",
+            "view('next_mode')",
+            "Next view: values, picture, all slices",
+            "picture",
+        ),
     ),
     ("panel:colours", "Tensor viewer"): (
-        ("r", "colours", "One RGB picture, or channel by channel", "RGB"),
+        ("r", "view('turn_colours')", "Toggle RGB or single channels", "RGB"),
     ),
     ("panel:slices", "Tensor viewer"): (
-        ("right_square_bracket", "browse(1)", "Next slice", "next"),
-        ("left_square_bracket", "browse(-1)", "Previous slice", "previous"),
-        ("comma", "dimension", "Browse another dimension", "dimension"),
-        ("t", "turn", "Choose the dimensions of rows and columns", "axes"),
+        ("right_square_bracket", "view('browse', 1)", "Next slice", "next"),
+        ("left_square_bracket", "view('browse', -1)", "Previous slice", "previous"),
+        ("comma", "view('next_dimension')", "Browse the next dimension", "dimension"),
+        ("t", "view('turn')", "Change the row and column axes", "axes"),
     ),
     ("panel:tensor", "Tensor viewer"): (
         ("s", "slice", "Enter a slice: [0, :, 3:7]", "slice"),
-        ("left h", "columns(-1)", "Scroll columns left"),
-        ("right l", "columns(1)", "Scroll columns right"),
+        ("left h", "view('pan', -1)", "Scroll columns left"),
+        ("right l", "view('pan', 1)", "Scroll columns right"),
     ),
     ("panel:text", "Text"): (("left h", "back", "Close"),),
     ("panel:calls", "Performance"): (
-        ("d space", "differences", "Show calls, or differences between calls", "differences"),
+        ("d space", "differences", "Toggle differences between calls", "differences"),
     ),
     ("panel:findings", "Findings"): (
         ("enter", "choose", "Go to the module", "go there"),
-        ("space right l", "tell", "Show or hide the evidence", "more"),
+        ("space right l", "tell", "Toggle the evidence", "more"),
     ),
     ("panel:values", "Findings"): (("r", "check", "Check the weights for NaN and Inf", "check"),),
     ("panel:tensor flow", "Tensor flow"): (
@@ -212,14 +217,14 @@ _TABLE: Mapping[tuple[Place, str], tuple[tuple[str, ...], ...]] = {
         ("g", "module", "Go to the op's module in the tree", "module"),
     ),
     ("panel:quantities", "Gradient flow"): (
-        ("space", "quantity", "Gradients, updates, or output gradients", "quantity"),
+        ("space", "quantity", "Next: gradients, updates, output gradients", "quantity"),
     ),
     ("panel:gradient flow", "Gradient flow"): (
         ("enter", "choose", "Go to the layer", "go there"),
-        ("s", "sort", "Model order, or largest first", "sort"),
+        ("s", "sort", "Toggle largest first", "sort"),
     ),
     ("panel:percentiles", "Series"): (
-        ("space", "bands", "Percentiles, or range and mean", "bands"),
+        ("space", "bands", "Toggle percentiles or range and mean", "bands"),
     ),
 }
 """By place and heading of the help: keys, action, help text, and the hint of the footer."""

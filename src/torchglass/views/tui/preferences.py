@@ -30,7 +30,7 @@ _COLUMNS: Mapping[SourceKind, frozenset[str]] = dict.fromkeys(
 )
 """The columns that are shown first; the usual ones for other kinds."""
 _FIRST_PANEL: Mapping[SourceKind, str] = {"run": "v", "trace": "w", "failure": "E"}
-"""The panel in front at first; those that the user has open for models are behind it."""
+"""The panel in front at first; the panels open for models are behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Preferences:
         if shown is None:
             usual = self.labels.shown == ColumnChoice().shown
             shown = _COLUMNS.get(kind, self.labels.shown) if usual else self.labels.shown
-        # A comparison always shows what changed, whatever was hidden the last time.
+        # A comparison always shows what changed, whatever was hidden in the last session.
         shown |= {"change"} if kind == "comparison" else set()
         first = _FIRST_PANEL.get(kind)
         rest = tuple(panel for panel in self.panels if panel != first)
@@ -99,7 +99,7 @@ class Preferences:
         )
 
     def first_folds(self, outline: Outline, room: int) -> Folds:
-        """The folds to open first: those of the last time, or as many as fit."""
+        """The folds to open first: those of the last session, or as many as fit."""
         paths = self.folds.get(_name(outline.model))
         if paths is None or self.depth is not None:
             return outline.first_folds(room, self.depth)

@@ -1,17 +1,15 @@
-"""Reads a run, counts its model and checks its weights in threads beside the screen."""
+"""Reads a run, counts its model and checks its weights in background threads."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from textual.message import Message
 from textual.screen import Screen
 
 from torchglass.errors import TorchglassError
-from torchglass.records.attributes import LiveModel
 from torchglass.records.findings import Finding, Findings
 from torchglass.records.model import Model
 from torchglass.records.reader import DOCUMENT_NAMES, Document, Reader
@@ -81,7 +79,7 @@ class RunFollower:
 
     @property
     def idle(self) -> bool:
-        """Whether everything that is wanted was read."""
+        """Whether everything requested was read."""
         return self._waiting and not self._wake.is_set()
 
     def follow(self) -> None:
@@ -149,10 +147,10 @@ class RunFollower:
 
 _POLL_SECONDS = 0.25
 _CHECKED_BYTES = 1 << 29
-"""Weights up to this size are checked without being asked: that takes about a second."""
+"""Weights up to this size are checked automatically: that takes about a second."""
 
 
-class BackgroundReader:
+class BackgroundReader(RunFollower):
     """What the explorer does in threads. Its screen gets the results as messages."""
 
     @dataclass
@@ -175,31 +173,24 @@ class BackgroundReader:
         update: RunUpdate
 
     def __init__(self, screen: Screen[None], state: ExplorerState, reader: Reader) -> None:
-        self._screen = screen
-        self._state = state
-        self._follower = RunFollower(
+        super().__init__(
             reader,
             lambda update: screen.post_message(self.Read(update)),
             interval=_POLL_SECONDS,
             model=state.model,
         )
-        self._checking = self._stopped = False
+        self._screen = screen
+        self._state = state
+        self._checking = False
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was asked for was read."""
+        """Whether everything requested was read and checked."""
         is_checking = self._checking and self._state.values_checked is False
-        return self._follower.idle and not is_checking
+        return super().idle and not is_checking
 
     def start(self) -> None:
-        self._screen.run_worker(self._follower.follow, thread=True)
-
-    def stop(self) -> None:
-        self._stopped = True
-        self._follower.stop()
-
-    def want(self, series: Iterable[SeriesId]) -> None:
-        self._follower.want(series)
+        self._screen.run_worker(self.follow, thread=True)
 
     def count(self) -> None:
         model, screen = self._state.model, self._screen
@@ -216,8 +207,8 @@ class BackgroundReader:
             return
         if 0 < counts.total.bytes <= _CHECKED_BYTES:
             self._checking = True
-            self._screen.run_worker(partial(self._check, state.live), thread=True)
-
-    def _check(self, live: LiveModel) -> None:
-        found = live.check(lambda share: not self._stopped)
-        self._screen.post_message(self.Checked(found))
+            check, screen = state.live.check, self._screen
+            screen.run_worker(
+                lambda: screen.post_message(self.Checked(check(lambda _: not self._stopped))),
+                thread=True,
+            )

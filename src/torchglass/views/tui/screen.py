@@ -28,7 +28,7 @@ from torchglass.views.tui.tree_rows import next_shared_place
 from torchglass.views.tui.tree_search import SearchState
 from torchglass.views.tui.windows import HelpWindow, ListDialog
 
-_NO_SEARCH = "No search yet: / starts one"
+_NO_SEARCH = "No search yet. Press / to search"
 
 
 class Explorer(Screen[None]):
@@ -54,12 +54,12 @@ class Explorer(Screen[None]):
         self.area = PanelArea(state, self.tree_panel, self._preferences.share)
         self.tabs = self.area.tabs
         self.title_bar = TitleBar(state, clock)
-        self.status_bar = StatusBar(self._place, self._position)
+        self.status_bar = StatusBar(self._place)
         self.search_bar = SearchBar(self.search)
         self.key_bar = KeyBar()
         self.background = BackgroundReader(self, state, reader)
         self._first_panels: tuple[str, ...] = ()
-        """The panels of the preferences that could be opened."""
+        """Those of the last session that have anything to show."""
         self._has_folds = self._is_sized = self._panels_are_due = False
 
     def compose(self) -> ComposeResult:
@@ -70,7 +70,7 @@ class Explorer(Screen[None]):
         yield self.key_bar
 
     def on_mount(self) -> None:
-        self._open_first_panels()
+        self._first_panels = self.area.open_first(self._preferences.panels)
         self.background.start()
 
     def on_unmount(self) -> None:
@@ -85,11 +85,10 @@ class Explorer(Screen[None]):
 
     @property
     def settled(self) -> bool:
-        """Whether no work goes on in the background, and its results are on the screen."""
-        drawn = self._has_folds and not self._panels_are_due
-        drawn = drawn and all(panel.settled for panel in self.tabs.panels)
-        is_counted = self.state.contents is not None
-        return is_counted and drawn and not self.search.at_work and self.background.idle
+        """Whether the background is idle and its results are on the screen."""
+        due = self._panels_are_due or not self._has_folds or self.state.contents is None
+        working = self.search.at_work or not self.background.idle
+        return not due and not working and all(panel.settled for panel in self.tabs.panels)
 
     @property
     def preferences(self) -> Preferences:
@@ -107,12 +106,8 @@ class Explorer(Screen[None]):
         )
         return chosen.with_folds(self.state.model, folds)
 
-    def _open_first_panels(self) -> None:
-        """Open the panels that were open the last time, as far as they have anything to show."""
-        self._first_panels = self.area.open_first(self._preferences.panels)
-
     def _open_first_folds(self) -> None:
-        """Open the folds that were open the last time, or as many as fit."""
+        """Restore the folds of the last session, or open as many as fit."""
         tree, preferences = self.tree_panel, self._preferences
         self._has_folds = True
         if preferences.repeats_folded:
@@ -143,7 +138,7 @@ class Explorer(Screen[None]):
 
     @on(FindingsPanel.Checked)
     def _show_everything(self) -> None:
-        """Draw the tree and the panel again: there may be other columns and rows."""
+        """Redraw the tree and the panel: there may be other columns and rows."""
         self.tree_panel.learn()
         self.tabs.refresh_data()
         self.ask_for_series()
@@ -158,14 +153,14 @@ class Explorer(Screen[None]):
             self.state.take_documents(update.documents)
         if last is None:
             # Only now is it known which panels have anything to show.
-            self._open_first_panels()
+            self._first_panels = self.area.open_first(self._preferences.panels)
         if update.series or update.documents is not None:
             self._show_everything()
         elif update.points:
             self.tree_panel.redraw()
             self.tabs.refresh_data()
         if update.problem:
-            self.say(f"{update.problem}; the last data read is still shown", lasting=True)
+            self.say(f"{update.problem} · showing the last data read", lasting=True)
         elif last is not None and last.problem:
             self.say()
         self.title_bar.take(update)
@@ -182,7 +177,7 @@ class Explorer(Screen[None]):
     @on(ModuleTree.Scrolled)
     @on(LabelPanel.Changed)
     def ask_for_series(self) -> None:
-        """Have the series read that are on the screen."""
+        """Ask the background for the series on the screen."""
         wanted = {series.id for series in self.tree_panel.wanted()}
         wanted.update(series.id for series in self.state.series_at(self.tree_panel.selected))
         if self.tabs.visible_panel is not None:
@@ -211,16 +206,14 @@ class Explorer(Screen[None]):
         self.status_bar.say(message, lasting=lasting)
         self.search_bar.tell()
 
-    def _position(self) -> str:
-        return f"{self.tree_panel.row + 1:,}/{self.tree_panel.row_count:,} "
-
-    def _place(self) -> str:
-        """The selected module, its class and its number among the matches."""
+    def _place(self) -> tuple[str, str]:
+        """The selected module with its class and its number among the matches, and its row."""
         module, outline = self.tree_panel.selected, self.state.outline
         peers = outline.by_class[module.class_name]
         alone = len(peers) == 1 or module.class_name in outline.classless
         kind = module.kind if alone else f"{module.kind} ×{len(peers):,}"
-        return " · ".join(filter(None, (module.path, kind, self.search.count)))
+        row = f"{self.tree_panel.row + 1:,}/{len(self.tree_panel.tree_rows):,} "
+        return " · ".join(filter(None, (module.path, kind, self.search.count))), row
 
     @on(SearchState.Found)
     def _count_matches(self) -> None:
@@ -395,11 +388,11 @@ class Explorer(Screen[None]):
         self.say(open_editor(self.app, *place) if place else "No source file for this module")
 
     def action_export(self) -> None:
-        self.app.push_screen(ListDialog("Export", choices()), self._export)
+        def export(format: str | None) -> None:
+            if format is not None:
+                self.say(save(self.app, self.tree_panel.table(), format))
 
-    def _export(self, format: str | None) -> None:
-        if format is not None:
-            self.say(save(self.app, self.tree_panel.table(), format))
+        self.app.push_screen(ListDialog("Export", choices()), export)
 
     def action_help(self) -> None:
         focused = self.focused

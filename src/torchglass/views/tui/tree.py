@@ -182,10 +182,10 @@ class ModuleTree(ScrollView, can_focus=True):
         self.cursor = state.model.root.id
         self.tree_rows = TreeRows(state)
         self.sorting = SortOrder()
+        self._matches = NONE
         self._is_match = _mask(state.model, NONE)
-        self._has_matches = False
         self.lines = TreeLines(state, self._style)
-        self._row = 0
+        self.row = 0
 
     @property
     def selected(self) -> Module:
@@ -198,14 +198,6 @@ class ModuleTree(ScrollView, can_focus=True):
     @property
     def folds(self) -> tree_rows.Folds:
         return self.tree_rows.folds
-
-    @property
-    def row(self) -> int:
-        return self._row
-
-    @property
-    def row_count(self) -> int:
-        return len(self.tree_rows)
 
     def table(self) -> TreeTable:
         model, depths = self.state.model, self.state.outline.depths
@@ -239,58 +231,56 @@ class ModuleTree(ScrollView, can_focus=True):
         self.fit_columns()
 
     def take_model(self, before: Model) -> None:
-        """Show the model of the state, with the folds of the model before."""
+        """Show another model, with the folds of the previous one."""
         open_paths = {before[fold].path for fold in self.folds}
         model = self.state.model
         here = model.find(before[self.cursor].path) or model.root
         self.lines = TreeLines(self.state, self._style)
         self.tree_rows = TreeRows(self.state)
         self.sorting = SortOrder()
-        self._is_match, self._has_matches = _mask(model, NONE), False
+        self._matches, self._is_match = NONE, _mask(model, NONE)
         self.cursor = here.id
         self.learn()
         folds = frozenset(one.id for one in model.modules if one.path in open_paths)
         self.set_folds(folds & self.state.outline.foldable)
 
     def learn(self) -> None:
-        """Draw everything again: columns may need more room now."""
+        """Redraw everything: columns may need more room now."""
         self.lines.learn()
         self.fit_columns()
 
     def set_folds(self, folds: tree_rows.Folds, cursor: ModuleId | None = None) -> None:
         if folds != self.folds:
             self.tree_rows.fold(folds)
-            self._take_rows()
-        self._stay(cursor)
+            self._take_rows(cursor)
+        else:
+            self._stay(cursor)
 
     def go_to(self, id: ModuleId) -> None:
         self.tree_rows.show(id)
-        self._take_rows()
-        self._stay(id)
+        self._take_rows(id)
 
     def show_rows(
         self, folds: tree_rows.Folds, cursor: ModuleId, matches: Matches | None = None
     ) -> None:
         """Show these folds, or only some modules and those above them."""
         self.tree_rows.arrange(folds, matches)
-        self._take_rows()
-        self._stay(cursor)
+        self._take_rows(cursor)
 
     def fold_repeats(self, folded: bool) -> None:
         self.tree_rows.fold_repeats(folded)
         self._take_rows()
-        self._stay()
 
     def sort(self, sorting: SortOrder) -> None:
         self.sorting = sorting
         self.tree_rows.sort(sorting.ranks(self.state))
         self._take_rows()
-        self._stay()
         self.post_message(self.Sorted())
 
-    def _take_rows(self) -> None:
+    def _take_rows(self, cursor: ModuleId | None = None) -> None:
         self.lines.take_rows(self.tree_rows)
         self.fit_columns()
+        self._stay(cursor)
 
     def _stay(self, cursor: ModuleId | None = None) -> None:
         self.go_to_row(self.tree_rows.place_of(self.cursor if cursor is None else cursor))
@@ -306,8 +296,7 @@ class ModuleTree(ScrollView, can_focus=True):
             self.scroll_to(x=self.lines.showing(group, self.scroll_offset.x), animate=False)
 
     def mark(self, matches: Matches) -> None:
-        self._is_match = _mask(self.state.model, matches)
-        self._has_matches = bool(len(matches))
+        self._matches, self._is_match = matches, _mask(self.state.model, matches)
         self.redraw()
 
     def redraw(self) -> None:
@@ -359,25 +348,25 @@ class ModuleTree(ScrollView, can_focus=True):
         """
         kind = self.selected.class_name
         alike = module.class_name == kind and kind not in self.state.outline.classless
-        return alike and not self._has_matches and self.state.comparison is None
+        return alike and not len(self._matches) and self.state.comparison is None
 
     def _style(self, tone: str, style: str) -> Style:
         return rich_style(self.app.theme_variables, TEXT_STYLES[style], _BACKGROUNDS[tone])
 
     def go_to_row(self, row: int) -> None:
         before = self.cursor
-        self._row = min(max(row, 0), len(self.tree_rows) - 1)
-        self.cursor = self.tree_rows.module(self._row).id
+        self.row = min(max(row, 0), len(self.tree_rows) - 1)
+        self.cursor = self.tree_rows.module(self.row).id
         self._refresh_tints(before)
         top = self.scroll_offset.y
-        if self._row < top:
-            self.scroll_to(y=self._row, animate=False)
-        elif self._row >= top + self.window:
-            self.scroll_to(y=self._row - self.window + 1, animate=False)
+        if self.row < top:
+            self.scroll_to(y=self.row, animate=False)
+        elif self.row >= top + self.window:
+            self.scroll_to(y=self.row - self.window + 1, animate=False)
         self.post_message(self.Moved())
 
     def _refresh_tints(self, before: ModuleId) -> None:
-        """Draw the rows again that change when the cursor leaves one."""
+        """Redraw the rows that change when the cursor moves."""
         if self.state.model[before].class_name != self.selected.class_name:
             self.refresh()
             return
@@ -408,7 +397,7 @@ class ModuleTree(ScrollView, can_focus=True):
             self.set_folds(self.folds, module.parent)
 
     def action_open(self) -> None:
-        """Unfold the module; if it is open, go in; if it is a leaf, view it."""
+        """Unfold the module. If it is open, go to its first child; if it is a leaf, view it."""
         module = self.selected
         if not module.children:
             self.post_message(self.Viewed())
@@ -430,7 +419,9 @@ class ModuleTree(ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         if event.y < 1:
-            self._click_header(event.x)
+            column = self.lines.column_at(event.x, self.scroll_offset.x)
+            if column is not None:
+                self.sort(self.sorting.then(column.id))
             return
         place = event.y - 1 + self.scroll_offset.y
         if place >= len(self.tree_rows):
@@ -439,11 +430,6 @@ class ModuleTree(ScrollView, can_focus=True):
         row = self.tree_rows.row(self.selected)
         if self.lines.is_marker(row, event.x) or event.chain == 2:
             self.action_fold("one")
-
-    def _click_header(self, x: int) -> None:
-        column = self.lines.column_at(x, self.scroll_offset.x)
-        if column is not None:
-            self.sort(self.sorting.then(column.id))
 
 
 def _mask(model: Model, matches: Matches) -> tree_rows.Mask:

@@ -1,7 +1,7 @@
 """The columns of the tree: one table for the tree, the label panel, sorting, export, help and docs.
 
-A row of the tree is a module, or several neighbours that are built alike. To add a column, add one
-entry to `COLUMNS`.
+A row of the tree is a module, or several consecutive modules of the same build. To add a column,
+add one entry to `COLUMNS`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class TreeColumn:
     series: Callable[[ExplorerState, Module], Series | None] | None = None
     """What has to be read of a run to draw it."""
     prefix: str = ""
-    """Stands before the value where columns are not aligned and have no title."""
+    """Before the value, where columns are not aligned and have no title."""
     usual: bool = False
     """Whether it is shown until the user hides it."""
     with_key: bool = True
@@ -196,7 +196,7 @@ def _known(field: str) -> Callable[[ExplorerState], bool]:
 
 
 def _uncombined(numbers: Sequence[float]) -> None:
-    """Several numbers that cannot be added up."""
+    """For numbers that cannot be added up."""
 
 
 def _count(value: float) -> str:
@@ -405,10 +405,10 @@ COLUMNS: tuple[TreeColumn, ...] = (
         prefix="out_mem=", export_name="output_bytes", example="784.0 KB",
     ),
     TreeColumn(
-        id="activations", title="activat.", name="Activations Kept", group="memory",
+        id="activations", title="saved", name="Saved Activations", group="memory",
         number=_measured("activation_bytes"),
         format=format_bytes, cells=10, style="bytes", applies=_known("activation_bytes"),
-        prefix="kept=", export_name="activation_bytes", example="3.1 MB",
+        prefix="saved=", export_name="activation_bytes", example="3.1 MB",
     ),
     TreeColumn(
         id="peak", title="peak", name="Peak Memory", group="memory",
@@ -518,7 +518,7 @@ class ColumnChoice:
     """All columns but the name."""
     shown: frozenset[str] = frozenset(USUAL)
     aligned: bool = True
-    """Whether the values of a column are below each other over the whole tree."""
+    """Whether columns are aligned over the whole tree."""
     hidden_by_key: Mapping[Group, frozenset[str]] = field(default_factory=dict)
     """What the key of a group hid, and shows again."""
 
@@ -537,9 +537,9 @@ class ColumnChoice:
         return replace(self, shown=self.shown ^ {id})
 
     def with_group_toggled(self, group: Group, state: ExplorerState) -> ColumnChoice:
-        """Without the columns of a group if any of them is visible, else with them.
+        """Hide the columns of a group if any of them is visible, else show them.
 
-        A group that is not usual is first completed where only some of it is visible.
+        If only some columns of an unusual group are visible, the others are shown first.
         """
         members = [column for column in COLUMNS if column.group == group]
         visible = {column.id for column in self.columns(state)}

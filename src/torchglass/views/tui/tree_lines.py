@@ -15,7 +15,7 @@ from rich.style import Style
 from textual.cache import LRUCache
 from textual.strip import Strip
 
-from torchglass.records.model import Module, ModuleId
+from torchglass.records.model import ModuleId
 from torchglass.views.formats import harmless
 from torchglass.views.tui.explorer_state import FOUND, LOST, ExplorerState
 from torchglass.views.tui.styled_text import Piece, fit, fit_pieces
@@ -140,14 +140,28 @@ class RowState:
     is_match: bool = False
 
 
-class NameColumn:
-    """The names of a model's modules, with the lines that show their depth."""
+def _label(name: str) -> str:
+    return harmless(name) or '""'
 
-    def __init__(self, state: ExplorerState) -> None:
+
+_LINES_KEPT = 1_000
+
+
+class TreeLines:
+    """Draws the lines of the tree. Names stay in place, columns scroll sideways."""
+
+    def __init__(self, state: ExplorerState, style: Callable[[str, str], Style]) -> None:
         self.state = state
+        self.layout = ColumnLayout()
+        self._style = style
+        self._widest_name = int(self._name_widths[state.model.root.id])
+        self._column_widths: dict[str, int] = {}
+        self._line_width = 0
+        self._is_named = True
+        self._lines: LRUCache[tuple[ModuleId, RowState, int], Strip] = LRUCache(_LINES_KEPT)
 
     @cached_property
-    def widths(self) -> npt.NDArray[np.int64]:
+    def _name_widths(self) -> npt.NDArray[np.int64]:
         """The width of each module's name, including the lines before it."""
         modules, depths = self.state.model.modules, self.state.outline.depths
         lengths = {name: cell_len(_label(name)) for name in {module.name for module in modules}}
@@ -155,14 +169,13 @@ class NameColumn:
         own[0] = cell_len(self._label([self.state.model.root]))
         return own + len(_LINE) * np.array(depths, np.int64)
 
-    def width(self, row: RowModules) -> int:
+    def _full_name_width(self, row: RowModules) -> int:
         own = cell_len(self._label(row))
         return own + len(_LINE) * self.state.outline.depths[row[0].id]
 
-    def draw(
-        self, row: RowModules, width: int, row_state: RowState, *, named: bool = True
-    ) -> list[Piece]:
-        """The name of a row in `width` cells; with `named=False` only its lines and marks."""
+    def _name(self, row: RowModules, row_state: RowState) -> list[Piece]:
+        """The name of a row, with the lines that show its depth and its marks."""
+        width = self._name_width(row)
         module = row[0]
         levels = self._levels(row, width)
         guides = _LINE * levels
@@ -170,23 +183,16 @@ class NameColumn:
             guides = "…" + guides[1:]
         marker = (_OPEN if row_state.is_open else _CLOSED) if module.children else _LEAF
         mark = next((mark for one in row if (mark := self.state.note(one)[:1])), "")
-        label = self._label(row) if named else ""
+        label = self._label(row) if self._is_named else ""
+        comparison = self.state.comparison
+        change = comparison.changes.get(module.path) if comparison else None
+        style = "match" if row_state.is_match else change.verdict if change else "name"
         pieces = [
             (guides + marker, "guide"),
-            (label, "match" if row_state.is_match else self._tone(module)),
+            (label, style),
             (f" {mark}" if mark else "", "problem" if mark in (LOST, FOUND) else "mark"),
         ]
         return [(_GUTTERS.get(row_state.tone, " "), "gutter"), *fit_pieces(pieces, width - 1)]
-
-    def is_marker(self, row: RowModules, width: int, x: int) -> bool:
-        """Whether `x` is on the triangle that folds a row."""
-        start = 1 + len(_LINE) * self._levels(row, width)
-        return start <= x < start + len(_LEAF)
-
-    def _tone(self, module: Module) -> str:
-        comparison = self.state.comparison
-        change = comparison.changes.get(module.path) if comparison else None
-        return change.verdict if change else "name"
 
     def _levels(self, row: RowModules, width: int) -> int:
         """How many levels are drawn: a deep row loses lines before its name is cut."""
@@ -203,28 +209,6 @@ class NameColumn:
             return f"{len(row)} × {harmless(first.kind)} ({places})"
         return _label(first.name)
 
-
-def _label(name: str) -> str:
-    return harmless(name) or '""'
-
-
-_LINES_KEPT = 1_000
-
-
-class TreeLines:
-    """Draws the lines of the tree. Names stay in place, columns scroll sideways."""
-
-    def __init__(self, state: ExplorerState, style: Callable[[str, str], Style]) -> None:
-        self.state = state
-        self.layout = ColumnLayout()
-        self._style = style
-        self._names = NameColumn(state)
-        self._widest_name = int(self._names.widths[state.model.root.id])
-        self._column_widths: dict[str, int] = {}
-        self._line_width = 0
-        self._is_named = True
-        self._lines: LRUCache[tuple[ModuleId, RowState, int], Strip] = LRUCache(_LINES_KEPT)
-
     def learn(self) -> None:
         """Recompute the widths of columns: more is known now."""
         self._column_widths.clear()
@@ -235,28 +219,26 @@ class TreeLines:
     def take_rows(self, tree_rows: TreeRows) -> None:
         """Measure the names of these rows."""
         shown = tree_rows.rows
-        self._widest_name = int(self._names.widths[shown].max())
+        self._widest_name = int(self._name_widths[shown].max())
         if tree_rows.repeats_folded:
             runs = self.state.repeats.keys() & set(shown.tolist())
             rows = (tree_rows.row(self.state.model[run]) for run in runs)
-            self._widest_name = max([self._widest_name, *map(self._names.width, rows)])
+            self._widest_name = max([self._widest_name, *map(self._full_name_width, rows)])
 
     def fit(self, labels: ColumnChoice, line_width: int) -> None:
         columns = labels.columns(self.state)
+        for column in columns:
+            if column.id not in self._column_widths:
+                self._column_widths[column.id] = column.width(self.state)
         self._line_width = line_width
         self._is_named = NAME.id in labels.shown
         self.layout = lay_out(
             columns,
-            [self._column_width(column) for column in columns],
+            [self._column_widths[column.id] for column in columns],
             self._widest_name + BESIDE,
             line_width,
             aligned=labels.aligned,
         )
-
-    def _column_width(self, column: TreeColumn) -> int:
-        if column.id not in self._column_widths:
-            self._column_widths[column.id] = column.width(self.state)
-        return self._column_widths[column.id]
 
     @property
     def width(self) -> int:
@@ -271,7 +253,9 @@ class TreeLines:
         return NAME if beside < 0 else self.layout.column_at(beside + left)
 
     def is_marker(self, row: RowModules, x: int) -> bool:
-        return self._names.is_marker(row, self._name_width(row), x)
+        """Whether `x` is on the triangle that folds a row."""
+        start = 1 + len(_LINE) * self._levels(row, self._name_width(row))
+        return start <= x < start + len(_LEAF)
 
     def header(self, sorting: SortOrder, left: int, most_left: int) -> Strip:
         """The titles, with arrows at the ends where there are more columns."""
@@ -293,15 +277,14 @@ class TreeLines:
         key = row[0].id, row_state, left
         line = self._lines.get(key)
         if line is None:
-            name = self._names.draw(row, self._name_width(row), row_state, named=self._is_named)
-            cells = self.layout.cells(self.state, row)
+            name, cells = self._name(row, row_state), self.layout.cells(self.state, row)
             line = self._lines[key] = self._strip(name, cells, row_state.tone, left)
         return line
 
     def _name_width(self, row: RowModules) -> int:
         """The width of a name: the same for all, or its own if columns are not aligned."""
         width = self.layout.name_width
-        return width if self.layout.aligned else min(self._names.width(row) + BESIDE, width)
+        return width if self.layout.aligned else min(self._full_name_width(row) + BESIDE, width)
 
     def _strip(
         self, name: Sequence[Piece], columns: Sequence[Piece], tone: str, left: int

@@ -109,7 +109,7 @@ class Outline:
 
     @cached_property
     def classless(self) -> frozenset[str]:
-        """Names that stand for an unknown class, as in a checkpoint."""
+        """Placeholders for unknown classes, as in a checkpoint."""
         return frozenset(name for name in self.by_class if "." not in name)
 
     @cached_property
@@ -221,7 +221,7 @@ def shared_places(model: Model, module: Module) -> list[ModuleId]:
 
 
 def next_shared_place(model: Model, module: Module) -> Module | None:
-    """The next place, around the end; None if there is no other."""
+    """The next place, wrapping around; None if there is no other."""
     places = shared_places(model, module)
     if not places:
         return None

@@ -1,4 +1,4 @@
-"""Finds modules as the user types, and keeps what a search found."""
+"""Finds modules as the user types, and walks through the matches."""
 
 from __future__ import annotations
 
@@ -24,73 +24,6 @@ _INDEX_BATCH = 5_000
 """Modules whose texts are read in a few milliseconds."""
 
 
-class SearchIndex:
-    """The texts to search. Modules that are alike share a text."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.words: list[str] = []
-        """Name, class, settings and tensors in lower case, on lines of their own."""
-        self.names: list[str] = []
-        """The name at the start of each text."""
-        self._numbers: dict[tuple[object, ...], int] = {}
-        self._number_of: list[int] = []
-        """By module: the index of its text."""
-        self._parent_of: list[int] = []
-        self._holders: list[int] = []
-        """The modules with children, without the root, whose path is followed by no dot."""
-        self._paths: list[str] = []
-        """Their paths, in lower case."""
-
-    def reading(self) -> Iterator[None]:
-        """Read the texts in batches; other work can be done between them."""
-        modules = self.model.modules
-        while len(self._number_of) < len(modules):
-            start = len(self._number_of)
-            self._read(modules[start : start + _INDEX_BATCH])
-            yield
-
-    def _read(self, modules: Sequence[Module]) -> None:
-        self._number_of += map(self._number, modules)
-        self._parent_of += [module.parent or 0 for module in modules]
-        holders = [one for one in modules if one.children and one.parent is not None]
-        self._holders += [holder.id for holder in holders]
-        self._paths += [holder.path.lower() for holder in holders]
-
-    def chosen(self, words: Sequence[bool] | Mask) -> Mask:
-        """For each module, whether its text is among these."""
-        mask: Mask = np.asarray(words, np.bool_)[self._words_of]
-        return mask
-
-    def at_end_of_path(self, text: str) -> Mask:
-        """The modules whose path contains the text, with its last dot before their own name."""
-        above, _, own = text.rpartition(".")
-        named = self.chosen([name.startswith(own) for name in self.names])
-        holds = np.zeros(len(named), np.bool_)
-        holds[self._holders] = [path.endswith(above) for path in self._paths]
-        return named & holds[self._parents]
-
-    def _number(self, module: Module) -> int:
-        # A spec is kept alive by the model, and usually shared by all slots of a kind.
-        slots = tuple([(slot.name, id(slot.spec)) for slot in module.slots])
-        key = (module.name, module.class_name, module.extra, slots)
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self._numbers)
-            lines = [module.name, module.kind, module.extra, *map(_line, module.slots)]
-            self.words.append("\n".join(lines).lower())
-            self.names.append(module.name.lower())
-        return number
-
-    @cached_property
-    def _words_of(self) -> Ids:
-        return np.array(self._number_of, np.int64)
-
-    @cached_property
-    def _parents(self) -> Ids:
-        return np.array(self._parent_of, np.int64)
-
-
 def _line(slot: Slot) -> str:
     shape = shape_text(slot.spec).replace("×", "x")
     return f"{slot.name} {shape} {slot.spec.dtype} {slot.spec.device}"
@@ -104,7 +37,7 @@ NONE: Matches = np.empty(0, np.int64)
 _BATCH = 2_000
 """Texts that are searched at once, so that a regular expression takes a few milliseconds."""
 _PATIENCE_SECONDS = 0.05
-"""How long a regular expression may take for a batch: some would take years on one name."""
+"""How long a regex may take for a batch: some would take years on one name."""
 
 
 class SearchError(Exception):
@@ -112,11 +45,22 @@ class SearchError(Exception):
 
 
 class ModuleFinder:
-    """Finds modules by name, class, settings, tensors or path."""
+    """Finds modules by name, class, settings, tensors or path. Alike ones share a text."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self._index = SearchIndex(model)
+        self._words: list[str] = []
+        """Name, class, settings and tensors in lower case, on lines of their own."""
+        self._names: list[str] = []
+        """The name at the start of each text."""
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._number_of: list[int] = []
+        """By module: the index of its text."""
+        self._parent_of: list[int] = []
+        self._holders: list[int] = []
+        """The modules with children, without the root: its path is empty."""
+        self._paths: list[str] = []
+        """Their paths, in lower case."""
 
     def find(self, text: str) -> Matches:
         """The modules with the text in their name, class, settings, or names and shapes of tensors.
@@ -138,24 +82,24 @@ class ModuleFinder:
         if text.startswith(REGEX) or not text:
             return None
         text = text.lower()
-        chosen = self._index.chosen([text in name for name in self._index.names])
-        return chosen | self._index.at_end_of_path(text) if "." in text else chosen
+        chosen = self._chosen([text in name for name in self._names])
+        return chosen | self._at_end_of_path(text) if "." in text else chosen
 
     def finding(self, text: str) -> Iterator[Matches]:
-        """`find` step by step: what is found so far, and at last everything.
+        """`find` step by step: yields what is found so far, and everything at the end.
 
-        The first search reads all names before; "" is enough for that.
+        The first search reads all names; an empty text is enough for that.
         """
-        for _ in self._index.reading():
+        for _ in self._reading():
             yield NONE
         if text.startswith(REGEX):
             yield from self._matching(text.removeprefix(REGEX))
             return
         text = text.lower().replace("×", "x")
         if text:
-            chosen = self._index.chosen([text in words for words in self._index.words])
+            chosen = self._chosen([text in words for words in self._words])
             if "." in text:
-                chosen |= self._index.at_end_of_path(text)
+                chosen |= self._at_end_of_path(text)
             yield np.flatnonzero(chosen)
 
     def _matching(self, expression: str) -> Iterator[Matches]:
@@ -171,18 +115,66 @@ class ModuleFinder:
             raise SearchError("regex takes too long") from None
 
     def _matched(self, pattern: regex.Pattern[str]) -> Iterator[Matches]:
-        words, modules = self._index.words, self.model.modules
+        words, modules = self._words, self.model.modules
         of_words = np.zeros(len(words), np.bool_)
         for start, end in _batches(len(words)):
             of_words[start:end] = _matching(pattern, words[start:end])
             yield NONE
-        chosen = self._index.chosen(of_words)
+        chosen = self._chosen(of_words)
         others = np.flatnonzero(~chosen)
         for start, end in _batches(len(others)):
             asked = others[start:end]
             chosen[asked] = _matching(pattern, [modules[one].path for one in asked.tolist()])
             yield np.flatnonzero(chosen)
         yield np.flatnonzero(chosen)
+
+    def _reading(self) -> Iterator[None]:
+        """Read the texts in batches; other work can be done between them."""
+        modules = self.model.modules
+        while len(self._number_of) < len(modules):
+            start = len(self._number_of)
+            self._read(modules[start : start + _INDEX_BATCH])
+            yield
+
+    def _read(self, modules: Sequence[Module]) -> None:
+        self._number_of += map(self._number, modules)
+        self._parent_of += [module.parent or 0 for module in modules]
+        holders = [one for one in modules if one.children and one.parent is not None]
+        self._holders += [holder.id for holder in holders]
+        self._paths += [holder.path.lower() for holder in holders]
+
+    def _chosen(self, words: Sequence[bool] | Mask) -> Mask:
+        """For each module, whether its text is among these."""
+        mask: Mask = np.asarray(words, np.bool_)[self._words_of]
+        return mask
+
+    def _at_end_of_path(self, text: str) -> Mask:
+        """The modules whose path contains the text, with its last dot before their own name."""
+        above, _, own = text.rpartition(".")
+        named = self._chosen([name.startswith(own) for name in self._names])
+        holds = np.zeros(len(named), np.bool_)
+        holds[self._holders] = [path.endswith(above) for path in self._paths]
+        return named & holds[self._parents]
+
+    def _number(self, module: Module) -> int:
+        # A spec is kept alive by the model, and usually shared by all slots of a kind.
+        slots = tuple([(slot.name, id(slot.spec)) for slot in module.slots])
+        key = (module.name, module.class_name, module.extra, slots)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._numbers)
+            lines = [module.name, module.kind, module.extra, *map(_line, module.slots)]
+            self._words.append("\n".join(lines).lower())
+            self._names.append(module.name.lower())
+        return number
+
+    @cached_property
+    def _words_of(self) -> Ids:
+        return np.array(self._number_of, np.int64)
+
+    @cached_property
+    def _parents(self) -> Ids:
+        return np.array(self._parent_of, np.int64)
 
 
 def _batches(count: int) -> Iterator[tuple[int, int]]:
@@ -281,7 +273,7 @@ def _is_in(places: Ids, place: int) -> bool:
 
 
 _TURN_SECONDS, _REST_SECONDS = 0.01, 0.001
-"""How long a search works before it lets keys be handled, and how long it pauses at least."""
+"""How long a search works before it handles keys, and how long it pauses for them."""
 
 
 class _Origin(NamedTuple):
@@ -293,7 +285,7 @@ class SearchState:
     """What is searched for in the tree, and where the tree was before."""
 
     class Found(Message):
-        """A search that goes on has found more."""
+        """A search in progress has found more."""
 
     def __init__(self, state: ExplorerState, tree: ModuleTree, *, filtering: bool) -> None:
         self.state = state
@@ -315,7 +307,7 @@ class SearchState:
 
     @property
     def at_work(self) -> bool:
-        """Whether the search goes on when no keys are waiting."""
+        """Whether the search is still in progress."""
         return self._work is not None
 
     def take_model(self) -> None:

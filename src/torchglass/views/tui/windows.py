@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from textual import on
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, ReturnType
 from textual.binding import Binding
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
@@ -27,6 +27,24 @@ from torchglass.views.formats import format_bytes, harmless
 from torchglass.views.tui.explorer_state import FOUND, LOST, SHARED, TIED
 from torchglass.views.tui.keys import KeyEntry, Place, sections
 from torchglass.views.tui.styled_text import THEMES, column_colours, theme_for
+
+
+class ThemedApp(App[ReturnType]):
+    """An app in the colours of the explorer."""
+
+    CSS_PATH: ClassVar = Path(__file__).with_name("app.tcss")
+    TITLE = "torchglass"
+
+    def __init__(self) -> None:
+        super().__init__()
+        for each in THEMES:
+            self.register_theme(each)
+        self.own_theme = theme_for(os.environ, self.console.color_system)
+        if self.own_theme in self.available_themes:
+            self.theme = self.own_theme
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return dict(column_colours(self.current_theme))
 
 
 class ListDialog(ModalScreen["str | None"]):
@@ -65,15 +83,13 @@ _COLUMN, _MOST_COLUMNS = 36, 4
 _MOST_WIDTH, _AROUND = 190, 5
 """The width of the window in the style sheet, and what its border and padding take."""
 MARKS: tuple[tuple[str, str], ...] = (
-    (FOUND, "A problem was found here"),
-    (SHARED, "The same module as another one"),
+    (FOUND, "Problem found here"),
+    (SHARED, "Same module as another path"),
     (TIED, "Shares a tensor with another module"),
     (LOST, "Could not be read"),
     ("▏", "Same class as the selected module"),
 )
 """The marks beside the names in the tree."""
-
-Line = tuple[str, str]
 
 
 class HelpWindow(ModalScreen[None]):
@@ -102,9 +118,7 @@ class HelpWindow(ModalScreen[None]):
             page.border_subtitle = "/ filter · Esc close"
             yield Input(placeholder="filter", compact=True)
             with Container():
-                width = min(self.app.size.width, _MOST_WIDTH) - _AROUND
-                count = min(max(width // _COLUMN, 1), _MOST_COLUMNS)
-                for column in self._columns("", count, width // count):
+                for column in self._columns(""):
                     yield Static(column)
 
     def on_mount(self) -> None:
@@ -117,10 +131,11 @@ class HelpWindow(ModalScreen[None]):
 
     @on(Input.Changed)
     def _narrow(self, message: Input.Changed) -> None:
+        # After a resize there may be another number of columns.
         columns = list(self.query(Static))
-        width = min(self.app.size.width, _MOST_WIDTH) - _AROUND
-        texts = self._columns(message.value, len(columns), width // len(columns))
-        for column, content in zip(columns, texts, strict=True):
+        for column, content in zip(
+            columns, self._columns(message.value, len(columns)), strict=True
+        ):
             column.update(content)
 
     @on(Input.Submitted)
@@ -143,45 +158,38 @@ class HelpWindow(ModalScreen[None]):
         page = self.query_one(VerticalScroll)
         page.scroll_relative(y=direction * max(page.size.height - 1, 1), animate=False)
 
-    def _columns(self, wanted: str, count: int, width: int) -> list[Content]:
+    def _columns(self, wanted: str, count: int | None = None) -> list[Content]:
         """The sections as columns of about the same height; no section is split."""
-        blocks = [
-            [
-                Content.styled(title, ".help--heading"),
-                *(line for key, does in lines for line in _lines(key, does, width)),
-                Content(""),
-            ]
-            for title, lines in _wanted(self._sections(), wanted.strip().lower())
-        ]
-        room = max(sum(map(len, blocks)) / count, 1)
+        room = min(self.app.size.width, _MOST_WIDTH) - _AROUND
+        count = count or min(max(room // _COLUMN, 1), _MOST_COLUMNS)
+        blocks = list(self._blocks(wanted.strip().lower(), room // count))
+        height = max(sum(map(len, blocks)) / count, 1)
         columns: list[list[Content]] = [[] for _ in range(count)]
         done = 0
         for block in blocks:
-            columns[min(int((done + len(block) / 2) / room), count - 1)].extend(block)
+            columns[min(int((done + len(block) / 2) / height), count - 1)].extend(block)
             done += len(block)
         return [Content("\n").join(column) for column in columns]
 
-    def _sections(self) -> Iterator[tuple[str, Sequence[Line]]]:
-        own = [key for key in self._keys if key.place in self._focused]
-        first = {key.section for key in own} if self._in_panel else set()
+    def _blocks(self, wanted: str, width: int) -> Iterator[list[Content]]:
+        """The lines of each section that contain the text."""
+        for title, entries in self._sections():
+            lines = [
+                line
+                for key, does in entries
+                if wanted in f"{title} {key} {does}".lower()
+                for line in _lines(key, does, width)
+            ]
+            if lines:
+                yield [Content.styled(title, ".help--heading"), *lines, Content("")]
+
+    def _sections(self) -> Iterator[tuple[str, Sequence[tuple[str, str]]]]:
+        in_panel = any(place.startswith(("panel", "labels")) for place in self._focused)
+        own = {key.section for key in self._keys if in_panel and key.place in self._focused}
         found = sections(self._keys)
-        ordered = sorted(found, key=lambda title: title not in first)
-        for title in ordered:
+        for title in sorted(found, key=lambda title: title not in own):
             yield title, [(key.label, key.does) for key in found[title]]
         yield "Marks in the tree", MARKS
-
-    @property
-    def _in_panel(self) -> bool:
-        return any(place.startswith(("panel", "labels")) for place in self._focused)
-
-
-def _wanted(
-    blocks: Iterator[tuple[str, Sequence[Line]]], text: str
-) -> Iterator[tuple[str, Sequence[Line]]]:
-    for title, lines in blocks:
-        kept = [line for line in lines if text in f"{title} {line[0]} {line[1]}".lower()]
-        if kept:
-            yield title, kept
 
 
 def _lines(label: str, does: str, width: int) -> Iterator[Content]:
@@ -195,7 +203,7 @@ _TICK_SECONDS = 0.2
 
 
 class LoadingScreen(Screen[None]):
-    """Runs `work` in a thread and shows the time it takes. The user can leave at any time."""
+    """Runs `work` in a thread and shows the time it takes. The user can cancel at any time."""
 
     BINDINGS: ClassVar = [Binding("escape,q", "app.quit", "cancel", show=False)]
 
@@ -256,11 +264,9 @@ def pick_file(files: Sequence[Path], title: str = "Select a run or checkpoint") 
     return FilePicker(files, title).run()
 
 
-class FilePicker(App["Path | None"]):
+class FilePicker(ThemedApp["Path | None"]):
     """A list of files, the latest first."""
 
-    CSS_PATH: ClassVar = "app.tcss"
-    TITLE = "torchglass"
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(
@@ -273,12 +279,6 @@ class FilePicker(App["Path | None"]):
         self._heading = heading
         self._files = {str(number): file for number, file in enumerate(files)}
         self._now = now
-        for each in THEMES:
-            self.register_theme(each)
-        self.theme = theme_for(os.environ, self.console.color_system)
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return dict(column_colours(self.current_theme))
 
     def on_mount(self) -> None:
         names = [harmless(os.path.relpath(file)) for file in self._files.values()]
@@ -287,10 +287,8 @@ class FilePicker(App["Path | None"]):
             (number, f"{name}{' ' * (width - cell_len(name))}  {self._facts(file)}")
             for name, (number, file) in zip(names, self._files.items(), strict=True)
         ]
-        self.push_screen(ListDialog(self._heading, lines), self._leave)
-
-    def _leave(self, number: str | None) -> None:
-        self.exit(None if number is None else self._files[number])
+        dialog = ListDialog(self._heading, lines)
+        self.push_screen(dialog, lambda number: self.exit(self._files.get(number or "")))
 
     def _facts(self, file: Path) -> str:
         try:
@@ -309,25 +307,8 @@ def _ago(seconds: float) -> str:
 
 
 class Prompt(ModalScreen["str | None"]):
-    """Asks for one line of text, and shows what is wrong with it until it is right."""
+    """Asks for one line of text; an invalid text gets an error message."""
 
-    DEFAULT_CSS: ClassVar[str] = """
-    Prompt { align: center middle; background: $background 60%; }
-    Prompt Vertical {
-        width: 60;
-        max-width: 100%;
-        height: auto;
-        max-height: 100%;
-        background: $surface;
-        border: round $primary;
-    }
-    Prompt Input, Prompt Input:focus {
-        padding: 0 1;
-        background: $surface;
-        background-tint: $surface 0%;
-    }
-    Prompt Static { height: auto; padding: 0 1; color: $text-error; }
-    """
     BINDINGS: ClassVar = [Binding("escape", "dismiss(None)", "close", show=False)]
 
     def __init__(

@@ -168,7 +168,7 @@ def test_every_command_of_the_keys_is_in_the_palette() -> None:
             commands[title].command()
         await settle(app, pilot)
         assert "FLOPs" in [column.title for column in app.explorer.tree_panel.columns]
-        assert app.explorer.tree_panel.row_count == 7
+        assert len(app.explorer.tree_panel.tree_rows) == 7
         assert app.explorer.tree_panel.selected.path == "embed"
 
     drive(app, story)

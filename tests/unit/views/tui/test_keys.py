@@ -38,7 +38,7 @@ def cursor(app: ExplorerApp) -> object:
 
 
 def row_count(app: ExplorerApp) -> object:
-    return app.explorer.tree_panel.row_count
+    return len(app.explorer.tree_panel.tree_rows)
 
 
 def focus(app: ExplorerApp) -> object:
@@ -167,7 +167,7 @@ CASES: dict[tuple[Place, str], Case] = {
     ("anywhere", "column('memory')"): Case(
         titles,
         USUAL,
-        with_more("of memory", "own", "in mem", "out mem", "activat.", "peak", after="memory"),
+        with_more("of memory", "own", "in mem", "out mem", "saved", "peak", after="memory"),
     ),
     ("anywhere", "column('time')"): Case(titles, USUAL, without("time")),
     ("anywhere", "column('flops')"): Case(

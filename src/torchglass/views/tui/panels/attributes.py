@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
+from operator import methodcaller
 from typing import ClassVar
 
 from torchglass.records.attributes import Attribute, LiveModel, Page
@@ -66,10 +67,6 @@ class AttributeNode:
     def opens(self) -> bool:
         return self.items is not None or self.attribute.opens
 
-    @property
-    def wanted(self) -> range:
-        return range(PAGE) if self.items is None else self.items
-
     def grow(self, page: Page) -> None:
         """Add what was read, in ranges if it is more than a page."""
         self.is_read = self.is_open = True
@@ -94,7 +91,8 @@ def page_ranges(whole: range) -> list[range]:
     return [whole[at : at + each] for at in range(0, len(whole), each)]
 
 
-_OF_VIEWER = {"mode", "colours", "browse", "dimension", "turn", "slice", "columns"}
+_OF_VIEWER = {"view", "slice"}
+_FROM_TOP = {"next_mode", "turn_colours", "turn"}
 _OF_TREE = {"choose", "unfold", "fold", "everything", "reload"}
 _MARKS = {True: "▾ ", False: "▸ "}
 _MOST_NAME = 32
@@ -105,7 +103,7 @@ class AttributesPanel(Panel):
 
     key: ClassVar[str] = "a"
     title: ClassVar[str] = "Attributes"
-    missing: ClassVar[str] = "No attributes here: use tg.explore(model) in the program of the model"
+    missing: ClassVar[str] = "Attributes need the live model: use tg.explore(model) in your code"
     has_cursor = True
     BINDINGS: ClassVar = bindings(
         "panel:attributes",
@@ -134,7 +132,7 @@ class AttributesPanel(Panel):
         return super().places if self._inner is None else ("panel", *self._inner.places)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let the keys of the tree and of the viewer act in turn."""
+        """The keys of the tree act while no viewer is open, and the other way round."""
         if action in _OF_VIEWER:
             return isinstance(self._inner, TensorViewer)
         return self._inner is None or action not in _OF_TREE
@@ -188,27 +186,12 @@ class AttributesPanel(Panel):
             self._open(node)
 
     def is_marker(self, row: TextRow, x: int) -> bool:
-        return isinstance(row.target, AttributeNode) and 0 <= x - _indent(row.target) + 1 < len(
-            _MARKS[True]
-        )
+        node = row.target
+        return isinstance(node, AttributeNode) and 0 <= x - 2 * node.depth + 1 < len(_MARKS[True])
 
-    def action_mode(self) -> None:
-        self._change(TensorSlice.next_mode, from_top=True)
-
-    def action_colours(self) -> None:
-        self._change(TensorSlice.turn_colours, from_top=True)
-
-    def action_browse(self, by: int) -> None:
-        self._change(lambda view: view.browse(by))
-
-    def action_dimension(self) -> None:
-        self._change(TensorSlice.next_dimension)
-
-    def action_turn(self) -> None:
-        self._change(TensorSlice.turn, from_top=True)
-
-    def action_columns(self, by: int) -> None:
-        self._change(lambda view: view.pan(by))
+    def action_view(self, change: str, *by: int) -> None:
+        """Call a method of the tensor's slice."""
+        self._change(methodcaller(change, *by), from_top=change in _FROM_TOP)
 
     def action_slice(self) -> None:
         viewer = self._inner
@@ -227,7 +210,7 @@ class AttributesPanel(Panel):
             if words is not None:
                 self._change(lambda view: view.take(read_slice(words, view.shape)), from_top=True)
 
-        title = f"A slice of {viewer.attribute.name} {shape_text(viewer.facts.spec)}"
+        title = f"Slice of {viewer.attribute.name} {shape_text(viewer.facts.spec)}"
         self.app.push_screen(Prompt(title, view.text, "0, :, 3:7", check), take)
 
     def _change(self, change: Callable[[TensorSlice], None], *, from_top: bool = False) -> None:
@@ -259,28 +242,24 @@ class AttributesPanel(Panel):
         if live is None:
             return
         if attribute.role == "property":
-            self.work(
-                f"Calling {harmless(attribute.name)}",
-                lambda _: live.call(attribute.id),
-                lambda called: self._take_called(node, called),
-            )
+            what = f"Calling {harmless(attribute.name)}"
+            self.work(what, lambda _: live.call(attribute.id), partial(self._take_called, node))
         elif attribute.spec is not None:
             self._open_tensor(live, node)
         elif attribute.reads and not node.opens:
             self.work(
                 "Reading",
                 lambda _: TextViewer(live.text(attribute.id)),
-                lambda reading: self._show(node, reading),
+                partial(self._show, node),
             )
         elif node.is_read:
             node.is_open = True
             self._draw()
         elif node.opens:
-            self.work(
-                "Reading",
-                lambda _: _read(live, node, everything),
-                lambda page: self._take_page(node, page),
-            )
+            items = range(PAGE) if node.items is None else node.items
+            read = partial(live.open, attribute.id, start=items.start, everything=everything)
+            most = min(len(items), PAGE)
+            self.work("Reading", lambda _: read(most=most), partial(self._take_page, node))
 
     def _take_root(self, read: tuple[Attribute, Page]) -> None:
         self._root = AttributeNode(read[0])
@@ -329,7 +308,7 @@ class AttributesPanel(Panel):
             return
         self.subtitle = harmless(self.module.path)
         self._visible_nodes = list(self._root.visible()) if self._root else []
-        names = [_indent(node) + len(node.attribute.name) for node in self._visible_nodes]
+        names = [2 * node.depth + len(node.attribute.name) for node in self._visible_nodes]
         width = min(max(names, default=0), _MOST_NAME, max(self.room // 2, 12))
         rows = [TextRow(_pieces(node, width), node) for node in self._visible_nodes]
         self.put(rows or [TextRow([("No attributes.", "muted")])])
@@ -338,20 +317,6 @@ class AttributesPanel(Panel):
 def _read_module(live: LiveModel, path: str, everything: bool) -> tuple[Attribute, Page]:
     module = live.module(path)
     return module, live.open(module.id, most=PAGE, everything=everything)
-
-
-def _read(live: LiveModel, node: AttributeNode, everything: bool) -> Page:
-    wanted = node.wanted
-    return live.open(
-        node.attribute.id,
-        start=wanted.start,
-        most=min(len(wanted), PAGE),
-        everything=everything,
-    )
-
-
-def _indent(node: AttributeNode) -> int:
-    return 2 * node.depth
 
 
 def _pieces(node: AttributeNode, width: int) -> Sequence[Piece]:
@@ -368,7 +333,7 @@ def _pieces(node: AttributeNode, width: int) -> Sequence[Piece]:
         or attribute.role == "property"
     )
     mark = _MARKS[node.is_open] if openable else "  "
-    name = fit(harmless(attribute.name), max(width - _indent(node), 4))
+    name = fit(harmless(attribute.name), max(width - 2 * node.depth, 4))
     return [(guide + mark, "faint"), (f"{name}  ", "name"), *_meaning(attribute)]
 
 

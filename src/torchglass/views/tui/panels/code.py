@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -16,8 +16,7 @@ from typing import ClassVar
 from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
 from textual.app import App, SuspendNotSupported
 
-from torchglass.analyse.class_source import ClassCode, read_class
-from torchglass.records.attributes import Progress
+from torchglass.analyse.class_source import read_class
 from torchglass.records.model import Ancestor, ClassSource, Model, Module
 from torchglass.records.trace import OpId
 from torchglass.views.formats import harmless
@@ -27,6 +26,7 @@ from torchglass.views.tui.panels.panel import Panel
 from torchglass.views.tui.styled_text import LazyRows, Line, Piece, TextRow
 
 _TAB = 4
+_CLASS = re.compile(r"\s*class\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class CodeListing:
 
 
 def lineage(model: Model, class_name: str) -> list[Ancestor]:
-    """A class and its base classes, as far as their source may be here."""
+    """A class and its base classes whose source may be available."""
     source = model.classes.get(class_name)
     if source is None:
         return []
@@ -56,7 +56,7 @@ def lineage(model: Model, class_name: str) -> list[Ancestor]:
 
 
 def list_class(model: Model, class_name: str, of: Ancestor, *, whole: bool) -> CodeListing | None:
-    """The source of a class or of one of its base classes; None if it is not here."""
+    """The source of a class or of one of its base classes; None if it is not available."""
     source = model.classes[class_name]
     code = read_class(
         ClassSource(
@@ -66,16 +66,16 @@ def list_class(model: Model, class_name: str, of: Ancestor, *, whole: bool) -> C
     )
     if code is None:
         return None
-    own = _first_line(code)
-    text, first = (_file(of.file), 1) if whole else (code.text, own)
-    lines = coloured(text)
+    above = next(at for at, line in enumerate(code.text.split("\n")) if _CLASS.match(line))
+    own = code.line - above
+    lines = coloured("".join(linecache.getlines(of.file)) if whole else code.text)
     forward = code.forward_line if (source.forward_file or source.file) == of.file else None
     # A whole file may also have the `forward` of another class.
     holds = forward is not None and 0 <= forward - own < len(coloured(code.text))
     return CodeListing(
         class_name=of.class_name,
         file=of.file,
-        first=first,
+        first=1 if whole else own,
         lines=lines,
         class_line=code.line,
         forward_line=forward if holds else None,
@@ -95,18 +95,14 @@ def forward_holder(model: Model, class_name: str) -> Ancestor | None:
 def coloured(text: str) -> tuple[Line, ...]:
     """Python code as lines of styled pieces."""
     lines: list[list[Piece]] = [[]]
-    for style, words in _tokens(text.expandtabs(_TAB)):
+    # Nothing is stripped, so that lines keep their numbers.
+    lexer = PythonLexer(stripnl=False, stripall=False, ensurenl=True)
+    for kind, words in lexer.get_tokens(text.expandtabs(_TAB)):
+        style = _style(str(kind))
         first, *rest = words.split("\n")
         lines[-1].append((harmless(first), style))
         lines += [[(harmless(part), style)] for part in rest]
     return tuple(lines[:-1] if lines[-1] in ([], [("", "plain")]) else lines)
-
-
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    # Nothing is stripped, so that lines keep their numbers.
-    lexer = PythonLexer(stripnl=False, stripall=False, ensurenl=True)
-    for kind, words in lexer.get_tokens(text):
-        yield _style(str(kind)), words
 
 
 @cache
@@ -130,17 +126,6 @@ _STYLES = {
 """The style of a token is that of the first prefix of its name."""
 
 
-def _file(file: str) -> str:
-    return "".join(linecache.getlines(file))
-
-
-def _first_line(code: ClassCode) -> int:
-    lines = code.text.split("\n")
-    before = next(at for at, line in enumerate(lines) if re.match(r"\s*class\b", line))
-    return code.line - before
-
-
-_RAN, _NOT_RAN = "•", " "
 _PARTS = 3
 _ABOVE = 2
 """Lines that stay visible above the target line."""
@@ -161,7 +146,7 @@ class CodePanel(Panel):
 
     key: ClassVar[str] = "c"
     title: ClassVar[str] = "Code"
-    missing: ClassVar[str] = "No source code here: open the model itself, or a run recorded from it"
+    missing: ClassVar[str] = "No source code: open the model itself or a run recorded from it"
     has_cursor = True
     BINDINGS: ClassVar = bindings("panel:code", "panel:ancestors", "panel:lines run")
 
@@ -170,7 +155,6 @@ class CodePanel(Panel):
         self._view = _View("")
         self._listings: dict[_View, CodeListing | None] = {}
         self._ran: Mapping[int, list[OpId]] = {}
-        self._ran_of: tuple[TracedForward, str, _View] | None = None
         self._picked: OpId | None = None
 
     @classmethod
@@ -219,14 +203,14 @@ class CodePanel(Panel):
         self._turn_to(_View(view.class_name, self._generation(), not view.whole))
 
     def action_ancestor(self, direction: int) -> None:
-        """Show the base class, or come back from it."""
+        """Show the base class, or go back to the subclass."""
         line = lineage(self.state.model, self._view.class_name)
         if line:
             there = min(max(self._generation() + direction, 0), len(line) - 1)
             self._turn_to(_View(self._view.class_name, there, self._view.whole))
 
     def choose(self, row: TextRow) -> None:
-        """Select the op of the line; the next one each time."""
+        """Select the op of the line; again, the next op of the line."""
         ops = row.target or []
         if ops:
             at = ops.index(self._picked) + 1 if self._picked in ops else 0
@@ -246,18 +230,15 @@ class CodePanel(Panel):
             self._open()
             return
         model = self.state.model
-        self.work(
-            "Reading the source",
-            lambda progress: _read(model, view, progress),
-            lambda listing: self._take_listing(view, listing),
-        )
 
-    def _take_listing(self, view: _View, listing: CodeListing | None) -> None:
-        self._listings[view] = listing
-        self._open()
+        def take(listing: CodeListing | None) -> None:
+            self._listings[view] = listing
+            self._open()
+
+        self.work("Reading the source", lambda _: _read(model, view), take)
 
     def _open(self) -> None:
-        self._ran, self._ran_of = {}, None
+        self._ran = {}
         listing = self.listing
         self._draw()
         if listing is not None:
@@ -270,13 +251,12 @@ class CodePanel(Panel):
             self._draw()
             return
         path = self.module.path
-        self.work(
-            "Finding the lines that ran", lambda _: _lines_run(trace, path, listing), self._see
-        )
 
-    def _see(self, ran: Mapping[int, list[OpId]]) -> None:
-        self._ran = ran
-        self._draw()
+        def take(ran: Mapping[int, list[OpId]]) -> None:
+            self._ran = ran
+            self._draw()
+
+        self.work("Finding the lines that ran", lambda _: _lines_run(trace, path, listing), take)
 
     def _go_to_line(self, line: int) -> None:
         if self.listing:
@@ -293,27 +273,19 @@ class CodePanel(Panel):
         kind = listing.class_name.rpartition(".")[2]
         own = "" if listing.class_name == self.module.class_name else f"inherited from {kind}"
         whole = "whole file" if self._view.whole else ""
-        self.subtitle = " · ".join(filter(None, (own, whole, _short(listing.file))))
+        short = harmless("/".join(Path(listing.file).parts[-_PARTS:]))
+        self.subtitle = " · ".join(filter(None, (own, whole, short)))
         digits = len(str(listing.first + len(listing.lines)))
         picked = self._picked_line(listing)
-        self.put(
-            LazyRows(
-                len(listing.lines),
-                lambda at: self._row(listing, listing.first + at, digits, picked),
-            )
-        )
 
-    def _row(self, listing: CodeListing, line: int, digits: int, picked: int | None) -> TextRow:
-        ran = self._ran.get(line)
-        return TextRow(
-            [
-                (f"{line:>{digits}}", "line"),
-                (f" {_RAN if ran else _NOT_RAN} ", "mark"),
-                *listing.lines[line - listing.first],
-            ],
-            ran,
-            "marked" if line == picked else "plain",
-        )
+        def row(at: int) -> TextRow:
+            line = listing.first + at
+            ran = self._ran.get(line)
+            mark = f" {'•' if ran else ' '} "
+            pieces = [(f"{line:>{digits}}", "line"), (mark, "mark"), *listing.lines[at]]
+            return TextRow(pieces, ran, "marked" if line == picked else "plain")
+
+        self.put(LazyRows(len(listing.lines), row))
 
     def _picked_line(self, listing: CodeListing) -> int | None:
         trace = self.state.traced_forward
@@ -323,15 +295,12 @@ class CodePanel(Panel):
         return source.line if source and source.file == listing.file else None
 
 
-def _read(model: Model, view: _View, progress: Progress) -> CodeListing | None:
+def _read(model: Model, view: _View) -> CodeListing | None:
     line = lineage(model, view.class_name)
     if not line:
         return None
-    of: Ancestor = line[0]
-    if view.generation is not None:
-        of = line[view.generation]
-    else:
-        of = forward_holder(model, view.class_name) or of
+    holder = forward_holder(model, view.class_name) if view.generation is None else None
+    of = holder or line[view.generation or 0]
     return list_class(model, view.class_name, of, whole=view.whole)
 
 
@@ -342,10 +311,6 @@ def _lines_run(trace: TracedForward, path: str, listing: CodeListing) -> Mapping
         if source is not None and source.file == listing.file and source.line in listing:
             found.setdefault(source.line, []).append(op.id)
     return found
-
-
-def _short(file: str) -> str:
-    return harmless("/".join(Path(file).parts[-_PARTS:]))
 
 
 _GO_TO = {"code", "code-insiders", "codium", "cursor", "windsurf"}
@@ -369,13 +334,13 @@ def open_editor(app: App[None], file: str, line: int) -> str:
     try:
         words = shlex.split(editor)
         with app.suspend():
-            subprocess.run([*words, *_place(words[0], file, line)], check=False)
+            subprocess.run([*words, *_arguments(words[0], file, line)], check=False)
     except (OSError, SuspendNotSupported, ValueError) as error:
         return f"Cannot start {editor}: {error}"
     return ""
 
 
-def _place(editor: str, file: str, line: int) -> list[str]:
+def _arguments(editor: str, file: str, line: int) -> list[str]:
     """A line of a file as the arguments of an editor."""
     name = Path(editor).stem
     if name in _GO_TO:

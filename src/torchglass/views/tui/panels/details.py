@@ -131,9 +131,9 @@ def _change(state: ExplorerState, module: Module, width: int) -> Iterator[TextRo
 
 def _differences(change: ModuleChange, width: int) -> Iterator[TextRow]:
     if change.class_before:
-        yield from paragraph(f"class before: {harmless(change.class_before)}", width)
+        yield from paragraph(f"previous class: {harmless(change.class_before)}", width)
     if change.extra_before is not None:
-        yield from paragraph(f"settings before: {harmless(change.extra_before) or 'none'}", width)
+        yield from paragraph(f"previous settings: {harmless(change.extra_before) or 'none'}", width)
     cells = []
     for slot in change.slots:
         before, arrow = (_spec(slot.before), "→") if slot.before != slot.after else ("", "")

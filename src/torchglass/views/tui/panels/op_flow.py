@@ -9,8 +9,9 @@ from rich.cells import cell_len
 
 from torchglass.analyse.failure.failure import Failure, code_at
 from torchglass.analyse.signatures import argument_name, settings_text, signature
+from torchglass.records.attributes import Progress
 from torchglass.records.model import Module
-from torchglass.records.trace import Operand, OpId, OpRecord, TraceRecord, Value
+from torchglass.records.trace import Operand, OpId, OpRecord, TraceRecord
 from torchglass.views.failure_text import Part, headline, parts
 from torchglass.views.formats import format_bytes, format_time, harmless, shape_text
 from torchglass.views.tui.explorer_state import SHARED, ExplorerState, TracedForward
@@ -24,6 +25,7 @@ from torchglass.views.tui.styled_text import (
     heading,
     line_width,
     paragraph,
+    section,
     sections,
     table,
     text,
@@ -35,7 +37,7 @@ def shared_note(state: ExplorerState, module: Module, width: int) -> Iterator[Te
     """A note on a shared module: where its calls are recorded."""
     if module.alias_of is not None:
         first = harmless(state.path_of_calls(module)) or "the model"
-        words = f"{SHARED} The same module as {first}: all calls of both are recorded there."
+        words = f"{SHARED} Same module as {first}. The calls of both are recorded there."
         yield from paragraph(words, width, "note")
 
 
@@ -57,7 +59,7 @@ class TensorFlowPanel(Panel):
         self._pass: TracedForward | None = None
         self._ops: Sequence[OpId] = ()
         self._walked: list[OpId] = []
-        """The ops that were opened one from another; the last one is shown, else the list."""
+        """The ops that were opened one after another; the last one is shown. Empty for the list."""
 
     @classmethod
     def available(cls, state: ExplorerState) -> bool:
@@ -70,12 +72,21 @@ class TensorFlowPanel(Panel):
             return
         path = self.state.path_of_calls(self.module)
         self._walked = []
-        self.work("Naming ops", lambda _: (trace, _named(trace, path)), self._take_ops)
+
+        def name_ops(_: Progress) -> tuple[TracedForward, Sequence[OpId]]:
+            # Names and relations take long on a large trace: they are computed here, in a thread.
+            _names = trace.anatomy.labels, trace.anatomy.children
+            return trace, trace.ops(path)
+
+        self.work("Naming ops", name_ops, self._take_ops)
+
+    def _take_ops(self, found: tuple[TracedForward, Sequence[OpId]]) -> None:
+        self._pass, self._ops = found
+        self._draw()
 
     def pick(self, op: OpId) -> None:
         if op in self._ops and not self._walked:
-            self.row = self._ops.index(op)
-            super().go(self.row)
+            self.go(self._ops.index(op))
 
     def stood(self) -> None:
         op = self._op()
@@ -128,12 +139,8 @@ class TensorFlowPanel(Panel):
         self._draw()
         self.post_message(self.Picked(op))
 
-    def _take_ops(self, found: tuple[TracedForward, Sequence[OpId]]) -> None:
-        self._pass, self._ops = found
-        self._draw()
-
     def _draw(self) -> None:
-        trace = self._pass
+        trace, count = self._pass, len(self._ops)
         if trace is None:
             return
         if self._walked:
@@ -144,10 +151,9 @@ class TensorFlowPanel(Panel):
             if self.row == 0:
                 self.row = next((at for at, row in enumerate(rows) if row.target is not None), 0)
             return
-        count = len(self._ops)
         # If they do not fit, the position says how many there are.
         self.subtitle = "" if count > self.window else f"{count:,} op{'s' * (count != 1)}"
-        if not self._ops:
+        if not count:
             self.say(f"{harmless(self.module.path)} did not run in the traced forward.")
             return
         path = self.state.path_of_calls(self.module)
@@ -156,34 +162,22 @@ class TensorFlowPanel(Panel):
         names = max(cell_len(trace.name(op)) for op in near)
         width = min(names, _NAME, max(self.room // 3, 8))
         self.put(
-            LazyRows(len(self._ops), lambda at: _listed(trace, self._ops[at], path, width)),
+            LazyRows(count, lambda at: _listed(trace, self._ops[at], path, width)),
             list(shared_note(self.state, self.module, self.room)),
         )
 
 
-def _named(trace: TracedForward, path: str) -> Sequence[OpId]:
-    """The ops of a module. Names and relations are computed here, in the background."""
-    _ = trace.anatomy.labels, trace.anatomy.children
-    return trace.ops(path)
-
-
 def _listed(trace: TracedForward, id: OpId, path: str, width: int) -> TextRow:
     """An op in one line: name, output, time and module."""
-    op = trace.op(id)
-    name = fit(harmless(trace.name(id)), width)
-    made = fit(_made(op), _SHAPE)
-    where = trace.path(id)
+    op, where = trace.op(id), trace.path(id)
     inner = where[len(path) :].lstrip(".") if where.startswith(path) else where
-    style = "muted" if op.kind != "op" else "extra"
-    return TextRow(
-        [
-            (f"{name}  ", style),
-            (f"{made} ", "shape"),
-            (f"{_time(op):>{_TIME}}  ", "number"),
-            (harmless(inner), "muted"),
-        ],
-        id,
-    )
+    pieces = [
+        (f"{fit(harmless(trace.name(id)), width)}  ", "muted" if op.kind != "op" else "extra"),
+        (f"{fit(_made(op), _SHAPE)} ", "shape"),
+        (f"{_time(op):>{_TIME}}  ", "number"),
+        (harmless(inner), "muted"),
+    ]
+    return TextRow(pieces, id)
 
 
 def _made(op: OpRecord) -> str:
@@ -199,51 +193,42 @@ def _opened(trace: TracedForward, id: OpId, width: int) -> list[TextRow]:
     """An op with its inputs and the ops that use it."""
     op = trace.op(id)
     children = trace.anatomy.children[id][:_MOST_RELATIVES]
+    uses = table(
+        [("→", trace.name(one), _made(trace.op(one)), trace.path(one)) for one in children],
+        "mark extra shape muted",
+    )
     return sections(
-        list(_about(trace, op, width)),
-        [heading("inputs"), *_sources(trace, op)] if op.operands else [],
-        [heading("used by"), *_uses(trace, children)] if children else [],
+        _about(trace, op, width),
+        section("inputs", _sources(trace, op)),
+        section("used by", map(TextRow, uses, children)),
     )
 
 
 def _about(trace: TracedForward, op: OpRecord, width: int) -> Iterator[TextRow]:
     where = trace.path(op.id) or "the model itself"
-    yield from map(
-        TextRow,
-        wrap(
-            [(harmless(trace.name(op.id)), "class"), (f"  in {harmless(where)}", "muted")],
-            width,
-            "  ",
-        ),
-    )
+    lines = [[(harmless(trace.name(op.id)), "class"), (f"  in {harmless(where)}", "muted")]]
     if op.kind == "op":
         settings = f"({harmless(settings_text(op))})" if op.settings else "()"
-        yield from map(
-            TextRow, wrap([(harmless(op.function), "definition"), (settings, "plain")], width, "  ")
-        )
+        lines.append([(harmless(op.function), "definition"), (settings, "plain")])
+    for line in lines:
+        yield from map(TextRow, wrap(line, width, "  "))
     for value in op.outputs:
-        yield _value(value)
-    facts = [_time(op), "in place" if op.writes else "", op.grad_fn]
-    told = " · ".join(harmless(fact) for fact in facts if fact)
-    if told:
-        yield from paragraph(told, width, "muted")
-    if op.source is not None:
-        place = f"{op.source.file}:{op.source.line} in {op.source.function}"
-        yield from paragraph(harmless(place), width, "muted")
-        if code := code_at(op.source):
-            yield TextRow([(f"  {harmless(code)}", "string")])
-
-
-def _value(value: Value) -> TextRow:
-    spec = value.spec
-    return TextRow(
-        [
+        spec = value.spec
+        pieces = [
             (f"{harmless(value.place)} " if value.place else "", "muted"),
             (f"{shape_text(spec)} ", "shape"),
             (f"{harmless(spec.dtype)} ", "dtype"),
             (format_bytes(spec.bytes), "bytes"),
         ]
-    )
+        yield TextRow(pieces)
+    facts = [_time(op), "in place" if op.writes else "", op.grad_fn]
+    if told := " · ".join(harmless(fact) for fact in facts if fact):
+        yield from paragraph(told, width, "muted")
+    if op.source is not None:
+        place = f"{op.source.file}:{op.source.line} in {op.source.function}"
+        yield from paragraph(harmless(place), width, "muted")
+        if code := code_at(op.source):
+            yield text(f"  {harmless(code)}", "string")
 
 
 def _sources(trace: TracedForward, op: OpRecord) -> Iterator[TextRow]:
@@ -251,45 +236,22 @@ def _sources(trace: TracedForward, op: OpRecord) -> Iterator[TextRow]:
     cells, targets = [], []
     for operand in op.operands[:_MOST_RELATIVES]:
         for source, target, style in _origins(trace, operand):
-            cells.append(
-                [
-                    TableCell("←", "mark"),
-                    TableCell(harmless(source), style),
-                    TableCell(shape_text(operand.spec), "shape"),
-                    TableCell(harmless(argument_name(operand.place, names)), "muted"),
-                ]
-            )
+            argument = argument_name(operand.place, names)
+            name = TableCell(harmless(source), style)
+            cells.append(("←", name, shape_text(operand.spec), argument))
             targets.append(target)
-    for line, target in zip(table(cells), targets, strict=True):
-        yield TextRow(line, target)
+    return map(TextRow, table(cells, "mark plain shape muted"), targets)
 
 
 def _origins(trace: TracedForward, operand: Operand) -> Iterator[tuple[str, int | str | None, str]]:
     """The sources of an operand: name, target of a jump, and style."""
     for parent in operand.parents:
         yield trace.name(parent), parent, "extra"
-    held = operand.parameter or operand.buffer
-    if held:
-        yield held, held.rpartition(".")[0], "name"
+    stored = operand.parameter or operand.buffer
+    if stored:
+        yield stored, stored.rpartition(".")[0], "name"
     elif not operand.parents:
         yield "created outside this forward", None, "muted"
-
-
-def _uses(trace: TracedForward, children: Sequence[OpId]) -> Iterator[TextRow]:
-    cells = [
-        [
-            TableCell("→", "mark"),
-            TableCell(harmless(trace.name(child)), "extra"),
-            TableCell(_made(trace.op(child)), "shape"),
-            TableCell(harmless(trace.path(child)), "muted"),
-        ]
-        for child in children
-    ]
-    for line, child in zip(table(cells), children, strict=True):
-        yield TextRow(line, child)
-
-
-_STYLES = ("name", "shape", "dtype", "muted")
 
 
 class ExplanationPanel(Panel):
@@ -319,10 +281,7 @@ def describe_failure(failure: Failure, width: int) -> list[TextRow]:
 
 
 def _rows(part: Part, width: int) -> Iterator[TextRow]:
-    cells = [row for row in part.rows if len(row) > 1]
-    lines = iter(
-        table([[TableCell(*one) for one in zip(row, _STYLES, strict=False)] for row in cells])
-    )
+    lines = iter(table([row for row in part.rows if len(row) > 1], "name shape dtype muted"))
     bullet = "• " if part.listed else ""
     for row in part.rows:
         if len(row) == 1:

@@ -40,7 +40,7 @@ from torchglass.views.tui.styled_text import (
 T = TypeVar("T")
 
 _PATIENCE_SECONDS = 0.25
-"""How long a job runs before its progress is shown: a flicker would be worse than a wait."""
+"""How long a job runs before its progress is shown: short jobs must not flicker."""
 _METER = 12
 _PAN = 8
 _SHADES = "░▒▓█"
@@ -67,7 +67,7 @@ class BackgroundJob:
             self.result = self.work(self._progress)
         except TorchglassError as error:
             self.problem = str(error)
-        except Exception as error:  # noqa: BLE001 - what is looked at is foreign code, one panel of many
+        except Exception as error:  # noqa: BLE001 - the code behind an attribute is not ours, and may raise anything
             self.problem = f"{type(error).__name__}: {error}"
 
     def _progress(self, share: float) -> bool:
@@ -90,17 +90,6 @@ class Panel(ScrollView, can_focus=True):
     """Whether a cursor moves from row to row; otherwise rows only scroll."""
     styles_of_text: ClassVar[Mapping[str, str]] = PANEL_STYLES
     BINDINGS: ClassVar = bindings("panel")
-    DEFAULT_CSS: ClassVar[str] = """
-    Panel {
-        background: $surface;
-        scrollbar-size-horizontal: 0;
-        scrollbar-size-vertical: 1;
-        scrollbar-background: $surface;
-        scrollbar-color: $foreground 25%;
-        scrollbar-gutter: stable;
-    }
-    Panel:focus { background: $panel; }
-    """
 
     @dataclass
     class Jump(Message):
@@ -145,7 +134,7 @@ class Panel(ScrollView, can_focus=True):
         return True
 
     def follow(self, moved: bool) -> None:
-        """Draw the module; `moved` if it is another one than before."""
+        """Draw the module; `moved` if the cursor moved to it."""
         raise NotImplementedError
 
     def extra_places(self) -> Iterable[str]:
@@ -205,7 +194,7 @@ class Panel(ScrollView, can_focus=True):
         return f"{min((self.scroll_offset.y + self.window) / count, 1):.0%}"
 
     def show(self, module: Module) -> None:
-        """Show a module, or what is new about it."""
+        """Show a module, or update it."""
         moved = module.path != self.module.path
         self.module = module
         if moved:
@@ -247,7 +236,7 @@ class Panel(ScrollView, can_focus=True):
         self._retitle()
 
     def _retitle(self) -> None:
-        """Tell of another position, or of other keys."""
+        """Announce another position, or other keys."""
         before = self._position, self._places
         self._position, self._places = self.position, self.places
         if before != (self._position, self._places):
@@ -380,7 +369,7 @@ class Panel(ScrollView, can_focus=True):
         self._retitle()
 
     def turn_to(self, x: int | None = None, y: int | None = None) -> None:
-        """Scroll at once: rows that were just put need no layout before."""
+        """Scroll at once, without waiting for the layout of new rows."""
         self.scroll_to(x, y, animate=False, force=True, immediate=True)
         # A scrollbar that did not exist yet was not notified.
         self.call_after_refresh(self._place_bar)
@@ -415,7 +404,7 @@ class Panel(ScrollView, can_focus=True):
             self.post_message(self.Leave())
 
     def on_click(self, event: events.Click) -> None:
-        """Select a row by a second click, or at once where there is no cursor."""
+        """Select a row with a double click; without a cursor, a single click is enough."""
         at = event.y - len(self.top()) + self.scroll_offset.y
         if not 0 <= at < len(self.rows) or event.y < len(self.top()):
             return

@@ -23,7 +23,6 @@ from torchglass.analyse.histograms import quantiles
 from torchglass.analyse.pixels import draw_bands, half_blocks, squeeze
 from torchglass.records.model import Model
 from torchglass.records.series import Points, Series, SeriesId
-from torchglass.records.tensors import Histograms
 from torchglass.views.formats import harmless, sparkline
 from torchglass.views.tui.explorer_state import ExplorerState, moving
 from torchglass.views.tui.keys import bindings
@@ -35,6 +34,7 @@ _VALUE, _TREND, _WORD = 10, 24, 5
 _HIGHEST, _LOWEST = 16, 2
 _BESIDE = 2
 """The lines above and below a chart: its title and its steps."""
+_MOMENTS = ", range, mean ± standard deviation"
 _SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _COLOURS = {True: (0x24406B, 0x3F6BB0, 0xA9C7FF), False: (0xCFE0FB, 0x8DB4F0, 0x1C5FC4)}
 """Outer band, inner band and line, on dark and on light."""
@@ -59,8 +59,11 @@ class SeriesPanel(Panel):
 
     def extra_places(self) -> Iterable[str]:
         series = self._series()
-        if series and self.state.histograms(series[min(self.row, len(series) - 1)]):
+        if series and self.state.histograms(self._selected(series)):
             yield "panel:percentiles"
+
+    def _selected(self, series: Sequence[Series]) -> Series:
+        return series[min(self.row, len(series) - 1)]
 
     def _series(self) -> list[Series]:
         return sorted(self.state.series_at(self.module), key=_rank)
@@ -84,10 +87,13 @@ class SeriesPanel(Panel):
         series = self._series()
         if not series:
             where = harmless(self.module.path) or "the model itself"
-            self.say(f"Nothing recorded for {where} over steps.")
+            self.say(f"Nothing recorded over steps for {where}.")
             return
-        chart = self._chart(series[min(self.row, len(series) - 1)], self._chart_lines(len(series)))
-        self.put(self._list(series), list(chart))
+        height = self.scrollable_content_region.height
+        # The list below the chart can be scrolled.
+        listed = min(len(series), max(height // 4, 1))
+        lines = min(max(height - listed - _BESIDE, _LOWEST), _HIGHEST)
+        self.put(self._list(series), list(self._chart(self._selected(series), lines)))
 
     def _list(self, series: Sequence[Series]) -> list[TextRow]:
         names = [harmless(one.name) for one in series]
@@ -97,23 +103,14 @@ class SeriesPanel(Panel):
         for one, name in zip(series, names, strict=True):
             values = self.state.values(one)
             latest = f"{values[-1]:.3g}" if len(values) else "…"
-            rows.append(
-                TextRow(
-                    [
-                        (fit(name, width), "name"),
-                        (f"{latest:>{_VALUE}}  ", "number"),
-                        (sparkline(squeeze(values, trend), trend), "spark"),
-                        ("" if one.kind == "scalar" else f"  {moving(one)}", "faint"),
-                    ]
-                )
-            )
+            pieces = [
+                (fit(name, width), "name"),
+                (f"{latest:>{_VALUE}}  ", "number"),
+                (sparkline(squeeze(values, trend), trend), "spark"),
+                ("" if one.kind == "scalar" else f"  {moving(one)}", "faint"),
+            ]
+            rows.append(TextRow(pieces))
         return rows
-
-    def _chart_lines(self, count: int) -> int:
-        """The height of the chart above a list of `count` rows, which can be scrolled."""
-        height = self.scrollable_content_region.height
-        listed = min(count, max(height // 4, 1))
-        return min(max(height - listed - _BESIDE, _LOWEST), _HIGHEST)
 
     def _chart(self, series: Series, height: int) -> Iterator[TextRow]:
         points = self.state.points(series)
@@ -129,26 +126,22 @@ class SeriesPanel(Panel):
         labels = [f"{high:.3g}", *[""] * (len(cells) - 2), f"{low:.3g}"]
         for label, pixels in zip(labels, cells, strict=True):
             yield TextRow([(fit(label, _AXIS, right=True) + " ", "muted")], pictures=[pixels])
-        first, last = int(points.steps[0]), int(points.steps[-1])
-        told = f"step {first:,} … {last:,}{self._meaning(points)}"
+        told = f"step {int(points.steps[0]):,} … {int(points.steps[-1]):,}"
+        if series.kind != "scalar":
+            shows_percentiles = self._percentiles and self.state.histograms(series)
+            told += ", percentiles 5 · 25 · 50 · 75 · 95" if shows_percentiles else _MOMENTS
         yield text(" " * (_AXIS + 1) + told, "faint")
-
-    def _meaning(self, points: Points) -> str:
-        if points.series.kind == "scalar":
-            return ""
-        if self._shows_percentiles(points):
-            return ", 5 – 25 – 50 – 75 – 95 %"
-        return ", range, mean ± standard deviation"
-
-    def _shows_percentiles(self, points: Points) -> bool:
-        return self._percentiles and bool(self.state.histograms(points.series))
 
     def _lines(self, points: Points) -> Sequence[Numbers]:
         """The lines to draw, lowest first, as long as the chart is wide."""
         width = max(self.room - _AXIS - 1, 4)
         histograms = self.state.histograms(points.series)
+        lines: Sequence[Numbers]
         if histograms and self._percentiles:
-            lines = _percentiles(histograms, width)
+            # At most as many steps as the chart is wide, evenly spaced.
+            steps = np.unique(np.linspace(0, len(histograms) - 1, width).astype(int))
+            found = [quantiles(histograms.bins[step], _SHARES) for step in steps]
+            lines = list(np.array(found).T)
         else:
             lines = [np.array(squeeze(line, width)) for line in _moments(points)]
         # A training that has just begun is stretched to the full width.
@@ -184,13 +177,6 @@ def _title(points: Points) -> Iterator[tuple[str, str]]:
         count = points.column(name)[-1]
         if count:
             yield f"{count:,.0f} {word}  ", "problem"
-
-
-def _percentiles(histograms: Histograms, width: int) -> Sequence[Numbers]:
-    """The percentiles of at most `width` evenly spaced steps."""
-    steps = np.unique(np.linspace(0, len(histograms) - 1, width).astype(int))
-    found = np.array([quantiles(histograms.bins[step], _SHARES) for step in steps])
-    return list(found.T)
 
 
 Quantity = Literal["gradient norm", "update ratio", "output gradient"]
@@ -261,14 +247,21 @@ class GradientFlowPanel(Panel):
             return
         if self._largest_first:
             measures.sort(key=lambda one: (not math.isnan(one.latest), -one.latest))
-        self.put(self._bars(measures), [self._title(measures)])
+        self.put(*self._bars(measures))
         if moved:
             inside = (at for at, one in enumerate(measures) if self._is_inside(one.layer))
             self.go(next(inside, 0))
 
     def _measure(self, layer: Layer) -> _LayerValue:
         """The latest value of a layer, without reading the steps before."""
-        latest = self._values(layer, lambda series: _last(self.state.points(series)))
+
+        def last(series: Series) -> Points | None:
+            points = self.state.points(series)
+            if points is None or not len(points):
+                return None
+            return replace(points, steps=points.steps[-1:], values=points.values[-1:])
+
+        latest = self._values(layer, last)
         return _LayerValue(layer, float(latest[-1]) if len(latest) else _NOT_READ)
 
     def _values(self, layer: Layer, points: Callable[[Series], Points | None]) -> Numbers:
@@ -279,42 +272,34 @@ class GradientFlowPanel(Panel):
         path = self.module.path
         return bool(path) and (layer.path == path or layer.path.startswith(f"{path}."))
 
-    def _title(self, measures: Sequence[_LayerValue]) -> TextRow:
-        low, high = _decades(measures)
-        name = self._name_width(measures)
-        words = f"log scale, 1e{low} … 1e{high}"
-        return TextRow([(fit("layer", name + 2), "header"), (words, "muted")])
-
-    def _name_width(self, measures: Sequence[_LayerValue]) -> int:
-        longest = max(cell_len(self._label(one.layer)) for one in measures)
-        return min(longest, _MOST_NAME, max(self.room * 2 // 5, 8))
-
     def _label(self, layer: Layer) -> str:
         return harmless(layer.path or self.state.model.name)
 
-    def _bars(self, measures: Sequence[_LayerValue]) -> Sequence[TextRow]:
+    def _bars(self, measures: Sequence[_LayerValue]) -> tuple[Sequence[TextRow], list[TextRow]]:
+        """A row for each layer, and the header."""
         low, high = _decades(measures)
-        name = self._name_width(measures)
+        longest = max(cell_len(self._label(one.layer)) for one in measures)
+        name = min(longest, _MOST_NAME, max(self.room * 2 // 5, 8))
         room = max(self.room - name - _NUMBER - _GRADIENTS_TREND - 6, 6)
 
         def draw(at: int) -> TextRow:
-            one = measures[at]
-            filled, rest = bar(_place(one.latest, low, high), room)
-            style = _style(one.latest, self._quantity)
-            trend = squeeze(self._values(one.layer, self.state.points), _GRADIENTS_TREND)
-            return TextRow(
-                [
-                    (fit_path(self._label(one.layer), name) + "  ", "name"),
-                    (filled if one.latest > 0 else "", style),
-                    (rest if one.latest > 0 else "─" * room, "faint"),
-                    (f"{_number(one.latest):>{_NUMBER}}  ", _number_style(style)),
-                    (sparkline(trend, _GRADIENTS_TREND), "spark"),
-                ],
-                one.layer.path,
-                "marked" if self._is_inside(one.layer) else "plain",
-            )
+            layer, value = measures[at].layer, measures[at].latest
+            filled, rest = bar(_place(value, low, high), room)
+            style = _style(value, self._quantity)
+            number = "…" if value == _NOT_READ else "0" if value == 0 else f"{value:.2e}"
+            trend = squeeze(self._values(layer, self.state.points), _GRADIENTS_TREND)
+            pieces = [
+                (fit_path(self._label(layer), name) + "  ", "name"),
+                (filled if value > 0 else "", style),
+                (rest if value > 0 else "─" * room, "faint"),
+                (f"{number:>{_NUMBER}}  ", "number" if style == "bar" else style),
+                (sparkline(trend, _GRADIENTS_TREND), "spark"),
+            ]
+            return TextRow(pieces, layer.path, "marked" if self._is_inside(layer) else "plain")
 
-        return LazyRows(len(measures), draw)
+        scale = f"log scale, 1e{low} … 1e{high}"
+        title = TextRow([(fit("layer", name + 2), "header"), (scale, "muted")])
+        return LazyRows(len(measures), draw), [title]
 
 
 def _flows(state: ExplorerState) -> dict[Quantity, list[Layer]]:
@@ -338,7 +323,8 @@ def output_layers(model: Model, series: Iterable[Series]) -> list[Layer]:
     for one in series:
         for ending in (GRADIENT, _NORMS):
             stem = one.name.removesuffix(ending)
-            if stem != one.name and _is_output(stem) and model.find(one.path):
+            is_output = stem.rpartition(":")[2].partition(".")[0] == "output"
+            if stem != one.name and is_output and model.find(one.path):
                 # One of both is enough, and only gradients count NaN.
                 known = found.setdefault(one.path, {})
                 known[stem] = one if ending == GRADIENT else known.get(stem, one)
@@ -347,17 +333,6 @@ def output_layers(model: Model, series: Iterable[Series]) -> list[Layer]:
         for module in model.modules
         if module.path in found
     ]
-
-
-def _is_output(name: str) -> bool:
-    place = name.rpartition(":")[2]
-    return place == "output" or place.startswith("output.")
-
-
-def _last(points: Points | None) -> Points | None:
-    if points is None or not len(points):
-        return None
-    return replace(points, steps=points.steps[-1:], values=points.values[-1:])
 
 
 def _decades(measures: Sequence[_LayerValue]) -> tuple[int, int]:
@@ -382,13 +357,3 @@ def _style(value: float, quantity: Quantity) -> str:
     if value > _TOO_MUCH[quantity] or 0 < value < _TOO_LITTLE:
         return "warning"
     return "bar"
-
-
-def _number_style(style: str) -> str:
-    return "number" if style == "bar" else style
-
-
-def _number(value: float) -> str:
-    if value == _NOT_READ:
-        return "…"
-    return "0" if value == 0 else f"{value:.2e}"

@@ -24,6 +24,7 @@ from torchglass.analyse.pixels import (
     Picture,
     Scale,
     enlarge,
+    finite_range,
     half_blocks,
     paint,
     scale_of,
@@ -142,16 +143,15 @@ class TensorSlice:
 
     def words(self) -> list[tuple[str, bool]]:
         """The part of each dimension, and whether it is the browsed one."""
-        whole = (self.channels if self.is_coloured else None, self._spread_out)
+        # The colours, and the slices that are side by side in a sheet, are shown as a whole.
+        whole = (
+            self.channels if self.is_coloured else None,
+            self.moving if self.mode == "sheet" else None,
+        )
         return [
             (_words(self.ranges[one] if one in whole else part, size), one == self.moving)
             for one, (part, size) in enumerate(zip(self.index, self.shape, strict=True))
         ]
-
-    @property
-    def _spread_out(self) -> int | None:
-        """The dimension whose slices are side by side in a sheet."""
-        return self.moving if self.mode == "sheet" else None
 
     @property
     def sides(self) -> tuple[range, range]:
@@ -235,18 +235,14 @@ def read_slice(words: str, shape: Sequence[int]) -> tuple[Part, ...]:
         raise ValueError("Use “...” only once")
     given = len(parts) - parts.count(_REST)
     if given > len(shape):
-        raise ValueError(
-            f"{given} {'index' if given == 1 else 'indices'} for {_dimensions(len(shape))}"
-        )
+        indices = "1 index" if given == 1 else f"{given} indices"
+        dimensions = "1 dimension" if len(shape) == 1 else f"{len(shape) or 'no'} dimensions"
+        raise ValueError(f"{indices} for {dimensions}")
     at = parts.index(_REST) if _REST in parts else len(parts)
     missing = [":"] * (len(shape) - given)
     parts = [*parts[:at], *missing, *parts[at + 1 :]]
     sized = enumerate(zip(parts, shape, strict=True))
     return tuple(_read(part, size, one) for one, (part, size) in sized)
-
-
-def _dimensions(count: int) -> str:
-    return "1 dimension" if count == 1 else f"{count or 'no'} dimensions"
 
 
 def _read(words: str, size: int, dimension: int) -> Part:
@@ -319,7 +315,8 @@ class TensorPicture:
             return self.picture(width, height)
         first, count = view.position
         side = _tile_side(min(count - first, _MOST_TILES), view.extent, width, height * 2)
-        view.tiles = min(_tiles_that_fit(side, width, height * 2), _MOST_TILES)
+        tall, wide = min(side[0], height * 2), min(side[1], width)
+        view.tiles = min(_tiles(tall, wide, width, height * 2), _MOST_TILES)
         places = view.ranges[view.moving][first : first + view.tiles]
         tiles = [self._channels(view.index_with(view.moving, place), *side) for place in places]
         scale = self._scale(tiles)
@@ -336,10 +333,8 @@ class TensorPicture:
         channels = self._look.channels
         if channels is None or not self._look.is_coloured:
             return [self._fetch(index, height, width)]
-        around = index[:channels], index[channels + 1 :]
-        return [
-            self._fetch((*around[0], colour, *around[1]), height, width) for colour in range(RGB)
-        ]
+        before, after = index[:channels], index[channels + 1 :]
+        return [self._fetch((*before, one, *after), height, width) for one in range(RGB)]
 
     def _scale(self, pictures: Sequence[Sequence[Matrix]]) -> Scale:
         """The values at both ends of the colours, the same in all pictures."""
@@ -348,9 +343,7 @@ class TensorPicture:
             return scale_of(matrices)
         if self._dtype == _BYTE:
             return Scale(low=0.0, high=255.0)
-        finite = [matrix[np.isfinite(matrix)] for matrix in matrices]
-        low = min((float(one.min()) for one in finite if one.size), default=0.0)
-        high = max((float(one.max()) for one in finite if one.size), default=0.0)
+        low, high = finite_range(matrices)
         usual = low >= 0 and high <= 1
         return Scale(low=0.0, high=1.0) if usual else Scale(low=low, high=high)
 
@@ -396,9 +389,9 @@ def _shrunk(size: tuple[int, int], height: int, width: int) -> tuple[int, int]:
     return min(tall, height), min(wide, width)
 
 
-def _tiles_that_fit(side: tuple[int, int], width: int, height: int) -> int:
-    across = max((width + _GAP) // (side[1] + _GAP), 1)
-    return across * max((height + _GAP) // (side[0] + _GAP), 1)
+def _tiles(tall: int, wide: int, width: int, height: int) -> int:
+    """How many tiles fit."""
+    return ((width + _GAP) // (wide + _GAP)) * ((height + _GAP) // (tall + _GAP))
 
 
 def _tile_side(count: int, size: tuple[int, int], width: int, height: int) -> tuple[int, int]:
@@ -406,7 +399,7 @@ def _tile_side(count: int, size: tuple[int, int], width: int, height: int) -> tu
     rows, across = size
 
     def fits(tall: int, wide: int) -> bool:
-        return ((width + _GAP) // (wide + _GAP)) * ((height + _GAP) // (tall + _GAP)) >= count
+        return _tiles(tall, wide, width, height) >= count
 
     larger = 1
     while fits(rows * (larger + 1), across * (larger + 1)):
@@ -421,27 +414,20 @@ def _tile_side(count: int, size: tuple[int, int], width: int, height: int) -> tu
     return max(tall, 1), max(wide, 1)
 
 
-_EIGHTHS = len(SPARKS)
-
-
 def bar_lines(values: Sequence[float], height: int) -> list[str]:
     """A bar chart in `height` lines; a positive value is never invisible."""
     highest = max((value for value in values if math.isfinite(value)), default=0.0)
-    steps = [_eighths(value, highest, height) for value in values]
+    steps = [
+        max(round(value / highest * height * len(SPARKS)), 1)
+        if math.isfinite(value) and value > 0
+        else 0
+        for value in values
+    ]
+    blocks = (" ", *SPARKS)
     return [
-        "".join(_part(step - level * _EIGHTHS) for step in steps)
+        "".join(blocks[min(max(step - level * len(SPARKS), 0), len(SPARKS))] for step in steps)
         for level in reversed(range(height))
     ]
-
-
-def _eighths(value: float, highest: float, height: int) -> int:
-    if not math.isfinite(value) or value <= 0 or highest <= 0:
-        return 0
-    return max(round(value / highest * height * _EIGHTHS), 1)
-
-
-def _part(step: int) -> str:
-    return " " if step <= 0 else SPARKS[min(step, _EIGHTHS) - 1]
 
 
 _CELL = 11
@@ -534,23 +520,18 @@ class TensorViewer:
             (f" {format_bytes(spec.bytes)}", "bytes"),
             (f" {harmless(spec.device)}", "device"),
         ]
+        storage = f"view at offset {facts.offset:,} of {format_bytes(facts.storage_bytes)}"
         more = [
             "" if spec.layout == "strided" else harmless(spec.layout),
             f"stride ({', '.join(map(str, facts.stride))})" if facts.stride is not None else "",
             "" if facts.contiguous else "not contiguous",
-            self._in_storage(),
+            storage if facts.storage_bytes > spec.bytes else "",
             "requires grad" if facts.requires_grad else "",
             f"grad_fn {harmless(facts.grad_fn)}" if facts.grad_fn else "",
             "has .grad" if facts.has_grad else "",
         ]
         told = [(" · ".join(filter(None, more)), "muted")]
         return [TextRow(line) for part in (pieces, told) for line in wrap(part, width, "  ")]
-
-    def _in_storage(self) -> str:
-        facts = self.facts
-        if facts.storage_bytes <= facts.spec.bytes:
-            return ""
-        return f"view at offset {facts.offset:,} of {format_bytes(facts.storage_bytes)}"
 
     def _statistics(self, width: int) -> list[TextRow]:
         if self.measured is None or self.measured.stats is None:
@@ -571,7 +552,8 @@ class TensorViewer:
         spread = self.measured.spread if self.measured else None
         if spread is None or len(spread.counts) < 2:
             return []
-        counts = _rebinned(spread.counts, min(width, _BINS))
+        each = ceil(len(spread.counts) / max(min(width, _BINS), 1))
+        counts = [sum(spread.counts[at : at + each]) for at in range(0, len(spread.counts), each)]
         low, high = f"{spread.low:.3g}", f"{spread.high:.3g}"
         axis = low + " " * max(len(counts) - len(low) - len(high), 1) + high
         bars = [TextRow([(line, "spark")]) for line in bar_lines(counts, _HISTOGRAM)]
@@ -621,21 +603,11 @@ class TensorViewer:
 
 
 def _number(value: Any) -> tuple[str, str]:
-    if isinstance(value, bool):
-        return fit(str(value), _CELL, right=True), "plain" if value else "muted"
-    if isinstance(value, int):
-        return fit(str(value), _CELL, right=True), "plain"
-    if isinstance(value, complex):
-        return fit(f"{value:.2g}", _CELL, right=True), "plain"
-    words = f"{value:.4g}"
-    strange = value != value or value in (float("inf"), float("-inf"))
-    style = "problem" if strange else "muted" if value == 0 else "plain"
-    return f"{words:>{_CELL}}", style
-
-
-def _rebinned(counts: Sequence[int], bins: int) -> list[int]:
-    each = ceil(len(counts) / max(bins, 1))
-    return [sum(counts[at : at + each]) for at in range(0, len(counts), each)]
+    if isinstance(value, (int, complex)):
+        words = f"{value:.2g}" if isinstance(value, complex) else str(value)
+        return fit(words, _CELL, right=True), "muted" if value is False else "plain"
+    style = "muted" if value == 0 else "plain" if math.isfinite(value) else "problem"
+    return f"{value:>{_CELL}.4g}", style
 
 
 class TextViewer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import ClassVar
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.message import Message
 from textual.pilot import Pilot
 
@@ -18,7 +18,8 @@ from torchglass.records.reader import DOCUMENT_NAMES, Document
 from torchglass.store.memory import MemoryStore
 from torchglass.views.tui.explorer_state import ExplorerState, count_model
 from torchglass.views.tui.panels.panel import Panel
-from torchglass.views.tui.styled_text import DARK, THEMES, column_colours
+from torchglass.views.tui.styled_text import DARK
+from torchglass.views.tui.windows import ThemedApp
 
 
 def subject_of(
@@ -49,7 +50,7 @@ def catch_up(state: ExplorerState, store: MemoryStore) -> None:
     state.learn(store.last_step(), new, points)
 
 
-class PanelApp(App[None]):
+class PanelApp(ThemedApp[None]):
     """A panel alone, and what it said."""
 
     CSS: ClassVar[str] = "Panel { width: 100%; height: 100%; }"
@@ -59,13 +60,8 @@ class PanelApp(App[None]):
         self.panel = panel
         self.path = path
         self.heard: list[Message] = []
-        for each in THEMES:
-            self.register_theme(each)
         self.theme = theme
         self.animation_level = "none"
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return dict(column_colours(self.current_theme))
 
     def compose(self) -> ComposeResult:
         yield self.panel

@@ -214,4 +214,4 @@ def test_a_stretch_of_a_stretch_is_asked_for_by_its_place() -> None:
     second = branch.below[1]
     second.grow(Page(total=20_000))
 
-    assert second.below[3].wanted == range(10_300, 10_400)
+    assert second.below[3].items == range(10_300, 10_400)

@@ -203,8 +203,8 @@ def test_what_became_of_a_module_is_told(path: str, words: str) -> None:
 def test_another_class_and_other_settings_are_told() -> None:
     text = told_changes("blocks.0.mlp.1")
 
-    assert "class before: torch.nn.modules.activation.GELU" in text
-    assert "settings before: none" in text
+    assert "previous class: torch.nn.modules.activation.GELU" in text
+    assert "previous settings: none" in text
 
 
 def test_what_is_the_same_is_not_spoken_of() -> None:
