@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from typing import Literal
 
@@ -48,7 +49,6 @@ _SPARK, _VALUE = 8, 8
 """The cells of a sparkline, and of the latest value beside it."""
 _MOST_SLOTS = 8
 _MOST_KINDS = 2
-_NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,6 +330,9 @@ def distance_text(distance: float) -> str:
     return "was all zeros" if math.isinf(distance) else f"Δ {format_value(distance)}"
 
 
+_share_column = partial(TreeColumn, is_share=True, cells=_BAR + _SHARE)
+_memory_column = partial(TreeColumn, group="memory", format=format_bytes, cells=9, style="bytes")
+_time_column = partial(TreeColumn, group="time", format=_time, cells=9, style="time", per_unit=1e6)
 # fmt: off
 NAME = TreeColumn(
     id="name", title="name", name="Module Name", group="name", usual=True, cells=40, style="name",
@@ -367,54 +370,45 @@ COLUMNS: tuple[TreeColumn, ...] = (
         id="params", title="params", name="Parameter Count", group="parameters", usual=True,
         number=_counted("total.parameters"), format=_count, cells=7, style="count", example="9.4K",
     ),
-    TreeColumn(
+    _share_column(
         id="params share", title="share", name="Parameter Share", group="parameters", usual=True,
-        number=_counted("total.parameters"), is_share=True, cells=_BAR + _SHARE, style="heat3",
-        example="━━╸─── 41%",
+        number=_counted("total.parameters"), style="heat3", example="━━╸─── 41%",
     ),
     TreeColumn(
         id="own params", title="own", name="Own Parameters", group="parameters", with_key=False,
         number=_counted("own.parameters"), format=_count, cells=7, style="own",
         prefix="self=", example="128",
     ),
-    TreeColumn(
+    _memory_column(
         id="bytes", title="memory", name="Memory Usage", group="size", usual=True,
-        number=_counted("total.bytes"), format=format_bytes, cells=9, style="bytes",
-        example="36.8 KB",
+        number=_counted("total.bytes"), example="36.8 KB",
     ),
-    TreeColumn(
+    _share_column(
         id="bytes share", title="of memory", name="Memory Share", group="memory",
-        number=_counted("total.bytes"), is_share=True, cells=_BAR + _SHARE, style="heat2",
-        example="━╸──── 25%",
+        number=_counted("total.bytes"), style="heat2", example="━╸──── 25%",
     ),
-    TreeColumn(
-        id="own bytes", title="own", name="Own Memory", group="memory",
-        number=_counted("own.bytes"), format=format_bytes, cells=9, style="bytes",
-        prefix="self=", example="512 B",
+    _memory_column(
+        id="own bytes", title="own", name="Own Memory",
+        number=_counted("own.bytes"), prefix="self=", example="512 B",
     ),
-    TreeColumn(
-        id="in bytes", title="in mem", name="Input Memory", group="memory",
-        number=_measured("input_bytes"),
-        format=format_bytes, cells=9, style="in", applies=_known("inputs"),
-        prefix="in_mem=", export_name="input_bytes", example="784.0 KB",
+    _memory_column(
+        id="in bytes", title="in mem", name="Input Memory", number=_measured("input_bytes"),
+        applies=_known("inputs"), style="in", prefix="in_mem=", export_name="input_bytes",
+        example="784.0 KB",
     ),
-    TreeColumn(
-        id="out bytes", title="out mem", name="Output Memory", group="memory",
-        number=_measured("output_bytes"),
-        format=format_bytes, cells=9, style="out", applies=_known("outputs"),
-        prefix="out_mem=", export_name="output_bytes", example="784.0 KB",
+    _memory_column(
+        id="out bytes", title="out mem", name="Output Memory", number=_measured("output_bytes"),
+        applies=_known("outputs"), style="out", prefix="out_mem=", export_name="output_bytes",
+        example="784.0 KB",
     ),
-    TreeColumn(
-        id="activations", title="saved", name="Saved Activations", group="memory",
-        number=_measured("activation_bytes"),
-        format=format_bytes, cells=10, style="bytes", applies=_known("activation_bytes"),
+    _memory_column(
+        id="activations", title="saved", name="Saved Activations", cells=10,
+        number=_measured("activation_bytes"), applies=_known("activation_bytes"),
         prefix="saved=", export_name="activation_bytes", example="3.1 MB",
     ),
-    TreeColumn(
-        id="peak", title="peak", name="Peak Memory", group="memory",
-        number=_measured("peak_bytes"), combine=max,
-        format=format_bytes, cells=9, style="bytes", applies=_known("peak_bytes"),
-        prefix="peak=", export_name="peak_bytes", example="9.2 MB",
+    _memory_column(
+        id="peak", title="peak", name="Peak Memory", number=_measured("peak_bytes"), combine=max,
+        applies=_known("peak_bytes"), prefix="peak=", export_name="peak_bytes", example="9.2 MB",
     ),
     TreeColumn(
         id="device", title="device", name="Device", group="device", cells=16,
@@ -440,51 +434,43 @@ COLUMNS: tuple[TreeColumn, ...] = (
     ),
     TreeColumn(
         id="flow dtype", title="dtypes", name="Tensor Data Types", group="flow", cells=16,
-        text=_activity_dtypes, style="dtype",
-        applies=_known("inputs"), example="float16",
+        text=_activity_dtypes, style="dtype", applies=_known("inputs"), example="float16",
     ),
     TreeColumn(
         id="calls", title="calls", name="Call Count", group="flow",
         number=_measured("calls"), format=lambda value: f"{int(value):,}",
         cells=6, style="calls", applies=_known("calls"), prefix="calls=", example="4",
     ),
-    TreeColumn(
-        id="time", title="time", name="Total Time", group="time", usual=True,
-        number=_measured("total_ns"), format=_time, cells=9, style="time",
-        applies=_known("total_ns"), export_name="time_ms", per_unit=_NS_PER_MS, example="1.23ms",
+    _time_column(
+        id="time", title="time", name="Total Time", usual=True, number=_measured("total_ns"),
+        applies=_known("total_ns"), export_name="time_ms", example="1.23ms",
     ),
-    TreeColumn(
-        id="time share", title="of time", name="Time Share", group="time",
-        number=_measured("total_ns"), is_share=True, cells=_BAR + _SHARE, style="heat4",
-        applies=_known("total_ns"), example="━━━╸── 58%",
+    _share_column(
+        id="time share", title="of time", name="Time Share", group="time", style="heat4",
+        number=_measured("total_ns"), applies=_known("total_ns"), example="━━━╸── 58%",
     ),
-    TreeColumn(
-        id="own time", title="self", name="Self Time", group="time",
-        number=_measured("self_ns"), format=_time, cells=9, style="time",
-        applies=_known("self_ns"), prefix="self=",
-        export_name="self_time_ms", per_unit=_NS_PER_MS, example="85.00μs",
+    _time_column(
+        id="own time", title="self", name="Self Time", number=_measured("self_ns"),
+        applies=_known("self_ns"), prefix="self=", export_name="self_time_ms", example="85.00μs",
     ),
-    TreeColumn(
-        id="mean time", title="per call", name="Time per Call", group="time", with_key=False,
-        number=_measured("mean_ns"), format=_time, combine=_uncombined,
-        cells=9, style="time", applies=_known("total_ns"), prefix="avg=",
-        export_name="time_per_call_ms", per_unit=_NS_PER_MS, example="0.31ms",
+    _time_column(
+        id="mean time", title="per call", name="Time per Call", with_key=False, prefix="avg=",
+        number=_measured("mean_ns"), applies=_known("total_ns"), combine=_uncombined,
+        export_name="time_per_call_ms", example="0.31ms",
     ),
-    TreeColumn(
-        id="backward", title="backward", name="Backward Time", group="time",
-        number=_measured("backward_ns"), format=_time, cells=9, style="time",
-        applies=_known("backward_ns"), prefix="backward=",
-        export_name="backward_time_ms", per_unit=_NS_PER_MS, example="2.41ms",
+    _time_column(
+        id="backward", title="backward", name="Backward Time", number=_measured("backward_ns"),
+        applies=_known("backward_ns"), prefix="backward=", export_name="backward_time_ms",
+        example="2.41ms",
     ),
     TreeColumn(
         id="flops", title="FLOPs", name="FLOPs", group="flops",
-        number=_measured("flops"), format=_count, cells=7, style="flops",
-        applies=_known("flops"), prefix="FLOPs=", example="236.0M",
+        number=_measured("flops"), applies=_known("flops"), format=_count, cells=7, style="flops",
+        prefix="FLOPs=", example="236.0M",
     ),
-    TreeColumn(
-        id="flops share", title="of FLOPs", name="FLOPs Share", group="flops",
-        number=_measured("flops"), is_share=True, cells=_BAR + _SHARE, style="heat3",
-        applies=_known("flops"), example="━━──── 33%",
+    _share_column(
+        id="flops share", title="of FLOPs", name="FLOPs Share", group="flops", style="heat3",
+        number=_measured("flops"), applies=_known("flops"), example="━━──── 33%",
     ),
     TreeColumn(
         id="shapes", title="shapes", name="Parameter Shapes", group="shapes", cells=44,

@@ -136,7 +136,7 @@ def test_a_run_that_disappears_is_a_status_and_the_tree_stays() -> None:
 
     async def story(pilot: Pilot[None]) -> None:
         store.gone = True
-        while "disk I/O error; the last data read is still shown" not in screen_text(app):
+        while "disk I/O error · showing the last data read" not in screen_text(app):
             await pilot.pause()
 
         await pilot.press("down")

@@ -214,7 +214,7 @@ def test_new_steps_move_the_chart(run: MemoryStore) -> None:
 
 
 def test_a_module_without_series_says_so(run: MemoryStore) -> None:
-    assert "Nothing recorded for broken over steps." in seen(SeriesPanel(subject_of(run)), "broken")
+    assert "Nothing recorded over steps for broken." in seen(SeriesPanel(subject_of(run)), "broken")
 
 
 def test_only_the_series_of_the_module_are_wanted(run: MemoryStore) -> None:
@@ -242,5 +242,5 @@ def test_percentiles_are_drawn_where_there_are_histograms(run: MemoryStore) -> N
     moments = seen(SeriesPanel(state), "head", ["space"])
 
     assert "3.6 " in percentiles
-    assert "5 – 25 – 50 – 75 – 95 %" in percentiles
+    assert "percentiles 5 · 25 · 50 · 75 · 95" in percentiles
     assert "3.6 " not in moments

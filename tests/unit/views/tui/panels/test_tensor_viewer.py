@@ -188,7 +188,7 @@ def test_a_slice_that_is_none_says_why_and_can_be_put_right(net: Net) -> None:
     better = seen(panel_of(net, recorded), "layer", ["enter", *wrong, "backspace", "1", "enter"])
     given_up = seen(panel_of(net, recorded), "layer", ["enter", *wrong, "escape"])
 
-    assert "A slice of output 2×3×4" in bad
+    assert "Slice of output 2×3×4" in bad
     assert "index 9 is out of range: dimension 0 has size 2" in bad
     assert "[1, :, :]  2 of 2" in better
     assert "[0, :, :]  1 of 2" in given_up
