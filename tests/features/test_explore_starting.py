@@ -536,7 +536,7 @@ def test_choices_are_there_again_in_the_next_session(tmp_path: Path) -> None:
         assert [column.title for column in tree.columns] == ["class", "memory"]
         assert not tree.labels.aligned
         assert tree.labels.order[:2] == ("class", "change")
-        assert tree.row_count == 1
+        assert len(tree.tree_rows) == 1
         assert explorer.app.explorer.area.share == 35
 
     drive(look, model, home=tmp_path)

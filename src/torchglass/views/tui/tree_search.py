@@ -24,7 +24,7 @@ _INDEX_BATCH = 5_000
 """Modules whose texts are read in a few milliseconds."""
 
 
-def _line(slot: Slot) -> str:
+def _tensor_line(slot: Slot) -> str:
     shape = shape_text(slot.spec).replace("×", "x")
     return f"{slot.name} {shape} {slot.spec.dtype} {slot.spec.device}"
 
@@ -107,26 +107,21 @@ class ModuleFinder:
             return
         try:
             pattern = regex.compile(expression, regex.IGNORECASE | regex.MULTILINE)
+            of_words = np.zeros(len(self._words), np.bool_)
+            for start, end in _batches(len(self._words)):
+                of_words[start:end] = _matching(pattern, self._words[start:end])
+                yield NONE
+            chosen, modules = self._chosen(of_words), self.model.modules
+            others = np.flatnonzero(~chosen)
+            for start, end in _batches(len(others)):
+                asked = others[start:end]
+                chosen[asked] = _matching(pattern, [modules[one].path for one in asked.tolist()])
+                yield np.flatnonzero(chosen)
+            yield np.flatnonzero(chosen)
         except regex.error as error:
             raise SearchError(f"not a valid regex: {error}") from None
-        try:
-            yield from self._matched(pattern)
         except TimeoutError:
             raise SearchError("regex takes too long") from None
-
-    def _matched(self, pattern: regex.Pattern[str]) -> Iterator[Matches]:
-        words, modules = self._words, self.model.modules
-        of_words = np.zeros(len(words), np.bool_)
-        for start, end in _batches(len(words)):
-            of_words[start:end] = _matching(pattern, words[start:end])
-            yield NONE
-        chosen = self._chosen(of_words)
-        others = np.flatnonzero(~chosen)
-        for start, end in _batches(len(others)):
-            asked = others[start:end]
-            chosen[asked] = _matching(pattern, [modules[one].path for one in asked.tolist()])
-            yield np.flatnonzero(chosen)
-        yield np.flatnonzero(chosen)
 
     def _reading(self) -> Iterator[None]:
         """Read the texts in batches; other work can be done between them."""
@@ -163,7 +158,7 @@ class ModuleFinder:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._numbers)
-            lines = [module.name, module.kind, module.extra, *map(_line, module.slots)]
+            lines = [module.name, module.kind, module.extra, *map(_tensor_line, module.slots)]
             self._words.append("\n".join(lines).lower())
             self._names.append(module.name.lower())
         return number
@@ -197,18 +192,14 @@ def _matching(pattern: regex.Pattern[str], texts: Sequence[str]) -> Mask:
         first, last = np.searchsorted(ends, np.array(spans, np.int64).reshape(-1, 2).T)
         found[first[first == last]] = True
         # A match that reaches into the next text may not match either of them alone.
-        doubtful = _between(first[first < last], last[first < last])
+        across = zip(first[first < last].tolist(), last[first < last].tolist(), strict=True)
+        doubtful = [text for start, end in across for text in range(start, end + 1)]
     for text in doubtful:
         left = deadline - time.thread_time()
         if left <= 0:
             raise TimeoutError
         found[text] |= bool(pattern.search(texts[text], timeout=left))
     return found
-
-
-def _between(first: Matches, last: Matches) -> Iterator[int]:
-    for start, end in zip(first.tolist(), last.tolist(), strict=True):
-        yield from range(start, end + 1)
 
 
 class MatchOrder:
@@ -250,9 +241,8 @@ class MatchOrder:
         return self._before(id) + 1
 
     def is_match(self, id: ModuleId) -> bool:
-        return _is_in(self._named, self.order.places[id]) or _is_in(
-            self._others, self.order.places[id]
-        )
+        place = self.order.places[id]
+        return _is_in(self._named, place) or _is_in(self._others, place)
 
     def _before(self, id: ModuleId) -> int:
         place = self.order.places[id]

@@ -347,7 +347,7 @@ def test_the_help_begins_with_the_keys_of_the_focused_panel() -> None:
         await pilot.pause()
         text = screen_text(app)
         assert text.index("In a panel") < text.index("Show all keys")
-        assert text.index("Model order, or largest first") < text.index("Show all keys")
+        assert text.index("Toggle largest first") < text.index("Show all keys")
 
     drive(app, story, size=(70, 200))
 
