@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from torchglass.records.model import Model, Module, ModuleId, Slot, TensorId, join_path
+from torchglass.records.model import Model, Module, ModuleId, TensorId, join_path
 from torchglass.records.tensors import TensorSpec
 
 Verdict = Literal["added", "removed", "changed"]
@@ -76,56 +76,49 @@ def compare(
     `distances` are the relative distances between tensors, by dotted name: the norm of
     the difference divided by that of the old tensor. Without it, values are not compared.
     """
-    distances = distances or {}
-    changes = {}
-    for module in after.modules:
-        change = _change(before.find(module.path), module, distances)
-        if change:
-            changes[module.path] = change
-    for module in before.modules:
-        if after.find(module.path) is None:
-            slots = tuple(SlotChange(name=slot.name, before=slot.spec) for slot in module.slots)
-            changes[module.path] = ModuleChange(path=module.path, verdict="removed", slots=slots)
+    pairs = {module.path: (before.find(module.path), module) for module in after.modules}
+    removed = [module for module in before.modules if module.path not in pairs]
+    changes = {
+        path: change
+        for path, (old, new) in (*pairs.items(), *((one.path, (one, None)) for one in removed))
+        if (change := _change(path, old, new, distances or {}))
+    }
     return Comparison(model=_joined(before, after), changes=changes)
 
 
 def _change(
-    before: Module | None, after: Module, distances: Mapping[str, float]
+    path: str, before: Module | None, after: Module | None, distances: Mapping[str, float]
 ) -> ModuleChange | None:
-    if before is None:
-        slots = tuple(SlotChange(name=slot.name, after=slot.spec) for slot in after.slots)
-        return ModuleChange(path=after.path, verdict="added", slots=slots)
+    slots = tuple(_slot_changes(path, before, after, distances))
+    if before is None or after is None:
+        verdict: Verdict = "added" if before is None else "removed"
+        return ModuleChange(path=path, verdict=verdict, slots=slots)
     change = ModuleChange(
-        path=after.path,
+        path=path,
         verdict="changed",
         class_before=before.class_name if before.class_name != after.class_name else "",
         extra_before=before.extra if before.extra != after.extra else None,
-        slots=tuple(_slot_changes(before, after, distances)),
+        slots=slots,
     )
     same = not (change.class_before or change.slots) and change.extra_before is None
     return None if same else change
 
 
 def _slot_changes(
-    before: Module, after: Module, distances: Mapping[str, float]
+    path: str, before: Module | None, after: Module | None, distances: Mapping[str, float]
 ) -> Iterator[SlotChange]:
-    old = {slot.name: slot for slot in before.slots}
-    for slot in after.slots:
-        was = old.pop(slot.name, None)
-        distance = distances.get(join_path(after.path, slot.name))
-        if was is None:
-            yield SlotChange(name=slot.name, after=slot.spec)
-        elif not _alike(was.spec, slot.spec) or distance:
-            yield SlotChange(
-                name=slot.name, before=was.spec, after=slot.spec, distance=distance or None
-            )
-    for name, slot in old.items():
-        yield SlotChange(name=name, before=slot.spec)
+    old = {slot.name: slot.spec for slot in before.slots} if before else {}
+    new = {slot.name: slot.spec for slot in after.slots} if after else {}
+    for name in dict.fromkeys([*new, *old]):
+        one, other = old.get(name), new.get(name)
+        distance = distances.get(join_path(path, name)) if one and other else None
+        if _kind(one) != _kind(other) or distance:
+            yield SlotChange(name=name, before=one, after=other, distance=distance or None)
 
 
-def _alike(before: TensorSpec, after: TensorSpec) -> bool:
-    """Whether two tensors have the same shape, dtype and layout, on any device."""
-    return (before.shape, before.dtype, before.layout) == (after.shape, after.dtype, after.layout)
+def _kind(spec: TensorSpec | None) -> object:
+    """What must be equal in both models: not the device."""
+    return None if spec is None else (spec.shape, spec.dtype, spec.layout)
 
 
 def _joined(before: Model, after: Model) -> Model:
@@ -169,15 +162,8 @@ def _linked(
         is_new = after.find(module.path) is not None
         home = after if is_new else before
         alias = None if module.alias_of is None else ids.get(home[module.alias_of].path)
-        slots = module.slots if is_new else tuple(_shifted(slot, shift) for slot in module.slots)
-        yield replace(
-            module,
-            children=tuple(children.get(module.id, ())),
-            alias_of=alias,
-            slots=slots,
-        )
-
-
-def _shifted(slot: Slot, by: int) -> Slot:
-    """A slot whose tensor id cannot clash with one of the other model."""
-    return replace(slot, tensor=TensorId(slot.tensor + by))
+        # Tensor ids of the old model must not clash with those of the new one.
+        shifted = (replace(slot, tensor=TensorId(slot.tensor + shift)) for slot in module.slots)
+        slots = module.slots if is_new else tuple(shifted)
+        below = tuple(children.get(module.id, ()))
+        yield replace(module, children=below, alias_of=alias, slots=slots)

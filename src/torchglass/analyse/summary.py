@@ -37,8 +37,6 @@ def _natural(name: str) -> list[tuple[int, int | str]]:
 Build = int
 """Two modules have the same number when they and all modules below them are identical."""
 
-_NUMBER = re.compile(r"\d+")
-
 
 def builds(model: Model) -> list[Build]:
     """The structure number of each module, in the order of `model.modules`."""
@@ -46,7 +44,11 @@ def builds(model: Model) -> list[Build]:
     found: list[Build] = [0] * len(model.modules)
     # Children come after their parents, so in reverse order they are known first.
     for module in reversed(model.modules):
-        key = _key(model, module, found)
+        key = (
+            *(module.class_name, module.extra, module.problem, module.alias_of),
+            tuple((slot.name, slot.role, slot.spec, slot.trainable) for slot in module.slots),
+            tuple((model[child].name, found[child]) for child in module.children),
+        )
         found[module.id] = known.setdefault(key, len(known))
     return found
 
@@ -59,26 +61,15 @@ def alike(
     Names without a number stay apart: `query` and `key` may be identical, but mean different
     things.
     """
+
+    def kind(one: ModuleId) -> tuple[str, Build]:
+        return _DIGITS.sub("#", model[one].name), build[one]
+
     runs: list[tuple[ModuleId, ...]] = []
-    for (stem, _), run in groupby(siblings, lambda one: (_stem(model[one]), build[one])):
+    for (stem, _), run in groupby(siblings, kind):
         members = tuple(run)
         runs.extend([members] if "#" in stem else [(member,) for member in members])
     return runs
-
-
-def _key(model: Model, module: Module, found: Sequence[Build]) -> Hashable:
-    return (
-        module.class_name,
-        module.extra,
-        module.problem,
-        module.alias_of,
-        tuple((slot.name, slot.role, slot.spec, slot.trainable) for slot in module.slots),
-        tuple((model[child].name, found[child]) for child in module.children),
-    )
-
-
-def _stem(module: Module) -> str:
-    return _NUMBER.sub("#", module.name)
 
 
 _MOMENTS_OF_ADAM = 2
@@ -226,15 +217,13 @@ class _RowBuilder:
             dtypes=self._dtypes[first],
             devices=self._devices[first],
             calls=tuple(self._calls.get(module.path, ())),
-            tied_to=tuple(_first_names(self._model, module)),
+            tied_to=tuple(
+                names[0]
+                for slot in module.slots
+                if (names := self._model.tied.get(slot.tensor))
+                and names[0] != join_path(module.path, slot.name)
+            ),
         )
-
-
-def _first_names(model: Model, module: Module) -> Iterable[str]:
-    for slot in module.slots:
-        names = model.tied.get(slot.tensor)
-        if names and names[0] != join_path(module.path, slot.name):
-            yield names[0]
 
 
 def _together(model: Model, members: Sequence[ModuleId]) -> Counts:

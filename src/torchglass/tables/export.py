@@ -120,6 +120,7 @@ def tree_fragment(
 ) -> str:
     """A tree with columns, its facts above and its notes below, in the colours of the page."""
     items = [f"<li>{html_text(note)}</li>" for note in notes]
+    titles = "".join(f'<span class="{_kind(one)}">{one.heading}</span>' for one in columns)
     return "\n".join(
         [
             stylesheet("tree.css"),
@@ -130,7 +131,7 @@ def tree_fragment(
             *map(_fact, facts),
             "</dl>",
             '<div class="rows">',
-            _head(columns),
+            f'<div class="row head"><span>Module</span>{titles}</div>',
             *_rows(columns, rows),
             "</div>",
             *(["<ul>", *items, "</ul>"] if items else []),
@@ -143,11 +144,6 @@ def _fact(fact: Fact) -> str:
     small = f"<small>{html_text(fact.meaning)}</small>" if fact.meaning else ""
     label = fact.label.strip().capitalize()
     return f"<div><dt>{html_text(label)}</dt><dd>{html_text(fact.text)}{small}</dd></div>"
-
-
-def _head(columns: Sequence[Column[R]]) -> str:
-    titles = "".join(f'<span class="{_kind(column)}">{column.heading}</span>' for column in columns)
-    return f'<div class="row head"><span>Module</span>{titles}</div>'
 
 
 def _rows(columns: Sequence[Column[R]], rows: Sequence[HtmlRow[R]]) -> Iterator[str]:

@@ -253,7 +253,9 @@ def framed(columns: Iterable[TextColumn], *below: Sequence[str], room: int | Non
     shown = every if room is None else fitted(every, room)
     heading, *lines = lined_up(shown)
     *blocks, last = [block for block in below if block] or [()]
-    blocks.append([*last, *_missing(every, shown, room)])
+    kept = {column.spare for column in shown}
+    missing = (column.texts[0] for column in every if column.spare not in kept)
+    blocks.append([*last, *missing_note(missing, room)])
     rule = rule_for([heading, *lines, *(line for block in blocks for line in block)])
     parts = [[heading], lines, *(block for block in blocks if block)]
     return "\n".join([rule, *(line for part in parts for line in (*part, rule))])
@@ -309,14 +311,6 @@ def missing_note(what: Iterable[str], room: int | None) -> list[str]:
     names = ", ".join(dict.fromkeys(what))
     note = f"left out at {room} columns: {names}; a wider terminal or a file has room"
     return note_lines([note], room) if names else []
-
-
-def _missing(
-    every: Iterable[TextColumn], shown: Iterable[TextColumn], room: int | None
-) -> list[str]:
-    """A note on the columns that did not fit, if any."""
-    kept = {column.spare for column in shown}
-    return missing_note((column.texts[0] for column in every if column.spare not in kept), room)
 
 
 def _align(cells: Sequence[str], *, right: bool) -> list[str]:

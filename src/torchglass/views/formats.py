@@ -166,7 +166,12 @@ def harmless(text: str) -> str:
     r"""The text with control characters as visible escapes: "\n", "\x1b"."""
     if text.isprintable() and text.isascii():
         return text
-    return "".join(_escape(char) if _acts(char) else char for char in text)
+    return "".join(
+        char.encode("unicode_escape", "surrogatepass").decode("ascii")
+        if _is_control(char)
+        else char
+        for char in text
+    )
 
 
 def plural(count: int, noun: str) -> str:
@@ -186,7 +191,8 @@ def width(text: str) -> int:
     """The terminal cells that a text takes: wide characters take two, combining ones none."""
     if _ONE_CELL_EACH.fullmatch(text):
         return len(text)
-    return sum(_cells(char) for char in text)
+    visible = (char for char in text if not unicodedata.combining(char))
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in visible)
 
 
 def pad(text: str, cells: int, *, right: bool = False) -> str:
@@ -195,17 +201,11 @@ def pad(text: str, cells: int, *, right: bool = False) -> str:
     return space + text if right else text + space
 
 
-def _acts(char: str) -> bool:
-    # Variation selectors are marks, but terminals disagree on their width.
-    acting = unicodedata.category(char) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
-    return acting or "\ufe00" <= char <= "\ufe0f"
-
-
 def _escape(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
-def _cells(char: str) -> int:
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+def _is_control(char: str) -> bool:
+    # Variation selectors are marks, but terminals disagree on their width.
+    is_control = unicodedata.category(char) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    return is_control or "\ufe00" <= char <= "\ufe0f"

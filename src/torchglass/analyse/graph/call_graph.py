@@ -175,14 +175,16 @@ class _CallGraphBuilder(GraphBuilder):
         self._opened |= {trace.ops[op].call for op in self._attached if op < len(trace.ops)}
 
     def connect(self) -> None:
-        """Create all nodes, then the edges between them."""
+        """Create all nodes, then the edges between them, then those of inputs and outputs."""
         for call in self.trace.calls:
             self._enter_call(call)
         for op in self.trace.ops:
             self._follow(op)
         for call in self.trace.calls:
-            self._enter(call)
-            self._return(call)
+            for value in call.inputs:
+                self._add_edges(self._came_from(value, call.parent), self.node_of_call[call.id])
+            for node, value in zip(self._outputs[call.id], call.outputs, strict=False):
+                self._add_edges(self._came_from(value, call.id), node)
 
     def graph(self) -> Graph:
         """The finished graph, without ops whose result nothing uses."""
@@ -268,16 +270,6 @@ class _CallGraphBuilder(GraphBuilder):
                 )
             if self._is_in(parent, outside):
                 return
-
-    def _enter(self, call: CallRecord) -> None:
-        """Add the edges to a call from the producers of its arguments."""
-        for value in call.inputs:
-            self._add_edges(self._came_from(value, call.parent), self.node_of_call[call.id])
-
-    def _return(self, call: CallRecord) -> None:
-        """Add the edges to the output nodes inside a call."""
-        for node, value in zip(self._outputs[call.id], call.outputs, strict=False):
-            self._add_edges(self._came_from(value, call.id), node)
 
     def _came_from(self, value: Value, inside: CallId | None) -> Sources:
         if value.op is None:

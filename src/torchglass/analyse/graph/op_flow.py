@@ -202,11 +202,13 @@ class BoxPlacement:
         runs = self._runs.get(op.id, ())
         boxes: list[BoxSource] = []
         line = self._drawn_line(op)
-        for parent, call in zip((self._above(op), *line), (*line, None), strict=True):
+        whole = self.line(op.call)
+        above = whole[len(whole) - len(line) - 1] if len(whole) > len(line) else None
+        for parent, call in zip((above, *line), (*line, None), strict=True):
             boxes += [run for run in runs if run.call is None and run.parent == parent]
             if call is None or call == closed:
                 break
-            if self._shown[call] > 1 or self.repeat_of(call, op) or self._is_focus(call):
+            if self._shown[call] > 1 or self.repeat_of(call, op) or call in (self._focus or ()):
                 boxes.append(call)
         return boxes
 
@@ -233,13 +235,6 @@ class BoxPlacement:
             start = next((i for i, call in enumerate(line) if call in self._focus), len(line))
             return line[start:]
         return line if self.open_levels else line[1:]
-
-    def _above(self, op: OpRecord) -> CallId | None:
-        skipped = len(self.line(op.call)) - len(self._drawn_line(op))
-        return self.line(op.call)[skipped - 1] if skipped else None
-
-    def _is_focus(self, call: CallId) -> bool:
-        return self._focus is not None and call in self._focus
 
 
 def _matching(calls: Sequence[CallRecord], focus: str) -> list[CallId]:

@@ -403,23 +403,18 @@ def snapshot(reader: Reader) -> Payload:
     known = reader.series()
     ids = [series.id for series in known]
     spread = [series.id for series in known if series.kind == "histogram"]
+    model = model_of(reader)
+    classes = model.classes if model is not None else ()
+    own_classes = [name for name in classes if not name.startswith("torch.")]
     return {
         "run": run_payload(reader),
         **{name: document_payload(reader, name) for name in DOCUMENTS},
-        "sources": _sources(model_of(reader)),
+        "sources": {name: source(model, name)["source"] for name in own_classes},
         "series": series_payload(reader),
         "points": points_payload(reader, ids, limit=MOST_SAVED_POINTS),
         "histograms": histograms_payload(HistogramColumns(reader, MOST_SAVED_COLUMNS), spread),
         "flow": gradient_norms_payload(GradientNormColumns(reader)),
     }
-
-
-def _sources(model: Model | None) -> Payload:
-    """The code of the model's own classes, without those of torch."""
-    names = (
-        [] if model is None else [name for name in model.classes if not name.startswith("torch.")]
-    )
-    return {name: source(model, name)["source"] for name in names}
 
 
 def to_json(payload: Payload) -> bytes:
