@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torchglass.errors import LookupFailedError
 from torchglass.records.calls import FLAT_NAMES, ForwardStats, Level, ModuleStatistics
@@ -20,35 +20,12 @@ from torchglass.views.formats import first_shape, format_ns, format_share, harml
 if TYPE_CHECKING:
     import torch
 
+    from torchglass.capture.observe.recorder import ModuleRecorder
+
 _LONGEST_NAME = 44
 _MOST_ROWS = 80
 _SHAPES = ("in_shape", "out_shape")
 _UNDEFINED = "–"
-
-
-class Recorder(Protocol):
-    """What collects the statistics."""
-
-    level: Level
-    keep: int
-
-    @property
-    def forward_count(self) -> int:
-        """How many forward passes there were."""
-
-    @property
-    def paths(self) -> list[str]:
-        """The modules that were called."""
-
-    @property
-    def left_out(self) -> int:
-        """Tensors that did not fit into the budget."""
-
-    def module(self, path: str) -> ModuleStatistics:
-        """The statistics of one of them."""
-
-    def tensors(self, path: str) -> Iterator[tuple[int, str, torch.Tensor]]:
-        """The copies of its tensors: number of the call, place, tensor."""
 
 
 class Recording(Report, Mapping[str, ModuleStatistics]):
@@ -59,7 +36,7 @@ class Recording(Report, Mapping[str, ModuleStatistics]):
     read while the with-block still runs.
     """
 
-    def __init__(self, recorder: Recorder, model: str) -> None:
+    def __init__(self, recorder: ModuleRecorder, model: str) -> None:
         self._recorder = recorder
         self.model = model
         """The class of the model."""

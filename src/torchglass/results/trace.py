@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakValueDictionary
 
 from torchglass.analyse.flop_formulas import flops_of_op
@@ -26,25 +26,11 @@ if TYPE_CHECKING:
     import torch
 
     from torchglass.analyse.graph.fold import Depth, Mode
+    from torchglass.capture.trace.assemble import CapturedPass
+    from torchglass.results.files import LoadedPass
     from torchglass.views.graph import ColorBy, Direction, Overrides
 
 Tensors = Mapping[tuple[OpId, int], "torch.Tensor"]
-
-
-class Pass(Protocol):
-    """A pass that was captured or read from a file."""
-
-    @property
-    def trace(self) -> TraceRecord:
-        """The record of it."""
-
-    @property
-    def tensors(self) -> Tensors:
-        """The outputs of each op when it ran, by op and index of the output."""
-
-    @property
-    def gradients(self) -> Tensors:
-        """The gradients of these outputs, if a backward has run."""
 
 
 class _Output(Enum):
@@ -80,7 +66,7 @@ class Trace(Sequence[Op]):
 
     def __init__(
         self,
-        load: Callable[[], Pass],
+        load: Callable[[], CapturedPass | LoadedPass],
         model: Callable[[], Model],
         *,
         output: Any = _Output.FROM_TENSORS,
@@ -96,7 +82,7 @@ class Trace(Sequence[Op]):
         return (type(None), ()) if self.is_left_out_of_pickles else super().__reduce_ex__(protocol)
 
     @cached_property
-    def _pass(self) -> Pass:
+    def _pass(self) -> CapturedPass | LoadedPass:
         loaded = self._load()
         # Its recorder keeps all arguments of all ops alive.
         del self._load

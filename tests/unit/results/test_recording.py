@@ -76,9 +76,13 @@ class Fabricated:
         return iter(())
 
 
+def fabricated(*modules: ModuleStatistics, level: Level = "full") -> Any:
+    return Fabricated(*modules, level=level)
+
+
 def two_passes(level: Level = "full") -> Recording:
     return Recording(
-        Fabricated(
+        fabricated(
             module(
                 "",
                 "Net",
@@ -162,7 +166,7 @@ def test_json_holds_all_and_can_be_read_back() -> None:
 
 def test_what_is_not_a_number_is_null_in_json() -> None:
     undefined = Stats(count=1, min=math.nan, max=math.nan, mean=math.nan, std=math.nan, nan=1)
-    recording = Recording(Fabricated(module("", "Net", call(""), outputs=undefined)), "Net")
+    recording = Recording(fabricated(module("", "Net", call(""), outputs=undefined)), "Net")
 
     plain = json.loads(recording.to_json(), parse_constant=pytest.fail)
 
@@ -198,7 +202,7 @@ def test_what_is_not_finite_and_what_raised_is_told() -> None:
     spoilt = Stats(count=6, min=0.0, max=1.0, mean=0.5, std=0.1, nan=3)
     raised = call("fc", error="ValueError", outputs=())
     recording = Recording(
-        Fabricated(module("fc", "Linear", raised, outputs=spoilt, failed=1)), "Net"
+        fabricated(module("fc", "Linear", raised, outputs=spoilt, failed=1)), "Net"
     )
 
     heading, row, note = (str(recording).splitlines()[line] for line in (2, 4, -2))
@@ -211,7 +215,7 @@ def test_what_is_not_finite_and_what_raised_is_told() -> None:
 def test_a_long_table_leaves_out_its_middle() -> None:
     modules = [module(f"layers.{number}", "Linear", call("")) for number in range(500)]
 
-    text = str(Recording(Fabricated(*modules), "Net"))
+    text = str(Recording(fabricated(*modules), "Net"))
 
     assert "… 420 more …" in text
     assert "layers.0 " in text
@@ -219,7 +223,7 @@ def test_a_long_table_leaves_out_its_middle() -> None:
 
 
 def test_a_recording_of_nothing_says_so() -> None:
-    recording = Recording(Fabricated(), "Net")
+    recording = Recording(fabricated(), "Net")
 
     assert str(recording) == "Net: no module was called"
     assert (recording.calls, recording.tensors, recording.tensors_left_out) == ((), {}, 2)
