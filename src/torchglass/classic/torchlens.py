@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from torchglass.views.graph import Direction
+    from torchglass.views.graph.layout import Direction
 
 ModelHistory = Trace
 
@@ -121,7 +121,7 @@ def log_forward_pass(  # noqa: PLR0913, PLR0917 - this is how its users call it
     if not keep_unsaved_layers:
         history.list_saved_only()
     if vis_opt != "none":
-        from torchglass.views.graph import Overrides
+        from torchglass.views.graph.style import Overrides
 
         path = _picture_file(vis_outpath, vis_fileformat)
         history.draw(

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from torchglass.analyse.graph.fold import Depth, Mode
     from torchglass.capture.trace.assemble import CapturedPass
     from torchglass.results.files import LoadedPass
-    from torchglass.views.graph import ColorBy, Direction, Overrides
+    from torchglass.views.graph.layout import Direction
+    from torchglass.views.graph.style import ColorBy, Overrides
 
 Tensors = Mapping[tuple[OpId, int], "torch.Tensor"]
 
@@ -280,7 +281,7 @@ class Trace(Sequence[Op]):
             The bytes of the file.
         """
         from torchglass.analyse.graph.fold import fold
-        from torchglass.views.graph import draw
+        from torchglass.views.graph.render import draw
 
         graph = fold(
             self.record,

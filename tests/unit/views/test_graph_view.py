@@ -25,13 +25,22 @@ from torchglass.records.graph import (
     Repetition,
 )
 from torchglass.records.trace import SourceLine
-from torchglass.views.graph import Direction, Overrides, draw
 from torchglass.views.graph.arrange import arrange, arrange_in_rows
 from torchglass.views.graph.columns import wrap
 from torchglass.views.graph.graphviz import DotGraph, graphviz
 from torchglass.views.graph.labels import ranges
-from torchglass.views.graph.layout import FLOW_DIRECTIONS, Area, GraphLayout
-from torchglass.views.graph.style import DARK, LIGHT, GraphStyle, Palette, contrast, mix, text_on
+from torchglass.views.graph.layout import FLOW_DIRECTIONS, Area, Direction, GraphLayout
+from torchglass.views.graph.render import draw
+from torchglass.views.graph.style import (
+    DARK,
+    LIGHT,
+    GraphStyle,
+    Overrides,
+    Palette,
+    contrast,
+    mix,
+    text_on,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}"
