@@ -256,7 +256,7 @@ def test_without_pandas_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
 
-    with pytest.raises(ViewError, match=r"pip install 'torchglass\[pandas\]'; to_dicts works"):
+    with pytest.raises(ViewError, match=r"pip install 'torchglass\[pandas\]', or use to_dicts"):
         trace.to_pandas()
 
 
